@@ -80,7 +80,7 @@ generate: ## Write the files that are made from the code (deploy/crds)
 
 .PHONY: soak
 soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line
-	@$(CARGO) run --quiet --locked -p tidewatch-sim --bin tidewatch-soak -- --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
+	@$(CARGO) run --quiet --locked -p tidewatch-delivery-sim --bin tidewatch-soak -- --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
 
 .PHONY: model
 model: ## Explore the model's one world with everything: DEPTH=12 steps from the start as a whole, and STEPS=20000000 on random ways from SEED=1
@@ -88,7 +88,7 @@ model: ## Explore the model's one world with everything: DEPTH=12 steps from the
 
 .PHONY: crashes
 crashes: ## Crash the receiver at chosen points of installs, upgrades and deletions, and compare how it ends: N=200 seeds from SEED=1 on
-	@TIDEWATCH_CRASHES=$(or $(N),200) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-simulate --test crash -- --nocapture
+	@TIDEWATCH_CRASHES=$(or $(N),200) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-fleet-sim --test crash -- --nocapture
 
 .PHONY: differential
 differential: tools ## Compare the simulated API server with a real one: N=1000 random sequences from SEED=1 on

@@ -36,13 +36,13 @@ enum Command {
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
     /// Play a scenario with thousands of simulated runtimes, and report what became of it.
-    Simulate(tidewatch_simulate::command::Simulate),
+    Simulate(tidewatch_fleet_sim::command::Simulate),
     /// The receiver of a simulation.
-    #[command(hide = true, name = tidewatch_simulate::command::RECEIVER_COMMAND)]
+    #[command(hide = true, name = tidewatch_fleet_sim::command::RECEIVER_COMMAND)]
     SimulateReceiver(Box<tidewatch_receiver::args::Args>),
     /// The agents of a simulation.
     #[command(hide = true)]
-    SimulateAgents(tidewatch_simulate::agents::child::AgentsArgs),
+    SimulateAgents(tidewatch_fleet_sim::agents::child::AgentsArgs),
     /// Write the files that are generated from the code.
     Generate(Group<generate::Command>),
     /// Print a shell completion script, for example: source <(tidewatch completion bash)
@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Lint(Group { command, output }) => lint::run(command, output.format),
         Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
         Command::Simulate(simulate) => {
-            let passed = Box::pin(tidewatch_simulate::command::run(simulate)).await?;
+            let passed = Box::pin(tidewatch_fleet_sim::command::run(simulate)).await?;
             return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::SimulateReceiver(args) => {
@@ -96,7 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             ensure!(finished, "work was still in hand at the end of the grace");
             Ok(())
         }
-        Command::SimulateAgents(args) => Box::pin(tidewatch_simulate::agents::child::run(args)).await,
+        Command::SimulateAgents(args) => Box::pin(tidewatch_fleet_sim::agents::child::run(args)).await,
         Command::Generate(Group { command, output }) => generate::run(command, output.format),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -49,7 +49,7 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
 }
 
 async fn read(url: &str, runtime: &str) -> anyhow::Result<Value> {
-    tidewatch_engine::oci::install_crypto_provider();
+    tidewatch_oci::install_crypto_provider();
     let client = reqwest::Client::builder().timeout(DEADLINE).build()?;
     let mut response = client
         .get(url)

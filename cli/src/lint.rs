@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tidewatch_engine::plan::windows::{self, Field, Finding, Level, MAX_POLICY, PolicyError, Values};
+use tidewatch_planner::windows::{self, Field, Finding, Level, MAX_POLICY, PolicyError, Values};
 
 use crate::output::{Format, print};
 
@@ -125,7 +125,7 @@ fn broken(file: &str, error: &PolicyError) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use tidewatch_engine::plan::windows::MIN_WINDOW;
+    use tidewatch_planner::windows::MIN_WINDOW;
 
     use super::*;
 

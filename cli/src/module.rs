@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
-use tidewatch_engine::oci::{
+use tidewatch_oci::{
     BaseUrl, ModulePackage, OciError, Progress, PushOptions, Registry, RegistryConfig, pack, push_with,
 };
 use tidewatch_telemetry::stdio;

@@ -20,7 +20,7 @@ use tidewatch_api::{
     Kyma, ModuleReleaseMeta, ModuleTemplate, State, crds,
     names::{AGENT_CONFIG_MAP, RUNTIME_NAMESPACE, annotations, labels},
 };
-use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
+use tidewatch_oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::{fixtures, pki::Identity};
 

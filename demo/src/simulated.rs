@@ -19,10 +19,10 @@ use serde_json::Value;
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 use tidewatch_drain::Drain;
 use tidewatch_engine::EngineConfig;
-use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, lease, paths::Settings};
-use tidewatch_simulator::{
+use tidewatch_fake_apiserver::{
     Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
+use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, lease, paths::Settings};
 use tidewatch_tls::Files;
 
 use crate::{

@@ -26,7 +26,7 @@ use tidewatch_demo::{
     story::{RUNTIMES, Stage, World, set_modules},
     wait,
 };
-use tidewatch_simulator::{Call, Fault, Faults};
+use tidewatch_fake_apiserver::{Call, Fault, Faults};
 use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_mins(1);

@@ -13,13 +13,19 @@ use std::{
 use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, SourceType};
-use tidewatch_engine::plan::{
-    gates::Facts,
-    kyma::{ComponentVersion, Input, Source, Sources, plan},
-    manifest::{Progress, Scope, bundle, manifest_status, prune},
+use tidewatch_api::{
+    Kyma, KymaSpec, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, SourceType,
     object::{Gvk, ObjectRef},
     readiness::Readiness,
+};
+use tidewatch_deployer::{
+    bundle::{Scope, bundle},
+    prune::prune,
+};
+use tidewatch_planner::{
+    gates::Facts,
+    kyma::{ComponentVersion, Input, Source, Sources, plan},
+    manifest_status::{Progress, manifest_status},
     versions::{Catalog, Choice, choose},
 };
 

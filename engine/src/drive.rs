@@ -43,6 +43,9 @@ use jiff::Timestamp;
 use kube::Client;
 use pace::{NEXT_TRY, next_try};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tidewatch_api::object::ObjectRef;
+use tidewatch_oci::{Credentials, OciError, Registry, RegistryConfig};
+use tidewatch_planner::{needs, windows::MIN_WINDOW};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -52,8 +55,6 @@ use crate::{
         state::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
     },
     key::{Cause, Guard, WorkKey},
-    oci::{Credentials, OciError, Registry, RegistryConfig},
-    plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
         Class, Push,
         worker::{Lease, WorkQueue},

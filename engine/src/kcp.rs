@@ -2,6 +2,7 @@
 //! reconcile.
 
 mod feed;
+pub mod owners;
 pub mod state;
 
 pub use feed::Feeds;

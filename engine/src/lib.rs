@@ -13,16 +13,14 @@ pub mod drive;
 pub mod history;
 pub mod kcp;
 pub mod key;
+pub mod legacy_watcher;
 mod lines;
 mod lists;
 mod lru;
-pub mod oci;
-pub mod plan;
 pub mod queue;
 pub mod runtime;
 pub mod stages;
 mod texts;
-mod yaml;
 
 pub use drive::{Engine, EngineConfig};
 pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};

@@ -20,7 +20,6 @@ pub use cache::{ClientCache, SecretVersion};
 pub(crate) use care::{Care, Effect};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub use counted::{Answered, Counted, CountedLayer};
-pub(crate) use error::is_out_of_reach;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};
 pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};

@@ -15,12 +15,10 @@ use fleet::{MODULES, kyma, manifest};
 use jiff::Timestamp;
 use serde_json::json;
 use tidewatch_api::{KymaSpec, Module, SourceType};
-use tidewatch_engine::{
-    kcp::KcpState,
-    plan::{
-        gates::Facts,
-        kyma::{ComponentVersion, Input, Source, Sources, plan},
-    },
+use tidewatch_engine::kcp::KcpState;
+use tidewatch_planner::{
+    gates::Facts,
+    kyma::{ComponentVersion, Input, Source, Sources, plan},
 };
 
 const KYMA: &str = "kyma-00003-8f6c1b2d";

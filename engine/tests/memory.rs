@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use fleet::{MODULES, OBJECTS, kyma, manifest};
 use jiff::Timestamp;
+use tidewatch_api::inventory::inventory;
 use tidewatch_engine::{
     Cause, Outcome, WorkKey,
     history::{History, Record},
-    kcp::{KcpState, SecretRef},
-    plan::{manifest::inventory, owners::Speaker},
+    kcp::{KcpState, SecretRef, owners::Speaker},
 };
 
 /// Enough for what is allocated in large pieces not to count.

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
-use tidewatch_engine::oci::BaseUrl;
+use tidewatch_oci::BaseUrl;
 use tidewatch_telemetry::logging::Format;
 
 use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Settings};

@@ -2,12 +2,9 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use tidewatch_engine::{
-    EngineConfig,
-    oci::{OciError, RegistryConfig},
-    runtime::AddressPolicyError,
-};
+use tidewatch_engine::{EngineConfig, runtime::AddressPolicyError};
 use tidewatch_listener::Limits;
+use tidewatch_oci::{OciError, RegistryConfig};
 use tidewatch_telemetry::metrics::MetricsError;
 use tidewatch_tls::{Files, ProxiesError, ProxyFiles};
 

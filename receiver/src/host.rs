@@ -7,17 +7,12 @@ use std::sync::{
 };
 
 use prometheus::IntCounterVec;
-use tidewatch_api::Watcher;
-use tidewatch_engine::{
-    Acknowledge, Cause, Engine, WorkKey,
-    drive::Version,
-    kcp,
-    plan::{agent::watch_name, object::ObjectRef},
-    queue::Push,
-};
+use tidewatch_api::{Watcher, object::ObjectRef};
+use tidewatch_engine::{Acknowledge, Cause, Engine, WorkKey, drive::Version, kcp, queue::Push};
 use tidewatch_listener::{
     Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Runtime, RuntimeLookup, Ticket,
 };
+use tidewatch_planner::agent::watch_name;
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_wire::{Route, v2, v3};
 

@@ -4,10 +4,8 @@ use std::{io, path::PathBuf, time::Duration};
 
 use prometheus::Gauge;
 use tidewatch_drain::Watch;
-use tidewatch_engine::{
-    Engine,
-    plan::windows::{MAX_POLICY, Policy, PolicyError},
-};
+use tidewatch_engine::Engine;
+use tidewatch_planner::windows::{MAX_POLICY, Policy, PolicyError};
 use tidewatch_telemetry::{
     chain,
     metrics::{MetricsError, Registry},

@@ -3,10 +3,8 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use tidewatch_drain::Watch;
-use tidewatch_engine::{
-    Engine,
-    oci::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of},
-};
+use tidewatch_engine::Engine;
+use tidewatch_oci::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of};
 use tidewatch_telemetry::chain;
 use tokio::{fs::File, io::AsyncReadExt};
 use xxhash_rust::xxh3::xxh3_64;

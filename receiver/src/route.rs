@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidewatch_api::names;
-use tidewatch_engine::{
-    Cause, Engine, WorkKey,
-    kcp::KcpState,
-    plan::{
-        object::{Gvk, ObjectRef},
-        ours,
-        watches::{self, PREFIX},
-    },
-    queue::Class,
+use tidewatch_api::{
+    names,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_engine::{Cause, Engine, WorkKey, kcp::KcpState, queue::Class};
+use tidewatch_planner::{
+    ours,
+    watches::{self, PREFIX},
 };
 use tidewatch_wire::v3;
 
@@ -213,7 +211,7 @@ mod tests {
         Kyma, KymaSpec, Watcher, WatcherSpec,
         watcher::{Service, WatchableGvr},
     };
-    use tidewatch_engine::plan::owners::Speaker;
+    use tidewatch_engine::kcp::owners::Speaker;
 
     use super::*;
 

@@ -16,7 +16,7 @@ use tidewatch_api::{
     Kyma,
     names::{RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
 };
-use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_oci::{ModulePackage, Registry, RegistryConfig, push};
 
 use crate::{kcp, story::set_modules, wait};
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use jiff::SignedDuration;
 use parking_lot::Mutex;
 use tidewatch_drain::Drain;
-use tidewatch_simulator::{
+use tidewatch_fake_apiserver::{
     Fault, Hosted, Options as ClusterOptions, Server, ServerOptions, Token, User as Caller, registry,
     script::{Rule, RuleId, Script},
 };

@@ -20,7 +20,8 @@ use tidewatch_api::{
         finalizers, labels,
     },
 };
-use tidewatch_engine::plan::{naming::manifest_name, transform::DISCLAIMER};
+use tidewatch_deployer::transform::DISCLAIMER;
+use tidewatch_planner::naming::manifest_name;
 
 use crate::{fleet, kcp, modules::Version, wait};
 

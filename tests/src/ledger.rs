@@ -65,8 +65,9 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
             parts.remove(0);
             "tests/tests/e2e".to_owned()
         }
-        "simulate" => "simulate/tests".to_owned(),
-        known @ ("agent" | "certs" | "cli" | "engine" | "listener" | "receiver" | "tests") => {
+        "fleet_sim" => "sim/fleet/tests".to_owned(),
+        known @ ("agent" | "certs" | "cli" | "deployer" | "engine" | "listener" | "oci" | "planner"
+        | "receiver" | "tests") => {
             format!("{known}/src")
         }
         shared => format!("shared/{shared}/src"),
@@ -146,8 +147,8 @@ fn every_test_that_is_named_exists() -> Result<()> {
 
 #[test]
 fn a_test_that_does_not_exist_is_noticed() {
-    assert!(locate("tidewatch_engine::plan::naming::tests::names_fit").is_ok());
-    assert!(locate("tidewatch_engine::plan::naming::tests::names_fly").is_err());
+    assert!(locate("tidewatch_planner::naming::tests::names_fit").is_ok());
+    assert!(locate("tidewatch_planner::naming::tests::names_fly").is_err());
     assert!(locate("tidewatch_wire::v2::tests::knows_its_paths").is_ok());
     assert!(locate("tidewatch_tests::e2e::skeleton::nothing").is_err());
     assert!(!is_test_in("fn helper() {}", "helper"));

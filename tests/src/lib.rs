@@ -25,6 +25,8 @@ pub mod harness;
 pub mod idle;
 pub mod kcp;
 #[cfg(test)]
+mod layout;
+#[cfg(test)]
 mod ledger;
 #[cfg(test)]
 mod logs;

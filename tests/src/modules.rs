@@ -10,7 +10,7 @@ use tidewatch_api::{
     ModuleReleaseMeta, ModuleTemplate,
     names::{API_VERSION, labels},
 };
-use tidewatch_engine::oci::{Credentials, ModulePackage, Pushed, Registry, RegistryConfig, push};
+use tidewatch_oci::{Credentials, ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::kcp;
 

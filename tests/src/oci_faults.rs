@@ -21,7 +21,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use parking_lot::Mutex;
-use tidewatch_engine::oci::{BaseUrl, Digest, ModulePackage, Packed, pack};
+use tidewatch_oci::{BaseUrl, Digest, ModulePackage, Packed, pack};
 use tokio::{net::TcpListener, task::JoinSet};
 
 /// Largest blob that is passed on.
@@ -236,7 +236,7 @@ async fn request(method: &str, url: &str, content_type: &str, body: Bytes) -> Re
 
 #[cfg(test)]
 mod tests {
-    use tidewatch_engine::oci::{ComponentDescriptor, manifests_of};
+    use tidewatch_oci::{ComponentDescriptor, manifests_of};
 
     use super::*;
 

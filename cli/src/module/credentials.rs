@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use tidewatch_engine::oci::{Credentials, MAX_DOCKER_CONFIG, credentials_for};
+use tidewatch_oci::{Credentials, MAX_DOCKER_CONFIG, credentials_for};
 use tidewatch_telemetry::stdio;
 
 /// What was found for a registry.

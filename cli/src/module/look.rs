@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use serde_json::Value;
-use tidewatch_engine::oci::manifests_of;
-use tidewatch_simulator::{Unacceptable, unacceptable};
+use tidewatch_fake_apiserver::{Unacceptable, unacceptable};
+use tidewatch_oci::manifests_of;
 
 /// Objects that are named in one error.
 const MOST: usize = 10;

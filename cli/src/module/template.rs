@@ -6,7 +6,7 @@ use tidewatch_api::{
     ModuleTemplate,
     names::{KCP_NAMESPACE, labels},
 };
-use tidewatch_engine::oci::{ModulePackage, manifests_of};
+use tidewatch_oci::{ModulePackage, manifests_of};
 
 /// It as YAML, with the default custom resource of the package.
 pub(super) fn yaml(module: &str, package: &ModulePackage) -> anyhow::Result<String> {

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 use tidewatch_drain::Drain;
-use tidewatch_simulator::registry::{Registry, Trouble};
+use tidewatch_fake_apiserver::registry::{Registry, Trouble};
 
 use crate::tidewatch;
 

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 use tidewatch_demo::pki::EventPath;
-use tidewatch_simulate::command::RECEIVER_COMMAND;
+use tidewatch_fleet_sim::command::RECEIVER_COMMAND;
 
 fn simulate(folder: &Path, runtimes: &str, scenario: &str, more: &[&str]) -> Output {
     simulate_modules(folder, (runtimes, "1"), scenario, more)

@@ -27,7 +27,7 @@ use tidewatch_demo::{
     wait,
 };
 use tidewatch_engine::EngineConfig;
-use tidewatch_simulator::{
+use tidewatch_fake_apiserver::{
     Fault,
     registry::Trouble,
     script::{Rule, RuleId, Script},

@@ -8,6 +8,11 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     Watcher,
     names::{self, field_managers, finalizers},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_planner::{
+    agent::{Rule, role_steps, watcher_status},
+    watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
 };
 
 use super::{
@@ -22,11 +27,6 @@ use super::{
 use crate::{
     kcp::state::AgentInput,
     key::{Cause, WorkKey},
-    plan::{
-        agent::{Rule, role_steps, watcher_status},
-        object::{Gvk, ObjectRef},
-        watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
-    },
     queue::{Class, Push},
     runtime::ErrorClass,
     stages::{Stage, stage},

@@ -18,14 +18,11 @@ use tidewatch_api::names::field_managers;
 
 pub(super) use error::ObjectError;
 
+use tidewatch_api::object::{Gvk, ObjectRef};
+use tidewatch_deployer::{bundle::Scope, ownership::Marks};
+
 use super::gate::{Gated, Permit, Tried};
-use crate::{
-    plan::{
-        manifest::{Marks, Scope},
-        object::{Gvk, ObjectRef},
-    },
-    runtime::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
-};
+use crate::runtime::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError};
 
 fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
     GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }

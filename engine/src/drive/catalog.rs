@@ -13,6 +13,13 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma,
     names::{self, conditions, field_managers},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::drift::{self, Ignored};
+use tidewatch_planner::{
+    catalog::{Changes, Id, KINDS, View, changes, ordered, since},
+    status::{self, Says},
+    writers::has_entry,
 };
 
 use super::{
@@ -27,12 +34,6 @@ use super::{
 };
 use crate::{
     key::{Cause, WorkKey},
-    plan::{
-        catalog::{Changes, Id, KINDS, View, changes, ordered, since},
-        object::{Gvk, ObjectRef},
-        status::{self, Says},
-        writers::has_entry,
-    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };
@@ -298,13 +299,13 @@ impl Shared {
                     }
                 }
                 let wanted = looked_at.iter().filter_map(|id| view.objects.get_key_value(*id));
-                let Changes { apply, delete } = changes(wanted, &live);
+                let Changes { apply, delete } = changes(wanted, &live, is_applied);
                 let all: BTreeSet<Id> = apply.into_iter().chain(new).collect();
                 (Changes { apply: ordered(all.into_iter()), delete }, live)
             }
             None => {
                 let live = present(runtime).await?;
-                (changes(&view.objects, &live), live)
+                (changes(&view.objects, &live, is_applied), live)
             }
         };
         let (mut refused, mut parked) = (None, Vec::new());
@@ -450,6 +451,11 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
         }
     }
     Ok(present)
+}
+
+/// Whether applying a catalog object would change nothing in a runtime.
+fn is_applied(live: &Value, wanted: &Value) -> bool {
+    drift::difference(live, wanted, field_managers::CATALOG_SYNC, &Ignored::default()).is_none()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
+use tidewatch_api::object::ObjectRef;
 
 use super::{
     Finish, Lost, Shared,
@@ -11,10 +12,7 @@ use super::{
 };
 use crate::{
     key::{Cause, WorkKey},
-    plan::{
-        exchange::{first, is_the_go_managers, last, objects},
-        object::ObjectRef,
-    },
+    legacy_watcher::{first, is_the_go_managers, last, objects},
     queue::{Class, Push},
     stages::{Stage, stage},
 };

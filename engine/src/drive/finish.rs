@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tidewatch_api::State;
+use tidewatch_planner::watches;
 
 use super::{Shared, apply::ObjectError, gate, next_try};
-use crate::{
-    key::{Cause, Report},
-    plan::watches,
-};
+use crate::key::{Cause, Report};
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
 pub(crate) const SERVED_AFTER: Duration = Duration::from_secs(2);

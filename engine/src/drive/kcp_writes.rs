@@ -9,19 +9,17 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
+use tidewatch_deployer::adoption::has_stale_condition;
+use tidewatch_planner::{
+    kyma::is_written,
+    writers::{has_entry, has_own_inventory, has_written_inventory, reclaim},
+};
 
 use super::{
     Lost, Shared,
     gate::{Mode, Permit, Side, Tried},
 };
-use crate::{
-    plan::{
-        kyma::is_written,
-        ownership::has_stale_condition,
-        writers::{has_entry, has_own_inventory, has_written_inventory, reclaim},
-    },
-    stages::{Stage, stage},
-};
+use crate::stages::{Stage, stage};
 
 /// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
 /// not mention are others' and do not count; `null` and absent are the same.

@@ -2,6 +2,11 @@
 //! one of them back is left alone for a while, as in modules.
 
 use serde_json::Value;
+use tidewatch_api::object::{ObjectRef, content_hash};
+use tidewatch_deployer::{
+    drift::{self, Difference, Ignored},
+    fight::Verdict,
+};
 
 use super::{
     Shared,
@@ -10,14 +15,7 @@ use super::{
     parked::{Parked, Tug},
     standing::Standing,
 };
-use crate::{
-    key::WorkKey,
-    plan::{
-        drift::{self, Difference, Ignored},
-        fight::Verdict,
-        object::ObjectRef,
-    },
-};
+use crate::key::WorkKey;
 
 /// One that is not as it is to be.
 #[derive(Debug)]
@@ -42,7 +40,7 @@ impl Shared {
         astray: Astray<'_>,
     ) -> Result<Option<Parked>, ObjectError> {
         let Astray { object, wanted, manager, live, again } = astray;
-        let (key, content, now) = (Standing::key(work, object), drift::hash(wanted), self.now());
+        let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.now());
         let difference = live.map(|live| {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
         });

@@ -35,21 +35,22 @@ pub(super) use needs::Waiting;
 use remote::wishes;
 pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 
+use tidewatch_planner::{
+    access::staying,
+    gates::Facts,
+    kyma::{
+        Input, Plan, Sources, changes, crds_failed_status, failed_status, plan, tell_pull_secret,
+        tell_refused, with_leaving,
+    },
+    needs::required,
+    notice::{About, Notice},
+    policy::rule,
+    versions::{Choice, Fault, choose},
+};
+
 use crate::{
     kcp::state::OF_OUR_WORK,
     key::{Cause, Report},
-    plan::{
-        access::staying,
-        gates::Facts,
-        kyma::{
-            Input, Plan, Sources, changes, crds_failed_status, failed_status, plan, tell_pull_secret,
-            tell_refused, with_leaving,
-        },
-        needs::required,
-        notice::{About, Notice},
-        policy::rule,
-        versions::{Choice, Fault, choose},
-    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };

@@ -7,6 +7,14 @@ use serde_json::Value;
 use tidewatch_api::{
     Kyma, KymaStatus, Manifest,
     names::{annotations, finalizers, labels},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_planner::{
+    deletion::{self, InRuntime, Left, Runtime, Step, Thing},
+    force::{self, Forced},
+    kyma::{deleting_status, runtime_status, skipped},
+    notice::About,
+    ours::CRDS,
 };
 
 use super::{
@@ -20,14 +28,6 @@ use super::{
 };
 use crate::{
     key::WorkKey,
-    plan::{
-        deletion::{self, InRuntime, Left, Runtime, Step, Thing},
-        force::{self, Forced},
-        kyma::{deleting_status, runtime_status, skipped},
-        notice::About,
-        object::{Gvk, ObjectRef},
-        ours::CRDS,
-    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };

@@ -6,17 +6,17 @@ use kube::{ResourceExt, api::ListParams};
 use tidewatch_api::{
     Kyma, KymaSpec, ModuleTemplate,
     names::{self, field_managers::CATALOG_SYNC},
+    object::Gvk,
+};
+use tidewatch_planner::{
+    notice::Notice,
+    versions::local::{MAX_TEMPLATES, ignored, usable},
 };
 
 use super::{
     Shared,
     apply::{self, ObjectError},
     gate::Gated,
-};
-use crate::plan::{
-    notice::Notice,
-    object::Gvk,
-    versions::local::{MAX_TEMPLATES, ignored, usable},
 };
 
 /// Templates read at once, and how often. KCP's own may be among them, which do not count.

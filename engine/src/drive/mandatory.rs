@@ -11,13 +11,13 @@ use tidewatch_api::{
     Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State,
     names::{self, annotations, field_managers, finalizers, labels},
 };
+use tidewatch_planner::mandatory::{Input, is_legacy, plan};
 
 use super::{
     Finish, Lost, Shared, Why, error_report, found_report, kcp_writes::lost, kyma::Executed, next_try,
     sources::rest_of,
 };
 use crate::{
-    plan::mandatory::{Input, is_legacy, plan},
     queue::Class,
     stages::{Stage, stage},
 };

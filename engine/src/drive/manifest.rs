@@ -30,8 +30,18 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
-    Manifest, ManifestStatus, State,
+    Manifest, ManifestStatus, State, inventory,
     names::{self, field_managers},
+    object::{Gvk, ObjectRef},
+    readiness::Readiness,
+};
+use tidewatch_deployer::{bundle::Bundle, readiness};
+use tidewatch_planner::{
+    force::Forced,
+    manifest::{self, default_cr, held_by},
+    manifest_status::{self, Progress},
+    notice::{About, Notice},
+    writers::has_own_inventory,
 };
 
 use self::{
@@ -51,16 +61,8 @@ use super::{
     parked::Parked,
 };
 use crate::{
-    kcp::state::{SecretRef, default_cr, held_by},
+    kcp::state::SecretRef,
     key::{Cause, Report, WorkKey},
-    plan::{
-        force::Forced,
-        manifest::{self as plan, Bundle, Progress},
-        notice::{About, Notice},
-        object::{Gvk, ObjectRef},
-        readiness::{self, Readiness},
-        writers::has_own_inventory,
-    },
     stages::{Stage, stage},
 };
 
@@ -287,7 +289,7 @@ impl Shared {
         runtime: &Gated,
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
-        let first = Progress::Waiting(plan::APPLYING.into());
+        let first = Progress::Waiting(manifest::APPLYING.into());
         let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
             self.sync(&work, manifest, runtime, bundle, first).await?;
         let Work { key, kyma, mark, again, .. } = &work;
@@ -335,7 +337,7 @@ impl Shared {
         }
 
         if applied.failed.is_none()
-            && let Some(manager) = readiness::manager_beside(manifest, &objects)
+            && let Some(manager) = manifest::manager_beside(manifest, &objects)
         {
             let judging = self.judge_manager(manifest, runtime, (&manager, &objects), &mut applied);
             match stage(Stage::ReadRuntime, judging).await {
@@ -352,10 +354,13 @@ impl Shared {
                 return not_looked(manifest, &progress, &objects, self.now());
             }
             let there = cr_condition(manifest, Some(cr_there == Some(true)));
-            let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
-            let status =
-                if jobs_completed { plan::with_jobs_completed(status, manifest, self.now()) } else { status };
-            plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
+            let status = manifest_status::manifest_status(manifest, &progress, &objects, there, self.now());
+            let status = if jobs_completed {
+                manifest_status::with_jobs_completed(status, manifest, self.now())
+            } else {
+                status
+            };
+            manifest_status::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
         if let Some(gone) = gone.as_ref().filter(|_| !unknown && applied.only_fails()) {
             let unready = applied.failing.iter().chain(applied.not_ready()).cloned().collect();
@@ -396,7 +401,8 @@ impl Shared {
             return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
-        let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
+        let (readiness, unready) =
+            (readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged), applied.unready());
         let parked = applied.parked.iter().find(|one| !one.is_trial()).or(applied.parked.first());
         if let (Readiness::Ready, Some(first)) = (&readiness, parked) {
             let report = found_report(State::Warning, first.message());
@@ -500,7 +506,7 @@ impl Shared {
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
     async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Finish, Lost> {
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
         let (status, finish) = self.said_of(&kyma, manifest, stopped, write)?;
@@ -568,8 +574,8 @@ fn not_looked(
 ) -> ManifestStatus {
     let stays = manifest.metadata.deletion_timestamp.is_none();
     let there = cr_condition(manifest, None).filter(|_| stays);
-    let status = plan::manifest_status(manifest, progress, objects, there, now);
-    if there.is_some() { plan::with_cr_state_as_before(status, manifest) } else { status }
+    let status = manifest_status::manifest_status(manifest, progress, objects, there, now);
+    if there.is_some() { manifest_status::with_cr_state_as_before(status, manifest) } else { status }
 }
 
 fn said(status: &ManifestStatus) -> String {

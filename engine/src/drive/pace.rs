@@ -18,7 +18,7 @@ pub(crate) const NEXT_TRY: &str = "next try within 5 min";
 /// The longest wait for a time at which something is due; a clock that is set meanwhile is noticed after it.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_hours(24);
 /// A look that is due for many at once, such as at the end of a version, is spread over this time.
-pub(super) const SPREAD: Duration = crate::plan::windows::SPREAD;
+pub(super) const SPREAD: Duration = tidewatch_planner::windows::SPREAD;
 /// The longest time for which a server that asks for it is left alone.
 const LONGEST_REST: Duration = Duration::from_hours(1);
 

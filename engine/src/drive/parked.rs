@@ -1,8 +1,8 @@
-//! An object that is left as somebody else has made it, for a while: a [fight](crate::plan::fight) that the engine has stopped.
+//! An object that is left as somebody else has made it, for a while: a [fight](tidewatch_deployer::fight) that the engine has stopped.
 
 use jiff::Timestamp;
-
-use crate::plan::{drift::Difference, object::ObjectRef};
+use tidewatch_api::object::ObjectRef;
+use tidewatch_deployer::drift::Difference;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,16 +4,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::names::{self, conditions, field_managers};
+use tidewatch_planner::{
+    notice::{About, Notice},
+    status::{self, Says},
+    writers::has_entry,
+};
 
 use super::{Finish, Lost, Shared, kcp_writes::lost};
-use crate::{
-    kcp::state::PathReport,
-    plan::{
-        notice::{About, Notice},
-        status::{self, Says},
-        writers::has_entry,
-    },
-};
+use crate::kcp::state::PathReport;
 
 /// The reason of a way whose runtime neither speaks nor answers.
 const UNREACHABLE: &str = "Unreachable";
@@ -89,9 +87,9 @@ fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use tidewatch_planner::notice::Kind;
 
     use super::*;
-    use crate::plan::notice::Kind;
 
     #[test]
     fn only_a_change_of_the_way_is_told() {

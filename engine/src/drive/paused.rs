@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 use tidewatch_api::{Kyma, KymaStatus, names::field_managers};
+use tidewatch_deployer::adoption::take_over_status;
+use tidewatch_planner::kyma::paused_status;
 
 use super::{
     Lost, Shared,
@@ -12,10 +14,7 @@ use super::{
     kyma::{marked_by, write_runtime_status},
     kyma_deletion::remote_kyma,
 };
-use crate::{
-    plan::{kyma::paused_status, ownership::take_over_status},
-    stages::{Stage, stage},
-};
+use crate::stages::{Stage, stage};
 
 impl Shared {
     /// Has a Kyma say that the engine is paused, unless it says so or the engine is not.

@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, crds,
     names::{self, annotations, field_managers, labels},
+    object::ObjectRef,
 };
+use tidewatch_deployer::drift::{self, Difference, Ignored};
+use tidewatch_planner::ours::CRDS;
 
 use super::{
     Shared,
@@ -25,14 +28,7 @@ use super::{
     keep::Astray,
     parked::Parked,
 };
-use crate::{
-    key::{Cause, WorkKey},
-    plan::{
-        drift::{self, Difference, Ignored},
-        object::ObjectRef,
-        ours::CRDS,
-    },
-};
+use crate::key::{Cause, WorkKey};
 
 const CRD: &str = "CustomResourceDefinition";
 

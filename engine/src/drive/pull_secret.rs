@@ -3,7 +3,11 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Value, json};
-use tidewatch_api::names::{self, annotations, field_managers, labels};
+use tidewatch_api::{
+    names::{self, annotations, field_managers, labels},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::drift::{self, Ignored};
 
 use super::{
     Lost, Shared,
@@ -11,13 +15,7 @@ use super::{
     gate::Gated,
     kcp_writes::lost,
 };
-use crate::{
-    plan::{
-        drift::{self, Ignored},
-        object::{Gvk, ObjectRef},
-    },
-    stages::{Stage, stage},
-};
+use crate::stages::{Stage, stage};
 
 fn in_runtime(name: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of("v1", "Secret"), namespace: names::RUNTIME_NAMESPACE.into(), name: name.into() }

@@ -10,12 +10,12 @@ use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tidewatch_api::object::ObjectRef;
 use tokio::time::Instant;
 
 use crate::{
     key::{Cause, Guard, WorkKey},
     lru::Lru,
-    plan::object::ObjectRef,
     queue::{Push, Tick},
 };
 
@@ -290,9 +290,10 @@ mod tests {
     };
 
     use serde_json::json;
+    use tidewatch_api::object::Gvk;
 
     use super::*;
-    use crate::{key::Acknowledge, plan::object::Gvk, queue::Class};
+    use crate::{key::Acknowledge, queue::Class};
 
     struct Waiter(Arc<AtomicUsize>);
 

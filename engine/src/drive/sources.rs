@@ -13,15 +13,13 @@ use futures::{
 };
 use parking_lot::Mutex;
 use tidewatch_api::{Layer, SourceType};
+use tidewatch_oci::{ComponentDescriptor, OciError, Registry};
+use tidewatch_planner::{
+    kyma::{ComponentVersion, Source, SourceFault, Sources},
+    versions::{Choice, Chosen},
+};
 
 use super::{EngineConfig, Lost, Shared, chain, next_try};
-use crate::{
-    oci::{ComponentDescriptor, OciError, Registry},
-    plan::{
-        kyma::{ComponentVersion, Source, SourceFault, Sources},
-        versions::{Choice, Chosen},
-    },
-};
 
 /// The resource that every component of a module has.
 const RAW_MANIFEST: &str = "raw-manifest";
@@ -242,8 +240,9 @@ async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Res
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tidewatch_oci::{Access, Digest, Resource};
+
     use super::*;
-    use crate::oci::{Access, Digest, Resource};
 
     fn key(component: &str) -> ComponentVersion {
         let (component, version) = (component.into(), "1.0.0".into());

@@ -1,18 +1,15 @@
 //! What is remembered of objects that were applied again. Of all others nothing has to be: they say themselves whether they stand
-//! ([`drift`](crate::plan::drift)).
+//! ([`drift`](tidewatch_deployer::drift)).
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-
-use crate::{
-    key::WorkKey,
-    lru::Lru,
-    plan::{
-        fight::{Fight, Verdict},
-        object::ObjectRef,
-        readiness::End,
-    },
+use tidewatch_api::object::ObjectRef;
+use tidewatch_deployer::{
+    fight::{Fight, Verdict},
+    readiness::End,
 };
+
+use crate::{key::WorkKey, lru::Lru};
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
 const REMEMBERED: u64 = 20_000;
@@ -139,8 +136,10 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
+    use tidewatch_api::object::Gvk;
+    use tidewatch_deployer::fight::TIMES;
+
     use super::*;
-    use crate::plan::{fight::TIMES, object::Gvk};
 
     #[test]
     fn a_definition_is_fresh_for_a_while() {

@@ -14,13 +14,11 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt, api::PostParams};
 use parking_lot::Mutex;
 use tidewatch_api::names;
+use tidewatch_planner::notice::{About, Notice};
 use tokio::time::Instant;
 
 use super::{Lost, Shared, apply, chain, gate::Gated, kcp_writes::lost, kyma::runtime_kyma};
-use crate::{
-    lru::Lru,
-    plan::notice::{About, Notice},
-};
+use crate::lru::Lru;
 
 /// The same notice is told once in this time.
 const ONCE_IN: Duration = Duration::from_hours(1);

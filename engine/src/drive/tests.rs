@@ -2,14 +2,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidewatch_api::{State, names};
+use tidewatch_api::{State, names, object::Gvk};
+use tidewatch_planner::kyma::Plan;
 
 use super::*;
 use crate::{
     drive::{scripted, seen::End, work::InHand},
     history::Record,
     key::{Acknowledge, Outcome, Report},
-    plan::{kyma::Plan, object::Gvk},
     queue::Push,
 };
 

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
+use tidewatch_planner::{rollout, windows::Policy};
 
 use super::{Engine, Shared};
 use crate::{
     key::{Cause, WorkKey},
-    plan::{rollout, windows::Policy},
     queue::{Class, Push},
 };
 

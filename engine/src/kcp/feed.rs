@@ -17,6 +17,8 @@ use kube::{
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
+use tidewatch_deployer::transform::DEPLOYER;
+use tidewatch_planner::{policy, rollout, writers::keep_writers};
 use tokio::{sync::watch, task::JoinSet};
 
 use self::known::{Known, Others};
@@ -24,7 +26,6 @@ use super::state::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_AN
 use crate::{
     drive::EngineConfig,
     key::{Cause, Guard, WorkKey},
-    plan::{policy, rollout, transform::DEPLOYER, writers::keep_writers},
     queue::{Class, Push, worker::WorkQueue},
 };
 

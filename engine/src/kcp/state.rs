@@ -31,17 +31,15 @@ use tidewatch_api::{
 pub use agents::{AgentInput, Configured};
 pub use mandatory::{Awaits, Holders};
 use manifests::is_settled;
-pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor, default_cr, held_by};
+pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor};
 
-use crate::{
-    key::WorkKey,
-    plan::{
-        agent::{self, AgentPlan},
-        mandatory::Offer,
-        owners::Owners,
-        writers::{self, other_writer},
-    },
+use tidewatch_planner::{
+    agent::{self, AgentPlan},
+    mandatory::Offer,
+    writers::{self, other_writer},
 };
+
+use crate::{kcp::owners::Owners, key::WorkKey};
 
 /// What happened, where a kubeconfig Secret is another one.
 pub(crate) const NEW_KUBECONFIG: &str = "kubeconfig secret changed";

@@ -3,6 +3,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
+use tidewatch_planner::status::{TIMED_OUT, UNREACHABLE};
 
 /// What kind of failure it is, which decides what the engine does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ impl ErrorClass {
 
     pub(crate) const fn text(self) -> &'static str {
         match self {
-            Self::Unreachable => "the cluster cannot be reached; check its address, certificate and network",
+            Self::Unreachable => UNREACHABLE,
             Self::Unauthorized => "the cluster does not accept the credentials; renew the kubeconfig Secret",
             Self::Forbidden => "the cluster forbids it; check the permissions of the kubeconfig's user",
             Self::NotFound => "not found",
@@ -63,17 +64,11 @@ impl ErrorClass {
             Self::NamespaceTerminating => "its namespace is being deleted; wait until it is gone",
             Self::Invalid => "the API server refuses the object; correct it",
             Self::Throttled { .. } => "the API server limits our request rate; it is tried again later",
-            Self::Timeout => "the cluster did not answer in time",
+            Self::Timeout => TIMED_OUT,
             Self::TooLarge => "the answer is larger than the limit",
             Self::Other => "it failed",
         }
     }
-}
-
-/// Whether a message says that a runtime gives no answers, and so nothing of what is in it.
-pub(crate) fn is_out_of_reach(message: &str) -> bool {
-    let text = |class: ErrorClass| class.text().split(';').next().unwrap_or_default();
-    [ErrorClass::Unreachable, ErrorClass::Timeout].into_iter().any(|class| message.contains(text(class)))
 }
 
 /// A failed call. Display says what was tried and the class; the API server's own words are in [`Self::message`].

@@ -6,9 +6,9 @@ use http::Uri;
 use k8s_openapi::ByteString;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use serde_json::Value;
+use tidewatch_api::yaml;
 
 use super::AddressPolicy;
-use crate::yaml;
 
 /// Largest kubeconfig that is read, in bytes.
 const MAX_SIZE: usize = 64 * 1024;

@@ -10,7 +10,7 @@ use tidewatch_engine::{
     drive::{Recorder, Side, Tried},
     history::{Observer, Record},
     key::Outcome,
-    plan::exchange,
+    legacy_watcher,
 };
 
 use super::fields::{MOST, differing};
@@ -59,7 +59,8 @@ impl Change {
         let ways =
             [conditions::SKR_WEBHOOK, conditions::MODULE_CATALOG, conditions::RUNTIME_EVENTS].map(condition);
         let terms = format!("metadata.annotations[{}]", annotations::MODULE_TERMS);
-        let is_of_the_watcher = || exchange::objects().iter().any(|object| object.to_string() == self.object);
+        let is_of_the_watcher =
+            || legacy_watcher::objects().iter().any(|object| object.to_string() == self.object);
         let is_of_the_agent = || {
             let name = self.object.rsplit([' ', '/']).next().unwrap_or_default();
             match self.kind() {
@@ -244,7 +245,7 @@ mod tests {
     fn the_exchange_is_told_from_what_nobody_expects() {
         let kyma = "Kyma.operator.kyma-project.io kyma-system/default";
         let there = json!({"metadata": {"name": "x"}});
-        let webhook = exchange::first().to_string();
+        let webhook = legacy_watcher::first().to_string();
         let all = groups(vec![
             tried(
                 in_runtime(),
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn an_apply_of_what_the_watcher_has_is_no_exchange() {
         let there = json!({"metadata": {"name": "x"}, "spec": 1});
-        let webhook = exchange::first().to_string();
+        let webhook = legacy_watcher::first().to_string();
         assert_eq!(
             groups(vec![tried(in_runtime(), "apply", &webhook, there.clone(), there)])[0].1,
             Group::Change

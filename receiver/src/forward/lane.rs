@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use tidewatch_api::object::ObjectRef;
 use tidewatch_delivery::{Tick, backoff::Backoff};
-use tidewatch_engine::plan::object::ObjectRef;
 
 /// What is tied to a waiting change. Dropped, it gives the change back to its agent, which sends it again.
 pub trait Settle: Send + 'static {

@@ -1,5 +1,5 @@
 use parking_lot::Mutex;
-use tidewatch_engine::plan::object::Gvk;
+use tidewatch_api::object::Gvk;
 
 use super::*;
 

@@ -8,12 +8,12 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tidewatch_api::{
     WatcherSpec,
+    object::{Gvk, ObjectRef},
     watcher::{Service, WatchableGvr},
 };
 use tidewatch_certs::{Ca, ClientRequest};
 use tidewatch_delivery::backoff::Backoff;
 use tidewatch_drain::Drain;
-use tidewatch_engine::plan::object::{Gvk, ObjectRef};
 use tidewatch_telemetry::BuildInfo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -10,18 +10,23 @@
 #![allow(clippy::duplicated_attributes, reason = "two printer columns of one type are no duplicates")]
 
 pub mod crds;
+pub mod inventory;
 pub mod kyma;
+pub mod managed_fields;
 pub mod manifest;
 pub mod marks;
 pub mod modulereleasemeta;
 pub mod moduletemplate;
 pub mod names;
+pub mod object;
 pub mod raw;
+pub mod readiness;
 pub(crate) mod schema;
 pub mod state;
 pub mod terms;
 pub(crate) mod time;
 pub mod watcher;
+pub mod yaml;
 
 pub use kyma::{Kyma, KymaSpec, KymaStatus, Module, ModuleStatus, PartialMeta, TrackingObject};
 pub use manifest::{

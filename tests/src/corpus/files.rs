@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tidewatch_engine::oci::manifests_of;
+use tidewatch_oci::manifests_of;
 
 /// The longest name of a module that is made of a file's.
 const MAX_NAME: usize = 50;

@@ -12,7 +12,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context, Result, bail};
 use futures::future::try_join;
 use jiff::Timestamp;
-use tidewatch_engine::oci::{self, ModulePackage, RegistryConfig};
+use tidewatch_oci::{self, ModulePackage, RegistryConfig};
 
 pub use files::{File, read};
 use module::Module;
@@ -128,8 +128,8 @@ pub async fn check(
 async fn offer(stage: &Stage<'_>, file: &File) -> Result<()> {
     let version = Version::new(&file.module, "1.0.0", Vec::new());
     let package = ModulePackage { raw_manifest: file.text.clone(), ..version.package() };
-    let registry = oci::Registry::new(RegistryConfig::default())?;
-    oci::push(&registry, &stage.registry.of(stage.namespace), &package).await?;
+    let registry = tidewatch_oci::Registry::new(RegistryConfig::default())?;
+    tidewatch_oci::push(&registry, &stage.registry.of(stage.namespace), &package).await?;
     version.release(&stage.kcp.client()?, stage.namespace).await
 }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tidewatch_drain::Drain;
-use tidewatch_simulator::{Options, Server, ServerOptions, Token, User};
+use tidewatch_fake_apiserver::{Options, Server, ServerOptions, Token, User};
 use tidewatch_tests::Harness;
 use tokio::{process::Command, time::timeout, try_join};
 

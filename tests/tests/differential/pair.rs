@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::Value;
 use tidewatch_drain::Drain;
-use tidewatch_simulator as simulator;
+use tidewatch_fake_apiserver as simulator;
 use tidewatch_tests::{ControlPlane, Etcd, Harness, Options, User, cluster::ADMIN};
 use tokio::time::timeout;
 

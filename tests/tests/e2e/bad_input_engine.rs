@@ -19,7 +19,7 @@ use tidewatch_api::{
     Kyma, Manifest, ModuleStatus, State,
     names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
 };
-use tidewatch_engine::oci::{Digest, ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_oci::{Digest, ModulePackage, Registry, RegistryConfig, push};
 use tidewatch_tests::{
     ControlPlane,
     cluster::ADMIN,

@@ -11,7 +11,7 @@ use tidewatch_api::{
     ModuleTemplate, State,
     names::{API_VERSION, RUNTIME_NAMESPACE, labels},
 };
-use tidewatch_engine::oci::{self, ModulePackage, OciError, RegistryConfig, push_new};
+use tidewatch_oci::{self, ModulePackage, OciError, RegistryConfig, push_new};
 use tidewatch_real_only::real_only;
 use tidewatch_tests::{Registry, env, kcp, modules::Version, solo::Solo};
 

@@ -12,7 +12,7 @@ use tidewatch_api::{
     Kyma, Manifest,
     names::{annotations, labels},
 };
-use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_oci::{ModulePackage, Registry, RegistryConfig, push};
 use tidewatch_tests::{fleet, kcp, modules::Version, observed, solo::Solo, wait};
 
 use crate::managed::{CONFIG_MAP, DEPLOYMENT, label, manifests, objects, settled, uids, version};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kube::core::response::StatusCause;
+use tidewatch_deployer::refusal::{Cause, is_immutable};
 
 use crate::{
     drive::{chain, gate::Held},
-    plan::refusal::{Cause, is_immutable},
     runtime::{ErrorClass, MapError, RuntimeError},
 };
 

@@ -4,14 +4,12 @@ use std::{
 };
 
 use serde_json::json;
+use tidewatch_api::object::ObjectRef;
 
 use super::*;
-use crate::{
-    drive::{
-        apply::{self, ObjectError},
-        scripted,
-    },
-    plan::object::ObjectRef,
+use crate::drive::{
+    apply::{self, ObjectError},
+    scripted,
 };
 
 /// What the scripted runtime was asked.

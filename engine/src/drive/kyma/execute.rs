@@ -6,14 +6,12 @@ use tidewatch_api::{
     Manifest, State,
     names::{self, field_managers, labels},
 };
+use tidewatch_deployer::adoption::take_over_spec;
+use tidewatch_planner::kyma::{Decision, Plan, same};
 
 use crate::{
     drive::{Lost, Shared, kcp_writes::lost},
     key::{Cause, WorkKey},
-    plan::{
-        kyma::{Decision, Plan, same},
-        ownership::take_over_spec,
-    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };

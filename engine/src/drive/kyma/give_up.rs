@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use tidewatch_api::names::{self, annotations, field_managers};
+use tidewatch_planner::kyma::Plan;
 
 use crate::{
     drive::{Lost, Shared},
     key::{Cause, WorkKey},
-    plan::kyma::Plan,
     queue::{Class, Push},
 };
 

@@ -7,7 +7,11 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State};
+use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State, object::Gvk};
+use tidewatch_planner::{
+    needs::{Unmet, Waits, defined_groups, gone, is_name, kinds, look_again, unmet, waits},
+    versions::Choice,
+};
 
 use crate::{
     drive::{
@@ -17,11 +21,6 @@ use crate::{
         is_of_definition,
     },
     key::Cause,
-    plan::{
-        needs::{Unmet, Waits, defined_groups, gone, is_name, kinds, look_again, unmet, waits},
-        object::Gvk,
-        versions::Choice,
-    },
 };
 
 /// What this process knows of what Kymas wait for.
@@ -201,15 +200,13 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use tidewatch_api::{KymaSpec, ModuleTemplate};
+    use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
+    use tidewatch_planner::versions::{Catalog, choose};
 
     use super::*;
-    use crate::{
-        drive::{
-            Engine, scripted,
-            tests::{Heard, engine_on, not_found},
-        },
-        plan::versions::{choose, fixtures::catalog},
+    use crate::drive::{
+        Engine, scripted,
+        tests::{Heard, engine_on, not_found},
     };
 
     fn at(second: i64) -> Timestamp {
@@ -227,13 +224,34 @@ mod tests {
         (runtime, heard)
     }
 
+    /// A catalog with one version of one module.
+    #[derive(Debug)]
+    struct OneModule(Arc<ModuleReleaseMeta>, Arc<ModuleTemplate>);
+
+    impl Catalog for OneModule {
+        fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
+            (module == "lighthouse").then(|| Arc::clone(&self.0))
+        }
+        fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>> {
+            (name == "lighthouse-1.0.0").then(|| Arc::clone(&self.1))
+        }
+        fn templates_of(&self, _: &str) -> Vec<Arc<ModuleTemplate>> {
+            vec![Arc::clone(&self.1)]
+        }
+    }
+
     /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.
     fn choices(group: &str) -> Vec<Choice> {
-        let mut catalog = catalog();
-        let mut template: ModuleTemplate = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
-        let apis = json!({"apis": [{"group": group, "version": "v1", "kind": "Hook"}]});
-        template.spec.requires = serde_json::from_value(apis).unwrap();
-        catalog.put(Arc::new(template));
+        let release = json!({"metadata": {"name": "lighthouse"}, "spec": {
+            "moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
+            "channels": [{"channel": "regular", "version": "1.0.0"}]}});
+        let template = json!({"metadata": {"name": "lighthouse-1.0.0", "generation": 1}, "spec": {
+            "moduleName": "lighthouse", "version": "1.0.0", "descriptor": {},
+            "requires": {"apis": [{"group": group, "version": "v1", "kind": "Hook"}]}}});
+        let catalog = OneModule(
+            Arc::new(serde_json::from_value(release).unwrap()),
+            Arc::new(serde_json::from_value(template).unwrap()),
+        );
         let wanted = json!({"channel": "regular", "modules": [{"name": "lighthouse"}]});
         choose(&serde_json::from_value::<KymaSpec>(wanted).unwrap(), &catalog, &[])
     }

@@ -7,6 +7,13 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, KymaSpec, KymaStatus,
     names::{self, annotations, conditions, field_managers, labels},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::adoption::{has_stale_condition, take_over_status};
+use tidewatch_planner::{
+    kyma::{is_written, restored, runtime_status},
+    notice::{About, Notice},
+    watches::KYMA_LABELS,
 };
 
 use crate::{
@@ -16,13 +23,6 @@ use crate::{
         gate::Gated,
         kcp_writes::{catalog_condition_of, differs},
         prepare::had_list,
-    },
-    plan::{
-        kyma::{is_written, restored, runtime_status},
-        notice::{About, Notice},
-        object::{Gvk, ObjectRef},
-        ownership::{has_stale_condition, take_over_status},
-        watches::KYMA_LABELS,
     },
     stages::{Stage, stage},
 };

@@ -7,6 +7,12 @@ use std::{
 
 use jiff::Timestamp;
 use tidewatch_api::{GroupVersionKind, Module, State};
+use tidewatch_planner::{
+    mandatory::Offer,
+    needs::{Waits, defined_groups, kinds, required, unmet},
+    notice::{About, Notice},
+    versions::Choice,
+};
 
 use crate::{
     drive::{
@@ -15,12 +21,6 @@ use crate::{
     },
     kcp::state::Awaits,
     key::Cause,
-    plan::{
-        mandatory::Offer,
-        needs::{Waits, defined_groups, kinds, required, unmet},
-        notice::{About, Notice},
-        versions::Choice,
-    },
 };
 
 /// What mandatory modules of a Kyma need.

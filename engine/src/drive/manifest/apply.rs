@@ -8,7 +8,20 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
+use tidewatch_api::{
+    GroupKind, ModuleTerms,
+    names::field_managers,
+    object::{Gvk, ObjectRef, content_hash},
+};
+use tidewatch_deployer::{
+    definitions::Definitions,
+    drift::{self, Ignored},
+    fight::Verdict,
+    ownership::Marks,
+    readiness::{self, Facts, ObjectReadiness},
+    refusal::{self, Cause},
+};
+use tidewatch_oci;
 
 use self::write::Refused;
 use super::{Stopped, causes, is_crd, schemas::defines};
@@ -21,15 +34,6 @@ use crate::{
         standing::Standing,
     },
     key::WorkKey,
-    oci,
-    plan::{
-        drift::{self, Ignored},
-        fight::Verdict,
-        manifest::{Definitions, Marks},
-        object::{Gvk, ObjectRef},
-        readiness::{self, Facts, ObjectReadiness},
-        refusal::{self, Cause},
-    },
 };
 
 mod write;
@@ -253,7 +257,7 @@ impl Installer<'_> {
         let mut results = stream::iter(objects)
             .map(|object| async move {
                 let Some(id) = ObjectRef::of(&object) else {
-                    let error = oci::unnamed(&object)
+                    let error = tidewatch_oci::unnamed(&object)
                         .map_or_else(|| ObjectError::Malformed("an object".into()), ObjectError::Unnamed);
                     return (None, Err(error.into()));
                 };
@@ -371,7 +375,7 @@ impl Installer<'_> {
         ignored: &Ignored<'_>,
         known: bool,
     ) -> Result<Settled, ObjectErrorOrFinal> {
-        let (key, content) = (Standing::key(self.key, id), drift::hash(wanted));
+        let (key, content) = (Standing::key(self.key, id), content_hash(wanted));
         if known && let Some(ended) = jobs::gone(self, id, wanted) {
             return Ok(ended);
         }
@@ -418,7 +422,7 @@ impl Installer<'_> {
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
             return Ok(Settled::There(live, stands()));
         };
-        let content = drift::hash(&wanted);
+        let content = content_hash(&wanted);
         if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
             return Ok(Settled::There(live, stands()));
         }

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use kube::ResourceExt;
-use tidewatch_api::Manifest;
+use tidewatch_api::{
+    Manifest, inventory,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::bundle;
+use tidewatch_planner::{
+    blockers::{self, NAMED, Users},
+    manifest::default_cr,
+};
 
 use super::{Stopped, is_crd, lineage::Lineage};
-use crate::{
-    drive::{
-        Shared,
-        apply::{self, Deleted, Listed, ObjectError, Page},
-        chain,
-        gate::Gated,
-    },
-    kcp::state::default_cr,
-    plan::{
-        blockers::{self, NAMED, Users},
-        manifest as plan,
-        object::{Gvk, ObjectRef},
-    },
+use crate::drive::{
+    Shared,
+    apply::{self, Deleted, Listed, ObjectError, Page},
+    chain,
+    gate::Gated,
 };
 
 /// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
@@ -52,7 +52,8 @@ pub(super) enum Whose {
 /// one.
 async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef>, ObjectError> {
     let Some(mut cr) = default_cr(manifest) else { return Ok(None) };
-    if !cr.namespace.is_empty() && matches!(apply::scope(runtime, &cr.gvk).await?, Some(plan::Scope::Cluster))
+    if !cr.namespace.is_empty()
+        && matches!(apply::scope(runtime, &cr.gvk).await?, Some(bundle::Scope::Cluster))
     {
         cr.namespace.clear();
     }
@@ -127,7 +128,7 @@ pub(super) async fn users_in(
     manifest: &Manifest,
     namespace: &str,
 ) -> Result<Option<String>, ObjectError> {
-    let own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+    let own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
     let kinds = users_kinds(runtime, manifest, &own).await?;
     // The default CR counts as its user's, who has changed it: it goes with the module, and not with a namespace.
     let mut owners_of_own = own.clone();
@@ -198,7 +199,7 @@ impl Shared {
         runtime: &Gated,
     ) -> Result<Option<Obstacle>, Stopped> {
         let name = manifest.name_any();
-        let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let mut own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let defined = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
@@ -208,7 +209,7 @@ impl Shared {
         let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
         own.extend(crs.iter().cloned());
         let leaving = self.look().leaving_objects(kyma, &name);
-        let modules = plan::union(&own, &leaving);
+        let modules = inventory::union(&own, &leaving);
         let users = users_of(runtime, &declared, &modules).await?;
         if let Some(what) = users.message() {
             return Ok(Some(Obstacle { what, kinds: declared, there: users.kinds, of: Whose::Users }));
@@ -320,7 +321,7 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
     ) -> Result<Vec<ObjectRef>, ObjectError> {
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = async || {
             let defined = defined_kinds(runtime, &inventory).await?;
             self.default_crs(kyma, manifest, runtime, &defined).await
@@ -344,7 +345,7 @@ impl Shared {
         runtime: &Gated,
         crs: &[ObjectRef],
     ) -> Result<Vec<ObjectRef>, ObjectError> {
-        let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let mut own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let kinds = users_kinds(runtime, manifest, &own).await?;
         own.extend_from_slice(crs);
         Ok(users_of(runtime, kinds.values(), &own).await?.first)

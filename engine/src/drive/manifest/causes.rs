@@ -5,20 +5,18 @@ use std::{collections::BTreeSet, time::Duration};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use serde_json::Value;
-use tidewatch_api::Manifest;
+use tidewatch_api::{
+    Manifest,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::readiness::{self, Facts, ObjectReadiness};
+use tidewatch_planner::manifest::{self, is_as_left};
 
 use super::apply::Applied;
-use crate::{
-    drive::{
-        Finish, Shared,
-        apply::{self, ObjectError},
-        gate::Gated,
-    },
-    plan::{
-        manifest::is_as_left,
-        object::{Gvk, ObjectRef},
-        readiness::{self, Facts, ObjectReadiness},
-    },
+use crate::drive::{
+    Finish, Shared,
+    apply::{self, ObjectError},
+    gate::Gated,
 };
 
 /// Objects of a module that are looked into in one reconcile. One cause is told.
@@ -128,7 +126,7 @@ impl Shared {
             }
             Err(error) => return Err(error),
         };
-        let since = readiness::not_ready_since(manifest);
+        let since = manifest::not_ready_since(manifest);
         let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
         let judged = readiness::readiness(&live, &facts, self.now());
         // As it is named, not as it is found: of a kind without namespaces it has none.
@@ -145,7 +143,7 @@ impl Shared {
         let now = self.now();
         let mut looked = Looked::default();
         // What is not said yet is known all the same.
-        let since = readiness::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
+        let since = manifest::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
         let mut on_their_way = false;
         for object in std::mem::take(&mut applied.unclear) {
             let Some(id) = ObjectRef::of(&object) else { continue };

@@ -4,12 +4,11 @@ use serde_json::Value;
 use tidewatch_api::{
     ModuleTerms,
     names::{annotations, labels},
+    object::{ObjectRef, content_hash},
 };
+use tidewatch_deployer::bundle::Bundle;
 
-use crate::{
-    alike,
-    plan::{drift, manifest::Bundle, object::ObjectRef},
-};
+use crate::alike;
 
 /// The hashes of all objects of a Manifest, sorted. The same in all runtimes that have the same version of the module.
 pub(super) type Contents = Vec<u64>;
@@ -31,7 +30,7 @@ pub(super) fn of(
         // Without a field that is not there: indexing would make one.
         let marks = OWN.map(|(field, key)| object["metadata"].get_mut(field)?.as_object_mut()?.remove(key));
         let is_own = marks.iter().zip(&own).all(|(mark, own)| mark.as_ref().is_none_or(|mark| mark == own));
-        let hash = is_own.then(|| alike::hash_of(&(drift::hash(object), &terms.ignore_fields)));
+        let hash = is_own.then(|| alike::hash_of(&(content_hash(object), &terms.ignore_fields)));
         for ((field, key), mark) in OWN.iter().zip(marks) {
             if let Some(mark) = mark {
                 object["metadata"][field][key] = mark;
@@ -59,13 +58,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::json;
-
-    use super::*;
-    use crate::plan::{
-        manifest::{Scope, bundle},
-        object::Gvk,
+    use tidewatch_api::object::Gvk;
+    use tidewatch_deployer::{
+        bundle::{Scope, bundle},
         transform,
     };
+
+    use super::*;
 
     /// A ConfigMap of a Manifest.
     fn bundle_of(manifest: &str, color: &str) -> Bundle {

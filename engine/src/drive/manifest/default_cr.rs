@@ -4,21 +4,19 @@ use serde_json::Value;
 use tidewatch_api::{
     Manifest,
     names::{conditions, field_managers},
+    object::ObjectRef,
+    readiness::CrState,
+};
+use tidewatch_deployer::{bundle::Scope, readiness::module_cr};
+use tidewatch_planner::{
+    manifest::default_cr,
+    notice::{About, Notice},
 };
 
-use crate::{
-    drive::{
-        Shared,
-        apply::{self, ObjectError},
-        gate::Gated,
-    },
-    kcp::state::default_cr,
-    plan::{
-        manifest::Scope,
-        notice::{About, Notice},
-        object::ObjectRef,
-        readiness::{CrState, module_cr},
-    },
+use crate::drive::{
+    Shared,
+    apply::{self, ObjectError},
+    gate::Gated,
 };
 
 /// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.

@@ -1,19 +1,18 @@
 //! A Manifest whose deletion somebody has forced: what can go goes, and nothing is waited for.
 
 use kube::ResourceExt;
-use tidewatch_api::Manifest;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::prune;
+use tidewatch_planner::{
+    force::{self, Forced},
+    notice::About,
+};
 
 use crate::{
     drive::{
         Finish, Lost, Shared,
         apply::{self, Deleted, ObjectError},
         gate::Gated,
-    },
-    plan::{
-        force::{self, Forced},
-        manifest as plan,
-        notice::About,
-        object::ObjectRef,
     },
     stages::{Stage, stage},
 };
@@ -41,7 +40,7 @@ impl Shared {
         runtime: Option<&Gated>,
         force: &Forced,
     ) -> Result<Finish, Lost> {
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut left = match runtime {
             None => all(),
@@ -105,7 +104,7 @@ impl Shared {
                 Err(_) => left.push(cr.to_string()),
             }
         }
-        left.extend(self.remove_by_force(kyma, manifest, runtime, plan::prune(inventory, &[])).await?);
+        left.extend(self.remove_by_force(kyma, manifest, runtime, prune::prune(inventory, &[])).await?);
         Ok(left)
     }
 }

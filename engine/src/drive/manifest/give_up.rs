@@ -2,7 +2,9 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::ResourceExt;
-use tidewatch_api::Manifest;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::release;
+use tidewatch_planner::manifest::default_cr;
 
 use crate::{
     drive::{
@@ -10,8 +12,6 @@ use crate::{
         apply::{self, ObjectError},
         gate::Gated,
     },
-    kcp::state::default_cr,
-    plan::{manifest as plan, object::ObjectRef},
     stages::{Stage, stage},
 };
 
@@ -46,7 +46,7 @@ impl Shared {
 
     /// Takes our marks off all objects of a Manifest that no managed one has too.
     async fn release(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) -> Result<(), ObjectError> {
-        let mut objects = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let mut objects = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         objects.extend(default_cr(manifest));
         stream::iter(objects)
             .map(Ok)
@@ -69,7 +69,7 @@ impl Shared {
             return Ok(());
         }
         let Some(metadata) = apply::metadata(runtime, object).await? else { return Ok(()) };
-        match plan::unmark(&self.config.namespace, &metadata) {
+        match release::unmark(&self.config.namespace, &metadata) {
             Some(patch) => apply::merge(runtime, object, &patch).await.map(drop),
             None => Ok(()),
         }

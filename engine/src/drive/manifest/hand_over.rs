@@ -1,16 +1,14 @@
 //! A Manifest whose module has another one by now, as after a component was renamed: that one takes over its objects.
 
 use kube::ResourceExt;
-use tidewatch_api::Manifest;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::prune;
+use tidewatch_planner::manifest_status::{self, Progress};
 
 use super::remove::Theirs;
 use crate::{
     drive::{Finish, Lost, Shared, gate::Gated},
     kcp::state::Successor,
-    plan::{
-        manifest::{self as plan, Progress},
-        object::ObjectRef,
-    },
     stages::{Stage, stage},
 };
 
@@ -24,13 +22,13 @@ impl Shared {
         successor: &Successor,
         runtime: &Gated,
     ) -> Result<Finish, Lost> {
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let Some(theirs) = &successor.settled else {
             let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
             self.say_handing_over(manifest, &inventory, &what).await?;
             return Ok(Finish::Recheck(what));
         };
-        let gone = plan::prune(&inventory, theirs);
+        let gone = prune::prune(&inventory, theirs);
         let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);
         let (going, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
             Ok(remains) => {
@@ -57,7 +55,7 @@ impl Shared {
         what: &str,
     ) -> Result<(), Lost> {
         let progress = Progress::Deleting(what.to_owned());
-        let status = plan::manifest_status(manifest, &progress, left, None, self.now());
+        let status = manifest_status::manifest_status(manifest, &progress, left, None, self.now());
         self.write_manifest_status(manifest, &status).await
     }
 }

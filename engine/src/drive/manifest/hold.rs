@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use tidewatch_api::{Manifest, ManifestStatus};
+use tidewatch_planner::manifest;
 
 use crate::{
     drive::{Finish, Lost, Shared},
     lru::Lru,
-    plan::manifest as plan,
 };
 
 /// How long at most.
@@ -72,7 +72,7 @@ impl Shared {
         status: &ManifestStatus,
         found: bool,
     ) -> Result<Option<Duration>, Lost> {
-        let may = !found && plan::may_wait(manifest, status);
+        let may = !found && manifest::may_wait(manifest, status);
         let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.now());
         if left.is_none() {
             self.write_manifest_status(manifest, status).await?;

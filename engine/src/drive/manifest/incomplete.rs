@@ -1,7 +1,9 @@
 //! A pass that could not be finished: something that an object needs is missing, or something has to go first.
 
 use jiff::Timestamp;
-use tidewatch_api::{Manifest, ManifestStatus, State};
+use tidewatch_api::{Manifest, ManifestStatus, State, readiness::Readiness};
+use tidewatch_deployer::readiness;
+use tidewatch_planner::{manifest, manifest_status::Progress};
 
 use super::{
     apply::Applied,
@@ -10,10 +12,6 @@ use super::{
 };
 use crate::{
     drive::{Finish, Lost, Shared, gate::Gated},
-    plan::{
-        manifest::Progress,
-        readiness::{self, Readiness},
-    },
     stages::{Stage, stage},
 };
 
@@ -43,7 +41,7 @@ impl Shared {
         write: impl Fn(Progress) -> ManifestStatus,
     ) -> Result<Finish, Lost> {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
-        let readiness = readiness::of_module(manifest, &applied.judged);
+        let readiness = readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged);
         let (now, deadline) = (self.now(), causes::deadline(manifest));
         let late = readiness::not_within(deadline);
         let due = since(manifest, &what, &late, now).saturating_add(deadline).unwrap_or(Timestamp::MAX);
@@ -71,7 +69,7 @@ fn since(manifest: &Manifest, what: &str, late: &str, now: Timestamp) -> Timesta
     }
     let at = said.last_update_time.as_ref().map_or(now, |at| at.0);
     // Nothing can have begun later, whatever a status says.
-    readiness::not_ready_since(manifest).map_or(at, |since| since.max(at)).min(now)
+    manifest::not_ready_since(manifest).map_or(at, |since| since.max(at)).min(now)
 }
 
 #[cfg(test)]

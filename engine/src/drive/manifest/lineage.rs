@@ -3,17 +3,13 @@
 use std::collections::HashMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use tidewatch_api::object::{Gvk, ObjectRef};
+use tidewatch_deployer::bundle::Scope;
+use tidewatch_planner::blockers;
 
-use crate::{
-    drive::{
-        apply::{self, ObjectError},
-        gate::Gated,
-    },
-    plan::{
-        blockers,
-        manifest::Scope,
-        object::{Gvk, ObjectRef},
-    },
+use crate::drive::{
+    apply::{self, ObjectError},
+    gate::Gated,
 };
 
 /// Owners of owners that are asked for: in one chain, and in one look at what is in the way.

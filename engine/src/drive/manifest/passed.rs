@@ -9,7 +9,8 @@ use std::{
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE};
+use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE, object::ObjectRef, readiness::CrState};
+use tidewatch_deployer::{definitions::Definitions, readiness::ObjectReadiness};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{contents::Contents, default_cr::DefaultCr};
@@ -18,11 +19,6 @@ use crate::{
     kcp::state::SecretRef,
     key::{Cause, WorkKey},
     lru::Lru,
-    plan::{
-        manifest::Definitions,
-        object::ObjectRef,
-        readiness::{CrState, ObjectReadiness},
-    },
 };
 
 /// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
@@ -275,10 +271,9 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tidewatch_api::{Layer, ModuleTerms, names::annotations};
+    use tidewatch_api::{Layer, ModuleTerms, names::annotations, object::Gvk};
 
     use super::*;
-    use crate::plan::object::Gvk;
 
     fn own() -> WorkKey {
         WorkKey::Manifest { kyma: "k".into(), name: "m".into() }

@@ -2,7 +2,23 @@
 //! then the default CR, then its objects in a safe order, then the finalizers).
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
+use tidewatch_api::{
+    Manifest, ManifestStatus, inventory,
+    names::finalizers,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::{
+    namespace::{for_long, held},
+    ownership::{self, Verdict},
+    prune,
+};
+use tidewatch_planner::{
+    blockers::CRS_WAITED_FOR,
+    force::Forced,
+    manifest_status::{self, Progress},
+    notice::{About, Notice},
+    writers::{has_own_inventory, has_written_inventory},
+};
 
 use super::{
     Stopped,
@@ -20,15 +36,6 @@ use crate::{
         standing::Standing,
     },
     key::{Cause, WorkKey},
-    plan::{
-        blockers::CRS_WAITED_FOR,
-        force::Forced,
-        manifest::{self as plan, Progress, Verdict},
-        namespace::{for_long, held},
-        notice::{About, Notice},
-        object::{Gvk, ObjectRef},
-        writers::{has_own_inventory, has_written_inventory},
-    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };
@@ -64,7 +71,7 @@ impl Remains {
 fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
     if !objects.is_empty() {
         let status = manifest.status.get_or_insert_default();
-        status.synced = plan::synced(&plan::union(&plan::inventory(&status.synced), objects));
+        status.synced = inventory::synced(&inventory::union(&inventory::inventory(&status.synced), objects));
     }
 }
 
@@ -127,7 +134,8 @@ impl Shared {
         let rendered = Box::pin(stage(Stage::Render, self.bundle_of(&manifest, runtime))).await;
         let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
         let mut own = Vec::new();
-        let mut objects = plan::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
+        let mut objects =
+            inventory::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
         while let Some(object) = objects.next() {
             match stage(Stage::ReadRuntime, apply::look(runtime, &object)).await {
                 Ok(None) => {}
@@ -152,7 +160,7 @@ impl Shared {
             }
         }
         if let Some(status) = &mut manifest.status {
-            status.synced = plan::synced(&own);
+            status.synced = inventory::synced(&own);
         }
         let unknown = |stopped: Stopped| Stopped {
             message: format!(
@@ -179,12 +187,12 @@ impl Shared {
             Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle, |_| false).await,
             Err(stopped) => return self.stopped(manifest, stopped).await,
         }
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let status = |left: &[ObjectRef], progress: Progress| -> ManifestStatus {
-            plan::manifest_status(manifest, &progress, left, None, self.now())
+            manifest_status::manifest_status(manifest, &progress, left, None, self.now())
         };
         // Everything of ours is to go; `prune` knows what never does.
-        let gone = plan::prune(&inventory, &[]);
+        let gone = prune::prune(&inventory, &[]);
         match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack)).await {
             Ok(remains) => match (remains.going(Theirs::HoldsBack), remains.all().as_slice()) {
                 (_, []) => self.let_manifest_go(manifest).await,
@@ -231,9 +239,9 @@ impl Shared {
     ) -> Result<Finish, Lost> {
         let groups = self.look().groups_of_leaving(kyma);
         let goes =
-            |object: &ObjectRef| plan::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let first = plan::prune(&inventory, &[]).into_iter().filter(&goes).collect();
+            |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let first = prune::prune(&inventory, &[]).into_iter().filter(&goes).collect();
         // Whether or not what is kept can be found out.
         let removing = self.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
         if let Err(error) = stage(Stage::Delete, removing).await {
@@ -265,9 +273,11 @@ impl Shared {
                 let synced = self.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
-            Err(stopped) => {
-                (plan::inventory(&manifest.status.clone().unwrap_or_default().synced), None, Some(stopped))
-            }
+            Err(stopped) => (
+                inventory::inventory(&manifest.status.clone().unwrap_or_default().synced),
+                None,
+                Some(stopped),
+            ),
         };
         let failed = failure.is_some() || missing.is_some();
         let behind = |why: &str| format!("{what}; the module is not kept up to date meanwhile: {why}");
@@ -284,7 +294,7 @@ impl Shared {
             }
         };
         let progress = Progress::Deleting(what.clone());
-        let status = plan::manifest_status(manifest, &progress, &objects, None, self.now());
+        let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.now());
         self.write_manifest_status(manifest, &status).await?;
         Ok(if !failed && self.is_told_of(kyma, runtime, &kinds).await {
             Finish::Waiting(what)
@@ -316,8 +326,13 @@ impl Shared {
                 manifest.name_any(),
                 others.join(", ")
             );
-            let status =
-                plan::manifest_status(manifest, &Progress::Deleting(what.clone()), &[], None, self.now());
+            let status = manifest_status::manifest_status(
+                manifest,
+                &Progress::Deleting(what.clone()),
+                &[],
+                None,
+                self.now(),
+            );
             self.write_manifest_status(manifest, &status).await?;
             return Ok(Finish::Waiting(what));
         }
@@ -345,7 +360,7 @@ impl Shared {
         let mut objects = objects.into_iter();
         let mut rank = None;
         while let Some(object) = objects.next() {
-            let this = plan::removal_rank(&object.gvk);
+            let this = prune::removal_rank(&object.gvk);
             let holds_back =
                 !remains.left.is_empty() || users == Theirs::HoldsBack && !remains.theirs.is_empty();
             if rank.is_some_and(|rank| rank != this) && holds_back {
@@ -422,7 +437,7 @@ impl Shared {
         let state = self.look();
         let others = state.other_claims(kyma, &name, object);
         let is_anothers = |other: &str| state.is_of_another(kyma, other);
-        plan::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
+        ownership::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
     }
 
     /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.

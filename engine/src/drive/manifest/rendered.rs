@@ -8,10 +8,11 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tidewatch_oci;
 use tokio::sync::Semaphore;
 
 use super::Stopped;
-use crate::{drive::chain, lru::Lru, oci};
+use crate::{drive::chain, lru::Lru};
 
 /// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
 const KEPT: u64 = 64 * 1024 * 1024;
@@ -91,9 +92,10 @@ impl Rendered {
         let _place = self.places.acquire().await.ok();
         // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
         let parsed = tokio::task::spawn_blocking(move || {
-            let oci::Rendered { objects, mistakes, .. } = oci::render(&layer, media_type)?;
+            let tidewatch_oci::Rendered { objects, mistakes, .. } =
+                tidewatch_oci::render(&layer, media_type)?;
             let weight = objects.iter().map(weight).sum();
-            Ok::<_, oci::RenderError>((objects, mistakes, weight))
+            Ok::<_, tidewatch_oci::RenderError>((objects, mistakes, weight))
         });
         let (objects, mistakes, weight) = parsed
             .await

@@ -1,6 +1,9 @@
 //! Objects whose kinds the module itself defines: what they wait for, and how that ends.
 
 use serde_json::Value;
+use tidewatch_api::object::{Gvk, ObjectRef};
+use tidewatch_deployer::{definitions::Sorted, readiness::ObjectReadiness};
+use tidewatch_planner::watches::definitions;
 
 use super::{
     Stopped,
@@ -9,12 +12,6 @@ use super::{
 };
 use crate::{
     drive::{Finish, Lost, SERVED_AFTER, Shared, gate::Gated},
-    plan::{
-        manifest::Sorted,
-        object::{Gvk, ObjectRef},
-        readiness::ObjectReadiness,
-        watches::definitions,
-    },
     stages::{Stage, stage},
 };
 
@@ -128,8 +125,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use tidewatch_deployer::readiness::Cause;
+
     use super::*;
-    use crate::plan::readiness::Cause;
 
     #[test]
     fn a_kind_of_the_modules_own_is_not_waited_for_as_one_that_others_bring() {

@@ -4,21 +4,22 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt;
 use serde_json::Value;
-use tidewatch_api::{ImageSpec, Layer, Manifest, SourceType};
+use tidewatch_api::{
+    ImageSpec, Layer, Manifest, SourceType, inventory,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::{
+    bundle::{self, Bundle, Scope},
+    sources,
+};
+use tidewatch_oci::{Digest, OciError};
 
 use super::Stopped;
-use crate::{
-    drive::{
-        Lost, Shared,
-        apply::{self, ObjectError},
-        chain,
-        gate::Gated,
-    },
-    oci::{Digest, OciError},
-    plan::{
-        manifest::{self as plan, Bundle, Scope},
-        object::{Gvk, ObjectRef},
-    },
+use crate::drive::{
+    Lost, Shared,
+    apply::{self, ObjectError},
+    chain,
+    gate::Gated,
 };
 
 impl Shared {
@@ -30,15 +31,15 @@ impl Shared {
         runtime: &Gated,
     ) -> Result<(Bundle, u64), Stopped> {
         let rendered = self.rendered(manifest).await.map_err(Stopped::unrendered)?;
-        let installed = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let installed = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let mut scopes = BTreeMap::new();
-        for gvk in plan::foreign_kinds(&rendered) {
+        for gvk in bundle::foreign_kinds(&rendered) {
             if let Some(scope) = scope(runtime, &gvk, &installed).await? {
                 scopes.insert(gvk, scope);
             }
         }
         let name = manifest.name_any();
-        let mut bundle = plan::bundle((&self.config.namespace, &name), rendered, &scopes)
+        let mut bundle = bundle::bundle((&self.config.namespace, &name), rendered, &scopes)
             .map_err(|error| Stopped::for_good(error.to_string()).unrendered())?;
         let given = self.transform(manifest, &mut bundle).await.map_err(Stopped::unrendered)?;
         Ok((bundle, given))
@@ -60,7 +61,7 @@ impl Shared {
             let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
             sources.push((layer.name, Vec::clone(&objects)));
         }
-        plan::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
+        sources::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
     }
 
     /// The objects of a layer.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, State};
+use tidewatch_api::{Manifest, State, inventory};
+use tidewatch_planner::{
+    kyma::Stray,
+    manifest_status::{self, Progress},
+};
 
 use crate::{
     drive::{Finish, Lost, Shared, found_report, kcp_writes::lost},
-    plan::{
-        kyma::Stray,
-        manifest::{self as plan, Progress},
-    },
     stages::{Stage, stage},
 };
 
@@ -33,9 +33,9 @@ impl Shared {
             return Ok(Some(Finish::Again(left, message)));
         }
         let report = found_report(State::Error, message.clone());
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let progress = Progress::Failed { state: State::Error, message };
-        let status = plan::manifest_status(manifest, &progress, &inventory, None, self.now());
+        let status = manifest_status::manifest_status(manifest, &progress, &inventory, None, self.now());
         self.write_manifest_status_unseen(manifest, &status).await?;
         tracing::debug!(kyma, manifest = manifest.name_any(), "no Kyma owns it; it is left as it is");
         Ok(Some(Finish::Settled(report)))
@@ -127,9 +127,9 @@ mod tests {
         // What was said stands there now.
         let before: Manifest = serde_json::from_value(kept.lock().clone()).unwrap();
         let message = Stray::of(None, &before).unwrap().message;
-        let inventory = plan::inventory(&before.status.clone().unwrap().synced);
+        let inventory = inventory::inventory(&before.status.clone().unwrap().synced);
         let said = Progress::Failed { state: State::Error, message };
-        let status = plan::manifest_status(&before, &said, &inventory, None, engine.0.now());
+        let status = manifest_status::manifest_status(&before, &said, &inventory, None, engine.0.now());
         assert_eq!(status.synced, before.status.unwrap().synced, "what is installed is not forgotten");
         kept.lock()["status"] = serde_json::to_value(status).unwrap();
         kept.lock()["metadata"]["managedFields"] =

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestStatus, State};
+use tidewatch_api::{Manifest, ManifestStatus, State, object::ObjectRef};
+use tidewatch_deployer::namespace::stuck;
+use tidewatch_planner::manifest_status::Progress;
 
 use super::{apply::Applied, causes::looking_again, told::namespace_kind};
 use crate::{
     drive::{Finish, Lost, Shared, apply, found_report, gate::Gated},
-    plan::{manifest::Progress, namespace::stuck, object::ObjectRef},
     stages::{Stage, stage},
 };
 

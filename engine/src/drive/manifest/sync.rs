@@ -6,7 +6,21 @@ use std::{
 };
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ModuleTerms, State};
+use tidewatch_api::{
+    Manifest, ModuleTerms, State, inventory,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::{
+    bundle::Bundle,
+    definitions::Definitions,
+    ownership, prune,
+    readiness::{self, Facts, ObjectReadiness},
+    transform,
+};
+use tidewatch_planner::{
+    manifest::{self, default_cr},
+    manifest_status::Progress,
+};
 
 use super::{
     Stopped,
@@ -19,15 +33,8 @@ use super::{
 };
 use crate::{
     drive::{Lost, Shared, apply, chain, gate::Gated},
-    kcp::state::default_cr,
+    kcp::owners::Speaker,
     key::WorkKey,
-    plan::{
-        manifest::{self as plan, Bundle, Definitions, Progress},
-        object::{Gvk, ObjectRef},
-        owners::Speaker,
-        readiness::{self, Facts, ObjectReadiness},
-        transform,
-    },
     stages::{Stage, stage},
 };
 
@@ -86,11 +93,11 @@ impl Done {
 /// An inventory in which objects have the identity that is wanted of them, where the scope of their kind says that it is theirs:
 /// or they would be removed under their former one. Asks for the scope of few kinds, if any.
 async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[ObjectRef]) -> Vec<ObjectRef> {
-    for (at, twin) in plan::twins(&inventory, wanted) {
+    for (at, twin) in prune::twins(&inventory, wanted) {
         // Where nobody can tell, the entry stays as it is.
         if let Ok(scope) = apply::scope(runtime, &twin.gvk).await
             && let Some(entry) = inventory.get_mut(at)
-            && plan::is_one(entry, twin, scope)
+            && prune::is_one(entry, twin, scope)
         {
             entry.clone_from(twin);
         }
@@ -109,10 +116,10 @@ impl Shared {
         first: Progress,
     ) -> Result<Synced, Lost> {
         let kyma = work.kyma;
-        let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let before = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let before = identified(runtime, before, &bundle.objects).await;
-        let mut gone = plan::prune(&before, &bundle.objects);
-        let all = plan::union(&before, &bundle.objects);
+        let mut gone = prune::prune(&before, &bundle.objects);
+        let all = inventory::union(&before, &bundle.objects);
         let mut manifest = manifest.clone();
         // Written before the first object is: whatever a crash leaves behind is in the inventory.
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
@@ -149,7 +156,7 @@ impl Shared {
             return Ok(Synced { manifest, applied, left, going: None, objects, gone, only, contents });
         }
         // What was applied just now may have told the scope of a kind.
-        gone = plan::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
+        gone = prune::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.unasked {
@@ -167,7 +174,7 @@ impl Shared {
                 Err(error) => applied.failed = Some(error.into()),
             }
         }
-        let objects = plan::union(&plan::union(&left, &kept), &bundle.objects);
+        let objects = inventory::union(&inventory::union(&left, &kept), &bundle.objects);
         // What was let go is not held against others any more.
         self.claim(kyma, &manifest, &objects);
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
@@ -282,12 +289,12 @@ impl Shared {
             gone,
             terms,
             facts: Facts {
-                not_ready_since: readiness::not_ready_since(manifest),
+                not_ready_since: manifest::not_ready_since(manifest),
                 deadline: readiness::deadline_of(terms),
                 ..Facts::default()
             },
-            was_ready: plan::has_been_ready(manifest, manifest.metadata.generation),
-            jobs_completed: plan::have_jobs_completed(manifest, manifest.metadata.generation),
+            was_ready: manifest::has_been_ready(manifest, manifest.metadata.generation),
+            jobs_completed: manifest::have_jobs_completed(manifest, manifest.metadata.generation),
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
             silent: Silent::default(),
@@ -319,7 +326,7 @@ impl Shared {
                 continue;
             }
             let others = state.other_claims(kyma, &name, &id);
-            let marked = plan::marked_for(&name, &others);
+            let marked = ownership::marked_for(&name, &others);
             if marked != name {
                 transform::mark(object, (&self.config.namespace, marked));
             }

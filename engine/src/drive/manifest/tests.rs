@@ -4,7 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidewatch_api::names::{conditions, labels};
+use tidewatch_api::{
+    inventory::synced,
+    names::{conditions, labels},
+    object::ObjectRef,
+    readiness::CrState,
+};
+use tidewatch_deployer::bundle::{self, Scope};
 
 use super::*;
 use crate::{
@@ -14,11 +20,6 @@ use crate::{
         tests::{Heard, engine_on, not_found},
     },
     key::Cause,
-    plan::{
-        manifest::{Scope, synced},
-        object::ObjectRef,
-        readiness::CrState,
-    },
 };
 
 mod upgrades;
@@ -49,7 +50,7 @@ fn bundle() -> Bundle {
         (Gvk::of("apps/v1", "Deployment"), Scope::Namespaced),
         (Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"), Scope::Cluster),
     ]);
-    plan::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
+    bundle::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
 }
 
 /// Work on all of its objects.

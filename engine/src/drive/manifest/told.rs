@@ -2,18 +2,16 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tidewatch_api::watcher::WatchedField;
+use tidewatch_api::{object::Gvk, watcher::WatchedField};
+use tidewatch_planner::{
+    agent::{AgentWatch, ENGINE_ROUTE},
+    watches,
+};
 
 use super::{apply::Applied, sync::Work};
 use crate::{
     drive::{Finish, Shared, apply, gate::Gated},
-    kcp::state::Configured,
-    plan::{
-        agent::{AgentWatch, ENGINE_ROUTE},
-        object::Gvk,
-        owners::Wait,
-        watches,
-    },
+    kcp::{owners::Wait, state::Configured},
 };
 
 /// The kind of a namespace.

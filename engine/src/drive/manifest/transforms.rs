@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use tidewatch_api::Manifest;
+use tidewatch_deployer::{
+    bundle::Bundle,
+    transform::{self, Context, Injected, TransformError},
+};
 
 use super::Stopped;
 use crate::{
     drive::Shared,
-    plan::{
-        manifest::Bundle,
-        transform::{self, Context, Injected, TransformError},
-    },
     stages::{Stage, stage},
 };
 

@@ -6,15 +6,15 @@ use std::{
     sync::Arc,
 };
 
+use tidewatch_api::object::Gvk;
+use tidewatch_planner::{
+    agent::{AgentConfig, AgentPlan},
+    watches::Needs,
+};
 use tidewatch_wire::v3::configuration;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::KcpState;
-use crate::plan::{
-    agent::{AgentConfig, AgentPlan},
-    object::Gvk,
-    watches::Needs,
-};
 
 /// A configuration as it was written, or is about to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,9 +159,9 @@ impl KcpState {
 mod tests {
     use serde_json::json;
     use tidewatch_api::Kyma;
+    use tidewatch_planner::watches;
 
     use super::*;
-    use crate::plan::watches;
 
     #[test]
     fn a_definition_is_for_those_who_need_a_kind_of_its_group() {

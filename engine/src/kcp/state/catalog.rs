@@ -9,12 +9,12 @@ use std::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate};
-
-use super::{KcpState, Wanted, kyma_key, unindex};
-use crate::plan::{
+use tidewatch_planner::{
     rollout,
     versions::{Answer, Catalog, ends_changed},
 };
+
+use super::{KcpState, Wanted, kyma_key, unindex};
 
 /// Releases and templates as last seen.
 #[derive(Debug, Default)]

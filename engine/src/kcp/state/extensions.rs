@@ -5,9 +5,9 @@ use tidewatch_api::{
     Manifest, ModuleTerms,
     names::{annotations, labels},
 };
+use tidewatch_planner::versions::registry_of;
 
 use super::KcpState;
-use crate::plan::versions::registry_of;
 
 impl KcpState {
     /// What a Kyma uses of it, each in a line for people, sorted. Wishes of its runtime are known once they were read.

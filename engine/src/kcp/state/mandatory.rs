@@ -4,12 +4,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
+use tidewatch_planner::mandatory::{Offer, is_legacy, is_withdrawn};
 
 use super::{KcpState, Wanted, agents::is_of_groups};
-use crate::{
-    key::WorkKey,
-    plan::mandatory::{Offer, is_legacy, is_withdrawn},
-};
+use crate::key::WorkKey;
 
 /// What makes a module mandatory, or has made it so: its release meta, and its templates of the old kind.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,17 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, State,
-    names::{conditions, field_managers, finalizers},
+    inventory::{inventory, synced, union},
+    names::{conditions, field_managers},
+    object::ObjectRef,
+};
+use tidewatch_deployer::{ownership::Claim, transform::DEPLOYER};
+use tidewatch_planner::{
+    blockers,
+    kyma::{Stray, is_nobodys, leaving_message, progress_at},
+    manifest::{default_cr, has_been_ready, held_by, is_current, manager_beside},
+    watches::Needs,
+    writers::{another_tells, has_own_inventory, has_written_inventory},
 };
 
 use super::{
@@ -13,18 +23,8 @@ use super::{
     manifest_key, overwritten, store,
 };
 use crate::{
+    kcp::owners::{Speaker, Wait},
     key::WorkKey,
-    plan::{
-        blockers,
-        kyma::{Stray, is_nobodys, leaving_message, progress_at},
-        manifest::{Claim, has_been_ready, inventory, is_current, synced, union},
-        object::ObjectRef,
-        owners::{Speaker, Wait},
-        readiness,
-        transform::DEPLOYER,
-        watches::Needs,
-        writers::{another_tells, has_own_inventory, has_written_inventory},
-    },
     queue::Class,
 };
 
@@ -57,7 +57,7 @@ impl KcpState {
         }
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
         let is_installed = !synced.is_empty();
-        let manager = readiness::manager_beside(&manifest, &synced);
+        let manager = manager_beside(&manifest, &synced);
         // What no Kyma owns has what it has installed, and makes no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
@@ -362,18 +362,6 @@ impl KcpState {
         let names = self.by_kyma.of(kyma);
         names.filter_map(|n| self.manifests.without_inventory(n)).collect()
     }
-}
-
-/// The identity of the default CR that goes with a Manifest: not of one that its user is to make.
-pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
-    made.and_then(|cr| ObjectRef::of(&cr.to_value()))
-}
-
-/// The finalizers of a Manifest that is installed: what it has is removed before it goes.
-pub fn held_by(manifest: &Manifest) -> Vec<&'static str> {
-    let cr = manifest.spec.creates_default_cr().then_some(finalizers::DEFAULT_CR);
-    std::iter::once(finalizers::MANIFEST).chain(cr).collect()
 }
 
 /// Whether a Manifest's status says all that that of one which is Ready says. Nobody may have been there to see what was taken away.

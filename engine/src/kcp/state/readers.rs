@@ -6,12 +6,10 @@ use std::{
 };
 
 use kube::ResourceExt;
+use tidewatch_planner::catalog::{Known, Reader, View, part, view};
 
 use super::{KcpState, Wanted};
-use crate::{
-    key::WorkKey,
-    plan::catalog::{Known, Reader, View, part, view},
-};
+use crate::key::WorkKey;
 
 /// Views of the catalog kept at a time. Kymas differ in few labels that matter.
 const VIEWS: usize = 64;

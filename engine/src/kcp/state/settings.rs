@@ -4,12 +4,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
 use tidewatch_api::Manifest;
+use tidewatch_deployer::transform::DEPLOYER;
+use tidewatch_planner::policy::{self, Policy, PolicyError};
 
 use super::{KcpState, Wanted, kyma_key, manifest_key};
-use crate::plan::{
-    policy::{self, Policy, PolicyError},
-    transform::DEPLOYER,
-};
 
 /// The central policy as it was last read.
 #[derive(Debug, Default)]
@@ -73,7 +71,7 @@ impl KcpState {
         let old = std::mem::replace(&mut self.policy.policy, new.clone());
         let rules = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| -> Vec<policy::Rule> {
             let rules = policy.iter().flat_map(|p| &p.rules);
-            rules.filter(|r| crate::plan::access::selects(&r.of, kyma.labels())).cloned().collect()
+            rules.filter(|r| tidewatch_planner::access::selects(&r.of, kyma.labels())).cloned().collect()
         };
         // The user's list is in the runtime, so the rules are compared, and not only what they make of KCP's.
         let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);

@@ -9,8 +9,10 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use tidewatch_api::{
-    InstallInfo, Manifest, ManifestSpec, ManifestStatus, RawObject, Resource, marks::mark, names::annotations,
+    InstallInfo, Manifest, ManifestSpec, ManifestStatus, RawObject, Resource, inventory::inventory,
+    marks::mark, names::annotations, object::ObjectRef,
 };
+use tidewatch_planner::watches::Needs;
 
 use super::{
     manifests::is_settled,
@@ -18,7 +20,6 @@ use super::{
 };
 use crate::{
     alike::{Shared, hash_of},
-    plan::{manifest::inventory, object::ObjectRef, watches::Needs},
     queue::Class,
     texts::Texts,
 };

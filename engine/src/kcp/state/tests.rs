@@ -1,9 +1,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names};
+use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names, object::ObjectRef};
 
 use super::*;
-use crate::{plan::object::ObjectRef, queue::Class};
+use crate::queue::Class;
 
 mod mandatory;
 mod overwritten;
@@ -90,7 +90,7 @@ fn a_manifest_that_is_taken_from_a_kyma_is_news_for_that_kyma() {
         }
         let asked = keys(state.apply_manifest(there));
         let deployment = ObjectRef {
-            gvk: crate::plan::object::Gvk::of("apps/v1", "Deployment"),
+            gvk: tidewatch_api::object::Gvk::of("apps/v1", "Deployment"),
             namespace: "s".into(),
             name: "d".into(),
         };
@@ -477,7 +477,7 @@ fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
 
 fn inventory_of(manifest: &Manifest) -> ObjectRef {
     let synced = &manifest.status.as_ref().unwrap().synced;
-    crate::plan::manifest::inventory(synced).remove(0)
+    tidewatch_api::inventory::inventory(synced).remove(0)
 }
 
 #[test]
@@ -578,7 +578,7 @@ fn an_agent_is_asked_for_when_the_kinds_of_its_modules_change_and_not_when_their
     assert!(!asked(state.apply_manifest(manifest("m", 2, "Ready", Some("another")))), "of the same kind");
     state.apply_manifest(manifest("n", 1, "Ready", Some("e")));
     assert_eq!(input(&state), one, "whoever installs it");
-    state.owners.wait_for("a", "m", [&crate::plan::object::Gvk::of("x.dev/v1", "Beacon")]);
+    state.owners.wait_for("a", "m", [&tidewatch_api::object::Gvk::of("x.dev/v1", "Beacon")]);
     assert_ne!(input(&state), one);
     state.delete_manifest("n");
     assert!(asked(state.delete_manifest("m")));

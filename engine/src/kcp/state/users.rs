@@ -6,12 +6,12 @@ use std::{
 };
 
 use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
+use tidewatch_planner::versions::{Choice, Want, choose, further};
 
 use super::{KcpState, Wanted};
 use crate::{
     alike::{Shared, hash_of},
     key::WorkKey,
-    plan::versions::{Choice, Want, choose, further},
 };
 
 /// What each Kyma has asked for when it was last planned, and the reverse.

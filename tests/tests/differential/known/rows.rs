@@ -11,8 +11,8 @@ const FILES: [(&str, &str); 5] = [
     ("forms.rs", include_str!("../forms.rs")),
     ("aggregation.rs", include_str!("../aggregation.rs")),
     (
-        "simulator/tests/api_server/limits.rs",
-        include_str!("../../../../simulator/tests/api_server/limits.rs"),
+        "sim/apiserver/tests/api_server/limits.rs",
+        include_str!("../../../../sim/apiserver/tests/api_server/limits.rs"),
     ),
 ];
 

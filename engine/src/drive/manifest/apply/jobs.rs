@@ -5,16 +5,16 @@
 //! who is seen to delete it before its end has it made again.
 
 use serde_json::Value;
+use tidewatch_api::object::{ObjectRef, content_hash};
+use tidewatch_deployer::{
+    drift,
+    readiness::{self, Cause, End, ObjectReadiness},
+};
 
 use super::{Installer, Settled};
 use crate::{
     drive::standing::{Run, Standing},
     key::WorkKey,
-    plan::{
-        drift,
-        object::ObjectRef,
-        readiness::{self, Cause, End, ObjectReadiness},
-    },
 };
 
 const FAILED: &str = "it failed, and its time to live has removed it: it runs again when the module's version changes its spec, or \
@@ -26,7 +26,7 @@ pub(in super::super) fn among<'a>(
     objects: impl Iterator<Item = &'a Value>,
 ) -> Vec<(u64, u64)> {
     let jobs = objects.filter(|object| readiness::goes_when_finished(object));
-    jobs.filter_map(|job| Some((Standing::key(work, &ObjectRef::of(job)?), drift::hash(&job["spec"]))))
+    jobs.filter_map(|job| Some((Standing::key(work, &ObjectRef::of(job)?), content_hash(&job["spec"]))))
         .collect()
 }
 
@@ -39,7 +39,7 @@ pub(in super::super) fn have_completed(standing: &Standing, jobs: &[(u64, u64)])
 /// The key of a Job that goes by itself, and its wanted spec.
 fn run_of(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<(u64, u64)> {
     readiness::goes_when_finished(wanted)
-        .then(|| (Standing::key(installer.key, id), drift::hash(&wanted["spec"])))
+        .then(|| (Standing::key(installer.key, id), content_hash(&wanted["spec"])))
 }
 
 /// It was made.

@@ -2,6 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::json;
+use tidewatch_deployer::{definitions::Sorted, transform};
 
 use super::*;
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
         seen::End,
     },
     key::{Acknowledge, Guard},
-    plan::{manifest::Sorted, transform},
     queue::{Class, Push, Tick},
     runtime::RuntimeClient,
 };

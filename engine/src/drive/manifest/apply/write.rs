@@ -1,17 +1,14 @@
 //! The write of one object, and what an apply alone does not get done: leftovers, the fields of installers, a note of what was applied.
 
 use serde_json::{Value, json};
-use tidewatch_api::names::field_managers::APPLIER;
+use tidewatch_api::{names::field_managers::APPLIER, object::ObjectRef};
+use tidewatch_deployer::{
+    adoption,
+    drift::{self, Ignored, Leftover},
+};
 
 use super::{Installer, ObjectErrorOrFinal};
-use crate::{
-    drive::apply::{self, ObjectError},
-    plan::{
-        drift::{self, Ignored, Leftover},
-        object::ObjectRef,
-        ownership,
-    },
-};
+use crate::drive::apply::{self, ObjectError};
 
 /// An object that the API server did not take.
 pub(super) struct Refused {
@@ -95,14 +92,14 @@ impl Installer<'_> {
         }
         let read = if live.is_none() { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live.or(read.as_ref()) else { return Err(error.into()) };
-        let is_ours = |entry: &Value| entry["manager"] == APPLIER || ownership::is_installers(entry);
+        let is_ours = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
         let leftovers = drift::leftovers(live, wanted, &causes, is_ours);
         let (kept, nobodys): (Vec<_>, Vec<_>) = leftovers.into_iter().partition(|left| left.by.is_some());
         let refused = |error, leftovers| Refused { error, live: Some(live.clone()), leftovers };
         if nobodys.is_empty() || self.is_dry()? {
             return Err(refused(error, [kept, nobodys].concat()));
         }
-        let entries = ownership::adopt(live, &wanted["apiVersion"], APPLIER, &nobodys);
+        let entries = adoption::adopt(live, &wanted["apiVersion"], APPLIER, &nobodys);
         let Some(adopted) = self.own(id, live, &entries).await? else { return Err(refused(error, kept)) };
         tracing::info!(kyma = self.kyma, object = %id, field = nobodys.first().map(|left| left.path.as_str()), "removed: nobody owns it, and it keeps the object from being changed");
         let applied = self.apply(wanted, ignored, Some(&adopted)).await;
@@ -111,7 +108,7 @@ impl Installer<'_> {
 
     /// Takes over what installers own of an object; `None` if there is nothing.
     pub(super) async fn take_over(&self, id: &ObjectRef, live: &Value) -> Result<Option<Value>, ObjectError> {
-        let Some(entries) = ownership::take_over_installed(live, APPLIER) else { return Ok(None) };
+        let Some(entries) = adoption::take_over_installed(live, APPLIER) else { return Ok(None) };
         if self.is_dry()? {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use crate::{
         Engine,
         tests::{engine_on, not_found, runtime_on},
     },
-    plan::owners::Speaker,
+    kcp::owners::Speaker,
 };
 
 fn kinds(group: &str, version: &str, plural: &str, kind: &str) -> (u16, Value) {

@@ -1,15 +1,10 @@
 //! What a pass looks at where something else is asked for than before.
 
 use tidewatch_api::watcher::WatchedField;
+use tidewatch_planner::agent::{AgentConfig, AgentWatch, ENGINE_ROUTE};
 
 use super::*;
-use crate::{
-    kcp::state::PathReport,
-    plan::{
-        agent::{AgentConfig, AgentWatch, ENGINE_ROUTE},
-        owners::Speaker,
-    },
-};
+use crate::kcp::{owners::Speaker, state::PathReport};
 
 /// The agent of the runtime watches all kinds of the module, and its path is proven.
 fn watch_all(engine: &Engine) {

@@ -1,0 +1,411 @@
+//! What others have written before us, taken over: the Go manager by Update, installers in a runtime, and what is nobody's.
+//!
+//! An Update leaves an entry in `metadata.managedFields` that no server-side apply of ours can take fields away from: what it names
+//! and we do not write stays for ever. So its fields become part of our own entry, once; the next apply then lets go of what is not ours.
+
+use serde_json::{Map, Value, json};
+use tidewatch_api::managed_fields::union;
+
+use super::drift::Leftover;
+
+/// Field managers by which the Go manager is known to update: its binary has had these names.
+const UPDATERS: [&str; 3] = ["klm", "lifecycle-manager", "manager"];
+
+/// Who owns what, with the status that the Go manager has written by Update made part of `ours`; `None` if there is none. Only of
+/// entries that are about nothing but the status.
+#[must_use]
+pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
+    let entries = object["metadata"]["managedFields"].as_array()?;
+    let is_old = |entry: &Value| {
+        entry["operation"] == "Update"
+            && entry["subresource"] == "status"
+            && UPDATERS.iter().any(|name| entry["manager"] == *name)
+            && entry["fieldsV1"].as_object().is_some_and(|fields| fields.keys().all(|key| key == "f:status"))
+    };
+    let (old, mut kept): (Vec<_>, Vec<Value>) = entries.iter().cloned().partition(is_old);
+    let newest = old.last()?;
+    let mut fields = Map::new();
+    for entry in &old {
+        union(&mut fields, entry["fieldsV1"].as_object()?);
+    }
+    let version = &newest["apiVersion"];
+    match kept.iter_mut().find(|entry| is_apply(entry, ours) && entry["apiVersion"] == *version) {
+        Some(entry) => union(entry["fieldsV1"].as_object_mut()?, &fields),
+        None => {
+            // One in another version would be a second entry of ours, which an API server does not take apart.
+            kept.retain(|entry| !is_apply(entry, ours));
+            kept.push(json!({
+                "manager": ours, "operation": "Apply", "subresource": "status", "apiVersion": version,
+                "time": newest["time"], "fieldsType": "FieldsV1", "fieldsV1": fields
+            }));
+        }
+    }
+    Some(Value::Array(kept))
+}
+
+/// Who owns what, with what `other` has applied of an object's spec and marks, and with what the Go manager has updated of its spec, made
+/// part of `ours`; `None` if there is none of either. Finalizers stay whose they are.
+#[must_use]
+pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> {
+    let mut entries = object["metadata"]["managedFields"].as_array()?.clone();
+    let is_whole = |entry: &Value| entry["subresource"].as_str().unwrap_or_default().is_empty();
+    let place =
+        entries.iter().position(|e| e["operation"] == "Apply" && e["manager"] == ours && is_whole(e))?;
+    let version = entries.get(place)?["apiVersion"].clone();
+    let mut taken = Map::new();
+    for entry in &mut entries {
+        let is_apply = entry["operation"] == "Apply" && entry["manager"] == other;
+        let is_update =
+            entry["operation"] == "Update" && UPDATERS.iter().any(|name| entry["manager"] == *name);
+        // One in another version would be taken for what it is not.
+        if !(is_apply || is_update) || !is_whole(entry) || entry["apiVersion"] != version {
+            continue;
+        }
+        let Some(fields) = entry["fieldsV1"].as_object_mut() else { continue };
+        let before = fields.len();
+        if let Some(spec) = fields.remove("f:spec") {
+            union(&mut taken, &Map::from_iter([("f:spec".to_owned(), spec)]));
+        }
+        if let Some(metadata) =
+            fields.get_mut("f:metadata").and_then(Value::as_object_mut).filter(|_| is_apply)
+        {
+            let (kept, marks) =
+                std::mem::take(metadata).into_iter().partition(|(key, _)| key == "f:finalizers");
+            *metadata = kept;
+            if metadata.is_empty() {
+                fields.remove("f:metadata");
+            }
+            if !Map::is_empty(&marks) {
+                union(&mut taken, &Map::from_iter([("f:metadata".to_owned(), Value::Object(marks))]));
+            }
+        }
+        if before > 0 && fields.is_empty() {
+            *entry = Value::Null;
+        }
+    }
+    if taken.is_empty() {
+        return None;
+    }
+    union(entries.get_mut(place)?["fieldsV1"].as_object_mut()?, &taken);
+    entries.retain(|entry| !entry.is_null());
+    Some(Value::Array(entries))
+}
+
+/// Field managers of tools that install what a file says. What a person changes by hand has other names (`kubectl-edit`, `kubectl-patch`,
+/// `kubectl-scale`), and is never taken over.
+const INSTALLERS: [&str; 3] = ["kubectl-client-side-apply", "kubectl-create", "helm"];
+/// What was there before an API server kept account of fields.
+const UNKNOWN: &str = "before-first-apply";
+/// An old kubectl has one name for all that it does; what it has applied bears this annotation.
+const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
+
+/// Whether an entry is of an installer, and not of a status.
+#[must_use]
+pub fn is_installers(entry: &Value) -> bool {
+    let is = |name: &str| entry["manager"] == name;
+    let updates = entry["operation"] == "Update";
+    let is_old_kubectl =
+        is("kubectl") && updates && !entry["fieldsV1"]["f:metadata"]["f:annotations"][LAST_APPLIED].is_null();
+    let by_name = is(UNKNOWN) || INSTALLERS.into_iter().any(is) && (updates || is("helm"));
+    entry["subresource"].as_str().unwrap_or_default().is_empty() && (by_name || is_old_kubectl)
+}
+
+/// Who owns what, with what installers own together with `ours` made ours alone, and what they own besides; `None` if there is nothing
+/// of either. An installer that owns a field with the value that we have applied had it before us: one that comes later changes it, and
+/// takes it from us.
+///
+/// What only an installer owns of the metadata, and whatever was there before an API server kept account, becomes nobody's, and stays:
+/// it may be a label of a namespace's user, or the finalizer of a controller.
+#[must_use]
+pub fn take_over_installed(object: &Value, ours: &str) -> Option<Value> {
+    let entries = object["metadata"]["managedFields"].as_array()?;
+    let place = entries.iter().position(|entry| is_whole_apply(entry, ours))?;
+    let own = entries.get(place)?;
+    let mut fields = own["fieldsV1"].as_object()?.clone();
+    let is_earlier = |entry: &Value| is_installers(entry) && shares(&own["fieldsV1"], &entry["fieldsV1"]);
+    let mut kept = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if !is_earlier(entry) {
+            kept.push(entry.clone());
+        } else if entry["apiVersion"] == own["apiVersion"] && entry["manager"] != UNKNOWN {
+            let mut theirs = entry["fieldsV1"].as_object()?.clone();
+            theirs.remove("f:metadata");
+            union(&mut fields, &theirs);
+        }
+    }
+    if kept.len() == entries.len() {
+        return None;
+    }
+    let own = kept.iter_mut().find(|entry| is_whole_apply(entry, ours))?;
+    own["fieldsV1"] = Value::Object(fields);
+    Some(Value::Array(kept))
+}
+
+/// Who owns what, with leftovers that are nobody's, or an installer's, made part of `ours`: the next apply in this version lets go of
+/// them.
+#[must_use]
+pub fn adopt(object: &Value, version: &Value, ours: &str, leftovers: &[Leftover]) -> Value {
+    let mut entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    for entry in entries.iter_mut().filter(|entry| is_installers(entry)) {
+        for leftover in leftovers {
+            release(&mut entry["fieldsV1"], &leftover.keys);
+        }
+    }
+    entries.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
+    let place = entries.iter().position(|entry| is_whole_apply(entry, ours));
+    let place = place.unwrap_or_else(|| {
+        entries.push(json!({"manager": ours, "operation": "Apply", "apiVersion": version,
+                            "fieldsType": "FieldsV1", "fieldsV1": {}}));
+        entries.len() - 1
+    });
+    for leftover in leftovers.iter().filter(|leftover| !leftover.keys.is_empty()) {
+        let mut fields = &mut entries[place]["fieldsV1"];
+        for key in &leftover.keys {
+            if !fields.is_object() {
+                *fields = json!({});
+            }
+            fields = &mut fields[key];
+        }
+        let is_item = leftover.keys.last().is_some_and(|key| key.starts_with("k:"));
+        *fields = if is_item { json!({".": {}}) } else { json!({}) };
+    }
+    Value::Array(entries)
+}
+
+/// Takes a field out of an entry, and what is left empty above it.
+fn release(fields: &mut Value, keys: &[String]) {
+    let (Some((first, rest)), Some(members)) = (keys.split_first(), fields.as_object_mut()) else { return };
+    let Some(below) = members.get_mut(first) else { return };
+    if !rest.is_empty() {
+        release(below, rest);
+    }
+    if rest.is_empty() || below.as_object().is_some_and(Map::is_empty) {
+        members.remove(first);
+    }
+}
+
+/// Whether two entries have a field in common. The members of a map in itself do not count.
+fn shares(a: &Value, b: &Value) -> bool {
+    let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return false };
+    a.iter().filter(|(key, _)| *key != ".").any(|(key, a)| {
+        let is_leaf = |fields: &Value| fields.as_object().is_none_or(|f| f.keys().all(|key| key == "."));
+        b.get(key).is_some_and(|b| is_leaf(a) || is_leaf(b) || shares(a, b))
+    })
+}
+
+fn is_whole_apply(entry: &Value, manager: &str) -> bool {
+    entry["manager"] == manager
+        && entry["operation"] == "Apply"
+        && entry["subresource"].as_str().unwrap_or_default().is_empty()
+}
+
+fn is_apply(entry: &Value, manager: &str) -> bool {
+    entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"] == "status"
+}
+
+/// Whether `manager` has applied a condition that it does not write any more (`writes`): an apply takes it away.
+#[must_use]
+pub fn has_stale_condition(object: &Value, manager: &str, writes: impl Fn(&str) -> bool) -> bool {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let conditions = entries
+        .filter(|entry| is_apply(entry, manager))
+        .filter_map(|entry| entry["fieldsV1"]["f:status"]["f:conditions"].as_object());
+    let keys = conditions.flat_map(Map::keys).filter_map(|key| key.strip_prefix("k:"));
+    let mut types = keys.filter_map(|key| serde_json::from_str::<Value>(key).ok());
+    types.any(|key| key["type"].as_str().is_some_and(|type_| !writes(type_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = "lifecycle-manager";
+
+    fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
+        json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": "g/v1",
+               "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn conditions(types: &[&str]) -> Value {
+        let all: Map<String, Value> = types
+            .iter()
+            .map(|t| (format!("k:{{\"type\":\"{t}\"}}"), json!({".": {}, "f:status": {}})))
+            .collect();
+        json!({"f:status": {"f:conditions": all, "f:state": {}}})
+    }
+
+    fn object(entries: &[Value]) -> Value {
+        json!({"metadata": {"managedFields": entries}})
+    }
+
+    #[test]
+    fn what_was_updated_becomes_part_of_our_apply() {
+        for name in UPDATERS {
+            let theirs = entry(name, "Update", &conditions(&["Modules", "SKRWebhook"]));
+            let user = json!({"manager": "kubectl", "operation": "Update", "apiVersion": "g/v1", "fieldsV1": {"f:spec": {}}});
+            let ours = entry(OURS, "Apply", &conditions(&["CRDsSync"]));
+            let taken = take_over_status(&object(&[user.clone(), theirs.clone(), ours]), OURS).unwrap();
+            let all = entry(OURS, "Apply", &conditions(&["CRDsSync", "Modules", "SKRWebhook"]));
+            assert_eq!(taken, json!([user, all]));
+            let alone = take_over_status(&object(&[theirs]), OURS).unwrap();
+            assert_eq!(alone, json!([entry(OURS, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
+            assert_eq!(take_over_status(&object(alone.as_array().unwrap()), OURS), None, "once");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_as_the_go_managers_stays() {
+        let other = entry("kubectl", "Update", &conditions(&["Modules"]));
+        let mut spec = entry("klm", "Update", &json!({"f:status": {}, "f:spec": {}}));
+        assert_eq!(take_over_status(&object(&[other, spec.clone()]), OURS), None);
+        spec["subresource"] = Value::Null;
+        assert_eq!(take_over_status(&object(&[spec]), OURS), None);
+        for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
+            assert_eq!(take_over_status(&nonsense, OURS), None);
+        }
+    }
+
+    /// A Manifest that the Go manager has applied by two names, and annotated by a third.
+    #[test]
+    fn what_another_has_applied_of_a_spec_is_taken_over_and_finalizers_are_not() {
+        let of = |manager: &str, operation: &str, subresource: &str, fields: Value| json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "g/v1", "fieldsV1": fields});
+        let ours =
+            of(OURS, "Apply", "", json!({"f:spec": {"f:version": {}}, "f:metadata": {"f:labels": {}}}));
+        let status = of("applier", "Apply", "status", json!({"f:status": {"f:state": {}}}));
+        let marks = json!({"f:spec": {"f:resource": {}}, "f:metadata": {"f:labels": {}, "f:finalizers": {"v:\"a\"": {}}}});
+        let note =
+            of("manager", "Update", "", json!({"f:metadata": {"f:annotations": {"f:sync-oci-ref": {}}}}));
+        let spec = of("manager", "Update", "", json!({"f:spec": {"f:version": {}}}));
+        let user = of("kubectl", "Update", "", json!({"f:spec": {"f:resource": {}}}));
+        let entries = [
+            ours.clone(),
+            of("applier", "Apply", "", marks),
+            status.clone(),
+            note.clone(),
+            spec,
+            user.clone(),
+        ];
+        let kept = of("applier", "Apply", "", json!({"f:metadata": {"f:finalizers": {"v:\"a\"": {}}}}));
+        let all = json!({"f:spec": {"f:version": {}, "f:resource": {}}, "f:metadata": {"f:labels": {}}});
+        let left = take_over_spec(&object(&entries), "applier", OURS).unwrap();
+        assert_eq!(left, json!([of(OURS, "Apply", "", all), kept, status, note, user]));
+        assert_eq!(take_over_spec(&object(left.as_array().unwrap()), "applier", OURS), None, "once");
+        assert_eq!(take_over_spec(&object(&entries[1..]), "applier", OURS), None, "nothing is ours yet");
+        for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
+            assert_eq!(take_over_spec(&nonsense, "applier", OURS), None);
+        }
+    }
+
+    fn whole(manager: &str, operation: &str, fields: Value) -> Value {
+        json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn containers(names: &[&str]) -> Value {
+        let of = |name: &&str| {
+            (format!("k:{{\"name\":\"{name}\"}}"), json!({".": {}, "f:name": {}, "f:image": {}}))
+        };
+        json!({"f:spec": {"f:containers": names.iter().map(of).collect::<Map<_, _>>()}})
+    }
+
+    #[test]
+    fn what_an_installer_had_before_us_is_taken_over_with_all_that_it_has_of_the_spec() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let mut theirs = containers(&["main", "sidecar"]);
+        theirs["f:metadata"] = json!({"f:labels": {"f:team": {}}});
+        let all = whole(OURS, "Apply", containers(&["main", "sidecar"]));
+        let controller = whole("kube-controller-manager", "Update", json!({"f:status": {}}));
+        for (manager, operation) in [
+            ("kubectl-client-side-apply", "Update"),
+            ("kubectl-create", "Update"),
+            ("helm", "Update"),
+            ("helm", "Apply"),
+        ] {
+            let entries = [whole(manager, operation, theirs.clone()), ours.clone(), controller.clone()];
+            let left = take_over_installed(&object(&entries), OURS).unwrap();
+            assert_eq!(left, json!([all, controller]), "{manager}");
+            assert_eq!(take_over_installed(&object(left.as_array().unwrap()), OURS), None, "once");
+        }
+        let mut old = theirs.clone();
+        old["f:metadata"] = json!({"f:annotations": {LAST_APPLIED: {}}});
+        let left = take_over_installed(&object(&[whole("kubectl", "Update", old), ours.clone()]), OURS);
+        assert_eq!(left, Some(json!([all])), "an old kubectl");
+    }
+
+    #[test]
+    fn what_was_there_before_any_account_becomes_nobodys_and_so_does_another_versions() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let theirs = containers(&["main", "sidecar"]);
+        let mut beta = whole("helm", "Update", theirs.clone());
+        beta["apiVersion"] = "apps/v1beta1".into();
+        for earlier in [whole("before-first-apply", "Update", theirs), beta] {
+            let left = take_over_installed(&object(&[earlier, ours.clone()]), OURS);
+            assert_eq!(left, Some(json!([ours])));
+        }
+    }
+
+    #[test]
+    fn people_and_controllers_and_installers_that_came_later_keep_what_they_own() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let theirs = containers(&["main", "sidecar"]);
+        for (manager, operation) in [
+            ("kubectl-edit", "Update"),
+            ("kubectl-patch", "Update"),
+            ("kubectl-scale", "Update"),
+            ("kubectl", "Update"),
+            ("kubectl", "Apply"),
+            ("kubectl-client-side-apply", "Apply"),
+            ("controller", "Update"),
+        ] {
+            let entries = [ours.clone(), whole(manager, operation, theirs.clone())];
+            assert_eq!(take_over_installed(&object(&entries), OURS), None, "{manager} {operation}");
+        }
+        let mut status = whole("helm", "Update", theirs.clone());
+        status["subresource"] = "status".into();
+        let later = whole("kubectl-client-side-apply", "Update", containers(&["sidecar"]));
+        for kept in [status, later.clone()] {
+            assert_eq!(take_over_installed(&object(&[ours.clone(), kept]), OURS), None);
+        }
+        assert_eq!(take_over_installed(&object(&[later]), OURS), None, "nothing is ours yet");
+        for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
+            assert_eq!(take_over_installed(&nonsense, OURS), None);
+        }
+    }
+
+    #[test]
+    fn a_leftover_becomes_ours_and_no_longer_an_installers() {
+        let leftover = |keys: &[&str]| Leftover {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            path: String::new(),
+            by: None,
+        };
+        let item = "k:{\"port\":80}";
+        let leftovers =
+            [leftover(&["f:spec", "f:strategy", "f:rollingUpdate"]), leftover(&["f:spec", "f:ports", item])];
+        let adopted = json!({"f:spec": {"f:strategy": {"f:type": {}, "f:rollingUpdate": {}}, "f:ports": {item: {".": {}}}}});
+        let ours = whole(OURS, "Apply", json!({"f:spec": {"f:strategy": {"f:type": {}}}}));
+        let theirs = |manager: &str| {
+            whole(
+                manager,
+                "Update",
+                json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {"f:maxSurge": {}}}}}),
+            )
+        };
+        let entries = object(&[ours, theirs("helm"), theirs("other")]);
+        let left = adopt(&entries, &json!("apps/v1"), OURS, &leftovers);
+        assert_eq!(left, json!([whole(OURS, "Apply", adopted), theirs("other")]));
+
+        let first = adopt(&object(&[]), &json!("apps/v1"), OURS, &leftovers[..1]);
+        let only = json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {}}}});
+        assert_eq!(first, json!([whole(OURS, "Apply", only)]), "an object that we have never applied");
+    }
+
+    #[test]
+    fn a_condition_that_is_ours_and_not_written_is_noticed() {
+        let is_own = |type_: &str| type_ == "Modules";
+        let has = |entries: &[Value]| has_stale_condition(&object(entries), OURS, is_own);
+        assert!(has(&[entry(OURS, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
+        assert!(!has(&[entry(OURS, "Apply", &conditions(&["Modules"]))]));
+        assert!(!has(&[entry("tidewatch-catalog", "Apply", &conditions(&["ModuleCatalog"]))]));
+        assert!(!has(&[]));
+    }
+}

@@ -1,0 +1,132 @@
+//! Which of a bundle's objects need which of its CRDs.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tidewatch_api::object::{Gvk, ObjectRef};
+
+use crate::{
+    kinds::{CRD, is},
+    readiness::ObjectReadiness,
+};
+
+/// The kinds that a bundle's CRDs define, by group and kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Definitions(BTreeMap<(String, String), ObjectRef>);
+
+/// What becomes of objects whose kinds a bundle defines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sorted {
+    /// Their kinds are served: they can be applied.
+    pub served: Vec<Value>,
+    /// What the others wait for, if something is on its way; each CRD that is not tells why itself.
+    pub awaited: Option<String>,
+    /// How many others there are.
+    pub held: usize,
+}
+
+impl Definitions {
+    /// Of objects with CRDs among them.
+    #[must_use]
+    pub fn of(objects: &[Value]) -> Self {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let defined = objects.iter().filter_map(|object| {
+            let id = ObjectRef::of(object).filter(|id| is(&id.gvk, CRD))?;
+            Some(((text(&object["spec"]["group"]), text(&object["spec"]["names"]["kind"])), id))
+        });
+        Self(defined.collect())
+    }
+
+    /// The CRDs.
+    pub fn all(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.0.values()
+    }
+
+    /// The CRD that defines a kind.
+    #[must_use]
+    pub fn definition(&self, gvk: &Gvk) -> Option<&ObjectRef> {
+        self.0.get(&(gvk.group.clone(), gvk.kind.clone()))
+    }
+
+    /// Sorts out the objects that have to wait for their CRD, by what became of the CRDs. One that could not be applied, or whose
+    /// names are not accepted, holds its own objects back, and no others.
+    #[must_use]
+    pub fn sort(&self, objects: Vec<Value>, judged: &[(ObjectRef, ObjectReadiness)]) -> Sorted {
+        let mut sorted = Sorted::default();
+        for object in objects {
+            let crd = ObjectRef::of(&object).and_then(|id| self.definition(&id.gvk));
+            let Some(crd) = crd else {
+                sorted.served.push(object);
+                continue;
+            };
+            let became = judged.iter().find(|(id, _)| id.same_object(crd)).map(|(_, readiness)| readiness);
+            match became {
+                Some(ObjectReadiness::Ready) => {
+                    sorted.served.push(object);
+                    continue;
+                }
+                Some(ObjectReadiness::Processing { .. } | ObjectReadiness::Unknown) => {
+                    let kind = crd.name.split_once('.').map_or("", |(_, group)| group);
+                    let named = object["kind"].as_str().unwrap_or_default();
+                    sorted
+                        .awaited
+                        .get_or_insert_with(|| format!("waiting for the kind {named}.{kind} to be served"));
+                }
+                Some(ObjectReadiness::Warning { .. } | ObjectReadiness::Error { .. }) | None => {}
+            }
+            sorted.held += 1;
+        }
+        sorted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::readiness::Cause;
+
+    fn crd(kind: &str) -> Value {
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+               "metadata": {"name": format!("{}s.x.dev", kind.to_lowercase())},
+               "spec": {"group": "x.dev", "names": {"kind": kind}}})
+    }
+
+    fn object(kind: &str) -> Value {
+        json!({"apiVersion": "x.dev/v1", "kind": kind, "metadata": {"name": "a", "namespace": "n"}})
+    }
+
+    #[test]
+    fn an_object_waits_for_its_own_definition_and_for_no_other() {
+        let kinds = ["Beacon", "Buoy", "Crane", "Dock"];
+        let definitions = Definitions::of(&kinds.map(crd));
+        let id = |kind: &str| ObjectRef::of(&crd(kind)).unwrap();
+        let cause = |kind| Cause { object: id(kind), text: "c".into() };
+        let judged = [
+            (id("Beacon"), ObjectReadiness::Ready),
+            (id("Buoy"), ObjectReadiness::Processing { cause: cause("Buoy") }),
+            (id("Crane"), ObjectReadiness::Error { cause: cause("Crane") }),
+            // The Dock's could not be applied.
+        ];
+        let objects = ["Dock", "Crane", "Buoy", "Beacon", "Other"].map(object);
+        let sorted = definitions.sort(objects.to_vec(), &judged);
+        assert_eq!(sorted.served, ["Beacon", "Other"].map(object));
+        assert_eq!(sorted.held, 3);
+        assert_eq!(sorted.awaited.as_deref(), Some("waiting for the kind Buoy.x.dev to be served"));
+        // What fails is told by itself, and nothing is waited for.
+        let sorted = definitions.sort(vec![object("Crane"), object("Dock")], &judged);
+        assert_eq!((sorted.served.len(), sorted.awaited, sorted.held), (0, None, 2));
+    }
+
+    #[test]
+    fn only_definitions_define() {
+        let definitions = Definitions::of(&[crd("Beacon"), object("Beacon"), json!({"kind": "X"}), json!(1)]);
+        let gvk = |api: &str| Gvk::of(api, "Beacon");
+        assert_eq!(
+            definitions.definition(&gvk("x.dev/v7")).map(|crd| crd.name.as_str()),
+            Some("beacons.x.dev")
+        );
+        assert_eq!(definitions.definition(&gvk("y.dev/v1")), None);
+    }
+}

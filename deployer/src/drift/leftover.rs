@@ -1,0 +1,261 @@
+//! Why an API server refuses an update that it would take as a new object: the live object has something that is not wanted, and that
+//! an apply leaves where it is, since it is not ours.
+//!
+//! Such as the default `rollingUpdate` of a Deployment that becomes `Recreate`. An API server names the field that it refuses, but not
+//! the list item: it counts items in the merged object, which nobody sees. So each item of a list is looked at.
+
+use serde_json::{Map, Value};
+
+use super::{Name, Step, entries, named, owner, subset, text};
+use crate::refusal::{Cause, parts};
+
+/// Something in a live object that is not wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Its keys in `fieldsV1`.
+    pub keys: Vec<String>,
+    /// Where, for people.
+    pub path: String,
+    /// The field manager that owns it, if there is one.
+    pub by: Option<String>,
+}
+
+/// Causes that are looked at, and leftovers of each.
+const MOST: usize = 16;
+
+/// The members that name items in lists of Services, of Pods, and of most other kinds.
+const NAMES: [&[&str]; 5] =
+    [&["port", "protocol"], &["containerPort", "protocol"], &["mountPath"], &["devicePath"], &["name"]];
+
+/// What of the live object may be why these fields were refused. `is_ours` says of an entry of `managedFields` that what it owns may be
+/// taken away.
+#[must_use]
+pub fn leftovers(
+    live: &Value,
+    wanted: &Value,
+    causes: &[Cause],
+    is_ours: impl Fn(&Value) -> bool,
+) -> Vec<Leftover> {
+    let others: Vec<Value> = entries(live).iter().filter(|entry| !is_ours(entry)).cloned().collect();
+    let mut all: Vec<Vec<Step>> = Vec::new();
+    for cause in causes.iter().take(MOST) {
+        // An item that is not wanted does no harm to what another item says, but where the two are to differ or it is no whole one.
+        let items = ["FieldValueDuplicate", "FieldValueRequired"].contains(&cause.reason.as_str());
+        let mut search = Search { entries: entries(live), items, at: Vec::new(), found: Vec::new() };
+        search.walk(live, wanted, &parts(&cause.field));
+        if search.found.len() <= MOST {
+            all.extend(search.found.into_iter().filter(|at| !all.contains(at)).collect::<Vec<_>>());
+        }
+    }
+    let key = |step: &Step| match step {
+        Step::Member(name) => format!("f:{name}"),
+        Step::Item(_, key) => key.clone(),
+    };
+    let leftover = |at: Vec<Step>| Leftover {
+        keys: at.iter().map(key).collect(),
+        path: text(&at),
+        by: owner(&others, "", &at),
+    };
+    all.into_iter().map(leftover).collect()
+}
+
+struct Search<'a> {
+    entries: &'a [Value],
+    /// Whether items that are not wanted count.
+    items: bool,
+    at: Vec<Step>,
+    found: Vec<Vec<Step>>,
+}
+
+impl<'a> Search<'a> {
+    fn walk(&mut self, live: &'a Value, wanted: &'a Value, parts: &[&str]) {
+        let Some((part, rest)) = parts.split_first() else { return };
+        match live {
+            Value::Object(_) => {
+                let there = |object: &'a Value| object.get(part).filter(|value| !value.is_null());
+                let (below, asked) = (there(live), there(wanted));
+                self.at.push(Step::Member((*part).to_owned()));
+                let before = self.found.len();
+                let is_beside = match (below, asked) {
+                    (Some(_), None) => {
+                        self.found.push(self.at.clone());
+                        false
+                    }
+                    (Some(below), Some(asked)) if !rest.is_empty() => {
+                        self.walk(below, asked, rest);
+                        false
+                    }
+                    // It was so before.
+                    (Some(below), Some(asked)) if subset(below, asked, None) => false,
+                    (Some(below), Some(asked)) => {
+                        self.members(below, asked);
+                        self.found.len() == before
+                    }
+                    (None, asked) => asked.is_some(),
+                };
+                self.at.pop();
+                // Such as the former type of a volume, where the new one is refused.
+                if is_beside && self.at.len() > 1 {
+                    self.members(live, wanted);
+                }
+            }
+            Value::Array(items) => {
+                for item in items {
+                    let Some(key) = self.key_of(item) else { return };
+                    let counterpart = counterpart(&key, wanted);
+                    self.at.push(Step::Item(usize::MAX, key));
+                    match counterpart {
+                        Some(wanted) => self.walk(item, wanted, rest),
+                        None if self.items => self.found.push(self.at.clone()),
+                        None => {}
+                    }
+                    self.at.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a map has that is not wanted.
+    fn members(&mut self, live: &Value, wanted: &Value) {
+        let (Some(live), Some(wanted)) = (live.as_object(), wanted.as_object()) else { return };
+        for (name, _) in live.iter().filter(|(name, value)| !value.is_null() && !wanted.contains_key(*name)) {
+            self.found.push(self.at.iter().cloned().chain([Step::Member(name.clone())]).collect());
+        }
+    }
+
+    /// The key in `fieldsV1` of an item of the list at this place. The keys of the others tell by which members the items are named; where
+    /// nobody owns anything of the list, the members tell that do so in the API server's own kinds.
+    fn key_of(&self, item: &Value) -> Option<String> {
+        let lists = self.entries.iter().filter_map(|entry| {
+            self.at.iter().try_fold(&entry["fieldsV1"], |fields, step| match step {
+                Step::Member(name) => fields.get(format!("f:{name}")),
+                Step::Item(_, key) => fields.get(key),
+            })
+        });
+        let mut keys = lists.filter_map(Value::as_object).flat_map(Map::keys);
+        let names: Vec<String> = match keys.find_map(|key| named(key)) {
+            Some(Name::Keys(names)) => names.into_iter().map(|(name, _)| name).collect(),
+            Some(Name::Value(_)) => return None,
+            None => {
+                let usual = NAMES.iter().find(|names| names.iter().all(|name| item.get(name).is_some()))?;
+                usual.iter().map(|name| (*name).to_owned()).collect()
+            }
+        };
+        let of_item = names.into_iter().map(|name| item.get(&name).map(|value| (name, value.clone())));
+        Some(format!("k:{}", Value::Object(of_item.collect::<Option<_>>()?)))
+    }
+}
+
+fn counterpart<'a>(key: &str, wanted: &'a Value) -> Option<&'a Value> {
+    let (name, items) = (named(key)?, wanted.as_array()?);
+    name.find(items).or_else(|| items.iter().find(|item| name.fits(item)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(live: &Value, wanted: &Value, reason: &str, field: &str) -> Vec<(String, Option<String>)> {
+        let causes = [Cause { reason: reason.into(), field: field.into(), ..Cause::default() }];
+        let found = leftovers(live, wanted, &causes, |entry| entry["manager"] == "ours");
+        found.into_iter().map(|leftover| (leftover.path, leftover.by)).collect()
+    }
+
+    fn nobodys(path: &str) -> (String, Option<String>) {
+        (path.to_owned(), None)
+    }
+
+    #[test]
+    fn a_default_of_what_is_not_wanted_any_more_is_a_leftover() {
+        let live =
+            json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}}}});
+        let wanted = json!({"spec": {"strategy": {"type": "Recreate"}}});
+        for field in [
+            "spec.strategy.rollingUpdate",
+            "spec.strategy.rollingUpdate.maxSurge",
+            "spec.strategy",
+            "spec.strategy.type",
+        ] {
+            let all = found(&live, &wanted, "FieldValueForbidden", field);
+            assert_eq!(all, [nobodys("spec.strategy.rollingUpdate")], "{field}");
+        }
+        for field in
+            ["", "<nil>", "spec", "spec.paused", "spec.strategy[0]", "spec.strategy.type.x", "[[", "a]b"]
+        {
+            assert!(found(&live, &wanted, "FieldValueInvalid", field).is_empty(), "{field}");
+        }
+    }
+
+    /// Ports of a Service: the first is wanted, and the second is of the version before.
+    fn ports() -> (Value, Value) {
+        let live = json!({
+            "metadata": {"managedFields": [
+                {"manager": "ours", "fieldsV1": {"f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}}}}},
+                {"manager": "cloud", "fieldsV1": {"f:spec": {"f:healthCheckNodePort": {}}}}]},
+            "spec": {"healthCheckNodePort": 31000, "ports": [
+                {"port": 81, "protocol": "TCP", "name": "http", "nodePort": 30081},
+                {"port": 80, "protocol": "TCP", "name": "http", "nodePort": 30080}]}});
+        (live, json!({"spec": {"ports": [{"port": 80, "name": "http"}]}}))
+    }
+
+    #[test]
+    fn a_leftover_of_any_item_of_a_list_is_found_by_its_name() {
+        let (live, wanted) = ports();
+        let all = found(&live, &wanted, "FieldValueForbidden", "spec.ports[1].nodePort");
+        assert_eq!(all, [nobodys("spec.ports[port=80,protocol=TCP].nodePort")]);
+    }
+
+    #[test]
+    fn an_item_that_is_not_wanted_is_a_leftover_where_the_two_are_to_differ() {
+        let (live, wanted) = ports();
+        let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
+        assert_eq!(all.first(), Some(&nobodys("spec.ports[port=81,protocol=TCP]")));
+        let causes = [Cause {
+            reason: "FieldValueDuplicate".into(),
+            field: "spec.ports[1].name".into(),
+            ..Cause::default()
+        }];
+        let keys = &leftovers(&live, &wanted, &causes, |_| true)[0].keys;
+        assert_eq!(keys, &["f:spec", "f:ports", "k:{\"port\":81,\"protocol\":\"TCP\"}"]);
+        let invalid = found(&live, &wanted, "FieldValueInvalid", "spec.ports[1].name");
+        assert!(invalid.is_empty(), "what is as it was is not the reason: {invalid:?}");
+    }
+
+    #[test]
+    fn items_of_a_list_of_which_nobody_owns_anything_are_named_as_usual() {
+        let (mut live, wanted) = ports();
+        live["metadata"]["managedFields"] = json!([]);
+        let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
+        assert_eq!(all.first(), Some(&nobodys("spec.ports[port=81,protocol=TCP]")));
+        let probe = |kind: &str| json!({"spec": {"containers": [{"name": "a", "livenessProbe": {kind: {"port": 80}}}]}});
+        for field in ["spec.containers[0].livenessProbe", "spec.containers[0].livenessProbe.tcpSocket"] {
+            let all = found(&probe("httpGet"), &probe("tcpSocket"), "FieldValueForbidden", field);
+            assert_eq!(all, [nobodys("spec.containers[name=a].livenessProbe.httpGet")], "{field}");
+        }
+    }
+
+    #[test]
+    fn what_another_manager_owns_is_named() {
+        let (live, wanted) = ports();
+        let all = found(&live, &wanted, "FieldValueInvalid", "spec.healthCheckNodePort");
+        assert_eq!(all, [("spec.healthCheckNodePort".to_owned(), Some("cloud".to_owned()))]);
+    }
+
+    #[test]
+    fn a_second_type_of_one_thing_is_a_leftover_beside_the_wanted_one() {
+        let key = "k:{\"name\":\"A\"}";
+        let live = json!({
+            "metadata": {"managedFields": [{"manager": "ours", "fieldsV1": {"f:env": {key: {}}}}]},
+            "env": [{"name": "A", "value": "1"}]});
+        let wanted = json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {}}}]});
+        let all = found(&live, &wanted, "FieldValueInvalid", "env[0].valueFrom");
+        assert_eq!(all, [nobodys("env[name=A].value")]);
+
+        let live = json!({"spec": {"minAvailable": 1, "selector": {}}});
+        let wanted = json!({"spec": {"maxUnavailable": 1, "selector": {}}});
+        assert_eq!(found(&live, &wanted, "FieldValueInvalid", "spec"), [nobodys("spec.minAvailable")]);
+    }
+}

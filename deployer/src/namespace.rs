@@ -1,0 +1,117 @@
+//! An object that is being deleted, above all a namespace: what holds it, and what that means for the objects that belong in it.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use tidewatch_api::object::ObjectRef;
+
+/// How long a deletion takes as a rule. One that takes longer is for somebody to look at.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+/// Finalizers, and conditions, that are told.
+const TOLD: usize = 8;
+/// Longest text of the API server that is passed on, in characters.
+const MAX_WORDS: usize = 200;
+
+/// What holds a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// For people.
+    pub message: String,
+    /// From when on it takes longer than a deletion does; `None`: nobody can tell since when it does.
+    pub long_at: Option<Timestamp>,
+}
+
+/// What holds a namespace that is being deleted, by the object itself. `None` if it is not being deleted (any more).
+#[must_use]
+pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
+    let since = namespace["metadata"]["deletionTimestamp"].as_str()?;
+    let texts = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(cut)).collect()
+    };
+    let mut finalizers = texts(&namespace["metadata"]["finalizers"]);
+    finalizers.extend(texts(&namespace["spec"]["finalizers"]));
+    finalizers.truncate(TOLD);
+    let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
+    let words: Vec<String> = conditions
+        .filter(|condition| condition["status"] == "True")
+        .filter_map(|condition| condition["message"].as_str().map(cut))
+        .take(TOLD)
+        .collect();
+    let held =
+        if finalizers.is_empty() { String::new() } else { format!(", held by {}", finalizers.join(", ")) };
+    let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) };
+    let long_at = since.parse::<Timestamp>().ok().and_then(|since| since.checked_add(PATIENCE).ok());
+    Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), long_at })
+}
+
+/// When a deletion that has begun then takes longer than deletions do.
+#[must_use]
+pub fn for_long(since: Timestamp) -> Timestamp {
+    since.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX)
+}
+
+/// What holds an object that is being deleted, by the object itself, for people. `None` if it does not say.
+#[must_use]
+pub fn held(object: &ObjectRef, live: &Value) -> Option<String> {
+    if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Namespace") {
+        return stuck(&object.name, live).map(|stuck| stuck.message);
+    }
+    live["metadata"]["deletionTimestamp"].as_str()?;
+    let finalizers = live["metadata"]["finalizers"].as_array().into_iter().flatten();
+    let finalizers: Vec<String> = finalizers.filter_map(Value::as_str).map(cut).take(TOLD).collect();
+    (!finalizers.is_empty()).then(|| format!("it is held by {}", finalizers.join(", ")))
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_api::object::Gvk;
+
+    use super::*;
+
+    #[test]
+    fn an_object_says_which_finalizers_hold_it() {
+        let gvk = Gvk::of("v1", "PersistentVolumeClaim");
+        let claim = ObjectRef { gvk, namespace: "n".into(), name: "store".into() };
+        let mut live = json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}});
+        assert_eq!(held(&claim, &live), None, "it is not being deleted");
+        live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(held(&claim, &live).unwrap(), "it is held by kubernetes.io/pvc-protection");
+        live["metadata"]["finalizers"] = json!([]);
+        assert_eq!(held(&claim, &live), None);
+        let namespace =
+            ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "dock".into() };
+        live["status"] = json!({"conditions": [{"status": "True", "message": "content remains: dev.x/keep in 1 resource instances"}]});
+        assert!(held(&namespace, &live).unwrap().contains("dev.x/keep in 1 resource"));
+        assert_eq!(
+            for_long("2026-01-01T00:00:00Z".parse().unwrap()),
+            "2026-01-01T00:01:00Z".parse().unwrap()
+        );
+    }
+
+    #[test]
+    fn it_says_what_holds_it_and_for_how_long() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let namespace = json!({
+            "metadata": {"name": "dock", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["dev.x/keep"]},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"conditions": [
+                {"type": "NamespaceContentRemaining", "status": "True", "message": "Some resources are remaining: beacons.x.dev has 1"},
+                {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "All resources discovered"}]}});
+        let told = stuck("dock", &namespace).unwrap();
+        assert_eq!(
+            told.message,
+            "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
+             (Some resources are remaining: beacons.x.dev has 1)"
+        );
+        assert_eq!(told.long_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
+        assert_eq!(stuck("dock", &json!({"metadata": {"name": "dock"}})), None);
+        let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
+        assert_eq!(stuck("dock", &odd), None);
+        let long = json!({"metadata": {"deletionTimestamp": "x", "finalizers": vec!["f".repeat(1000); 100]}});
+        assert!(stuck("dock", &long).unwrap().message.len() < 2000);
+    }
+}

@@ -1,0 +1,115 @@
+//! What goes, and in which order.
+
+use std::collections::HashSet;
+
+use tidewatch_api::{
+    names,
+    object::{Gvk, ObjectRef},
+};
+
+use crate::{
+    bundle::Scope,
+    kinds::{CRD, is},
+};
+
+/// What is in the inventory and not wanted any more, in the order in which it should go. The namespace
+/// `kyma-system` is never pruned (contract, section 5.3).
+#[must_use]
+pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
+    let wanted: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    let mut gone: Vec<ObjectRef> = inventory
+        .iter()
+        .filter(|o| !wanted.contains(&o.identity()))
+        .filter(|o| !(is(&o.gvk, ("", "Namespace")) && o.name == names::RUNTIME_NAMESPACE))
+        .cloned()
+        .collect();
+    gone.sort_by_key(|o| removal_rank(&o.gvk));
+    gone
+}
+
+/// The entries of an inventory that are not wanted, but differ from a wanted object in their namespace alone: each may be the same
+/// object. Their places in the inventory, and the objects.
+#[must_use]
+pub fn twins<'a>(inventory: &[ObjectRef], wanted: &'a [ObjectRef]) -> Vec<(usize, &'a ObjectRef)> {
+    let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    let named = |object: &ObjectRef| {
+        wanted.iter().find(|other| other.name == object.name && other.gvk.same_kind(&object.gvk))
+    };
+    let unwanted = inventory.iter().enumerate().filter(|(_, object)| !known.contains(&object.identity()));
+    unwanted.filter_map(|(at, object)| Some((at, named(object)?))).collect()
+}
+
+/// Whether an entry of the inventory and its twin ([`twins`]) are one object, by the scope that their kind has in the runtime now. An entry is
+/// as old as the pass that wrote it: its kind may not have been served then, or may have had another scope.
+#[must_use]
+pub fn is_one(entry: &ObjectRef, twin: &ObjectRef, scope: Option<Scope>) -> bool {
+    let between = [entry.namespace.as_str(), twin.namespace.as_str()];
+    match scope {
+        Some(Scope::Cluster) => true,
+        // What names no namespace is applied to the default one.
+        Some(Scope::Namespaced) => between.contains(&"") && between.contains(&"default"),
+        // Nothing of a kind that is not served is there.
+        None => between.contains(&""),
+    }
+}
+
+/// The order of removal: custom resources first, while their operator still runs; then what makes API servers ask the module's
+/// own servers, or its end would be refused with theirs; then the operator; what others need, last.
+#[must_use]
+pub fn removal_rank(gvk: &Gvk) -> u8 {
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _) => 1,
+        ("apps" | "batch", _) | ("", "Pod") => 2,
+        (
+            "" | "networking.k8s.io" | "autoscaling" | "policy" | "discovery.k8s.io" | "scheduling.k8s.io",
+            kind,
+        ) if kind != "Namespace" => 3,
+        ("rbac.authorization.k8s.io", _) => 4,
+        CRD => 5,
+        ("", "Namespace") => 6,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(kind: &str, namespace: &str, name: &str) -> ObjectRef {
+        ObjectRef { gvk: Gvk::of("x.dev/v1", kind), namespace: namespace.into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_twin_differs_in_its_namespace_alone() {
+        let wanted =
+            [object("Berth", "", "main"), object("Berth", "n", "other"), object("Mast", "n", "main")];
+        let newer = ObjectRef { gvk: Gvk::of("x.dev/v2", "Mast"), ..object("Mast", "", "main") };
+        let inventory = [
+            object("Berth", "", "main"),
+            object("Berth", "kyma-system", "main"),
+            object("Berth", "n", "gone"),
+            newer,
+        ];
+        assert_eq!(twins(&inventory, &wanted), [(1, &wanted[0]), (3, &wanted[2])], "whatever the version");
+    }
+
+    #[test]
+    fn the_scope_of_a_kind_decides_whether_two_names_are_one_object() {
+        let (cluster, namespaced) = (Some(Scope::Cluster), Some(Scope::Namespaced));
+        for (entry, wanted, scope, expected) in [
+            ("kyma-system", "", cluster, true),
+            ("", "kyma-system", cluster, true),
+            ("a", "b", cluster, true),
+            ("", "default", namespaced, true),
+            ("default", "", namespaced, true),
+            ("", "kyma-system", namespaced, false),
+            ("a", "b", namespaced, false),
+            ("kyma-system", "", None, true),
+            ("", "kyma-system", None, true),
+            ("a", "b", None, false),
+        ] {
+            let (entry, wanted) = (object("Berth", entry, "main"), object("Berth", wanted, "main"));
+            assert_eq!(is_one(&entry, &wanted, scope), expected, "{entry} {wanted} {scope:?}");
+        }
+    }
+}

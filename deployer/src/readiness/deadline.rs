@@ -1,0 +1,204 @@
+//! How long something may be on its way.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use tidewatch_api::ModuleTerms;
+
+use super::{Facts, Says};
+
+/// How long an object may be on its way, unless its module says otherwise. As long as a Deployment's own default.
+pub const DEADLINE: Duration = Duration::from_mins(10);
+
+/// How long the objects of a module may be on their way.
+#[must_use]
+pub fn deadline_of(terms: &ModuleTerms) -> Duration {
+    let own = terms.progress_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    own.filter(|seconds| *seconds > 0).map_or(DEADLINE, Duration::from_secs)
+}
+
+/// How long something may be tried again and again until its user is warned.
+const WARNED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// What has been on its way for too long is an error, with the same cause. What is tried again and again is a warning before.
+pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
+    match says {
+        Says::Processing(cause) | Says::Blocked(cause) if now >= due(object, facts, now) => {
+            Says::Error(format!("{}: {cause}", not_within(limit(object, facts))))
+        }
+        Says::Blocked(cause) if now.duration_since(since(object, facts, now)) >= WARNED_AFTER => {
+            Says::Warning(cause)
+        }
+        Says::Blocked(cause) => Says::Processing(cause),
+        says => says,
+    }
+}
+
+/// When an object that is on its way has to be looked at again, as nothing may happen to it until then: the moment its
+/// deadline ends. `None` when that is past.
+#[must_use]
+pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
+    Some(due(object, facts, now)).filter(|due| *due > now)
+}
+
+/// The deadline counts from the latest of: first seen not ready, created, changed by us. So an upgrade starts it anew, and
+/// an old object that fails for the first time has all of it. What other controllers write to the object does not count.
+fn since(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
+    let metadata = &object["metadata"];
+    let ours = applied_by_us(object, facts).filter_map(|entry| time(&entry["time"])).max();
+    let seen = facts.not_ready_since.unwrap_or(now);
+    [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max)
+}
+
+fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
+    let since = since(object, facts, now);
+    let limit = SignedDuration::try_from(limit(object, facts)).unwrap_or(SignedDuration::MAX);
+    since.saturating_add(limit).unwrap_or(Timestamp::MAX)
+}
+
+/// Whoever wrote a Deployment or a Job that may take longer knew it better. Each Deployment has a deadline; only one that its module
+/// has given it counts.
+fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
+    let own = match object["kind"].as_str() {
+        Some("Deployment") if gives_itself_time(object, facts) => &object["spec"]["progressDeadlineSeconds"],
+        Some("Job") => &object["spec"]["activeDeadlineSeconds"],
+        _ => &Value::Null,
+    };
+    own.as_u64().map_or(facts.deadline, |own| facts.deadline.max(Duration::from_secs(own)))
+}
+
+/// Whether the module, and not the API server, has set a Deployment's deadline.
+pub(super) fn gives_itself_time(object: &Value, facts: &Facts<'_>) -> bool {
+    applied_by_us(object, facts)
+        .any(|entry| entry["fieldsV1"]["f:spec"]["f:progressDeadlineSeconds"].is_object())
+}
+
+/// What we have applied of an object.
+fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Value> {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    entries.filter(|entry| {
+        entry["manager"].as_str() == Some(facts.installer)
+            && entry["operation"].as_str() == Some("Apply")
+            && entry["subresource"].as_str().unwrap_or_default().is_empty()
+    })
+}
+
+/// That the time is over.
+#[must_use]
+pub fn not_within(limit: Duration) -> String {
+    format!("not ready within {}", words(limit))
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+/// `10 minutes`, `90 s`.
+fn words(limit: Duration) -> String {
+    match limit.as_secs() {
+        60 => "1 minute".into(),
+        seconds if seconds > 0 && seconds % 60 == 0 => format!("{} minutes", seconds / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn waits(object: &Value, facts: &Facts<'_>, now: i64) -> bool {
+        matches!(judge(Says::Processing("c".into()), object, facts, at(now)), Says::Processing(_))
+    }
+
+    #[test]
+    fn it_counts_from_what_happened_last() {
+        let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
+        let seen = |since| Facts { not_ready_since: Some(at(since)), ..Facts::default() };
+        assert!(waits(&new, &seen(0), 1_599) && !waits(&new, &seen(0), 1_600), "created");
+        assert!(waits(&new, &seen(1_500), 2_099) && !waits(&new, &seen(1_500), 2_100), "first seen");
+        assert!(waits(&new, &Facts::default(), 1_000_000), "an old object that is seen for the first time");
+
+        let entry = |manager: &str, operation: &str, subresource: &str| {
+            json!({"metadata": {"managedFields": [
+                {"manager": Facts::default().installer, "operation": "Apply", "time": "1970-01-01T00:00:10Z"},
+                {"manager": manager, "operation": operation, "subresource": subresource, "time": "1970-01-01T00:16:40Z"}]}})
+        };
+        let ours = Facts::default().installer;
+        assert!(waits(&entry(ours, "Apply", ""), &seen(0), 1_599), "an upgrade starts it anew");
+        for object in [entry(ours, "Apply", "status"), entry("other", "Apply", ""), entry(ours, "Update", "")]
+        {
+            assert!(!waits(&object, &seen(0), 610), "{object}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_runs_out_of_time_and_says_after_how_long() {
+        let facts =
+            Facts { not_ready_since: Some(at(0)), deadline: Duration::from_secs(90), ..Facts::default() };
+        let judged = |says| judge(says, &Value::Null, &facts, at(90));
+        for says in [Says::Ready, Says::Unknown, Says::Error("e".into())] {
+            assert_eq!(judged(says.clone()), says);
+        }
+        assert_eq!(judged(Says::Processing("c".into())), Says::Error("not ready within 90 s: c".into()));
+        assert_eq!(words(DEADLINE), "10 minutes");
+        assert_eq!(words(Duration::from_mins(1)), "1 minute");
+    }
+
+    #[test]
+    fn what_is_tried_again_and_again_is_a_warning_after_a_minute() {
+        let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        let judged = |now| judge(Says::Blocked("c".into()), &Value::Null, &facts, at(now));
+        assert_eq!((judged(0), judged(59)), (Says::Processing("c".into()), Says::Processing("c".into())));
+        assert_eq!((judged(60), judged(599)), (Says::Warning("c".into()), Says::Warning("c".into())));
+        assert_eq!(judged(600), Says::Error("not ready within 10 minutes: c".into()));
+        let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
+        let said = judge(Says::Blocked("c".into()), &new, &facts, at(1_059));
+        assert_eq!(said, Says::Processing("c".into()), "an upgrade has its minute anew");
+    }
+
+    #[test]
+    fn a_workload_may_give_itself_longer_and_not_shorter() {
+        let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        let ours = json!([{"manager": facts.installer, "operation": "Apply", "fieldsV1": {"f:spec": {"f:progressDeadlineSeconds": {}}}}]);
+        let ends_at = |object: &Value, facts: &Facts<'_>, ends| {
+            assert!(waits(object, facts, ends - 1) && !waits(object, facts, ends), "{object}");
+        };
+        for (kind, field) in [("Deployment", "progressDeadlineSeconds"), ("Job", "activeDeadlineSeconds")] {
+            for (own, ends) in [(json!(1_800), 1_800), (json!(60), 600), (json!(-1), 600), (json!("9"), 600)]
+            {
+                let object = json!({"kind": kind, "spec": {field: own}, "metadata": {"managedFields": ours}});
+                ends_at(&object, &facts, ends);
+            }
+        }
+        // That of the API server, which each Deployment has, is nobody's.
+        let plain = json!({"kind": "Deployment", "spec": {"progressDeadlineSeconds": 600}});
+        for seconds in [60, 1_800] {
+            let facts = Facts { deadline: Duration::from_secs(seconds), ..facts };
+            ends_at(&plain, &facts, i64::try_from(seconds).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_module_may_say_how_long() {
+        let of = |seconds| {
+            deadline_of(&ModuleTerms { progress_deadline_seconds: seconds, ..ModuleTerms::default() })
+        };
+        assert_eq!((of(None), of(Some(90)), of(Some(-1))), (DEADLINE, Duration::from_secs(90), DEADLINE));
+    }
+
+    #[test]
+    fn the_next_look_is_when_it_ends() {
+        let facts = Facts { not_ready_since: Some(at(100)), ..Facts::default() };
+        assert_eq!(look_at(&Value::Null, &facts, at(100)), Some(at(700)));
+        assert_eq!(look_at(&Value::Null, &facts, at(700)), None);
+        let forever = Facts { deadline: Duration::MAX, ..facts };
+        assert_eq!(look_at(&Value::Null, &forever, at(100)), Some(Timestamp::MAX));
+    }
+}

@@ -1,0 +1,153 @@
+//! Secrets of the control plane for the one module that gets any.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde_json::{Map, Value};
+use tidewatch_api::{
+    names::{annotations, labels},
+    object::{Gvk, ObjectRef},
+};
+
+use super::TransformError;
+
+/// The module. No other one ever gets data of the control plane.
+pub const DEPLOYER: &str = "deployer";
+
+/// What the control plane has of a Secret: its data, or why that is not given.
+pub type Injected = Result<Map<String, Value>, String>;
+
+/// The name of the control plane's Secret whose data an object asks for: its own.
+#[must_use]
+pub fn asks_for(module: &str, object: &Value) -> Option<String> {
+    let id = ObjectRef::of(object)?;
+    let asks = module == DEPLOYER
+        && id.gvk == Gvk::of("v1", "Secret")
+        && object["metadata"]["annotations"][annotations::INJECT_DATA_FROM_KCP] == "true";
+    asks.then_some(id.name)
+}
+
+/// The data of a Secret of the control plane, if that is there and says that it is for this module.
+///
+/// # Errors
+/// Why it is not given; nothing of what is in it.
+pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
+    let Some(secret) = secret else { return Err("there is no Secret of that name there".into()) };
+    match secret.labels().get(labels::MODULE_NAME) {
+        Some(named) if named == module => match serde_json::to_value(&secret.data) {
+            Ok(Value::Object(data)) => Ok(data),
+            _ => Ok(Map::new()),
+        },
+        Some(_) => Err(format!("its label {} names another module", labels::MODULE_NAME)),
+        None => Err(format!("it has no label {}", labels::MODULE_NAME)),
+    }
+}
+
+/// The same number for as long as the control plane gives the same; 0 for nothing.
+#[must_use]
+pub fn mark_of(injected: &BTreeMap<String, Injected>) -> u64 {
+    let given: Vec<_> =
+        injected.iter().filter_map(|(name, data)| Some((name, data.as_ref().ok()?))).collect();
+    if given.is_empty() {
+        return 0;
+    }
+    xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&given).unwrap_or_default())
+}
+
+/// Puts the control plane's data in place of the Secret's.
+pub(super) fn inject(
+    object: &mut Value,
+    module: &str,
+    injected: &BTreeMap<String, Injected>,
+) -> Result<(), TransformError> {
+    let Some(name) = asks_for(module, object) else { return Ok(()) };
+    match injected.get(&name) {
+        Some(Ok(data)) => {
+            object["data"] = Value::Object(data.clone());
+            // It would be merged into the data, and win, where it is not what an API server takes.
+            if let Some(object) = object.as_object_mut() {
+                object.remove("stringData");
+            }
+            Ok(())
+        }
+        Some(Err(why)) => Err(TransformError::Injection { name, why: why.clone() }),
+        None => Err(TransformError::Injection { name, why: "it was not read".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(annotation: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Secret", "data": {"own": "bw=="}, "stringData": {"a": "placeholder"},
+               "metadata": {"name": "pull", "namespace": "n", "annotations": {annotations::INJECT_DATA_FROM_KCP: annotation}}})
+    }
+
+    #[test]
+    fn other_data_are_seen_by_their_mark() {
+        let data = |text: &str| Ok(Map::from_iter([("a".to_owned(), json!(text))]));
+        let mark = |injected| mark_of(&known(injected));
+        assert_eq!(mark_of(&BTreeMap::new()), 0);
+        assert_eq!(mark(Err("it is not there".to_owned())), 0, "then nothing is applied");
+        assert_eq!(mark(data("bw==")), mark(data("bw==")));
+        assert!(mark(data("bw==")) != mark(data("Yg==")) && mark(data("bw==")) != 0);
+    }
+
+    fn known(injected: Injected) -> BTreeMap<String, Injected> {
+        BTreeMap::from([("pull".to_owned(), injected)])
+    }
+
+    #[test]
+    fn the_deployer_gets_what_it_asks_for() {
+        let data = json!({"a": "Yg=="});
+        let mut object = secret("true");
+        inject(&mut object, DEPLOYER, &known(Ok(data.as_object().unwrap().clone()))).unwrap();
+        assert_eq!((&object["data"], object.get("stringData")), (&data, None));
+    }
+
+    #[test]
+    fn nobody_else_gets_anything_and_nothing_else_is_given() {
+        let data = known(Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
+        let mut map = secret("true");
+        map["kind"] = "ConfigMap".into();
+        for (module, mut object) in
+            [("other", secret("true")), ("", secret("true")), (DEPLOYER, secret("false")), (DEPLOYER, map)]
+        {
+            let before = object.clone();
+            assert_eq!(asks_for(module, &object), None);
+            inject(&mut object, module, &data).unwrap();
+            assert_eq!(object, before, "{module}");
+        }
+    }
+
+    #[test]
+    fn a_secret_says_whom_it_is_for() {
+        let secret = |labels: Value| -> Secret {
+            serde_json::from_value(
+                json!({"metadata": {"name": "pull", "labels": labels}, "data": {"a": "Yg=="}}),
+            )
+            .unwrap()
+        };
+        let ours = secret(json!({labels::MODULE_NAME: DEPLOYER}));
+        assert_eq!(given(DEPLOYER, Some(&ours)), Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
+        let refused = |secret: Option<&Secret>| given(DEPLOYER, secret).unwrap_err();
+        assert!(refused(Some(&secret(json!({labels::MODULE_NAME: "other"})))).contains("another module"));
+        assert!(refused(Some(&secret(json!({})))).contains("no label"));
+        assert!(refused(None).contains("no Secret"));
+    }
+
+    #[test]
+    fn what_is_not_given_is_an_error_and_never_a_placeholder() {
+        for (injected, says) in
+            [(known(Err("it is not there".into())), "it is not there"), (BTreeMap::new(), "not read")]
+        {
+            let mut object = secret("true");
+            let error = inject(&mut object, DEPLOYER, &injected).unwrap_err().to_string();
+            assert!(error.contains("'pull'") && error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Fields of a module's objects that a controller of the control plane or an injector fills.
+//!
+//! A manifest often carries a placeholder for such a field. An apply would take the field from its controller, which takes it back:
+//! a fight without end, and in each round the field is wrong. So these fields are left out of what is applied. All of them are
+//! optional. Where an object has to be made with a value that a controller changes later, [`left_to_controllers`] names the field.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::Value;
+use tidewatch_api::{
+    IgnoredFields,
+    object::{Gvk, ObjectRef},
+};
+
+/// Annotations that controllers of the control plane write. Manifests that were exported from a cluster carry them.
+const ANNOTATIONS: [&str; 9] = [
+    "autoscaling.alpha.kubernetes.io/conditions",
+    "autoscaling.alpha.kubernetes.io/current-metrics",
+    "deployment.kubernetes.io/revision",
+    "deprecated.daemonset.template.generation",
+    "pv.kubernetes.io/bind-completed",
+    "pv.kubernetes.io/bound-by-controller",
+    "volume.beta.kubernetes.io/storage-provisioner",
+    "volume.kubernetes.io/selected-node",
+    "volume.kubernetes.io/storage-provisioner",
+];
+
+/// Annotations that ask an injector to fill every `caBundle` of the object.
+const CA_INJECTORS: [&str; 5] = [
+    "cert-manager.io/inject-apiserver-ca",
+    "cert-manager.io/inject-ca-from",
+    "cert-manager.io/inject-ca-from-secret",
+    "certmanager.k8s.io/inject-ca-from",
+    "service.beta.openshift.io/inject-cabundle",
+];
+
+const ADMISSION: &str = "admissionregistration.k8s.io";
+const CA_BUNDLE: &str = "caBundle";
+
+/// Takes out what controllers and injectors fill.
+pub(super) fn leave_out(object: &mut Value) {
+    let Some(gvk) = gvk_of(object) else { return };
+    leave_annotations_out(object);
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("rbac.authorization.k8s.io", "ClusterRole") if !object["aggregationRule"].is_null() => {
+            remove(object, "rules");
+        }
+        (ADMISSION, "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration") => {
+            let injected = is_injected(object);
+            let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
+            for config in webhooks.into_iter().flatten().filter_map(|w| w.get_mut("clientConfig")) {
+                leave_ca_out(config, injected);
+            }
+        }
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            let injected = is_injected(object);
+            if let Some(config) = object.pointer_mut("/spec/conversion/webhook/clientConfig") {
+                leave_ca_out(config, injected);
+            }
+            leave_conversion_out(object);
+        }
+        ("apiregistration.k8s.io", "APIService") => {
+            let injected = is_injected(object);
+            if let Some(spec) = object.get_mut("spec") {
+                leave_ca_out(spec, injected);
+            }
+        }
+        ("", "Service") => leave_allocated_out(object),
+        ("", "Secret") if object["type"] == "kubernetes.io/service-account-token" => {
+            remove(object, "data");
+            remove(object, "stringData");
+        }
+        _ => {}
+    }
+}
+
+fn gvk_of(object: &Value) -> Option<Gvk> {
+    Some(Gvk::of(object["apiVersion"].as_str()?, object["kind"].as_str()?))
+}
+
+fn remove(object: &mut Value, field: &str) {
+    if let Some(members) = object.as_object_mut() {
+        members.remove(field);
+    }
+}
+
+fn leave_annotations_out(object: &mut Value) {
+    let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for key in ANNOTATIONS {
+        annotations.remove(key);
+    }
+}
+
+fn is_injected(object: &Value) -> bool {
+    CA_INJECTORS.iter().any(|key| !object["metadata"]["annotations"][*key].is_null())
+}
+
+/// A `caBundle` without a certificate proves nothing: it is a placeholder. What is no base64 is left for the API server to refuse.
+fn leave_ca_out(config: &mut Value, injected: bool) {
+    let is_placeholder = match &config[CA_BUNDLE] {
+        Value::Null => true,
+        Value::String(text) => STANDARD
+            .decode(text.trim())
+            .is_ok_and(|bundle| !String::from_utf8_lossy(&bundle).contains("-----BEGIN")),
+        _ => false,
+    };
+    if injected || is_placeholder {
+        remove(config, CA_BUNDLE);
+    }
+}
+
+/// A conversion that says no more than the API server's default is left to an operator that converts with its own webhook.
+fn leave_conversion_out(definition: &mut Value) {
+    let Some(spec) = definition.get_mut("spec") else { return };
+    if spec["conversion"].as_object().is_some_and(|conversion| {
+        conversion.iter().all(|(field, value)| value.is_null() || field == "strategy" && value == "None")
+    }) {
+        remove(spec, "conversion");
+    }
+}
+
+/// What the API server allocates where a Service leaves it open: addresses and ports of nodes.
+fn leave_allocated_out(service: &mut Value) {
+    let Some(spec) = service.get_mut("spec") else { return };
+    for field in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
+        if is_open(&spec[field]) {
+            remove(spec, field);
+        }
+    }
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if is_open(&port["nodePort"]) {
+            remove(port, "nodePort");
+        }
+    }
+}
+
+fn is_open(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(is_open),
+        Value::Number(number) => number.as_i64() == Some(0),
+        _ => false,
+    }
+}
+
+/// Fields that are applied where an object is made, and left to a controller from then on:
+///
+/// - the replicas of what an object of the same module scales (`spec.scaleTargetRef`, as of a `HorizontalPodAutoscaler`);
+/// - the spec of a Lease, which is its holder's.
+#[must_use]
+pub fn left_to_controllers<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<IgnoredFields> {
+    objects.into_iter().filter_map(|object| scaled_by(object).or_else(|| held(object))).collect()
+}
+
+fn scaled_by(object: &Value) -> Option<IgnoredFields> {
+    let target = object["spec"]["scaleTargetRef"].as_object()?;
+    let text = |field: &str| target.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    Some(IgnoredFields {
+        // As KEDA, whose references may name nothing but the name.
+        group: Gvk::of(text("apiVersion").unwrap_or("apps/v1"), "").group,
+        kind: text("kind").unwrap_or("Deployment").to_owned(),
+        name: text("name")?.to_owned(),
+        namespace: ObjectRef::of(object)?.namespace,
+        paths: vec!["/spec/replicas".to_owned()],
+    })
+}
+
+fn held(object: &Value) -> Option<IgnoredFields> {
+    let id = ObjectRef::of(object)?;
+    let is_lease = (id.gvk.group.as_str(), id.gvk.kind.as_str()) == ("coordination.k8s.io", "Lease");
+    is_lease.then(|| IgnoredFields {
+        group: id.gvk.group,
+        kind: id.gvk.kind,
+        name: id.name,
+        namespace: id.namespace,
+        paths: vec!["/spec".to_owned()],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn applied(mut object: Value) -> Value {
+        leave_out(&mut object);
+        object
+    }
+
+    fn role(rules: &Value, aggregation: &Value) -> Value {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pilot"},
+               "aggregationRule": aggregation, "rules": rules})
+    }
+
+    #[test]
+    fn the_rules_of_an_aggregated_role_are_the_control_planes() {
+        let aggregation = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
+        for rules in [json!([]), json!(null), json!([{"verbs": ["get"]}])] {
+            let applied = applied(role(&rules, &aggregation));
+            assert!(applied.get("rules").is_none(), "{applied}");
+            assert_eq!(applied["aggregationRule"], aggregation);
+        }
+        let plain = role(&json!([]), &json!(null));
+        assert_eq!(applied(plain.clone()), plain, "a role that is not aggregated");
+        let mut namespaced = role(&json!([]), &aggregation);
+        namespaced["kind"] = "Role".into();
+        assert_eq!(applied(namespaced.clone()), namespaced, "Roles are not aggregated");
+    }
+
+    /// Objects that may carry a `caBundle`, and where.
+    fn with_bundle(bundle: &Value, annotations: &Value) -> [(Value, &'static str); 4] {
+        let metadata = json!({"name": "a", "annotations": annotations});
+        let webhooks = |kind: &str| {
+            json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata,
+                   "webhooks": [{"name": "a.b.c", "clientConfig": {"caBundle": bundle, "url": "https://a"}}]})
+        };
+        [
+            (webhooks("ValidatingWebhookConfiguration"), "/webhooks/0/clientConfig"),
+            (webhooks("MutatingWebhookConfiguration"), "/webhooks/0/clientConfig"),
+            (
+                json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata,
+                       "spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": {"caBundle": bundle, "url": "https://a"}}}}}),
+                "/spec/conversion/webhook/clientConfig",
+            ),
+            (
+                json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": metadata,
+                       "spec": {"caBundle": bundle, "url": "https://a"}}),
+                "/spec",
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_placeholder_of_a_ca_bundle_is_the_injectors() {
+        let certificate =
+            json!(STANDARD.encode("-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"));
+        let injector = json!({"cert-manager.io/inject-ca-from": "kyma-system/serving-cert"});
+        for (bundle, annotations, is_kept) in [
+            (json!(null), json!(null), false),
+            (json!(""), json!(null), false),
+            (json!("Cg=="), json!({}), false),
+            (json!("e30="), json!(null), false),
+            (certificate.clone(), json!({"a": "b"}), true),
+            (certificate, injector, false),
+            (json!("${CA_BUNDLE}"), json!(null), true),
+            (json!(7), json!(null), true),
+        ] {
+            for (object, at) in with_bundle(&bundle, &annotations) {
+                let applied = applied(object.clone());
+                assert_eq!(applied.pointer(at).unwrap().get(CA_BUNDLE).is_some(), is_kept, "{object}");
+                assert_eq!(applied.pointer(at).unwrap()["url"], "https://a", "the rest stays");
+            }
+        }
+    }
+
+    #[test]
+    fn a_conversion_by_default_is_left_to_an_operator_that_converts() {
+        let definition = |conversion: Value| {
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "a"},
+                   "spec": {"group": "b", "conversion": conversion}})
+        };
+        for default in [json!({"strategy": "None"}), json!({"strategy": "None", "webhook": null}), json!({})]
+        {
+            assert_eq!(applied(definition(default))["spec"], json!({"group": "b"}));
+        }
+        let own =
+            definition(json!({"strategy": "Webhook", "webhook": {"clientConfig": {"url": "https://a"}}}));
+        assert_eq!(applied(own.clone()), own);
+    }
+
+    #[test]
+    fn what_the_api_server_allocates_is_not_asked_for() {
+        let service = |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": spec});
+        assert_eq!(
+            applied(service(
+                json!({"clusterIP": "", "clusterIPs": [""], "healthCheckNodePort": 0, "ports": [{"port": 1, "nodePort": 0}]})
+            )),
+            service(json!({"ports": [{"port": 1}]}))
+        );
+        let chosen = service(
+            json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 1, "nodePort": 30100}]}),
+        );
+        assert_eq!(applied(chosen.clone()), chosen);
+    }
+
+    #[test]
+    fn what_controllers_note_in_objects_is_not_applied() {
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a",
+            "annotations": {"deployment.kubernetes.io/revision": "3", "b": "c"}}});
+        assert_eq!(applied(deployment)["metadata"]["annotations"], json!({"b": "c"}));
+        let token = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"},
+            "type": "kubernetes.io/service-account-token", "data": {"token": ""}});
+        assert!(applied(token).get("data").is_none());
+        for odd in [
+            json!(null),
+            json!([]),
+            json!({"kind": "Service", "apiVersion": "v1", "spec": 7}),
+            json!({"apiVersion": 1}),
+        ] {
+            assert_eq!(applied(odd.clone()), odd);
+        }
+    }
+
+    #[test]
+    fn the_replicas_of_what_is_scaled_are_the_scalers() {
+        let scaler = |api: &str, kind: &str, target: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "s", "namespace": "n"}, "spec": {"scaleTargetRef": target}});
+        let named = |object: &Value| {
+            left_to_controllers([object])
+                .into_iter()
+                .map(|f| format!("{}/{} {}/{} {}", f.group, f.kind, f.namespace, f.name, f.paths.join(",")))
+                .collect::<Vec<_>>()
+        };
+        for (object, expected) in [
+            (
+                scaler(
+                    "autoscaling/v2",
+                    "HorizontalPodAutoscaler",
+                    json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "store"}),
+                ),
+                vec!["apps/StatefulSet n/store /spec/replicas"],
+            ),
+            (
+                scaler("keda.sh/v1alpha1", "ScaledObject", json!({"name": "api"})),
+                vec!["apps/Deployment n/api /spec/replicas"],
+            ),
+            (scaler("keda.sh/v1alpha1", "ScaledObject", json!({})), vec![]),
+            (
+                json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l", "namespace": "n"}, "spec": {}}),
+                vec!["coordination.k8s.io/Lease n/l /spec"],
+            ),
+            (json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}), vec![]),
+        ] {
+            assert_eq!(named(&object), expected, "{object}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The exchange of the watcher: what the Go manager keeps in a runtime to hear of changes, which goes when our agent's way of events is
+//! proven (contract, section 3.1).
+
+use serde_json::Value;
+use tidewatch_api::{
+    names::{self, field_managers, labels},
+    object::{Gvk, ObjectRef},
+};
+
+/// Its name in a runtime.
+const NAME: &str = "skr-webhook";
+/// Its network policies.
+const POLICIES: [&str; 4] = [
+    "kyma-project.io--seed-to-watcher",
+    "kyma-project.io--watcher-to-apiserver",
+    "kyma-project.io--metrics-to-watcher",
+    "kyma-project.io--watcher-to-dns",
+];
+
+fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> ObjectRef {
+    ObjectRef { gvk: Gvk::of(api_version, kind), namespace: namespace.into(), name: name.into() }
+}
+
+/// What goes first: from then on no write of a user waits for the watcher.
+#[must_use]
+pub fn first() -> ObjectRef {
+    object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", NAME)
+}
+
+/// What goes last: while it is there, the exchange is not known to be done.
+#[must_use]
+pub fn last() -> ObjectRef {
+    object("v1", "Secret", names::RUNTIME_NAMESPACE, "skr-webhook-tls")
+}
+
+/// All of it, in the order in which it goes: nothing that is still used is taken away from what uses it.
+#[must_use]
+pub fn objects() -> Vec<ObjectRef> {
+    let ours = |api_version, kind, name| object(api_version, kind, names::RUNTIME_NAMESPACE, name);
+    let mut all = vec![
+        first(),
+        ours("apps/v1", "Deployment", NAME),
+        ours("v1", "Service", NAME),
+        ours("v1", "Service", "skr-webhook-metrics"),
+    ];
+    all.extend(POLICIES.map(|name| ours("networking.k8s.io/v1", "NetworkPolicy", name)));
+    // Older watchers had an account of their own.
+    all.push(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "read-kymas"));
+    all.push(object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "kyma-reader"));
+    all.push(ours("v1", "ServiceAccount", "skr-webhook-sa"));
+    all.push(object("scheduling.k8s.io/v1", "PriorityClass", "", "skr-webhook-priority"));
+    all.push(last());
+    all
+}
+
+/// Whether the metadata of an object of such a name is of one that the Go manager has applied: it carries its label and its field
+/// manager. Anybody else's stays.
+#[must_use]
+pub fn is_the_go_managers(metadata: &Value) -> bool {
+    let entries = metadata["managedFields"].as_array().into_iter().flatten();
+    let mut applied = entries.filter(|entry| entry["operation"] == "Apply");
+    metadata["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_RUNTIME
+        && applied.any(|entry| entry["manager"] == field_managers::KCP)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_webhook_goes_first_and_its_certificate_last() {
+        let all = objects();
+        assert_eq!((all.first(), all.last()), (Some(&first()), Some(&last())));
+        let place = |kind: &str| all.iter().position(|o| o.gvk.kind == kind).unwrap();
+        assert!(place("Deployment") < place("Service") && place("Service") < place("NetworkPolicy"));
+    }
+
+    #[test]
+    fn only_what_the_go_manager_has_applied_is_its() {
+        let metadata = |label: &str, operation: &str, manager: &str| {
+            json!({"labels": {labels::MANAGED_BY: label}, "managedFields": [
+                {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status"},
+                {"manager": manager, "operation": operation}]})
+        };
+        assert!(is_the_go_managers(&metadata("kyma", "Apply", "lifecycle-manager")));
+        for (label, operation, manager) in [
+            ("me", "Apply", "lifecycle-manager"),
+            ("kyma", "Update", "lifecycle-manager"),
+            ("kyma", "Apply", "kubectl"),
+        ] {
+            assert!(
+                !is_the_go_managers(&metadata(label, operation, manager)),
+                "{label} {operation} {manager}"
+            );
+        }
+        for nonsense in [json!(null), json!({}), json!({"managedFields": [7], "labels": "x"})] {
+            assert!(!is_the_go_managers(&nonsense), "{nonsense}");
+        }
+    }
+}

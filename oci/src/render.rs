@@ -1,0 +1,444 @@
+//! From a module's layer to Kubernetes objects.
+
+use std::{collections::HashSet, fmt};
+
+use serde_json::Value;
+use serde_saphyr::Spanned;
+use tidewatch_api::{object::ObjectRef, yaml};
+
+use super::unpack::{self, Caps, File};
+
+const CAPS: Caps = Caps { bytes: 32 * 1024 * 1024, entries: 1000 };
+
+/// Objects of one layer. The largest modules known have a few hundred.
+const MAX_OBJECTS: usize = 5000;
+
+/// JSON values of one layer, which bounds memory: a value takes a hundred bytes or so, far more than its YAML.
+const MAX_NODES: usize = 1_000_000;
+
+/// Longest parser message that is passed on.
+const MAX_REASON: usize = 200;
+
+/// Mistakes of one layer that are told.
+const MAX_MISTAKES: usize = 10;
+
+/// Why a layer gives no manifests. `document` counts from 1; `file` is empty for a layer that is one plain file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The archive is damaged, too large, or holds what we never unpack.
+    #[error("the layer is refused: {reason}; pack it as a tar of plain YAML files")]
+    Archive {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not YAML, or YAML beyond our budgets.
+    #[error("invalid YAML at {place}: {reason}")]
+    Yaml {
+        /// Where.
+        place: Place,
+        /// What the parser says, without an excerpt of the text.
+        reason: String,
+    },
+    /// YAML, but not a Kubernetes object.
+    #[error("{place} is no Kubernetes object: {reason}")]
+    Object {
+        /// Where.
+        place: Place,
+        /// What is missing.
+        reason: String,
+    },
+    /// More objects or values than a module may have.
+    #[error("the layer holds more than {limit} {what}; split the module")]
+    TooLarge {
+        /// `objects` or `values`.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// Nothing was rendered. An empty module is always a mistake, and pruning after it would delete everything.
+    #[error("empty render: the layer holds no objects; nothing was changed")]
+    Empty,
+}
+
+/// A place in a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// File of the archive; empty if the layer is one plain file.
+    pub file: String,
+    /// Document within the file, counted from 1.
+    pub document: usize,
+    /// Line within the file, counted from 1, if known.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            write!(f, "{}: ", self.file)?;
+        }
+        write!(f, "document {}", self.document)?;
+        match self.line {
+            Some(line) => write!(f, " (line {line})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a layer holds.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rendered {
+    /// Its Kubernetes objects, in the order they are written; lists are flattened.
+    pub objects: Vec<Value>,
+    /// What other tools take without a word though it is hardly meant; the first ten.
+    pub mistakes: Vec<Mistake>,
+    /// Why the first of the objects that have no `metadata.name`, but a `metadata.generateName`, cannot be applied. It holds up no others.
+    pub unnamed: Option<RenderError>,
+}
+
+/// Something that is there twice, of which other tools take one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mistake {
+    /// A key of one mapping; the last value counts.
+    Key {
+        /// Where the second one is.
+        place: Place,
+        /// The key, if it is a plain one.
+        key: Option<String>,
+    },
+    /// An object; the first one counts.
+    Object(ObjectRef),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key { place, key: Some(key) } => write!(f, "{place} has the key '{key}' twice"),
+            Self::Key { place, key: None } => write!(f, "{place} has a key twice"),
+            Self::Object(id) => write!(f, "{id} is there twice"),
+        }
+    }
+}
+
+/// The objects of a layer, each of which has a name; see [`render`].
+///
+/// # Errors
+/// As of [`render`], and an object without a name.
+pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
+    let Rendered { objects, unnamed, .. } = render(bytes, media_type)?;
+    unnamed.map_or(Ok(objects), Err)
+}
+
+/// Reads a layer.
+///
+/// Takes a tar, a gzipped tar, or plain YAML, by content rather than by `media_type`. Of an archive with several
+/// files, those named `*.yaml`, `*.yml` or `*.json` are read. Limits: 32 MiB unpacked, 1,000 entries, 5,000 objects,
+/// one million values. Pure and CPU-bound, up to seconds for the largest layers: call it off the async threads.
+///
+/// # Errors
+/// See [`RenderError`]; no objects at all is an error too.
+pub fn render(bytes: &[u8], media_type: &str) -> Result<Rendered, RenderError> {
+    render_within(MAX_NODES, bytes, media_type)
+}
+
+/// Whether a YAML text is one Kubernetes object: no list, and not the first of several.
+pub(super) fn is_one_object(yaml: &str) -> bool {
+    let file = File { path: String::new(), text: yaml.to_owned() };
+    let objects = manifests_of(yaml.as_bytes(), "").unwrap_or_default();
+    documents(&file, MAX_NODES).is_ok_and(|(written, _)| {
+        matches!((objects.as_slice(), written.as_slice()), ([object], [(document, _)]) if object == document)
+    })
+}
+
+fn render_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Rendered, RenderError> {
+    let mut files =
+        unpack::files(bytes, media_type, CAPS).map_err(|e| RenderError::Archive { reason: e.to_string() })?;
+    if files.len() > 1 {
+        files.retain(|file| is_manifest_name(&file.path));
+    }
+    let mut rendered = Rendered::default();
+    let mut nodes = 0;
+    for file in &files {
+        let (documents, repeated) = documents(file, max_nodes)?;
+        rendered.mistakes.extend(repeated);
+        for (value, line) in documents {
+            nodes += count_nodes(&value);
+            if nodes > max_nodes {
+                return Err(RenderError::TooLarge { what: "values", limit: max_nodes });
+            }
+            collect(value, &|| place(file, Some(line)), &mut rendered)?;
+        }
+    }
+    if rendered.objects.is_empty() {
+        return Err(RenderError::Empty);
+    }
+    rendered.mistakes.extend(repeated_objects(&rendered.objects).into_iter().map(Mistake::Object));
+    rendered.mistakes.truncate(MAX_MISTAKES);
+    Ok(rendered)
+}
+
+/// Objects that are there already when they come. A runtime puts those without a namespace into `default`.
+fn repeated_objects(objects: &[Value]) -> Vec<ObjectRef> {
+    let mut seen = HashSet::new();
+    let ids = objects.iter().filter_map(ObjectRef::of);
+    ids.filter(|id| {
+        let (group, kind, namespace, name) = id.identity();
+        let namespace = if namespace.is_empty() { "default" } else { namespace };
+        !seen.insert([group, kind, namespace, name].map(str::to_owned))
+    })
+    .collect()
+}
+
+fn is_manifest_name(path: &str) -> bool {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
+}
+
+/// Deepest nesting of a manifest; schemas of deeply nested kinds have about 50. Unoptimized, the parser takes 17 KiB of the stack for
+/// each level, and a thread has 2 MiB.
+pub(crate) const MAX_DEPTH: usize = 96;
+
+/// Parsed documents of a file, each with its line.
+type Documents = Vec<(Value, u64)>;
+
+fn documents(file: &File, max_nodes: usize) -> Result<(Documents, Option<Mistake>), RenderError> {
+    let options = yaml::options(max_nodes, MAX_DEPTH);
+    let (documents, repeated) = yaml::read(&file.text, options, |text, options| {
+        serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)
+    })
+    .map_err(|error| {
+        let line = error.location().map(|location| location.line());
+        let mut reason = yaml::plain(&error);
+        if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
+            reason.truncate(end);
+        }
+        RenderError::Yaml { place: place(file, line), reason }
+    })?;
+    let parsed = documents.into_iter().map(|document| (document.value, document.referenced.line()));
+    let repeated =
+        repeated.map(|twice| Mistake::Key { place: place(file, Some(twice.line)), key: twice.key });
+    Ok((parsed.filter(|(value, _)| !value.is_null()).collect(), repeated))
+}
+
+fn place(file: &File, line: Option<u64>) -> Place {
+    let line = line.filter(|line| *line > 0);
+    let before = usize::try_from(line.unwrap_or(1) - 1).unwrap_or(usize::MAX);
+    let mut document = 1;
+    let mut content = false;
+    for text in file.text.lines().take(before) {
+        if text.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])) {
+            document += usize::from(content);
+            content = false;
+        } else if !text.trim_start().is_empty() && !text.trim_start().starts_with('#') {
+            content = true;
+        }
+    }
+    Place { file: file.path.clone(), document, line }
+}
+
+fn count_nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count_nodes).sum(),
+        Value::Object(map) => map.values().map(count_nodes).sum(),
+        _ => 0,
+    }
+}
+
+/// Recursion is bounded by the depth budget of the parser.
+fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> Result<(), RenderError> {
+    let refuse = |reason: &str| Err(RenderError::Object { place: place(), reason: reason.to_owned() });
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if !value.is_object() {
+        return refuse("it is not a mapping");
+    }
+    if text("/apiVersion").is_none() {
+        return refuse("apiVersion is missing");
+    }
+    let Some(kind) = text("/kind") else { return refuse("kind is missing") };
+    let named = text("/metadata/name").is_some();
+    if kind == "List" || (kind.ends_with("List") && !named && value.get("items").is_some_and(Value::is_array))
+    {
+        let Value::Object(mut list) = value else { return refuse("it is not a mapping") };
+        return match list.remove("items") {
+            Some(Value::Array(items)) => {
+                items.into_iter().try_for_each(|item| collect(item, place, rendered))
+            }
+            None | Some(Value::Null) => Ok(()),
+            Some(_) => refuse("items of the list is not a sequence"),
+        };
+    }
+    if !named {
+        let Some(reason) = unnamed(&value) else { return refuse("metadata.name is missing") };
+        rendered.unnamed.get_or_insert_with(|| RenderError::Object { place: place(), reason });
+    }
+    if rendered.objects.len() >= MAX_OBJECTS {
+        return Err(RenderError::TooLarge { what: "objects", limit: MAX_OBJECTS });
+    }
+    rendered.objects.push(value);
+    Ok(())
+}
+
+/// Why an object cannot be applied whose name the API server is to make up.
+#[must_use]
+pub fn unnamed(object: &Value) -> Option<String> {
+    let prefix = object.pointer("/metadata/generateName")?.as_str().filter(|prefix| !prefix.is_empty())?;
+    let kind = object["kind"].as_str().unwrap_or_default();
+    Some(format!(
+        "metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each look; give it a name"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use serde_json::json;
+
+    use super::{super::unpack::tar_of, *};
+
+    const PAIR: &str = "# licence\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n\n---\napiVersion: \
+                        apps/v1\nkind: Deployment\nmetadata:\n  name: b\n  namespace: a\n";
+
+    fn names(objects: &[Value]) -> Vec<&str> {
+        objects.iter().filter_map(|o| o.pointer("/metadata/name")?.as_str()).collect()
+    }
+
+    fn object(name: &str) -> String {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n")
+    }
+
+    #[test]
+    fn one_object_is_one_document_that_is_no_list() {
+        const LIST: &str = "apiVersion: v1\nkind: List\nitems: ";
+        for (yaml, is_one) in [
+            (object("a"), true),
+            (format!("# licence\n---\n{}---\n", object("a")), true),
+            (PAIR.to_owned(), false),
+            (format!("{LIST}[{{apiVersion: v1, kind: A, metadata: {{name: a}}}}]\n"), false),
+            ("apiVersion: v1\nkind: A\n".to_owned(), false),
+            (String::new(), false),
+            ("x: [".to_owned(), false),
+        ] {
+            assert_eq!(is_one_object(&yaml), is_one, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn tar_and_plain_yaml_of_several_documents() {
+        assert_eq!(names(&manifests_of(PAIR.as_bytes(), "application/octet-stream").unwrap()), ["a", "b"]);
+        let tar = tar_of(&[("x.yaml", PAIR), ("README.md", "not yaml: ["), ("y.yml", &object("c"))]).unwrap();
+        assert_eq!(names(&manifests_of(&tar, "application/x-tar").unwrap()), ["a", "b", "c"]);
+        let one = tar_of(&[("manifest", PAIR)]).unwrap();
+        assert_eq!(names(&manifests_of(&one, "application/x-tar").unwrap()), ["a", "b"]);
+    }
+
+    #[test]
+    fn lists_are_flattened_but_kinds_that_only_sound_so_are_not() {
+        let list = format!(
+            "apiVersion: v1\nkind: List\nitems:\n- {}\n- apiVersion: v1\n  kind: ConfigMapList\n  items: [{}]\n",
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}})
+        );
+        assert_eq!(names(&manifests_of(list.as_bytes(), "").unwrap()), ["a", "b"]);
+        let sounds = "apiVersion: x/v1\nkind: AllowList\nmetadata: {name: a}\nitems: [1]\n";
+        assert_eq!(names(&manifests_of(sounds.as_bytes(), "").unwrap()), ["a"]);
+    }
+
+    #[test]
+    fn scalars_are_read_as_kubernetes_reads_them() {
+        let yaml = object("a")
+            + "data: {mode: 0644, quoted: \"0644\", on: \"on\", version: 1.10, big: 9007199254740993}\n";
+        let objects = manifests_of(yaml.as_bytes(), "").unwrap();
+        assert_eq!(
+            objects[0]["data"],
+            json!({"mode": 420, "quoted": "0644", "on": "on", "version": 1.1, "big": 9_007_199_254_740_993_u64})
+        );
+    }
+
+    #[test]
+    fn what_go_readers_take_is_taken_and_told_of() {
+        let mistakes = |yaml: &str| {
+            let rendered = render(yaml.as_bytes(), "").unwrap();
+            (rendered.objects, rendered.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let (objects, told) = mistakes(&(object("a") + "---\n" + &object("b") + "data: {x: '1', x: '2'}\n"));
+        assert_eq!(objects[1]["data"], json!({"x": "2"}));
+        assert_eq!(told, ["document 2 (line 8) has the key 'x' twice"]);
+        let (objects, told) = mistakes(&(object("a") + "metadata: {name: b, labels: {commit: 31e99017}}\n"));
+        assert_eq!(objects[0]["metadata"], json!({"name": "b", "labels": {"commit": "31e99017"}}));
+        assert_eq!(told.len(), 1);
+        let twice = object("a") + "---\n" + &object("b") + "---\n" + &object("a");
+        let (objects, told) = mistakes(&twice);
+        assert_eq!(
+            (names(&objects), told.len()),
+            (vec!["a", "b", "a"], 1),
+            "which of them counts is the bundle's to say"
+        );
+        assert!(told[0].ends_with("is there twice") && told[0].contains('a'), "{told:?}");
+        assert_eq!(mistakes(&vec![object("a"); 100].join("---\n")).1.len(), MAX_MISTAKES);
+        assert_eq!(mistakes(PAIR).1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn errors_name_the_document_and_the_line() {
+        let error = |yaml: &str| manifests_of(yaml.as_bytes(), "").unwrap_err().to_string();
+        let two = object("a") + "---\n";
+        assert_eq!(
+            error(&(two.clone() + "kind: X\nmetadata: {name: b}\n")),
+            "document 2 (line 5) is no Kubernetes object: apiVersion is missing"
+        );
+        assert!(error(&(two.clone() + "apiVersion: v1\nmetadata: {name: b}\n")).contains("kind is missing"));
+        assert!(error(&(two.clone() + "apiVersion: v1\nkind: X\n")).contains("metadata.name is missing"));
+        assert!(error(&(two.clone() + "- 1\n")).contains("not a mapping"));
+        let generated = error(&(two.clone() + "apiVersion: v1\nkind: X\nmetadata: {generateName: b-}\n"));
+        assert!(generated.contains("metadata.generateName 'b-' would make another X"), "{generated}");
+        let rendered =
+            render((two.clone() + "apiVersion: v1\nkind: X\nmetadata: {generateName: b-}\n").as_bytes(), "")
+                .unwrap();
+        assert_eq!((rendered.objects.len(), rendered.unnamed.is_some()), (2, true), "it holds up no others");
+        let syntax = error(&(two + "a: [1\nb: 'secret-text\n"));
+        assert!(syntax.starts_with("invalid YAML at document 2 (line "), "{syntax}");
+        assert!(!syntax.contains("secret-text"), "{syntax}");
+        let tar = tar_of(&[("m.yaml", "x: [")]).unwrap();
+        assert!(manifests_of(&tar, "").unwrap_err().to_string().contains("at m.yaml: document 1"));
+    }
+
+    #[test]
+    fn nothing_is_an_error() {
+        for yaml in ["", "---\n---\n", "# only a comment\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
+            assert_eq!(manifests_of(yaml.as_bytes(), "").unwrap_err(), RenderError::Empty, "{yaml}");
+        }
+        assert_eq!(manifests_of(&tar_of(&[]).unwrap(), "application/x-tar").unwrap_err(), RenderError::Empty);
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let items = vec![format!("*a{}", level - 1); 9].join(", ");
+            writeln!(laughs, "a{level}: &a{level} [{items}]").unwrap();
+        }
+        assert!(matches!(manifests_of(laughs.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        let deep =
+            |levels| object("a") + "data: " + &"[".repeat(levels) + &"x".repeat(2000) + &"]".repeat(levels);
+        for (levels, read) in [(MAX_DEPTH - 1, true), (MAX_DEPTH, false), (5000, false)] {
+            assert_eq!(manifests_of(deep(levels).as_bytes(), "").is_ok(), read, "{levels}");
+        }
+        let many = vec![object("a"); MAX_OBJECTS + 1].join("---\n");
+        assert!(matches!(
+            manifests_of(many.as_bytes(), ""),
+            Err(RenderError::TooLarge { what: "objects", .. })
+        ));
+        let wide = object("a") + "data: [" + &"1,".repeat(600) + "]\n";
+        assert!(matches!(render_within(500, wide.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        let files = tar_of(&[("a.yaml", &wide), ("b.yaml", &wide)]).unwrap();
+        let error = render_within(1000, &files, "").unwrap_err();
+        assert_eq!(error, RenderError::TooLarge { what: "values", limit: 1000 });
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000), tar in proptest::bool::ANY) {
+            let _ = manifests_of(&bytes, if tar { "application/x-tar" } else { "" });
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Whether this Kyma may have the module.
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ModuleTemplate};
+
+use super::{Gate, Notes, View, removed, versions};
+use crate::access::{self, Denied};
+
+/// Who loses access loses the module, by the ordinary way of a removal. Of what its user manages already there is nothing to remove;
+/// but to give up what is to go, or is on its way out, would be a way around that.
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    if !view.choice.module.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
+        return Gate::Pass;
+    }
+    let module = &view.choice.module.name;
+    let wanted = view.choice.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
+    let release = view.choice.release.as_deref();
+    let allowed = |template: Option<&ModuleTemplate>| {
+        access::allowed(view.kyma.labels(), release, template, view.facts.restricted, module)
+    };
+    let Err(why) = allowed(wanted).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
+    // A ModuleReleaseMeta that is not there, or cannot be read, takes access from nobody: what is installed stays, as where a version is gone.
+    let unknown = release.is_none() && (view.installed.is_some() || view.choice.outcome.is_err());
+    if unknown && why == Denied::Restricted {
+        return Gate::Pass;
+    }
+    removed(view, notes, "ModuleNotAvailable", why.to_string())
+}
+
+/// The template of the version that is installed, if that stays: nothing takes its place, for there is none, or it is refused, or its
+/// user is to have the module as it is. One that is not known takes access from nobody, and of what a runtime has brought itself KCP has
+/// none.
+fn staying<'a>(view: &View<'a>) -> Option<&'a ModuleTemplate> {
+    let manifest = view.installed?;
+    let replaced =
+        view.choice.module.managed && view.choice.outcome.is_ok() && versions::refusal(view).is_none();
+    if replaced || manifest.is_of_runtime_template() {
+        return None;
+    }
+    let name = ModuleTemplate::object_name(&view.choice.module.name, &manifest.spec.version);
+    view.facts.installed?.get(&name).map(AsRef::as_ref)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+    use tidewatch_api::{Kyma, KymaSpec};
+
+    use super::*;
+    use crate::{
+        gates::{self, Facts},
+        versions::{choose, fixtures::catalog},
+    };
+
+    /// What the gates say of an entry of lighthouse, of which 1.1.0 is in beta and installed.
+    fn judged(entry: &Value, manifest: Option<&Value>, beta: bool) -> Gate {
+        let mut catalog = catalog();
+        let mut template = catalog.templates["lighthouse-1.1.0"].as_ref().clone();
+        template.labels_mut().insert("operator.kyma-project.io/beta".into(), "true".into());
+        catalog.put(Arc::new(template));
+        let mut named = json!({"name": "lighthouse"});
+        named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
+        let wanted: KymaSpec =
+            serde_json::from_value(json!({"channel": "regular", "modules": [named]})).unwrap();
+        let choices = choose(&wanted, &catalog, &[]);
+        let labels = if beta { json!({"operator.kyma-project.io/beta": "true"}) } else { json!({}) };
+        let kyma: Kyma = serde_json::from_value(json!({"metadata": {"name": "harbour", "labels": labels},
+            "spec": {"channel": "regular"}}))
+        .unwrap();
+        let manifest: Option<Manifest> =
+            manifest.map(|manifest| serde_json::from_value(manifest.clone()).unwrap());
+        let installed = access::staying(&choices, manifest.as_slice(), &catalog);
+        let facts = Facts { installed: Some(&installed), ..Facts::default() };
+        let (installed, now) = (manifest.as_ref(), Timestamp::UNIX_EPOCH);
+        let view = View { choice: &choices[0], installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        gates::judge(&view, &mut Notes::default())
+    }
+
+    fn manifest() -> Value {
+        json!({"metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "lighthouse"}},
+               "spec": {"version": "1.1.0", "remote": false, "install": {"name": "raw-manifest", "source": {}}}})
+    }
+
+    #[test]
+    fn to_give_a_module_up_is_no_way_to_keep_it() {
+        let given_up = json!({"channel": "fast", "managed": false});
+        let left =
+            |manifest: Option<&Value>, beta| matches!(judged(&given_up, manifest, beta), Gate::Leave { .. });
+        assert!(left(Some(&manifest()), true), "it may");
+        let gate = judged(&given_up, Some(&manifest()), false);
+        let Gate::Remove { message } = gate else { panic!("{gate:?}") };
+        assert!(message.contains("in beta"), "{message}");
+        // Its removal waits for what its user has made.
+        let mut leaving = manifest();
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert!(!left(Some(&leaving), false));
+        let other = json!({"channel": "regular", "managed": false});
+        assert!(
+            matches!(judged(&other, Some(&leaving), false), Gate::Remove { .. }),
+            "1.1.0 is what they would keep"
+        );
+        // What was given up before is its user's.
+        let mut theirs = manifest();
+        theirs["metadata"]["annotations"] = json!({"operator.kyma-project.io/is-unmanaged": "true"});
+        assert!(left(Some(&theirs), false) && left(None, false));
+    }
+
+    #[test]
+    fn what_stays_is_judged_too_where_nothing_takes_its_place() {
+        let removed = |entry: Value, manifest: Value| {
+            assert!(!matches!(judged(&entry, Some(&manifest), true), Gate::Remove { .. }), "{entry}");
+            matches!(judged(&entry, Some(&manifest), false), Gate::Remove { .. })
+        };
+        for entry in [json!({"version": "9.9.9"}), json!({"channel": "none"}), json!({"channel": "absent"})] {
+            assert!(removed(entry, manifest()));
+        }
+        assert!(removed(json!({"channel": "regular"}), manifest()), "1.0.0 is no way back");
+        let mut lower = manifest();
+        lower["spec"]["version"] = "0.9.0".into();
+        assert!(!removed(json!({"channel": "regular"}), lower.clone()), "1.0.0 takes its place");
+        assert!(!removed(json!({"channel": "none"}), lower), "a template that is not known");
+        let mut own = manifest();
+        own["metadata"]["annotations"] = json!({"tidewatch.kyma-project.io/runtime-template": "true"});
+        assert!(!removed(json!({"channel": "none"}), own), "KCP's template of that number is another one");
+    }
+}

@@ -1,0 +1,94 @@
+//! Whether what the module needs is there.
+
+use tidewatch_api::State;
+
+use super::{Gate, Notes, View};
+use crate::{
+    kyma::progress,
+    needs::UPDATE,
+    notice::{About, Notice},
+};
+
+/// A module waits for what it needs, by an event; what is installed of it stays meanwhile, with the state it has. Of what is installed
+/// as it is to be, it is only said that something that it needs is gone.
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    let module = &view.choice.module.name;
+    if let Some(gone) = view.facts.gone.and_then(|gone| gone.get(module)) {
+        notes.remark(State::Warning, gone.clone());
+    }
+    let Some(waits) = view.facts.needs.and_then(|needs| needs.get(module)) else { return Gate::Pass };
+    if waits.state == State::Warning {
+        notes.notices.push(Notice::warning(
+            About::RuntimeKyma,
+            "ModuleWaits",
+            format!("module '{module}' {}", waits.message),
+        ));
+    }
+    // What is on its way out serves nobody any more.
+    let installed = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none());
+    let (state, message) = match installed.map(progress) {
+        None => (waits.state, waits.message.clone()),
+        Some((state, text)) => {
+            let state =
+                if state == State::Ready && waits.state == State::Warning { waits.state } else { state };
+            let why = format!("{UPDATE} {}", waits.message);
+            (state, if text.is_empty() { why } else { format!("{text}; {why}") })
+        }
+    };
+    Gate::Keep { state, message, maintenance: false, retry_at: waits.look_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+    use serde_json::json;
+    use tidewatch_api::{Kyma, KymaSpec, Manifest};
+
+    use super::*;
+    use crate::{
+        gates::Facts,
+        needs::Waits,
+        versions::{choose, fixtures::catalog},
+    };
+
+    fn judged(waits: Option<State>, installed: Option<&Manifest>) -> (Gate, Notes) {
+        let wanted: KymaSpec =
+            serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
+                .unwrap();
+        let choice = choose(&wanted, &catalog(), &[]).remove(0);
+        let of = |state| Waits { state, message: "waits for x".into(), look_at: Some(Timestamp::UNIX_EPOCH) };
+        let needs: BTreeMap<String, Waits> =
+            waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
+        let facts = Facts { needs: Some(&needs), ..Facts::default() };
+        let (kyma, now) = (Kyma::default(), Timestamp::UNIX_EPOCH);
+        let view = View { choice: &choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        let mut notes = Notes::default();
+        (judge(&view, &mut notes), notes)
+    }
+
+    #[test]
+    fn a_module_is_kept_while_it_waits_and_its_user_is_told_when_that_is_too_long() {
+        assert_eq!(judged(None, None), (Gate::Pass, Notes::default()));
+        let (gate, notes) = judged(Some(State::Processing), None);
+        let Gate::Keep { state, message, retry_at: Some(_), .. } = gate else { panic!("{gate:?}") };
+        assert_eq!((state, message.as_str(), notes.notices.len()), (State::Processing, "waits for x", 0));
+        let (_, notes) = judged(Some(State::Warning), None);
+        assert_eq!(notes.notices[0].reason, "ModuleWaits");
+    }
+
+    #[test]
+    fn what_is_installed_keeps_its_state_until_that_is_too_long() {
+        let manifest: Manifest = serde_json::from_value(json!({"metadata": {"name": "m", "generation": 1},
+            "spec": {"version": "0.9.0", "remote": false, "install": {"name": "raw-manifest", "source": {}}},
+            "status": {"state": "Ready", "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}}))
+        .unwrap();
+        for (waits, shown) in [(State::Processing, State::Ready), (State::Warning, State::Warning)] {
+            let (gate, _) = judged(Some(waits), Some(&manifest));
+            let Gate::Keep { state, message, .. } = gate else { panic!("{gate:?}") };
+            assert_eq!((state, message.as_str()), (shown, "its update waits for x"));
+        }
+    }
+}

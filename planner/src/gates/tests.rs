@@ -1,0 +1,77 @@
+use tidewatch_api::Module;
+
+use super::*;
+use crate::versions::Fault;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn keep(message: &str, retry_at: Option<Timestamp>) -> Gate {
+    Gate::Keep { state: State::Processing, message: message.into(), maintenance: true, retry_at }
+}
+
+fn asked(gates: &[Judge]) -> (Gate, Notes) {
+    let choice = Choice {
+        module: Module { name: "lighthouse".into(), ..Module::default() },
+        channel: "regular".into(),
+        release: None,
+        outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
+    };
+    let (kyma, wanted, facts) = (Kyma::default(), KymaSpec::default(), Facts::default());
+    let view =
+        View { choice: &choice, installed: None, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+    let mut notes = Notes::default();
+    let gate = first(gates, &view, &mut notes);
+    (gate, notes)
+}
+
+#[test]
+fn the_first_gate_that_objects_decides() {
+    let pass: Judge = |_, _| Gate::Pass;
+    let window: Judge = |_, _| keep("window", Some(at(50)));
+    let later: Judge = |_, notes| {
+        notes.look_at(at(10));
+        Gate::Remove { message: "no access".into() }
+    };
+    assert_eq!(asked(&[pass, pass]), (Gate::Pass, Notes::default()));
+    let (gate, notes) = asked(&[pass, window, later]);
+    assert_eq!((gate, notes.look_at), (keep("window", Some(at(50))), Some(at(50))), "the third is not asked");
+    let (gate, _) = asked(&[pass, later, window]);
+    assert_eq!(gate, Gate::Remove { message: "no access".into() });
+}
+
+#[test]
+fn the_soonest_look_counts() {
+    let deprecated: Judge = |_, notes| {
+        notes.look_at(at(70));
+        Gate::Pass
+    };
+    let window: Judge = |_, _| keep("window", Some(at(50)));
+    assert_eq!(asked(&[deprecated, window]).1.look_at, Some(at(50)));
+    let late: Judge = |_, _| keep("window", Some(at(90)));
+    assert_eq!(asked(&[deprecated, late]).1.look_at, Some(at(70)));
+}
+
+#[test]
+fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
+    let mut choice = Choice {
+        module: Module { name: "lighthouse".into(), ..Module::default() },
+        channel: "regular".into(),
+        release: None,
+        outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
+    };
+    let listed = ["lighthouse".to_owned()];
+    let (kyma, wanted, facts) =
+        (Kyma::default(), KymaSpec::default(), Facts { restricted: &listed, ..Facts::default() });
+    let installed = Manifest::default();
+    let judge = |choice: &Choice, installed: Option<&Manifest>| {
+        let view = View { choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+        access::judge(&view, &mut Notes::default())
+    };
+    assert_eq!(judge(&choice, Some(&installed)), Gate::Pass);
+    assert_eq!(judge(&choice, None), Gate::Pass, "what is wrong is told by who looks for a version");
+    // Where it is seen, and selects nobody, it is lost.
+    choice.release = Some(Arc::default());
+    assert!(matches!(judge(&choice, Some(&installed)), Gate::Remove { .. }));
+}

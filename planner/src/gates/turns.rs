@@ -1,0 +1,21 @@
+//! Whether the turn of this Kyma has come in a rollout.
+
+use tidewatch_api::{Manifest, names::labels};
+
+use super::{Gate, Notes, View};
+use crate::kyma::progress;
+
+/// An installed module stays as it is until then, and nothing is said: it is as if the change had not been made yet. That its user has
+/// chosen another channel, or a version, is no part of the rollout, and does not wait for it.
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
+    let turn = view.facts.turns.and_then(|turns| turns.get(&view.choice.module.name));
+    let Some(turn) = turn.filter(|turn| **turn > view.now) else { return Gate::Pass };
+    let follows = |manifest: &&Manifest| {
+        let label = manifest.metadata.labels.as_ref().and_then(|all| all.get(labels::CHANNEL));
+        label == Some(&view.choice.channel)
+    };
+    let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
+    let Some(installed) = stays.filter(follows) else { return Gate::Pass };
+    let (state, message) = progress(installed);
+    Gate::Keep { state, message, maintenance: false, retry_at: Some(*turn) }
+}

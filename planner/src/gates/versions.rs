@@ -1,0 +1,259 @@
+//! Whether the installed version may become the chosen one, and what is to be said of a version that ends.
+
+use jiff::Timestamp;
+use tidewatch_api::{ModuleReleaseMeta, State};
+
+use super::{Gate, Notes, View};
+use crate::{
+    notice::{About, Notice},
+    versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
+};
+
+/// A version that is refused is told in an Event, too: the module goes on as it is, and its user may have asked for the other one.
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    let Some(fault) = refusal(view) else { return Gate::Pass };
+    let message = fault.to_string();
+    notes.notices.push(Notice::warning(
+        About::RuntimeKyma,
+        "VersionRefused",
+        format!("module '{}': {message}", view.choice.module.name),
+    ));
+    Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
+}
+
+/// Why the chosen version does not take the place of the installed one, if that is for good.
+pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
+    let chosen = view.choice.outcome.as_ref().ok()?;
+    let release = view.choice.release.as_deref();
+    // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
+    // keep out what KCP has.
+    let other = view.installed.filter(|manifest| manifest.spec.version != chosen.version);
+    let installed = other.filter(|manifest| {
+        let own = manifest.is_of_runtime_template() && chosen.origin != Origin::Local;
+        manifest.metadata.deletion_timestamp.is_none() && !own
+    });
+    let installed = installed.map(|manifest| manifest.spec.version.as_str());
+    let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
+    may_replace(installed, &chosen.version, allowed).err()
+}
+
+/// Says what of the user's entry has no effect, and that the version ends that is in use after the gates' verdict.
+pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
+    let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
+    let kept = stays.map(|manifest| manifest.spec.version.as_str());
+    let chosen = view.choice.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
+    let in_use = match verdict {
+        // Where there is no version to take its place, what is installed goes on.
+        Gate::Pass => chosen.or(kept),
+        Gate::Keep { .. } => kept.or(chosen),
+        Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Leave { .. } => return,
+    };
+    let module = &view.choice.module;
+    if let (Some(_), Some(channel)) = (&module.version, &module.channel) {
+        notes.remark(State::Ready, format!("the channel '{channel}' has no effect beside a version"));
+    }
+    if !module.remote_module_template_ref.is_empty() {
+        notes.remark(State::Ready, "remoteModuleTemplateRef has no effect".to_owned());
+    }
+    if !module.controller.is_empty() {
+        notes.remark(State::Ready, "controller has no effect".to_owned());
+    }
+    if let Some((release, version)) = view.choice.release.as_deref().zip(in_use) {
+        tell_of_its_end(release, version, view, notes);
+    }
+}
+
+/// A version that ends: its module's message says so, an Event when it is near, and in the end the module is in Warning.
+fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, notes: &mut Notes) {
+    let Some(offered) = release.offered(version) else { return };
+    let date = offered.deprecation_date.as_ref().map(|date| date_of(date.0));
+    let listed = Listed {
+        version,
+        deprecation_date: date.as_deref(),
+        deprecation_message: Some(&offered.deprecation_message),
+    };
+    let Some(end) = deprecation(&[listed], version, view.now) else { return };
+    if let Some(next) = end.next {
+        notes.look_at(next);
+    }
+    if end.phase >= Phase::Near {
+        notes.notices.push(Notice::warning(
+            About::RuntimeKyma,
+            "VersionDeprecated",
+            format!("module '{}': {}", view.choice.module.name, end.message),
+        ));
+    }
+    let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };
+    notes.remark(state, end.message);
+}
+
+/// A day where it is the first moment of one: people read it.
+fn date_of(moment: Timestamp) -> String {
+    let text = moment.to_string();
+    text.strip_suffix("T00:00:00Z").map(str::to_owned).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::{Kyma, KymaSpec, Manifest};
+
+    use super::*;
+    use crate::{
+        gates::Facts,
+        versions::{
+            Catalog, choose,
+            fixtures::{FakeCatalog, catalog},
+        },
+    };
+
+    /// A catalog with more in the release meta of lighthouse.
+    fn catalog_with(release: &Value) -> FakeCatalog {
+        let mut catalog = catalog();
+        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
+        meta["spec"].as_object_mut().unwrap().extend(release.as_object().unwrap().clone());
+        let meta = std::sync::Arc::new(serde_json::from_value(meta).unwrap());
+        catalog.releases.insert("lighthouse".into(), meta);
+        catalog
+    }
+
+    /// What the gate says of lighthouse 1.0.0, with more in its release meta, over an installed version.
+    fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+        with_entry(&json!({}), release, installed, now)
+    }
+
+    /// The same, with more in the user's entry.
+    fn with_entry(entry: &Value, release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+        let catalog = catalog_with(release);
+        let mut named = json!({"name": "lighthouse"});
+        named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
+        let wanted = KymaSpec {
+            channel: "regular".into(),
+            modules: vec![serde_json::from_value(named).unwrap()],
+            ..KymaSpec::default()
+        };
+        let choices = choose(&wanted, &catalog, &[]);
+        let manifest = installed.map(|value| serde_json::from_value::<Manifest>(value.clone()).unwrap());
+        let mut notes = Notes::default();
+        let view = View {
+            choice: &choices[0],
+            installed: manifest.as_ref(),
+            kyma: &Kyma::default(),
+            wanted: &wanted,
+            facts: &Facts::default(),
+            now: now.parse().unwrap(),
+        };
+        let gate = judge(&view, &mut notes);
+        tell(&view, &gate, &mut notes);
+        (gate, notes)
+    }
+
+    fn manifest(version: &str) -> Value {
+        json!({"metadata": {"name": "m"}, "spec": {"version": version, "remote": false,
+               "install": {"name": "raw-manifest", "source": {}}}})
+    }
+
+    const NOW: &str = "2026-06-01T00:00:00Z";
+
+    #[test]
+    fn a_lower_version_is_refused_unless_the_release_allows_it() {
+        let (gate, notes) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
+        let told = &notes.notices[0];
+        assert_eq!(
+            (notes.notices.len(), told.reason, told.kind),
+            (1, "VersionRefused", crate::notice::Kind::Warning)
+        );
+        assert!(told.message.starts_with("module 'lighthouse': version 1.0.0 is lower"), "{}", told.message);
+        let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
+            panic!("{gate:?}")
+        };
+        assert!(message.contains("1.0.0 is lower than the installed 1.2.0"), "{message}");
+        assert_eq!(judged(&json!({"allowDowngrade": true}), Some(&manifest("1.2.0")), NOW).0, Gate::Pass);
+        assert_eq!(judged(&json!({}), Some(&manifest("0.9.0")), NOW).0, Gate::Pass);
+        assert_eq!(judged(&json!({}), None, NOW).0, Gate::Pass);
+        let mut leaving = manifest("1.2.0");
+        leaving["metadata"]["deletionTimestamp"] = NOW.into();
+        assert_eq!(judged(&json!({}), Some(&leaving), NOW).0, Gate::Pass, "the way out of a refusal");
+        let mut own = manifest("1.2.0");
+        own["metadata"]["annotations"] = json!({tidewatch_api::names::annotations::RUNTIME_TEMPLATE: "true"});
+        assert_eq!(judged(&json!({}), Some(&own), NOW).0, Gate::Pass, "what a runtime has shadows nothing");
+    }
+
+    #[test]
+    fn a_version_that_ends_is_told_of_and_looked_at_when_that_changes() {
+        let ends = json!({"versions": [{"version": "1.0.0", "deprecationDate": "2026-12-31T00:00:00Z",
+            "deprecationMessage": "go to 1.1"}]});
+        let text = "version 1.0.0 is deprecated and ends on 2026-12-31: go to 1.1";
+        let at = |now| judged(&ends, Some(&manifest("1.0.0")), now).1;
+        let early = at(NOW);
+        assert_eq!(early.look_at, Some("2026-12-01T00:00:00Z".parse().unwrap()));
+        assert_eq!((early.notices.len(), early.remark), (0, Some((State::Ready, text.to_owned()))));
+        let near = at("2026-12-05T00:00:00Z");
+        assert_eq!(near.look_at, Some("2026-12-31T00:00:00Z".parse().unwrap()));
+        assert_eq!(near.remark, Some((State::Ready, text.to_owned())));
+        assert_eq!(near.notices[0].message, format!("module 'lighthouse': {text}"));
+        assert_eq!(near.notices[0].about, About::RuntimeKyma);
+        let ended = at("2027-01-01T00:00:00Z");
+        let over = "version 1.0.0 is deprecated and has ended on 2026-12-31: go to 1.1";
+        assert_eq!(ended.remark, Some((State::Warning, over.to_owned())));
+        assert_eq!((ended.look_at, ended.notices.len()), (None, 1));
+        let mut both = Notes::default();
+        both.remark(State::Ready, "set by the platform's policy: channel regular".into());
+        both.remark(State::Warning, over.into());
+        let said = format!("set by the platform's policy: channel regular; {over}");
+        assert_eq!(both.remark, Some((State::Warning, said)), "neither hides the other");
+        let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
+        assert_eq!(other.remark, None, "it stays on 1.1.0, of which nothing is said");
+        let nowhere = json!({"channel": "gone"});
+        let stays = |installed: Option<&Value>| with_entry(&nowhere, &ends, installed, NOW).1;
+        assert_eq!(stays(Some(&manifest("1.0.0"))).remark, Some((State::Ready, text.to_owned())));
+        assert_eq!(stays(None), Notes::default());
+    }
+
+    #[test]
+    fn of_what_is_kept_by_whatever_gate_its_own_end_is_told() {
+        let ends = json!({"versions": [{"version": "0.9.0", "deprecationDate": "2026-12-31T00:00:00Z", "deprecationMessage": "go on"}]});
+        let catalog = catalog_with(&ends);
+        let wanted: KymaSpec =
+            serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
+                .unwrap();
+        let choices = choose(&wanted, &catalog, &[]);
+        let installed = serde_json::from_value::<Manifest>(manifest("0.9.0")).unwrap();
+        let view = View {
+            choice: &choices[0],
+            installed: Some(&installed),
+            kyma: &Kyma::default(),
+            wanted: &wanted,
+            facts: &Facts::default(),
+            now: NOW.parse().unwrap(),
+        };
+        let told = |verdict: Gate| {
+            let mut notes = Notes::default();
+            tell(&view, &verdict, &mut notes);
+            notes.remark.map(|(_, text)| text)
+        };
+        let waits = Gate::Keep {
+            state: State::Ready,
+            message: "for a window".into(),
+            maintenance: true,
+            retry_at: None,
+        };
+        assert_eq!(told(waits).as_deref(), Some("version 0.9.0 is deprecated and ends on 2026-12-31: go on"));
+        assert_eq!(told(Gate::Pass), None, "1.0.0 takes its place");
+        assert_eq!(told(Gate::Remove { message: "forbidden".into() }), None);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let said = |entry: &Value| with_entry(entry, &json!({}), None, NOW).1.remark;
+        assert_eq!(said(&json!({"version": "1.0.0"})), None);
+        assert_eq!(said(&json!({"channel": "fast"})), None);
+        let beside = said(&json!({"version": "1.0.0", "channel": "fast"}));
+        assert_eq!(
+            beside,
+            Some((State::Ready, "the channel 'fast' has no effect beside a version".to_owned()))
+        );
+        let by_ref = said(&json!({"remoteModuleTemplateRef": "other/template"}));
+        assert_eq!(by_ref, Some((State::Ready, "remoteModuleTemplateRef has no effect".to_owned())));
+    }
+}

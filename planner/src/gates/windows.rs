@@ -1,0 +1,143 @@
+//! Whether the change has to wait for a maintenance window.
+
+use kube::ResourceExt;
+use tidewatch_api::State;
+
+use super::{Gate, Notes, View};
+use crate::{
+    kyma::progress,
+    windows::{self, Update, Verdict},
+};
+
+/// An update that needs a downtime waits for its window; until then the old version stays, with the state it has.
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
+    let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
+    // What is on its way out serves nobody any more.
+    let Some(installed) = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none()) else {
+        return Gate::Pass;
+    };
+    let update = Update {
+        installed: Some(&installed.spec.version),
+        wanted: &chosen.version,
+        requires_downtime: chosen.template.spec.requires_downtime == Some(true),
+        skip: view.wanted.skip_maintenance_windows == Some(true),
+    };
+    let facts = view.facts;
+    let verdict = windows::judge(&update, facts.windows, view.kyma.labels(), view.now, facts.min_window);
+    let Some(why) = verdict.message(&update) else { return Gate::Pass };
+    let (state, text) = progress(installed);
+    // A window comes by itself. Where none does, somebody has to know.
+    let comes = matches!(verdict, Verdict::Waits(_));
+    Gate::Keep {
+        state: if state == State::Ready && !comes { State::Warning } else { state },
+        message: if text.is_empty() { why } else { format!("{text}; {why}") },
+        maintenance: true,
+        retry_at: verdict.look_at(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use tidewatch_api::{Kyma, KymaSpec, Manifest, Module};
+
+    use super::*;
+    use crate::{
+        gates::Facts,
+        versions::{choose, fixtures::catalog},
+        windows::Policy,
+    };
+
+    const POLICY: &str = r#"{"rules": [{"match": {"plan": "trial"}, "windows": []}],
+        "default": {"days": ["Wed"], "begin": "20:00:00Z", "end": "00:00:00Z"}}"#;
+    /// A Tuesday.
+    const CLOSED: &str = "2026-03-03T12:00:00Z";
+    const OPEN: &str = "2026-03-04T21:00:00Z";
+
+    /// An installed lighthouse 0.9.0 that would get 1.0.0, whose template says that this needs a downtime.
+    struct Case {
+        policy: Option<&'static str>,
+        skip: bool,
+        downtime: bool,
+        manifest: Value,
+        now: &'static str,
+    }
+
+    fn case() -> Case {
+        let manifest = json!({"metadata": {"name": "m", "generation": 1},
+            "spec": {"version": "0.9.0", "remote": false, "install": {"name": "raw-manifest", "source": {}}},
+            "status": {"state": "Ready", "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",
+                "message": "", "lastTransitionTime": CLOSED, "observedGeneration": 1}]}});
+        Case { policy: Some(POLICY), skip: false, downtime: true, manifest, now: CLOSED }
+    }
+
+    fn judged(case: &Case) -> Gate {
+        let mut catalog = catalog();
+        for template in catalog.templates.values_mut() {
+            Arc::make_mut(template).spec.requires_downtime = Some(case.downtime);
+        }
+        let wanted = KymaSpec {
+            channel: "regular".into(),
+            skip_maintenance_windows: Some(case.skip),
+            modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
+        };
+        let choices = choose(&wanted, &catalog, &[]);
+        let policy = case.policy.map(|text| Policy::parse(text).unwrap());
+        let manifest: Option<Manifest> = serde_json::from_value(case.manifest.clone()).unwrap();
+        let view = View {
+            choice: &choices[0],
+            installed: manifest.as_ref(),
+            kyma: &Kyma::default(),
+            wanted: &wanted,
+            facts: &Facts { windows: policy.as_ref(), ..Facts::default() },
+            now: case.now.parse().unwrap(),
+        };
+        judge(&view, &mut Notes::default())
+    }
+
+    #[test]
+    fn an_update_with_a_downtime_waits_and_keeps_the_old_versions_state() {
+        let Gate::Keep { state, message, maintenance, retry_at } = judged(&case()) else {
+            panic!("it passes")
+        };
+        assert_eq!((state, maintenance), (State::Ready, true));
+        assert_eq!(retry_at, Some("2026-03-04T20:00:00Z".parse().unwrap()));
+        assert!(message.starts_with("the update to 1.0.0 needs a downtime and waits"), "{message}");
+
+        let mut ill = case();
+        ill.manifest["status"]["state"] = "Error".into();
+        ill.manifest["status"]["lastOperation"] = json!({"operation": "no pods", "lastUpdateTime": CLOSED});
+        let Gate::Keep { state, message, .. } = judged(&ill) else { panic!("it passes") };
+        assert_eq!(state, State::Error);
+        assert!(message.starts_with("no pods; the update to 1.0.0 needs a downtime"), "{message}");
+    }
+
+    #[test]
+    fn what_needs_no_window_passes() {
+        assert_eq!(judged(&Case { now: OPEN, ..case() }), Gate::Pass);
+        assert_eq!(judged(&Case { skip: true, ..case() }), Gate::Pass);
+        assert_eq!(judged(&Case { downtime: false, ..case() }), Gate::Pass);
+        assert_eq!(judged(&Case { manifest: Value::Null, ..case() }), Gate::Pass, "it is installed at once");
+        let mut same = case();
+        same.manifest["spec"]["version"] = "1.0.0".into();
+        assert_eq!(judged(&same), Gate::Pass);
+        let mut leaving = case();
+        leaving.manifest["metadata"]["deletionTimestamp"] = CLOSED.into();
+        assert_eq!(judged(&leaving), Gate::Pass, "an upgrade may be what lets it go");
+    }
+
+    #[test]
+    fn where_no_window_comes_somebody_is_told() {
+        let Gate::Keep { state, message, retry_at, .. } = judged(&Case { policy: None, ..case() }) else {
+            panic!("it passes")
+        };
+        assert_eq!((state, retry_at), (State::Warning, None));
+        assert!(message.contains("no maintenance policy is configured"), "{message}");
+        assert_eq!(judged(&Case { policy: None, skip: true, ..case() }), Gate::Pass);
+        let none = Case { policy: Some(r#"{"rules": []}"#), ..case() };
+        let Gate::Keep { state: State::Warning, message, .. } = judged(&none) else { panic!("it passes") };
+        assert!(message.contains("has no window for this runtime"), "{message}");
+    }
+}

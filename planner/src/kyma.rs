@@ -1,0 +1,437 @@
+//! The plan of one Kyma: which Manifests should exist, and what its status says.
+
+mod decision;
+mod following;
+mod manifest_of;
+mod orphans;
+mod restored;
+mod running;
+mod shown;
+mod sources;
+mod stands;
+mod status;
+mod told;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tidewatch_api::{
+    CustomResourcePolicy, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, State,
+    names::{self, annotations},
+};
+
+pub use self::{
+    manifest_of::same,
+    orphans::{Stray, is_nobodys},
+};
+use self::{
+    manifest_of::{hold_version, ignoring, keep_as_left},
+    orphans::{OfModule, orphaned},
+    shown::Shown,
+    stands::stands,
+    status::{kyma_status, leaving, tracked},
+};
+pub(crate) use self::{
+    manifest_of::{keep_default_cr, manifest_for, take_over},
+    orphans::orphan,
+    running::remember,
+};
+use super::{
+    gates::{self, Facts, Gate, Notes, View},
+    naming::manifest_name,
+    notice::{About, Notice},
+    versions::{Choice, Fault, Origin, may_replace},
+};
+
+pub use decision::{Decided, Decision};
+pub use following::with_leaving;
+pub use restored::restored;
+pub use sources::{ComponentVersion, Source, SourceFault, Sources};
+pub use status::progress;
+pub use status::{
+    crds_failed_status, deleting_status, failed_status, is_written, paused_status, runtime_status,
+    tell_pull_secret, tell_refused,
+};
+pub use status::{leaving_message, progress_at, skipped};
+pub use told::changes;
+
+/// What the planner looks at.
+pub struct Input<'a> {
+    /// The Kyma in KCP, freshly read.
+    pub kyma: &'a Kyma,
+    /// The user's wishes: the spec of the runtime's Kyma, freshly read.
+    pub wanted: &'a KymaSpec,
+    /// Versions chosen for `wanted` (see [`super::versions::choose`]).
+    pub choices: &'a [Choice],
+    /// Descriptors of every chosen version.
+    pub sources: &'a Sources,
+    /// The Manifests that carry this Kyma's name.
+    pub manifests: &'a [Manifest],
+    /// What the gates know besides.
+    pub facts: Facts<'a>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Manifests that do not exist or differ.
+    pub apply: Vec<Manifest>,
+    /// Names of Manifests that are not wanted any more.
+    pub delete: Vec<String>,
+    /// Name and uid of Manifests whose objects are to become the user's.
+    pub give_up: Vec<(String, String)>,
+    /// The status in KCP.
+    pub status: KymaStatus,
+    /// Something failed that trying again may mend.
+    pub retry: bool,
+    /// What the user is told.
+    pub notices: Vec<Notice>,
+    /// The next time at which the plan may be another one though nothing has changed.
+    pub look_at: Option<Timestamp>,
+    /// What was decided of each module, for the log.
+    pub decisions: Vec<Decision>,
+}
+
+/// Makes the plan.
+#[must_use]
+pub fn plan(input: &Input<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let many = input.choices.len();
+    let (mut modules, mut wanted) = (Vec::with_capacity(many), Vec::with_capacity(many));
+    let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
+    for (place, choice) in input.choices.iter().enumerate() {
+        let module = &choice.module.name;
+        let there = OfModule::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
+        modules.push(match &choice.outcome {
+            // Neither asking for it nor giving it up changes anything.
+            Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
+                name: module.clone(),
+                channel: choice.channel.clone(),
+                state: fault.state(there.current.is_some()),
+                message: fault.to_string(),
+                ..ModuleStatus::default()
+            }),
+            _ => judged(input, choice, &there, &mut plan),
+        });
+        wanted.push(there);
+    }
+    for manifest in input.manifests {
+        if wanted.iter().any(|module| module.has(manifest)) || manifest.is_mandatory() {
+            continue;
+        }
+        if let Some(why) = orphan(input.kyma, manifest) {
+            let status = orphaned(manifest, why, &modules);
+            modules.push(Arc::new(status));
+            continue;
+        }
+        if manifest.metadata.deletion_timestamp.is_none() {
+            let module = manifest.module_name().unwrap_or_default();
+            if input.facts.mandatory.iter().any(|offer| offer.keeps(module)) {
+                // The plan of mandatory modules takes it over at its turn. Like all of those it is in no Kyma's status.
+                continue;
+            }
+            if let Err(why) = input.facts.ruled {
+                // The policy may be what asks for it.
+                let (state, message) = (State::Warning, gates::unread(why));
+                modules.push(Arc::new(ModuleStatus { state, message, ..tracked(manifest) }));
+                continue;
+            }
+            plan.remove(manifest, "not asked for any more");
+        } else {
+            following::follow(input, manifest, &mut plan);
+        }
+        modules.push(Arc::new(leaving(manifest)));
+    }
+    plan.status = kyma_status(input, modules);
+    plan
+}
+
+/// The name of the Manifest that a module is to have, if its component is known.
+fn planned(kyma: &Kyma, choice: &Choice) -> Option<String> {
+    let chosen = choice.outcome.as_ref().ok()?;
+    Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.module.name))
+}
+
+/// One module: what the gates say, and if they let it pass, its plan.
+fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> Arc<ModuleStatus> {
+    let existing = there.current;
+    let view = View {
+        choice,
+        installed: existing,
+        kyma: input.kyma,
+        wanted: input.wanted,
+        facts: &input.facts,
+        now: input.now,
+    };
+    let mut notes = Notes::default();
+    let gate = gates::judge(&view, &mut notes);
+    plan.notices.extend(notes.notices);
+    plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
+    let applied = plan.apply.len();
+    let word = gate.word();
+    let passes = word.is_none();
+    // Of a policy that cannot be read nobody knows whether it leaves that to the user.
+    let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.ruled.is_ok();
+    let mut status = match gate {
+        Gate::Pass => {
+            if !there.others.is_empty() {
+                there.hand_over(planned(input.kyma, choice), plan);
+            }
+            plan_module(input, choice, there, plan)
+        }
+        gate => {
+            for other in &there.others {
+                stopped(gate.clone(), there.said, choice, Some(other), plan);
+            }
+            Arc::new(stopped(gate, there.said, choice, existing, plan))
+        }
+    };
+    if ignores
+        && choice.module.custom_resource_policy == CustomResourcePolicy::Ignore
+        && plan.apply.len() == applied
+    {
+        let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
+        let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
+        if let Some((old, mut kept)) = kept {
+            remember(old, &mut kept);
+            plan.apply.push(kept);
+        }
+    }
+    // What is on its way, or on its way out, will say it when it is there.
+    if let Some((state, message)) = notes.remark
+        && !matches!(status.state, State::Processing | State::Deleting)
+    {
+        let status = Arc::make_mut(&mut status);
+        // What keeps a version, or what is wrong, is said first, and then what is to be said of the version.
+        status.message = join(&status.message, &message);
+        if status.state == State::Ready {
+            status.state = state;
+        }
+    }
+    if status.state != State::Ready
+        && let Some(why) = existing.and_then(skipped).filter(|why| !status.message.contains(why.as_str()))
+    {
+        let status = Arc::make_mut(&mut status);
+        status.message = join(&status.message, &why);
+    }
+    let word = word.unwrap_or_else(|| match existing {
+        _ if plan.apply.len() == applied => Decided::Nothing,
+        None => Decided::Install,
+        Some(old) if old.spec.version != status.version => Decided::Upgrade,
+        Some(_) => Decided::Change,
+    });
+    plan.decide(word, there.said, existing, &status);
+    if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
+        // The log's line has both versions anyway.
+        running::tell(&mut status, old, &chosen.version);
+    }
+    status
+}
+
+/// A module that a gate has stopped.
+fn stopped(
+    gate: Gate,
+    said: Option<&Arc<ModuleStatus>>,
+    choice: &Choice,
+    existing: Option<&Manifest>,
+    plan: &mut Plan,
+) -> ModuleStatus {
+    let name = choice.module.name.clone();
+    let before = || ModuleStatus {
+        name: name.clone(),
+        channel: choice.channel.clone(),
+        ..existing.map(tracked).unwrap_or_default()
+    };
+    match (gate, existing) {
+        (Gate::Keep { state, message, maintenance, .. }, _) => {
+            let mut kept = before();
+            // Of what was installed from which template only the status knows.
+            if let Some(told) = said.filter(|told| told.version == kept.version) {
+                kept.resource.clone_from(&told.resource);
+                kept.template.clone_from(&told.template);
+            }
+            ModuleStatus { state, message, maintenance, ..kept }
+        }
+        (Gate::Remove { message }, Some(manifest)) => {
+            if manifest.metadata.deletion_timestamp.is_none() {
+                plan.delete.push(manifest.name_any());
+            }
+            let status = leaving(manifest);
+            ModuleStatus { message: join(&message, &status.message), ..status }
+        }
+        (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
+        (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
+        (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
+        (Gate::Leave { state }, None) => {
+            // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
+            let said = said.filter(|told| told.state == state && told.manifest.is_none());
+            // But its message is, or what is remarked would be added to what was remarked before.
+            let said = said.map(|told| ModuleStatus { message: String::new(), ..ModuleStatus::clone(told) });
+            said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
+        }
+        (Gate::Pass, _) => before(),
+    }
+}
+
+/// A module that its user takes over: until its Manifest is gone it is in the state it has.
+fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
+    if !manifest.is_unmanaged() {
+        plan.give_up.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
+        plan.notices.push(Notice::normal(About::RuntimeKyma, "ModuleUnmanaged", format!(
+                "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
+                before.name
+            )).of_occasion(manifest.uid().unwrap_or_default()));
+    }
+    let (state, message) = progress(manifest);
+    let message = if message.is_empty() { "the module is being given up".to_owned() } else { message };
+    ModuleStatus { state, message, ..before }
+}
+
+fn plan_module(
+    input: &Input<'_>,
+    choice: &Choice,
+    there: &OfModule<'_>,
+    plan: &mut Plan,
+) -> Arc<ModuleStatus> {
+    let OfModule { said, current: existing, .. } = *there;
+    let installed = existing.is_some();
+    let fault = |state: State, message: String| {
+        let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
+        Arc::new(ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() })
+    };
+    let chosen = match &choice.outcome {
+        Ok(chosen) => chosen,
+        Err(why) => return fault(why.state(installed), why.to_string()),
+    };
+    let source = match input.sources.of_or_noted(chosen, existing) {
+        Some(Ok(source)) => source,
+        Some(Err(why)) => {
+            plan.retry |= why.retryable;
+            let state = if installed { State::Warning } else { State::Error };
+            return fault(state, why.message.clone());
+        }
+        None => {
+            plan.retry = true;
+            return fault(
+                State::Processing,
+                format!("the component {}:{} is being read", chosen.component, chosen.version),
+            );
+        }
+    };
+    let asked = (&choice.module, choice.channel.as_str());
+    if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, &source)) {
+        let shown = Shown { choice, chosen, manifest: old, generation: chosen.template.metadata.generation };
+        return if old.is_unmanaged() {
+            shown.says(said, State::Processing, GIVEN_UP)
+        } else if old.metadata.deletion_timestamp.is_some() {
+            shown.says(said, State::Processing, &still_there(old))
+        } else {
+            let (state, message) = progress_at(old, old.metadata.generation);
+            shown.says(said, state, message)
+        };
+    }
+    let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, &source) {
+        Ok(wanted) => wanted,
+        Err(why) => return fault(if installed { State::Warning } else { State::Error }, why),
+    };
+    if let Some(other) = taken_by(&wanted, &choice.module.name, input.manifests) {
+        let state = if installed { State::Warning } else { State::Error };
+        let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
+        return fault(
+            state,
+            format!(
+                "its Manifest would have the name {name}, which is that of the module '{other}'; call the module otherwise"
+            ),
+        );
+    }
+    let generation = match existing {
+        Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
+        None => chosen.template.metadata.generation,
+    };
+    if let Some(old) = existing {
+        if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
+            // Of a tenant's version nothing stays.
+            if !(old.is_of_runtime_template() && chosen.origin != Origin::Local) {
+                keep_default_cr(old, &mut wanted);
+            }
+        }
+        remember(old, &mut wanted);
+    }
+    let shown = Shown { choice, chosen, manifest: &wanted, generation };
+    let says = |state: State, message: &str| shown.says(said, state, message);
+    match existing {
+        // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
+        Some(old) if old.is_unmanaged() => says(State::Processing, GIVEN_UP),
+        Some(old) if old.metadata.deletion_timestamp.is_some() => {
+            // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
+            // that does not let it go may be mended by an upgrade.
+            // But a lower version would meet what users have made with the higher one.
+            let allowed =
+                choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
+            let status = says(State::Processing, &still_there(old));
+            if old.spec != wanted.spec
+                && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
+            {
+                plan.apply.push(wanted);
+            }
+            status
+        }
+        Some(old) if same(old, &wanted) => {
+            let (state, message) = progress_at(old, old.metadata.generation);
+            says(state, message)
+        }
+        Some(old) if old.spec == wanted.spec => {
+            // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
+            // again: its generation is the same.
+            let (state, message) = progress_at(old, old.metadata.generation);
+            let status = says(state, message);
+            keep_as_left(old, &mut wanted);
+            plan.apply.push(wanted);
+            status
+        }
+        _ => {
+            let status = says(State::Processing, "");
+            plan.apply.push(wanted);
+            status
+        }
+    }
+}
+
+/// The Manifest of another module that has the name which one is to get: names are short, and who makes a template in a runtime chooses
+/// what they are made of. One whose module's name was changed by hand is put right instead.
+fn taken_by<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
+    let there = manifests.iter().find(|there| there.metadata.name == wanted.metadata.name)?;
+    let other = there.module_name().filter(|other| *other != module)?;
+    let component = there.annotations().get(annotations::FQDN).map(String::as_str).unwrap_or_default();
+    let is_its_own =
+        || manifest_name(there.kyma_name().unwrap_or_default(), component, other) == there.name_any();
+    (there.is_mandatory() || is_its_own()).then_some(there)
+}
+
+/// Both, where there is something to say of both.
+fn join(first: &str, then: &str) -> String {
+    let between = if first.is_empty() || then.is_empty() { "" } else { "; " };
+    format!("{first}{between}{then}")
+}
+
+const GIVEN_UP: &str = "it is installed again once it has been given up";
+const STILL_THERE: &str = "the previous installation is still being removed";
+
+/// The same, and what that waits for.
+fn still_there(old: &Manifest) -> String {
+    match leaving_message(old).filter(|waits| !waits.is_empty()) {
+        Some(waits) => format!("{STILL_THERE}: {waits}"),
+        None => STILL_THERE.to_owned(),
+    }
+}
+
+/// The namespace of an object in KCP.
+fn namespace_of(object: &impl ResourceExt) -> String {
+    object.namespace().unwrap_or_else(|| names::KCP_NAMESPACE.into())
+}
+
+#[cfg(test)]
+mod tests;

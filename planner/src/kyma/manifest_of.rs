@@ -1,0 +1,260 @@
+//! The Manifest of one module of one Kyma.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::ResourceExt;
+use tidewatch_api::{
+    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
+    ModuleTerms,
+    marks::mark,
+    names::{self, annotations, labels},
+};
+
+use super::{Source, namespace_of};
+use crate::{
+    naming::manifest_name,
+    notice::{About, Notice},
+    versions::{Chosen, Origin},
+};
+
+/// What a Manifest of ours has of each, of which [`manifest_for`] writes a part.
+const LABELS: [&str; 5] =
+    [labels::CHANNEL, labels::CONTROLLER_NAME, labels::KYMA_NAME, labels::MANAGED_BY, labels::MODULE_NAME];
+const ANNOTATIONS: [&str; 6] = [
+    annotations::FQDN,
+    annotations::OCM_COMPONENT_NAME,
+    annotations::MODULE_TERMS,
+    annotations::TEMPLATE_UID,
+    annotations::RUNTIME_TEMPLATE,
+    annotations::RUNNING_VERSION,
+];
+
+/// The Manifest of one module of one Kyma. An error says what the component lacks of what the template names.
+pub(crate) fn manifest_for(
+    kyma: &Kyma,
+    module: &Module,
+    channel: &str,
+    chosen: &Chosen,
+    source: &Source,
+) -> Result<Manifest, String> {
+    let kyma_name = kyma.name_any();
+    let entry = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+    let owner = OwnerReference {
+        api_version: names::API_VERSION.into(),
+        kind: "Kyma".into(),
+        name: kyma_name.clone(),
+        uid: kyma.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    };
+    let mut terms = ModuleTerms::of(&chosen.template.spec);
+    terms.layers = source.layers(&terms.sources)?;
+    let terms = terms.to_annotation();
+    let image = ImageSpec {
+        repo: source.repo.clone(),
+        name: chosen.component.clone(),
+        ref_: source.layer.clone(),
+        type_: source.type_,
+    };
+    let name = manifest_name(&kyma_name, &chosen.component, &module.name);
+    Ok(Manifest {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            // An engine may be told to work in another namespace than the usual one.
+            namespace: Some(namespace_of(kyma)),
+            labels: Some(
+                [
+                    entry(labels::CHANNEL, channel),
+                    entry(labels::KYMA_NAME, &kyma_name),
+                    entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
+                    entry(labels::MODULE_NAME, &module.name),
+                ]
+                .into_iter()
+                .chain(controller(chosen).map(|name| entry(labels::CONTROLLER_NAME, name)))
+                .collect(),
+            ),
+            annotations: Some(
+                [
+                    entry(annotations::FQDN, &chosen.component),
+                    entry(annotations::OCM_COMPONENT_NAME, &chosen.component),
+                ]
+                .into_iter()
+                .chain(terms.map(|text| (annotations::MODULE_TERMS.to_owned(), text)))
+                .chain(chosen.template.uid().map(|uid| (annotations::TEMPLATE_UID.to_owned(), uid)))
+                .chain((chosen.origin == Origin::Local).then(|| entry(annotations::RUNTIME_TEMPLATE, "true")))
+                .collect(),
+            ),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: ManifestSpec {
+            custom_resource_policy: module.custom_resource_policy,
+            remote: false,
+            version: chosen.version.clone(),
+            install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
+            // Whoever makes it: its kind holds the module back, and the Go manager would know of no other.
+            resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &name)),
+            localized_images: source.images.clone(),
+            manager: chosen.template.spec.manager.clone(),
+            ..ManifestSpec::default()
+        },
+        status: None,
+    })
+}
+
+/// The controller that a Manifest names, as the Go manager has it: none if the template has no labels at all, and no name if it has
+/// others. Nobody acts on it.
+fn controller(chosen: &Chosen) -> Option<&str> {
+    let of_template = chosen.template.labels();
+    (!of_template.is_empty()).then(|| mark(of_template, labels::CONTROLLER_NAME).unwrap_or_default())
+}
+
+/// The default CR as the Go manager writes it: in the runtime's Kyma namespace unless it says otherwise, even if its kind has none, and
+/// with the Manifest's name if it has no other.
+fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
+    let mut cr = data.clone();
+    if let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut()) {
+        for (key, is, becomes) in
+            [("namespace", data.namespace(), names::RUNTIME_NAMESPACE), ("name", data.name(), manifest)]
+        {
+            if is.is_empty() {
+                metadata.insert(key.into(), becomes.into());
+            }
+        }
+    }
+    cr
+}
+
+/// Whether applying `wanted` would change nothing.
+pub fn same(existing: &Manifest, wanted: &Manifest) -> bool {
+    let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
+        // Nothing is written only to say which template it was: those that a Go manager has made do not say it. Nor for the
+        // controller's name, which a template may have got since.
+        let is_said_besides = |key: &str| [annotations::TEMPLATE_UID, labels::CONTROLLER_NAME].contains(&key);
+        part.iter().all(|(k, v)| is_said_besides(k) || map.get(k) == Some(v))
+    };
+    existing.spec == wanted.spec
+        // A module that is mandatory no more is the user's to choose.
+        && existing.is_mandatory() == wanted.is_mandatory()
+        && has(existing.labels(), wanted.labels())
+        && has(existing.annotations(), wanted.annotations())
+        // What is not said any more is taken off.
+        && [annotations::MODULE_TERMS, annotations::RUNTIME_TEMPLATE]
+            .into_iter()
+            .all(|key| existing.annotations().get(key) == wanted.annotations().get(key))
+        && existing.owner_references() == wanted.owner_references()
+}
+
+/// The generation of the template that `wanted` is made of.
+///
+/// An installed version does not change (mission S1.1). If its template has been changed since it was installed, by
+/// what the Kyma's status remembers, or is another object of that name, by what the Manifest remembers, then what the Manifest
+/// has taken from it stays, and that is said. A version of the runtime's own template is a tenant's: of it nothing stays when KCP
+/// releases the same number, since what takes its place is read, and works, with what only KCP's modules get.
+pub(super) fn hold_version(
+    kyma: &Kyma,
+    old: &Manifest,
+    chosen: &Chosen,
+    wanted: &mut Manifest,
+    notices: &mut Vec<Notice>,
+) -> Option<i64> {
+    let template = chosen.template.name_any();
+    let now = chosen.template.metadata.generation;
+    let tenants = old.is_of_runtime_template() && chosen.origin != Origin::Local;
+    let installed =
+        old.metadata.deletion_timestamp.is_none() && old.spec.version == wanted.spec.version && !tenants;
+    let told = kyma
+        .module_status(wanted.module_name().unwrap_or_default())
+        .filter(|status| installed && status.version == chosen.version)
+        .and_then(|status| status.template.as_ref()?.metadata.as_ref())
+        .filter(|metadata| metadata.name == template)
+        .and_then(|metadata| metadata.generation);
+    let made_anew = || {
+        let of = old.annotations().get(annotations::TEMPLATE_UID).filter(|_| installed);
+        of.is_some_and(|uid| Some(uid) != chosen.template.metadata.uid.as_ref())
+    };
+    if !(told.is_some() && told != now || made_anew()) || !take_over(old, wanted) {
+        return now;
+    }
+    notices.push(Notice::warning(About::Kyma, "ModuleTemplateChanged", format!(
+            "the ModuleTemplate '{template}' was changed, or made anew, after it had been installed; a version does not change, so \
+             what is installed stays as it is; release what is new as another version"
+        )));
+    told.or(now)
+}
+
+/// Where nothing but marks is written on a Manifest that the Go manager has left (the spec is the same), what that has said of it stays true
+/// ([`is_as_left`](crate::manifest::is_as_left)): the mark by which our own word is told from its is for a spec of ours.
+pub(super) fn keep_as_left(old: &Manifest, wanted: &mut Manifest) {
+    if !old.annotations().contains_key(annotations::TEMPLATE_UID) {
+        wanted.annotations_mut().remove(annotations::TEMPLATE_UID);
+    }
+}
+
+/// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is
+/// made once, and goes with its module. An object of another kind is another matter.
+pub(crate) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
+    let made = [&old.spec, &wanted.spec].iter().all(|spec| spec.creates_default_cr());
+    let Some(made) = old.spec.resource.as_ref().filter(|_| made) else { return };
+    let group = |cr: &EmbeddedObject| cr.api_version().split_once('/').map(|(group, _)| group.to_owned());
+    let is_other = |named: &EmbeddedObject| {
+        (group(named), named.kind()) == (group(made), made.kind())
+            && (named.namespace(), named.name()) != (made.namespace(), made.name())
+    };
+    if wanted.spec.resource.as_ref().is_none_or(is_other) {
+        wanted.spec.resource = Some(made.clone());
+    }
+}
+
+/// What is installed, with a default CR that is the user's from now on: that does not wait for what keeps the version. Else the user's
+/// object would be taken for ours when the module goes. `None` if it is so already.
+pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
+    let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
+    let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    if !(ignores && creates) || old.is_unmanaged() || old.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let some = |map: &BTreeMap<String, String>, keys: &[&str]| {
+        let ours = map.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        Some(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
+    };
+    let mut kept = Manifest {
+        metadata: ObjectMeta {
+            name: old.metadata.name.clone(),
+            namespace: old.metadata.namespace.clone(),
+            labels: some(old.labels(), &LABELS),
+            annotations: some(old.annotations(), &ANNOTATIONS),
+            owner_references: old.metadata.owner_references.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: old.spec.clone(),
+        status: None,
+    };
+    kept.spec.custom_resource_policy = CustomResourcePolicy::Ignore;
+    Some(kept)
+}
+
+/// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
+pub(crate) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
+    let before = wanted.clone();
+    wanted.spec.manager.clone_from(&old.spec.manager);
+    // One that has none may be of a time when it was left out where its user makes it.
+    if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
+        wanted.spec.resource.clone_from(&old.spec.resource);
+    }
+    take_over_annotation(old, wanted, annotations::MODULE_TERMS);
+    if before == *wanted {
+        return false;
+    }
+    // It stays known whose they are.
+    take_over_annotation(old, wanted, annotations::TEMPLATE_UID);
+    true
+}
+
+fn take_over_annotation(old: &Manifest, wanted: &mut Manifest, key: &str) {
+    match old.annotations().get(key).cloned() {
+        Some(value) => wanted.annotations_mut().insert(key.to_owned(), value),
+        None => wanted.annotations_mut().remove(key),
+    };
+}

@@ -1,0 +1,105 @@
+//! The user's module list, as far as the control plane can tell, after it was lost with its CRD.
+
+use std::sync::Arc;
+
+use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleStatus, State};
+
+use super::orphans::ORPHANED;
+use crate::gates::REQUIRED;
+
+/// What the runtime's Kyma says again after its CRD was deleted, and the Kyma with that: the modules that it had, by KCP's status
+/// and Manifests. A list that is lost so is not an empty one (a Kyma that its user deletes comes back with KCP's defaults). What
+/// only the lost Kyma knew, as whether windows are skipped, is KCP's default.
+#[must_use]
+pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
+    let mut spec = kyma.spec.clone();
+    let Some(status) = kyma.status.as_ref().filter(|status| !status.active_channel.is_empty()) else {
+        return spec;
+    };
+    spec.channel.clone_from(&status.active_channel);
+    let entry = |module: &Arc<ModuleStatus>| {
+        let manifest = manifests.iter().find(|m| m.module_name() == Some(&module.name) && !m.is_mandatory());
+        // Of a version that was asked for by number the status has no channel.
+        let pinned = module.channel.is_empty() && !module.version.is_empty();
+        Module {
+            name: module.name.clone(),
+            channel: Some(module.channel.clone()).filter(|c| !c.is_empty() && *c != spec.channel),
+            version: pinned.then(|| module.version.clone()),
+            custom_resource_policy: manifest.map(|m| m.spec.custom_resource_policy).unwrap_or_default(),
+            managed: module.state != State::Unmanaged,
+            ..Module::default()
+        }
+    };
+    // What KCP has by itself was in no list. What else is said of a module may stand before that.
+    let foreign = |m: &ModuleStatus| m.message.starts_with(ORPHANED) || m.message.contains(REQUIRED);
+    let listed = status.modules.iter().filter(|m| m.state != State::Deleting && !foreign(m));
+    spec.modules = listed.map(entry).collect();
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kyma(status: &serde_json::Value) -> Kyma {
+        let spec = json!({"channel": "regular", "modules": [{"name": "anchor"}]});
+        serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": spec, "status": status}))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_list_is_what_was_there_and_not_the_defaults() {
+        let status = json!({"state": "Ready", "activeChannel": "fast", "modules": [
+            {"name": "beacon", "channel": "fast", "version": "2.0.0", "state": "Ready"},
+            {"name": "buoy", "channel": "regular", "version": "1.0.0", "state": "Warning"},
+            {"name": "crane", "version": "1.2.3", "state": "Ready"},
+            {"name": "gauge", "channel": "fast", "version": "1.0.0", "state": "Unmanaged"},
+            {"name": "raft", "channel": "fast", "version": "1.0.0", "state": "Deleting"},
+            {"name": "stray", "state": "Warning", "message": "orphaned: the Manifest stray is owned by no Kyma"},
+            {"name": "guard", "channel": "fast", "version": "1.0.0", "state": "Ready", "message": "required by the platform's policy"},
+            {"name": "gate", "channel": "fast", "version": "1.0.0", "state": "Error", "message": "no pods; required by the platform's policy"},
+        ]});
+        let ignoring: Manifest = serde_json::from_value(json!({
+            "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "crane"}},
+            "spec": {"customResourcePolicy": "Ignore", "version": "1.2.3", "install": {"name": "crane", "source": {}}}
+        }))
+        .unwrap();
+        let spec = restored(&kyma(&status), &[ignoring]);
+        let modules: Vec<_> = spec
+            .modules
+            .iter()
+            .map(|m| {
+                (
+                    m.name.as_str(),
+                    m.channel.as_deref(),
+                    m.version.as_deref(),
+                    m.managed,
+                    m.custom_resource_policy,
+                )
+            })
+            .collect();
+        let create = tidewatch_api::CustomResourcePolicy::CreateAndDelete;
+        let ignore = tidewatch_api::CustomResourcePolicy::Ignore;
+        assert_eq!(spec.channel, "fast");
+        assert_eq!(
+            modules,
+            [
+                ("beacon", None, None, true, create),
+                ("buoy", Some("regular"), None, true, create),
+                ("crane", None, Some("1.2.3"), true, ignore),
+                ("gauge", None, None, false, create),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_kyma_that_never_had_a_list_gets_the_defaults() {
+        for status in [json!(null), json!({"state": "Error"})] {
+            assert_eq!(restored(&kyma(&status), &[]).modules[0].name, "anchor");
+        }
+        let emptied = json!({"state": "Ready", "activeChannel": "regular"});
+        assert!(restored(&kyma(&emptied), &[]).modules.is_empty(), "its user had none");
+    }
+}

@@ -1,0 +1,378 @@
+//! What the status of a Kyma says, in KCP and in the runtime.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tidewatch_api::{
+    Kyma, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    names::{self, annotations, conditions, labels},
+};
+
+use super::{Input, join, namespace_of};
+use crate::{
+    manifest::{APPLYING, is_current},
+    status::{self, Says},
+};
+
+/// What a Manifest says of itself, if what it says is about its present spec.
+pub fn progress(manifest: &Manifest) -> (State, String) {
+    let (state, message) = progress_at(manifest, manifest.metadata.generation);
+    (state, message.to_owned())
+}
+
+/// The same, if what it says is about the spec of this generation.
+pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
+    let Some(status) = &manifest.status else { return (State::Processing, "") };
+    let current = is_current(manifest, generation);
+    let operation = status.last_operation.as_ref().map_or("", |op| op.operation.as_str());
+    match status.state {
+        State::Empty => (State::Processing, ""),
+        _ if !current => (State::Processing, ""),
+        State::Ready => (State::Ready, ""),
+        // It is no cause, and goes without saying.
+        State::Processing if operation == APPLYING => (State::Processing, ""),
+        state => (state, operation),
+    }
+}
+
+/// What is said of a Manifest that is being deleted; `None` for one that is not.
+pub fn leaving_message(manifest: &Manifest) -> Option<&str> {
+    manifest.metadata.deletion_timestamp.as_ref()?;
+    let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
+    let operation = status.and_then(|status| status.last_operation.as_ref());
+    Some(operation.map_or("", |op| op.operation.as_str()))
+}
+
+/// That a Manifest is left alone, if it is: nobody acts on it, and what its module waits for does not come.
+pub fn skipped(manifest: &Manifest) -> Option<String> {
+    manifest.is_skipped().then(|| {
+        let label = labels::SKIP_RECONCILIATION;
+        format!("the Manifest {} is left alone while its label {label} is true", manifest.name_any())
+    })
+}
+
+/// The entry of a module that is on its way out.
+pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
+    let waits = leaving_message(manifest).unwrap_or_default();
+    let message = join(waits, &skipped(manifest).unwrap_or_default());
+    ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
+}
+
+/// What can be said of an installed module by its Manifest alone.
+pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
+    let text = |map: &BTreeMap<String, String>, key| map.get(key).cloned().unwrap_or_default();
+    let component = text(manifest.annotations(), annotations::OCM_COMPONENT_NAME);
+    ModuleStatus {
+        name: manifest.module_name().unwrap_or_default().to_owned(),
+        channel: text(manifest.labels(), labels::CHANNEL),
+        version: manifest.spec.version.clone(),
+        fqdn: component.clone(),
+        ocm_component_name: component,
+        manifest: Some(tracking("Manifest", manifest, None)),
+        ..ModuleStatus::default()
+    }
+}
+
+/// Where an object in KCP is.
+pub(super) fn tracking(
+    kind: &'static str,
+    object: &impl ResourceExt,
+    generation: Option<i64>,
+) -> TrackingObject {
+    let (name, namespace) = (object.name_any(), namespace_of(object));
+    TrackingObject {
+        api_version: names::API_VERSION.into(),
+        kind: kind.into(),
+        metadata: Some(PartialMeta { name, namespace, generation }),
+    }
+}
+
+/// Modules that are named as not ready.
+const NAMED: usize = 5;
+
+/// Which modules are not ready, and why the first of them is not. Those come first that somebody has to do something about.
+fn unready(modules: &[Arc<ModuleStatus>]) -> Option<String> {
+    let mut unready: Vec<&Arc<ModuleStatus>> =
+        modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
+    unready.sort_by_key(|module| match module.state {
+        State::Error => 0,
+        State::Warning => 1,
+        _ => 2,
+    });
+    let first = unready.first()?;
+    let list: Vec<String> = unready.iter().take(NAMED).map(|m| format!("{} ({})", m.name, m.state)).collect();
+    let more = unready.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let why =
+        if first.message.is_empty() { String::new() } else { format!("; first cause: {}", first.message) };
+    Some(format!("not all modules are in ready state: {}{more}{why}", list.join(", ")))
+}
+
+pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) -> KymaStatus {
+    let before = input.kyma.status.as_ref();
+    let conditions_before = before.map_or(&[][..], |status| &status.conditions);
+    let generation = input.kyma.metadata.generation;
+    let now = status::whole_seconds(input.now);
+    let unready = unready(&modules);
+    let all_ready = unready.is_none();
+    let message = unready.unwrap_or_else(|| "all modules are in ready state".to_owned());
+    let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
+    let says = [
+        Says {
+            type_: conditions::CRDS_SYNC,
+            holds: true,
+            reason: conditions::REASON_READY,
+            message: "CRDs are synchronized to the SKR".into(),
+        },
+        says_modules(state, all_ready, message.clone()),
+    ];
+    let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
+    KymaStatus {
+        state,
+        conditions: says
+            .into_iter()
+            .map(|s| status::condition(conditions_before, s, generation, now))
+            .collect(),
+        modules,
+        active_channel: input.wanted.channel.clone(),
+        last_operation: Some(status::operation(before.and_then(|b| b.last_operation.as_ref()), text, now)),
+    }
+}
+
+/// Whether all modules are ready, and if not, in which state they are together. Every module is ready only if this is True.
+fn says_modules(state: State, ready: bool, message: String) -> Says<'static> {
+    let reason = if ready { conditions::REASON_READY } else { state.as_str() };
+    Says { type_: conditions::MODULES, holds: ready, reason, message }
+}
+
+/// Whether a condition of a Kyma is always written by the Kyma's reconcile; others belong to other writers.
+fn is_own(condition: &str) -> bool {
+    [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
+}
+
+/// Whether a condition of a Kyma is written with this status: one of them is there only if there is something to say.
+#[must_use]
+pub fn is_written(status: &KymaStatus, condition: &str) -> bool {
+    is_own(condition) || status.conditions.iter().any(|written| written.type_ == condition)
+}
+
+/// Whether a condition stays as it was where nothing new is known.
+fn is_kept(condition: &str) -> bool {
+    is_own(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
+}
+
+/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but for what their Manifests say, and nobody
+/// can say any more that they are all ready. One that is being deleted stays so.
+#[must_use]
+pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
+    let mut before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let generation = kyma.metadata.generation;
+    if kyma.metadata.deletion_timestamp.is_some() {
+        let conditions = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
+        let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+        return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
+    }
+    follow_manifests(&mut before.modules, manifests);
+    let says = says_modules(State::Error, false, message.clone());
+    let modules = status::condition(&before.conditions, says, generation, now);
+    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
+    match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        Some(condition) => *condition = modules,
+        None => all.push(modules),
+    }
+    KymaStatus {
+        state: State::Error,
+        conditions: all,
+        last_operation: Some(status::operation(before.last_operation.as_ref(), message, now)),
+        ..before
+    }
+}
+
+/// Has each entry say what its Manifest says, where that is worse or the entry is in Error. No gate was asked, so what one has said of a
+/// module that is installed stays.
+fn follow_manifests(modules: &mut [Arc<ModuleStatus>], manifests: &[Manifest]) {
+    let rank = |state| match state {
+        State::Error => Some(3),
+        State::Warning => Some(2),
+        State::Processing => Some(1),
+        State::Ready => Some(0),
+        State::Deleting | State::Unmanaged | State::Empty => None,
+    };
+    for entry in modules {
+        let Some(said) = rank(entry.state) else { continue };
+        let name = entry.manifest.as_ref().and_then(|at| at.metadata.as_ref()).map(|at| at.name.as_str());
+        let Some(manifest) = manifests.iter().find(|m| m.metadata.name.as_deref() == name) else { continue };
+        if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let (state, message) = progress_at(manifest, manifest.metadata.generation);
+        let counts = entry.state == State::Error || rank(state).is_some_and(|now| now > said);
+        if counts && (entry.state, entry.message.as_str()) != (state, message) {
+            let entry = Arc::make_mut(entry);
+            (entry.state, entry.message) = (state, message.to_owned());
+        }
+    }
+}
+
+/// The same where the runtime does not take our CRDs.
+#[must_use]
+pub fn crds_failed_status(
+    kyma: &Kyma,
+    manifests: &[Manifest],
+    message: String,
+    now: Timestamp,
+) -> KymaStatus {
+    let mut status = failed_status(kyma, manifests, message.clone(), now);
+    let before = kyma.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
+    let says = Says {
+        type_: conditions::CRDS_SYNC,
+        holds: false,
+        reason: conditions::REASON_READY,
+        message: format!("CRDs are out of sync and need to be resynchronized: {message}"),
+    };
+    let generation = kyma.metadata.generation;
+    let condition = status::condition(&before, says, generation, status::whole_seconds(now));
+    match status.conditions.iter_mut().find(|c| c.type_ == conditions::CRDS_SYNC) {
+        Some(present) => *present = condition,
+        None => status.conditions.insert(0, condition),
+    }
+    status
+}
+
+/// The status of a Kyma while an operator has paused the engine: what it was, and that nothing happens. Any other status is without.
+#[must_use]
+pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
+    let before = kyma
+        .status
+        .clone()
+        .unwrap_or_else(|| KymaStatus { state: State::Processing, ..KymaStatus::default() });
+    let says = Says {
+        type_: conditions::PAUSED,
+        holds: true,
+        reason: "PausedByOperator",
+        message: "the platform's operators have paused all changes to runtimes: nothing is installed, changed, repaired or removed; what \
+                  is asked for meanwhile is done when the pause ends"
+            .into(),
+    };
+    let generation = kyma.metadata.generation;
+    let condition = status::condition(&before.conditions, says, generation, status::whole_seconds(now));
+    let kept = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned();
+    let conditions = kept.chain([condition]).collect();
+    KymaStatus { conditions, ..before }
+}
+
+/// Adds whether the runtime has the platform's image pull Secret. Without it a Kyma is not Ready.
+pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
+    let before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let message = match synced {
+        Ok(()) => "skr image pull secret is synchronized".to_owned(),
+        Err(why) => format!("skr image pull secret is out of sync and needs to be resynchronized: {why}"),
+    };
+    if synced.is_err() && status.state == State::Ready {
+        status.state = State::Processing;
+        status.last_operation = Some(status::operation(before.last_operation.as_ref(), message.clone(), now));
+    }
+    let says = Says {
+        type_: conditions::IMAGE_PULL_SECRET_SYNC,
+        holds: synced.is_ok(),
+        reason: conditions::REASON_READY,
+        message,
+    };
+    status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
+}
+
+/// Says of modules that KCP does not take their Manifests.
+pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, String)], now: Timestamp) {
+    let Some((first, why)) = refused.first() else { return };
+    for (module, why) in refused {
+        if let Some(entry) = told.modules.iter_mut().find(|entry| entry.name == *module) {
+            let entry = Arc::make_mut(entry);
+            (entry.state, entry.message) = (State::Error, why.clone());
+        }
+    }
+    let message = format!("not all modules are in ready state; first cause: {first}: {why}");
+    let (before, now) = (kyma.status.clone().unwrap_or_default(), status::whole_seconds(now));
+    told.state = State::aggregate_with_conditions(told.modules.iter().map(|m| m.state), false);
+    let says = says_modules(told.state, false, message.clone());
+    let modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+    if let Some(condition) = told.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        *condition = modules;
+    }
+    told.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+}
+
+/// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for. Mandatory
+/// modules are in nobody's list; what they wait for is in the message.
+#[must_use]
+pub fn deleting_status(
+    kyma: &Kyma,
+    manifests: &[Manifest],
+    mut message: String,
+    now: Timestamp,
+) -> KymaStatus {
+    for manifest in manifests.iter().filter(|m| m.is_mandatory()) {
+        if let Some(waits) = leaving_message(manifest).filter(|waits| !waits.is_empty()) {
+            message = format!("{message}; {}: {waits}", manifest.module_name().unwrap_or_default());
+        }
+    }
+    let before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let mut told: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
+    if let Some(modules) = told.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        let says = says_modules(State::Deleting, false, message.clone());
+        *modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+    }
+    let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+    KymaStatus {
+        state: State::Deleting,
+        conditions: told,
+        modules: manifests.iter().filter(|m| !m.is_mandatory()).map(|m| Arc::new(leaving(m))).collect(),
+        last_operation,
+        ..before
+    }
+}
+
+/// The status as the runtime's user sees it: nothing that only exists in KCP.
+#[must_use]
+pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
+    let mut status = status.clone();
+    for module in &mut status.modules {
+        let module = Arc::make_mut(module);
+        module.manifest = None;
+        if let Some(metadata) = module.template.as_mut().and_then(|t| t.metadata.as_mut()) {
+            metadata.namespace = names::RUNTIME_NAMESPACE.into();
+        }
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_has_to_do_something_about_is_named_first() {
+        let module = |name: &str, state| {
+            Arc::new(ModuleStatus {
+                name: name.into(),
+                state,
+                message: format!("why {name}"),
+                ..ModuleStatus::default()
+            })
+        };
+        let waits = ["a", "b", "c", "d", "e"].map(|name| module(name, State::Processing));
+        let all: Vec<_> = waits
+            .into_iter()
+            .chain([module("f", State::Warning), module("g", State::Error), module("h", State::Ready)])
+            .collect();
+        assert_eq!(
+            unready(&all).unwrap(),
+            "not all modules are in ready state: g (Error), f (Warning), a (Processing), b (Processing), c (Processing) and 2 \
+             more; first cause: why g"
+        );
+        assert_eq!(unready(&all[7..]), None);
+    }
+}

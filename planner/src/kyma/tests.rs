@@ -1,0 +1,491 @@
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use tidewatch_api::{
+    CustomResourcePolicy, ManifestStatus, Module, SourceType,
+    names::{annotations, conditions, labels},
+};
+
+use super::*;
+use crate::{
+    manifest::default_cr,
+    notice::Kind,
+    versions::{
+        choose,
+        fixtures::{FakeCatalog, catalog},
+    },
+    watches::Needs,
+};
+
+mod adopted;
+mod besides;
+mod failed;
+mod following;
+mod managed;
+mod mandatory;
+mod running;
+mod settles;
+mod templates;
+
+fn kyma() -> Kyma {
+    serde_json::from_value(json!({
+        "metadata": {"name": "harbour", "namespace": "kcp-system", "uid": "kyma-uid", "generation": 3,
+                     "labels": {"kyma-project.io/runtime-id": "r-1"}},
+        "spec": {"channel": "regular"}
+    }))
+    .unwrap()
+}
+
+fn wanted(modules: &[&str]) -> KymaSpec {
+    let modules = modules.iter().map(|name| Module { name: (*name).into(), ..Module::default() }).collect();
+    KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
+}
+
+fn source() -> Source {
+    Source {
+        further: BTreeMap::new(),
+        repo: "localhost:5000".into(),
+        layer: "sha256:aa".into(),
+        type_: SourceType::OciDir,
+        images: vec!["example.local/lighthouse:1.0.0".into()],
+    }
+}
+
+fn sources() -> Sources {
+    sources_read(Ok)
+}
+
+/// The same, each as it was read.
+fn sources_read(read: impl Fn(Source) -> Result<Source, SourceFault>) -> Sources {
+    let of = |(version, layer): (&str, &str)| {
+        let (component, version) = ("tidewatch.dev/module/lighthouse".into(), version.into());
+        let key = ComponentVersion { component, version, registry: None, local: false };
+        (key, read(Source { layer: layer.into(), ..source() }))
+    };
+    [("1.0.0", "sha256:aa"), ("1.1.0", "sha256:bb")].map(of).into_iter().collect()
+}
+
+fn run(wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
+    run_with(wanted, manifests, &sources())
+}
+
+fn run_with(wanted: &KymaSpec, manifests: &[Manifest], sources: &Sources) -> Plan {
+    plan_of(&kyma(), wanted, &catalog(), manifests, sources)
+}
+
+fn plan_of(
+    kyma: &Kyma,
+    wanted: &KymaSpec,
+    catalog: &FakeCatalog,
+    manifests: &[Manifest],
+    sources: &Sources,
+) -> Plan {
+    plan(&Input {
+        kyma,
+        wanted,
+        choices: &choose(wanted, catalog, &[]),
+        sources,
+        manifests,
+        facts: Facts::default(),
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+/// The Manifest that a plan applies, as it would be read back, in a state.
+fn installed(state: State) -> Manifest {
+    let mut manifest = run(&wanted(&["lighthouse"]), &[]).apply.remove(0);
+    manifest.metadata.generation = Some(1);
+    let condition = |type_: &str| {
+        json!({"type": type_, "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1,
+               "lastTransitionTime": "1970-01-01T00:00:00Z"})
+    };
+    let mut status: ManifestStatus = serde_json::from_value(json!({
+        "state": "Ready", "conditions": [condition("Resources"), condition("Installation")],
+        "lastOperation": {"operation": "resources are ready", "lastUpdateTime": "1970-01-01T00:00:00Z"}}))
+    .unwrap();
+    status.state = state;
+    manifest.status = Some(status);
+    manifest
+}
+
+#[test]
+fn an_enabled_module_becomes_a_manifest() {
+    let plan = run(&wanted(&["lighthouse"]), &[]);
+    assert_eq!(plan.status.state, State::Processing);
+    insta::assert_yaml_snapshot!(
+        "enabled",
+        json!({"apply": plan.apply, "delete": plan.delete, "status": plan.status})
+    );
+}
+
+#[test]
+fn a_manifest_lives_where_its_kyma_does() {
+    let mut kyma = kyma();
+    kyma.metadata.namespace = Some("elsewhere".into());
+    let (wanted, sources) = (wanted(&["lighthouse"]), sources());
+    let choices = choose(&wanted, &catalog(), &[]);
+    let now = Timestamp::UNIX_EPOCH;
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &[],
+        facts: Facts::default(),
+        now,
+    };
+    let plan = plan(&input);
+    assert_eq!(plan.apply[0].namespace().as_deref(), Some("elsewhere"));
+    let tracked = plan.status.modules[0].manifest.clone().unwrap();
+    assert_eq!(tracked.metadata.unwrap().namespace, "elsewhere");
+}
+
+#[test]
+fn a_ready_module_makes_a_ready_kyma_and_nothing_is_written() {
+    let plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && !plan.retry);
+    assert_eq!(plan.status.state, State::Ready);
+    insta::assert_yaml_snapshot!("ready_runtime_status", runtime_status(&plan.status));
+}
+
+#[test]
+fn a_status_about_an_older_spec_does_not_count() {
+    let mut manifest = installed(State::Ready);
+    manifest.metadata.generation = Some(2);
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.status.modules[0].state, State::Processing);
+}
+
+#[test]
+fn another_channel_changes_the_manifest() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].channel = Some("fast".into());
+    let plan = run(&wanted, &[installed(State::Ready)]);
+    assert_eq!(plan.apply[0].spec.version, "1.1.0");
+    assert_eq!(plan.apply[0].name_any(), installed(State::Ready).name_any(), "the same Manifest");
+    assert_eq!(plan.status.modules[0].state, State::Processing);
+}
+
+#[test]
+fn a_manifest_whose_marks_alone_change_says_nothing_anew_and_stays_as_it_is() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::CHANNEL.into(), "fast".into());
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.apply.len(), 1, "the label is set right");
+    assert_eq!((plan.status.modules[0].state, plan.status.state), (State::Ready, State::Ready));
+}
+
+#[test]
+fn a_removed_module_is_deleted_and_shown_until_it_is_gone() {
+    let plan = run(&wanted(&[]), &[installed(State::Ready)]);
+    assert_eq!(plan.delete, [installed(State::Ready).name_any()]);
+    assert_eq!(plan.status.modules[0].state, State::Deleting);
+    assert_eq!(plan.status.state, State::Processing);
+    let plan = run(&wanted(&[]), &[]);
+    assert_eq!((plan.status.state, plan.status.modules.len()), (State::Ready, 0));
+}
+
+#[test]
+fn a_mandatory_manifest_is_left_alone() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    assert!(run(&wanted(&[]), &[manifest]).delete.is_empty());
+}
+
+#[test]
+fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.status.modules[0].state, State::Ready);
+    assert!(plan.delete.is_empty() && !plan.apply[0].is_mandatory());
+}
+
+#[test]
+fn a_bad_module_does_not_hold_back_a_good_one() {
+    let plan = run(&wanted(&["nothere", "lighthouse"]), &[]);
+    assert_eq!(plan.apply.len(), 1);
+    assert_eq!(plan.status.state, State::Error);
+    assert!(plan.status.last_operation.unwrap().operation.contains("no module 'nothere'"));
+    assert!(!plan.retry, "only a change of the catalog can mend it");
+}
+
+#[test]
+fn an_unreadable_descriptor_keeps_what_is_installed() {
+    let fault = SourceFault {
+        message: "registry answers 503; next try within 5 min".into(),
+        retryable: true,
+        retry_after: None,
+    };
+    let sources = sources_read(|_| Err(fault.clone()));
+    let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);
+    assert_eq!(plan.status.state, State::Ready, "its Manifest says all that the descriptor would");
+    assert!(!plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
+    let mut ignored = wanted(&["lighthouse"]);
+    ignored.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let plan = run_with(&ignored, &[installed(State::Ready)], &sources);
+    assert_eq!(
+        plan.apply[0].spec.install,
+        installed(State::Ready).spec.install,
+        "what its user changes comes"
+    );
+    let mut newer = wanted(&["lighthouse"]);
+    newer.modules[0].channel = Some("fast".into());
+    let plan = run_with(&newer, &[installed(State::Ready)], &sources);
+    assert!(plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
+    assert_eq!(plan.status.modules[0].state, State::Warning);
+    let plan = run_with(&wanted(&["lighthouse"]), &[], &sources);
+    assert_eq!(plan.status.modules[0].state, State::Error);
+}
+
+#[test]
+fn ignore_means_no_default_cr() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let made = run(&wanted, &[]).apply.remove(0);
+    assert_eq!(default_cr(&made), None, "it is its user's, and stays when the module goes");
+    assert_eq!(
+        made.spec.resource,
+        installed(State::Ready).spec.resource,
+        "the Go manager finds users' objects by it"
+    );
+    let held = crate::blockers::declared(&made).unwrap();
+    assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
+    assert!(Needs::of([&made]) == Needs::default(), "what it says of itself is nobody's business");
+    let mut there = made.clone();
+    there.metadata.generation = Some(1);
+    let planned = run(&wanted, std::slice::from_ref(&there));
+    assert!(planned.apply.is_empty() && planned.status.modules[0].resource.is_none());
+}
+
+#[test]
+fn what_was_left_out_under_ignore_is_written_once() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let made = run(&wanted, &[]).apply.remove(0);
+    let mut before = made.clone();
+    before.spec.resource = None;
+    let terms =
+        json!({"associatedResources": [{"group": "demo.tidewatch.dev", "version": "v1", "kind": "Beacon"}]});
+    before.annotations_mut().insert(annotations::MODULE_TERMS.into(), terms.to_string());
+    assert_eq!(run(&wanted, &[before]).apply, [made]);
+}
+
+#[test]
+fn planning_twice_changes_nothing() {
+    let first = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    let mut kyma = kyma();
+    kyma.status = Some(first.status.clone());
+    let wanted = wanted(&["lighthouse"]);
+    let choices = choose(&wanted, &catalog(), &[]);
+    let manifests = [installed(State::Ready)];
+    let later = Timestamp::from_second(1_000_000).unwrap();
+    let sources = sources();
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts: Facts::default(),
+        now: later,
+    };
+    assert_eq!(plan(&input).status, first.status, "no timestamp moves when nothing happens");
+}
+
+#[test]
+fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
+    let mut kyma = kyma();
+    kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
+    let failed = failed_status(&kyma, &[], "the runtime does not answer".into(), Timestamp::UNIX_EPOCH);
+    let modules = failed.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
+    assert_eq!((modules.status.as_str(), modules.message.as_str()), ("False", "the runtime does not answer"));
+    assert_eq!(failed.conditions.len(), 2, "the other condition is kept");
+    assert_eq!(failed.modules.len(), 1, "what is installed is not forgotten");
+}
+
+#[test]
+fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say() {
+    let bare = installed(State::Ready);
+    assert!(bare.annotations().get(annotations::MODULE_TERMS).is_none(), "nothing to say");
+    let mut told = bare.clone();
+    told.annotations_mut().insert(annotations::MODULE_TERMS.into(), r#"{"sources":["more"]}"#.into());
+    let removed = run(&wanted(&["lighthouse"]), &[told]);
+    assert_eq!(removed.apply.len(), 1);
+    assert!(removed.apply[0].annotations().get(annotations::MODULE_TERMS).is_none());
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    template.spec.progress_deadline_seconds = Some(90);
+    catalog.templates.insert("lighthouse-1.0.0".into(), Arc::new(template));
+    let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
+    let choices = choose(&wanted, &catalog, &[]);
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let manifests = [bare];
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts,
+        now,
+    };
+    let applied = &plan(&input).apply[0];
+    assert_eq!(applied.terms().unwrap().progress_deadline_seconds, Some(90));
+}
+
+/// What becomes of a module that a gate has stopped.
+fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
+    let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
+    let mut plan = Plan::default();
+    let status = stopped(gate, None, &choices[0], existing, &mut plan);
+    (status, plan)
+}
+
+#[test]
+fn a_gate_that_keeps_changes_nothing_and_says_why() {
+    let gate = |installed| {
+        let message = "waits for the window".to_owned();
+        let gate = Gate::Keep { state: State::Processing, message, maintenance: true, retry_at: None };
+        after(gate, installed)
+    };
+    let old = installed(State::Ready);
+    let (status, plan) = gate(Some(&old));
+    assert_eq!(plan, Plan::default(), "nothing is written");
+    assert_eq!((status.version.as_str(), status.maintenance), (old.spec.version.as_str(), true));
+    assert!(status.manifest.is_some());
+    let (status, plan) = gate(None);
+    assert_eq!((status.version.as_str(), status.state, plan), ("", State::Processing, Plan::default()));
+}
+
+#[test]
+fn a_gate_that_removes_does_so_once() {
+    let gate = || Gate::Remove { message: "not for this Kyma".into() };
+    let mut old = installed(State::Ready);
+    let (status, plan) = after(gate(), Some(&old));
+    assert_eq!((status.state, status.message.as_str()), (State::Deleting, "not for this Kyma"));
+    assert_eq!(plan.delete, [old.name_any()]);
+    old.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(after(gate(), Some(&old)).1, Plan::default(), "it is on its way");
+    let (status, plan) = after(gate(), None);
+    assert_eq!((status.state, plan), (State::Error, Plan::default()));
+}
+
+#[test]
+fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
+    let (status, plan) = after(Gate::Leave { state: State::Unmanaged }, None);
+    let expected =
+        ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
+    assert_eq!((status, plan), (expected, Plan::default()));
+}
+
+#[test]
+fn each_change_is_a_decision_and_nothing_else_is() {
+    let words = |plan: &Plan| -> Vec<(&str, String, String)> {
+        plan.decisions.iter().map(|d| (d.what.label(), d.from.0.clone(), d.to.0.clone())).collect()
+    };
+    let asked = wanted(&["lighthouse"]);
+    let entry = |what, from: &str, to: &str| (what, from.to_owned(), to.to_owned());
+    assert_eq!(words(&run(&asked, &[])), [entry("install", "", "1.0.0")]);
+    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
+    assert_eq!(words(&run(&fast, &[installed(State::Ready)])), [entry("upgrade", "1.0.0", "1.1.0")]);
+    assert_eq!(words(&run(&wanted(&[]), &[installed(State::Ready)])), [entry("remove", "1.0.0", "")]);
+    let first = run(&asked, &[installed(State::Ready)]);
+    assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
+    let kyma = Kyma { status: Some(first.status), ..kyma() };
+    let (choices, sources, manifests) =
+        (choose(&asked, &catalog(), &[]), sources(), [installed(State::Ready)]);
+    let now = Timestamp::UNIX_EPOCH;
+    let input = Input {
+        kyma: &kyma,
+        wanted: &asked,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts: Facts::default(),
+        now,
+    };
+    assert_eq!(words(&plan(&input)), []);
+}
+
+#[test]
+fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
+    let first = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    let mut kyma = Kyma { status: Some(first.status.clone()), ..kyma() };
+    kyma.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let failed = failed_status(&kyma, &[], "no answer".into(), Timestamp::UNIX_EPOCH);
+    assert_eq!(failed.state, State::Deleting);
+    assert_eq!(failed.last_operation.unwrap().operation, "no answer", "what fails is said");
+    assert_eq!(failed.conditions, first.status.conditions, "nothing is known about the modules");
+}
+
+#[test]
+fn a_version_that_is_asked_for_shows_no_channel() {
+    let mut asked = wanted(&["lighthouse"]);
+    asked.modules[0].version = Some("1.1.0".into());
+    let plan = run(&asked, &[]);
+    let module = &plan.status.modules[0];
+    assert_eq!((module.version.as_str(), module.channel.as_str()), ("1.1.0", ""));
+    assert_eq!(plan.apply[0].labels()[labels::CHANNEL], "");
+    assert_eq!(plan.decisions[0].reason, "version asked for");
+}
+
+#[test]
+fn a_downgrade_leaves_the_manifest_alone() {
+    let mut newer = installed(State::Ready);
+    newer.spec.version = "1.2.0".into();
+    let plan = run(&wanted(&["lighthouse"]), &[newer]);
+    assert_eq!((plan.apply.len(), plan.delete.len()), (0, 0));
+    let module = &plan.status.modules[0];
+    assert_eq!((module.version.as_str(), module.state), ("1.2.0", State::Warning));
+    assert_eq!(plan.status.state, State::Warning);
+}
+
+#[test]
+fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
+    let template = json!({"metadata": {"name": "raft-mine", "namespace": "kyma-system", "generation": 1}, "spec": {
+        "moduleName": "raft", "channel": "regular", "version": "0.1.0",
+        "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
+    let local = [Arc::new(serde_json::from_value(template).unwrap())];
+    let (kyma, asked) = (kyma(), wanted(&["raft"]));
+    let choices = choose(&asked, &catalog(), &local);
+    let key = ComponentVersion::of(choices[0].outcome.as_ref().unwrap());
+    assert!(key.local);
+    let source = Source { layer: "sha256:cc".into(), ..source() };
+    let sources = Sources::from_iter([(key, Ok(source))]);
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&Input {
+        kyma: &kyma,
+        wanted: &asked,
+        choices: &choices,
+        sources: &sources,
+        manifests: &[],
+        facts,
+        now,
+    });
+    assert!(plan.apply[0].is_of_runtime_template());
+    let metadata = plan.status.modules[0].template.clone().unwrap().metadata.unwrap();
+    assert_eq!(metadata.namespace, "kyma-system");
+    assert!(!installed(State::Ready).is_of_runtime_template());
+}
+
+#[test]
+fn crds_that_a_runtime_does_not_take_are_told() {
+    let mut kyma = kyma();
+    kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let status = crds_failed_status(&kyma, &[], "applying the CRD was refused".into(), now);
+    let said = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+    assert_eq!(said(conditions::CRDS_SYNC).status, "False");
+    assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
+    assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
+    assert_eq!(status.conditions.len(), 2);
+    // Of a runtime that fails otherwise, that is not known.
+    let failed = failed_status(&kyma, &[], "timeout".into(), now);
+    assert!(failed.conditions.iter().any(|c| c.type_ == conditions::CRDS_SYNC && c.status == "True"));
+    kyma.status = None;
+    assert_eq!(crds_failed_status(&kyma, &[], "x".into(), now).conditions.len(), 2);
+}

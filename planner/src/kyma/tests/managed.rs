@@ -1,0 +1,183 @@
+//! Modules that are given up, and Manifests that are not planned.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::policy::PolicyError;
+
+/// The same Manifest, given up.
+fn unmanaged(mut manifest: Manifest) -> Manifest {
+    manifest.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
+    manifest
+}
+
+#[test]
+fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
+    let mut theirs = wanted(&["lighthouse"]);
+    theirs.modules[0].managed = false;
+    let mut old = installed(State::Ready);
+    old.metadata.uid = Some("u".into());
+    let nothing = |plan: &Plan| plan.apply.is_empty() && plan.delete.is_empty();
+
+    let first = run(&theirs, &[old.clone()]);
+    assert!(nothing(&first), "neither applied nor deleted");
+    assert_eq!(first.give_up, [(old.name_any(), "u".to_owned())]);
+    assert_eq!((first.status.state, first.status.modules[0].state), (State::Ready, State::Ready));
+    assert_eq!(first.notices[0].reason, "ModuleUnmanaged");
+    let marked = run(&theirs, &[unmanaged(old.clone())]);
+    assert!(nothing(&marked) && marked.give_up.is_empty() && marked.notices.is_empty(), "once");
+    let gone = run(&theirs, &[]);
+    let expected =
+        ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
+    assert_eq!((nothing(&gone), gone.status.state), (true, State::Ready));
+    assert_eq!(gone.status.modules, [Arc::new(expected)]);
+}
+
+#[test]
+fn a_module_that_is_wanted_back_waits_until_it_was_given_up() {
+    let old = unmanaged(installed(State::Ready));
+    let back = run(&wanted(&["lighthouse"]), std::slice::from_ref(&old));
+    assert_eq!((back.apply, back.delete), (vec![], vec![]), "its mark would be lost");
+    assert_eq!(back.status.modules[0].state, State::Processing);
+    let forgotten = run(&wanted(&[]), std::slice::from_ref(&old));
+    assert_eq!(forgotten.delete, [old.name_any()], "its Manifest takes nothing along: it is marked");
+}
+
+#[test]
+fn a_manifest_that_is_left_alone_is_why_its_module_does_not_go_on() {
+    let label = "operator.kyma-project.io/skip-reconciliation";
+    let mut old = installed(State::Ready);
+    let says = |plan: &Plan| plan.status.modules[0].message.contains(label);
+    old.labels_mut().insert(label.into(), "true".into());
+    assert!(!says(&run(&wanted(&["lighthouse"]), &[old.clone()])), "nothing is to be done");
+    let mut fast = wanted(&["lighthouse"]);
+    fast.modules[0].channel = Some("fast".into());
+    let upgrade = run(&fast, &[old.clone()]);
+    assert!(
+        upgrade.status.modules[0].state == State::Processing && says(&upgrade),
+        "{:?}",
+        upgrade.status.modules
+    );
+    old.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let gone = run(&wanted(&[]), &[old]);
+    assert!(gone.status.modules[0].state == State::Deleting && says(&gone), "{:?}", gone.status.modules);
+}
+
+/// The same Manifest under another name, as of another component.
+fn second(manifest: &Manifest, name: &str) -> Manifest {
+    let mut second = manifest.clone();
+    second.metadata.name = Some(name.into());
+    second
+        .annotations_mut()
+        .insert(annotations::OCM_COMPONENT_NAME.into(), "tidewatch.dev/module/old".into());
+    second
+}
+
+#[test]
+fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
+    let asked = wanted(&["lighthouse"]);
+    let new = installed(State::Ready);
+    let old = second(&new, "a-old");
+    let first = run(&asked, std::slice::from_ref(&old));
+    assert_eq!((first.apply[0].name_any(), first.delete.len()), (new.name_any(), 0), "first the new one");
+    let both = run(&asked, &[old.clone(), new.clone()]);
+    assert_eq!((both.delete, both.apply), (vec!["a-old".to_owned()], vec![]));
+    assert_eq!(both.notices[0].reason, "ManifestHandedOver");
+    assert_eq!((both.status.modules.len(), both.status.state), (1, State::Ready));
+
+    let mut theirs = asked;
+    theirs.modules[0].managed = false;
+    let given_up = run(&theirs, &[old.clone(), new.clone()]);
+    assert_eq!((given_up.give_up.len(), given_up.delete.len()), (2, 0));
+    let gone = run(&wanted(&[]), &[old, new]);
+    assert_eq!(gone.delete.len(), 2, "both are this Kyma's");
+}
+
+#[test]
+fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
+    let ours = installed(State::Ready);
+    let mut foreign = ours.clone();
+    foreign.owner_references_mut()[0].uid = "another".into();
+    let (mut nobodys, mut nameless) = (second(&ours, "b-nobodys"), second(&ours, "c-nameless"));
+    nobodys.metadata.owner_references = None;
+    nameless.labels_mut().remove(labels::MODULE_NAME);
+    let all = [foreign.clone(), nobodys, nameless];
+    let plan = run(&wanted(&[]), &all);
+    assert_eq!((plan.delete.len(), plan.apply.len(), plan.status.state), (0, 0, State::Warning));
+    let names: Vec<&str> = plan.status.modules.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["lighthouse", "b-nobodys", "c-nameless"], "each under a name of its own");
+    for module in &plan.status.modules {
+        assert!(module.message.starts_with("orphaned: the Manifest "), "{}", module.message);
+    }
+    assert!(plan.status.modules[0].message.contains("(uid another)"));
+
+    // A module that is asked for takes its Manifest over, as after a backup.
+    let back = run(&wanted(&["lighthouse"]), &[foreign]);
+    assert_eq!(back.apply[0].owner_references()[0].uid, "kyma-uid");
+    assert_eq!((back.delete.len(), back.status.modules.len()), (0, 1));
+}
+
+#[test]
+fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
+    const MADE: i64 = 1_000;
+    let (kyma, mut ours) = (kyma(), installed(State::Ready));
+    ours.metadata.creation_timestamp = Some(Time(Timestamp::from_second(MADE).unwrap()));
+    let (mut nobodys, mut foreign) = (ours.clone(), ours.clone());
+    nobodys.metadata.owner_references = None;
+    foreign.owner_references_mut()[0].uid = "another".into();
+    let stray = |kyma: Option<&Kyma>, manifest: &Manifest| {
+        let Stray { message, told_from } = Stray::of(kyma, manifest)?;
+        assert_eq!(told_from.as_second(), MADE + 300);
+        let name = format!("orphaned: the Manifest {} ", manifest.name_any());
+        Some(
+            message
+                .strip_prefix(&name)
+                .unwrap()
+                .strip_suffix("; delete it if nobody needs it")
+                .unwrap()
+                .to_owned(),
+        )
+    };
+    assert_eq!(stray(Some(&kyma), &ours), None);
+    assert_eq!(stray(Some(&kyma), &nobodys).unwrap(), "is owned by no Kyma");
+    assert_eq!(stray(Some(&kyma), &foreign).unwrap(), "is owned by another Kyma of this name (uid another)");
+    assert_eq!(stray(None, &ours).unwrap(), "is owned by a Kyma that is not there (uid kyma-uid)");
+    assert_eq!([&ours, &nobodys, &foreign].map(is_nobodys), [false, true, false]);
+    nobodys.owner_references_mut().extend(ours.owner_references().to_vec());
+    assert_eq!(stray(Some(&kyma), &nobodys), None, "it has one again");
+
+    nobodys.metadata.owner_references = None;
+    let mut leaving = nobodys.clone();
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut mandatory = nobodys.clone();
+    mandatory.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    for manifest in [leaving, mandatory, unmanaged(nobodys)] {
+        assert_eq!((stray(Some(&kyma), &manifest), is_nobodys(&manifest)), (None, false));
+    }
+}
+
+#[test]
+fn nothing_goes_while_nobody_knows_what_the_policy_requires() {
+    let fault = PolicyError::NoKey;
+    let (catalog, sources, kyma) = (catalog(), sources(), kyma());
+    let plan_of = |modules: &[&str]| {
+        let wanted = wanted(modules);
+        let choices = choose(&wanted, &catalog, &[]);
+        plan(&Input {
+            kyma: &kyma,
+            wanted: &wanted,
+            choices: &choices,
+            sources: &sources,
+            manifests: &[installed(State::Ready)],
+            facts: Facts { ruled: Err(&fault), ..Facts::default() },
+            now: Timestamp::UNIX_EPOCH,
+        })
+    };
+    for modules in [&[][..], &["lighthouse"]] {
+        let plan = plan_of(modules);
+        assert_eq!((plan.delete.len(), plan.apply.len()), (0, 0), "{modules:?}");
+        let module = &plan.status.modules[0];
+        assert_eq!((module.name.as_str(), module.state), ("lighthouse", State::Warning));
+        assert!(module.message.contains("stay as they are until it is mended"), "{}", module.message);
+    }
+}

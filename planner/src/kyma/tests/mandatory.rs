@@ -1,0 +1,109 @@
+//! What the plan of a Kyma's list does about modules that are mandatory, or are to become so.
+
+use super::*;
+use crate::mandatory::Offer;
+
+#[test]
+fn a_mandatory_module_is_not_its_users_to_change() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let mut wanted = wanted(&["guard"]);
+    wanted.modules[0].managed = false;
+    let plan = run(&wanted, &[manifest.clone()]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    let told = &plan.status.modules[0];
+    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
+    // One of the list's that has become mandatory waits for the plan of those.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    let plan = run(&wanted, &[manifest]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+}
+
+#[test]
+fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
+    // Of so long a name nothing is left by which two modules differ.
+    let mut kyma = kyma();
+    kyma.metadata.name = Some("harbour".repeat(9));
+    let plan_with =
+        |manifests: &[Manifest]| plan_of(&kyma, &wanted(&["lighthouse"]), &catalog(), manifests, &sources());
+    let own = plan_with(&[]).apply.remove(0);
+    let of_module = |module: &str, is_mandatory: bool| {
+        let mut manifest = own.clone();
+        manifest.labels_mut().insert(labels::MODULE_NAME.into(), module.into());
+        if is_mandatory {
+            manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+        }
+        manifest
+    };
+    for is_mandatory in [true, false] {
+        let plan = plan_with(&[of_module("guard", is_mandatory)]);
+        assert!(plan.apply.is_empty(), "{:?}", plan.apply);
+        let told = &plan.status.modules[0];
+        assert!(
+            told.state == State::Error && told.message.contains("that of the module 'guard'"),
+            "{told:?}"
+        );
+    }
+    // One that somebody has relabelled has a name that no module of that name would have.
+    let mut relabelled = installed(State::Ready);
+    relabelled.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    assert_eq!(run(&wanted(&["lighthouse"]), &[relabelled]).apply.len(), 1, "it is put right");
+}
+
+/// What becomes of an installed module that is in no list, with mandatory modules.
+fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
+    let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());
+    let offers: Vec<_> = offers.iter().cloned().map(Arc::new).collect();
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &[],
+        sources: &sources,
+        manifests: std::slice::from_ref(manifest),
+        facts: Facts { mandatory: &offers, ..Facts::default() },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let offer = Offer::of("guard", &catalog()).unwrap();
+    let removed = [manifest.name_any()];
+    assert_eq!(unlisted(&manifest, &[]).delete, removed);
+    let kept = unlisted(&manifest, std::slice::from_ref(&offer));
+    assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
+    assert_eq!(kept.status.state, State::Ready);
+    // Those of another module, and of one that is mandatory no more, go by the list alone.
+    let other = Offer { module: "another".into(), ..offer.clone() };
+    assert_eq!(unlisted(&manifest, &[other]).delete, removed);
+    let leaving = Offer { leaving: true, ..offer };
+    assert_eq!(unlisted(&manifest, &[leaving]).delete, removed);
+}
+
+#[test]
+fn what_a_mandatory_module_waits_for_is_said_of_the_kyma_that_goes() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let say = |manifest: &Manifest| {
+        let message = "waiting for the modules to be removed: guard".to_owned();
+        let status = deleting_status(&kyma(), std::slice::from_ref(manifest), message, Timestamp::UNIX_EPOCH);
+        assert!(status.conditions.iter().all(|c| c.type_ != conditions::MODULES || c.status == "False"));
+        (status.modules.len(), status.last_operation.unwrap().operation)
+    };
+    let only = "waiting for the modules to be removed: guard".to_owned();
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    assert_eq!(say(&manifest), (0, only.clone()));
+    manifest.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let progress = crate::manifest_status::Progress::Deleting("waiting for Beam default/users".into());
+    let status =
+        crate::manifest_status::manifest_status(&manifest, &progress, &[], None, Timestamp::UNIX_EPOCH);
+    manifest.status = Some(status);
+    assert_eq!(say(&manifest), (0, format!("{only}; guard: waiting for Beam default/users")));
+    // One of the list's has an entry of its own.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    assert_eq!(say(&manifest), (1, only));
+}

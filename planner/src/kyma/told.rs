@@ -1,0 +1,237 @@
+//! What has become of a Kyma's modules that its user is told in Events, beside what the status says.
+//!
+//! Only a change is told: what the status said before is what was told. So a receiver that starts again tells nothing anew.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tidewatch_api::{Kyma, KymaStatus, Manifest, ModuleStatus, State};
+
+use super::{running::ran, status::progress_at};
+use crate::{
+    notice::{About, Notice},
+    status::is_out_of_reach,
+};
+
+/// Whether what is told of a module is told as one of these, by the words of an API server that have no field of their own.
+const WORDS: [(&[&str], &str); 3] = [
+    (&["failed calling webhook"], "WebhookUnavailable"),
+    (&["admission webhook", "denied the request"], "WebhookRefuses"),
+    (&["namespaces \"", "not found"], "NamespaceMissing"),
+];
+/// Begins what is said of a module whose present version is not Ready yet.
+const IN_PROGRESS: &str = " in progress: ";
+
+/// Why a user has to look at a module; `None`: they need not. What the whole runtime is to blame for is no module's trouble.
+fn trouble(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'static str> {
+    if is_out_of_reach(&module.message) {
+        return None;
+    }
+    let by_words = WORDS.iter().find(|(words, _)| words.iter().all(|word| module.message.contains(word)));
+    match (module.state, by_words) {
+        (State::Error | State::Warning | State::Processing, Some((_, reason))) => Some(reason),
+        (State::Error, None) => Some("ModuleError"),
+        // What a gate warns of has a notice of its own.
+        (State::Warning, None) => {
+            let says = manifest.map(|manifest| progress_at(manifest, manifest.metadata.generation));
+            says.is_some_and(|(state, why)| state == State::Warning && module.message.contains(why))
+                .then_some("ModuleWarning")
+        }
+        _ => None,
+    }
+}
+
+fn manifest_of<'a>(module: &ModuleStatus, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
+    let name = module.manifest.as_ref()?.metadata.as_ref()?.name.as_str();
+    manifests.iter().find(|manifest| manifest.metadata.name.as_deref() == Some(name))
+}
+
+/// What is told of the modules that are not what the status of `kyma` says of them. `open` are those whose end of trouble is still to be
+/// told: a module that is mended is on its way first.
+#[must_use]
+pub fn changes(
+    kyma: &Kyma,
+    now: &KymaStatus,
+    manifests: &[Manifest],
+    open: &mut BTreeSet<String>,
+) -> Vec<Notice> {
+    let before = |name: &str| kyma.status.as_ref()?.modules.iter().find(|module| module.name == name);
+    open.retain(|name| now.modules.iter().any(|module| module.name == *name));
+    let told = |module: &Arc<ModuleStatus>| {
+        let manifest = manifest_of(module, manifests);
+        change(before(&module.name).map(Arc::as_ref), module, manifest, open)
+    };
+    now.modules.iter().filter_map(told).collect()
+}
+
+fn change(
+    before: Option<&ModuleStatus>,
+    now: &ModuleStatus,
+    manifest: Option<&Manifest>,
+    open: &mut BTreeSet<String>,
+) -> Option<Notice> {
+    let name = &now.name;
+    let had = before.and_then(|before| trouble(before, manifest));
+    if let Some(reason) = trouble(now, manifest) {
+        open.insert(name.clone());
+        let message = format!("module '{name}' is in state {}: {}", now.state, now.message);
+        return (had != Some(reason)).then(|| Notice::warning(About::RuntimeKyma, reason, message));
+    }
+    if had.is_some() {
+        open.insert(name.clone());
+    }
+    let before = before.filter(|_| now.state == State::Ready)?;
+    let is_mended = open.remove(name);
+    if before.version != now.version && !before.version.is_empty() || before.message.contains(IN_PROGRESS) {
+        let from = manifest.and_then(ran).filter(|from| *from != now.version);
+        let from = from.map(|from| format!(" from {from}")).unwrap_or_default();
+        let message = format!("module '{name}' was changed{from} to version {} and is ready", now.version);
+        return Some(Notice::normal(About::RuntimeKyma, "ModuleUpgraded", message));
+    }
+    let message = format!("module '{name}' is ready again");
+    is_mended.then(|| Notice::normal(About::RuntimeKyma, "ModuleReady", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn module(version: &str, state: State, message: &str) -> ModuleStatus {
+        ModuleStatus {
+            name: "beam".into(),
+            version: version.into(),
+            state,
+            message: message.into(),
+            ..ModuleStatus::default()
+        }
+    }
+
+    fn told(before: Option<ModuleStatus>, now: ModuleStatus) -> Option<(&'static str, String)> {
+        let kyma = Kyma {
+            status: before
+                .map(|before| KymaStatus { modules: vec![Arc::new(before)], ..KymaStatus::default() }),
+            ..Kyma::default()
+        };
+        let now = KymaStatus { modules: vec![Arc::new(now)], ..KymaStatus::default() };
+        let mut told = changes(&kyma, &now, &[], &mut BTreeSet::new());
+        assert!(told.len() < 2 && told.iter().all(|notice| notice.about == About::RuntimeKyma));
+        told.pop().map(|notice| (notice.reason, notice.message))
+    }
+
+    fn reason(before: (State, &str), now: (State, &str)) -> Option<&'static str> {
+        let of = |(state, message)| module("1.0.0", state, message);
+        told(Some(of(before)), of(now)).map(|(reason, _)| reason)
+    }
+
+    const NAMESPACE: &str = "applying ConfigMap a/b: not found (namespaces \"a\" not found)";
+    const REFUSED: &str = "applying it: refused (admission webhook \"v.x\" denied the request: no)";
+    const SILENT: &str = "applying it: failed (Internal error occurred: failed calling webhook \"v.x\")";
+
+    #[test]
+    fn a_module_in_trouble_is_told_of_with_its_cause_and_so_is_its_end() {
+        let (ready, starts) = ((State::Ready, ""), (State::Processing, "it starts"));
+        for (before, now, reason_told) in [
+            (ready, (State::Error, "broken"), Some("ModuleError")),
+            (starts, (State::Error, "broken"), Some("ModuleError")),
+            (starts, (State::Error, NAMESPACE), Some("NamespaceMissing")),
+            (starts, (State::Error, REFUSED), Some("WebhookRefuses")),
+            (starts, (State::Processing, SILENT), Some("WebhookUnavailable")),
+            ((State::Error, NAMESPACE), (State::Error, REFUSED), Some("WebhookRefuses")),
+            ((State::Error, "broken"), ready, Some("ModuleReady")),
+            ((State::Processing, SILENT), ready, Some("ModuleReady")),
+            // Nothing that the user has to know.
+            (ready, starts, None),
+            (starts, ready, None),
+            (ready, (State::Warning, "the version ends soon"), None),
+            ((State::Error, "broken"), starts, None),
+        ] {
+            assert_eq!(reason(before, now), reason_told, "{before:?} {now:?}");
+        }
+        let (_, message) = told(None, module("1.0.0", State::Error, "broken")).unwrap();
+        assert_eq!(message, "module 'beam' is in state Error: broken");
+    }
+
+    #[test]
+    fn a_module_that_is_mended_step_by_step_is_told_of_once_it_is_ready() {
+        let (mut open, mut before) = (BTreeSet::new(), None);
+        let mut told = Vec::new();
+        for (state, message) in [
+            (State::Error, "broken"),
+            (State::Processing, "it starts"),
+            (State::Processing, "it still starts"),
+            (State::Ready, ""),
+            (State::Processing, "a replica is missing"),
+            (State::Ready, ""),
+        ] {
+            let now = module("1.0.0", state, message);
+            told.extend(change(before.as_ref(), &now, None, &mut open).map(|notice| notice.reason));
+            before = Some(now);
+        }
+        assert_eq!(told, ["ModuleError", "ModuleReady"]);
+        assert!(open.is_empty());
+    }
+
+    #[test]
+    fn what_was_said_already_is_not_told_again() {
+        for now in [
+            (State::Error, "broken"),
+            (State::Error, NAMESPACE),
+            (State::Processing, SILENT),
+            (State::Ready, ""),
+        ] {
+            assert_eq!(reason(now, now), None, "{now:?}");
+        }
+        assert_eq!(
+            reason((State::Error, "broken"), (State::Error, "broken; next try within 5 minutes")),
+            None
+        );
+        assert_eq!(told(None, module("1.0.0", State::Ready, "")), None, "it is new");
+    }
+
+    #[test]
+    fn a_runtime_that_was_out_of_reach_is_no_news_of_its_modules() {
+        use crate::status::{TIMED_OUT, UNREACHABLE};
+        for text in [UNREACHABLE, TIMED_OUT] {
+            let why = format!("reading it: {text}; next try within 10 s");
+            let out = (State::Error, why.as_str());
+            assert_eq!((reason((State::Ready, ""), out), reason(out, (State::Ready, ""))), (None, None));
+        }
+    }
+
+    #[test]
+    fn an_upgrade_is_told_when_the_new_version_is_ready() {
+        let ready = |version| module(version, State::Ready, "");
+        let text = "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted";
+        let upgrades = module("1.1.0", State::Processing, text);
+        assert_eq!(told(Some(ready("1.0.0")), upgrades.clone()), None);
+        let (reason, message) = told(Some(upgrades), ready("1.1.0")).unwrap();
+        assert_eq!(
+            (reason, message.as_str()),
+            ("ModuleUpgraded", "module 'beam' was changed to version 1.1.0 and is ready")
+        );
+        let failed = module("1.1.0", State::Error, &format!("{text}; broken"));
+        assert_eq!(told(Some(failed), ready("1.1.0")).unwrap().0, "ModuleUpgraded");
+        assert_eq!(told(Some(ready("1.0.0")), ready("1.1.0")).unwrap().0, "ModuleUpgraded", "however fast");
+    }
+
+    #[test]
+    fn what_an_upgrade_began_with_and_what_a_manifest_warns_of_are_told() {
+        let manifest: Manifest = serde_json::from_value(json!({
+            "metadata": {"name": "m", "generation": 2, "annotations": {tidewatch_api::names::annotations::RUNNING_VERSION: "1.0.0"}},
+            "spec": {"version": "1.1.0", "install": {"name": "raw-manifest", "source": {}}},
+            "status": {"state": "Warning", "lastOperation": {"operation": "its image cannot be pulled", "lastUpdateTime": null},
+                       "conditions": [{"type": "Installation", "status": "False", "reason": "Ready", "message": "",
+                                       "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+        }))
+        .unwrap();
+        let warned = module("1.1.0", State::Warning, "its image cannot be pulled");
+        let said = change(None, &warned, Some(&manifest), &mut BTreeSet::new()).unwrap();
+        assert_eq!(said.reason, "ModuleWarning");
+        let starts = module("1.1.0", State::Processing, "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted");
+        let said =
+            change(Some(&starts), &module("1.1.0", State::Ready, ""), Some(&manifest), &mut BTreeSet::new())
+                .unwrap();
+        assert_eq!(said.message, "module 'beam' was changed from 1.0.0 to version 1.1.0 and is ready");
+    }
+}

@@ -1,0 +1,249 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
+
+use super::*;
+use crate::versions::{choose, fixtures::FakeCatalog};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// Modules in version 2.0.0, each with what it requires.
+fn choices(modules: &[(&str, Value)]) -> Vec<Choice> {
+    let mut catalog = FakeCatalog::default();
+    for (name, requires) in modules {
+        let release: ModuleReleaseMeta = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
+            "moduleName": name, "ocmComponentName": format!("x.dev/{name}"),
+            "channels": [{"channel": "regular", "version": "2.0.0"}]}}))
+        .unwrap();
+        catalog.releases.insert((*name).to_owned(), release.into());
+        let template: ModuleTemplate = serde_json::from_value(json!({
+            "metadata": {"name": format!("{name}-2.0.0"), "namespace": "kcp-system"},
+            "spec": {"moduleName": name, "version": "2.0.0", "descriptor": {}, "requires": requires}}))
+        .unwrap();
+        catalog.put(template.into());
+    }
+    let list: Vec<Value> = modules.iter().map(|(name, _)| json!({"name": name})).collect();
+    let wanted: KymaSpec = serde_json::from_value(json!({"channel": "regular", "modules": list})).unwrap();
+    choose(&wanted, &catalog, &[])
+}
+
+fn manifest(module: &str, version: &str, state: &str) -> Manifest {
+    serde_json::from_value(json!({
+        "metadata": {"name": module, "generation": 1, "labels": {"operator.kyma-project.io/module-name": module}},
+        "spec": {"version": version, "remote": false, "install": {"name": "raw-manifest", "source": {}}},
+        "status": {"state": state, "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}
+    }))
+    .unwrap()
+}
+
+fn messages(modules: &[(&str, Value)], manifests: &[Manifest]) -> BTreeMap<String, String> {
+    let unmet = unmet(&choices(modules), manifests, &BTreeSet::new());
+    unmet.into_iter().map(|(module, unmet)| (module, unmet.message)).collect()
+}
+
+#[test]
+fn a_module_waits_for_another_until_that_is_ready() {
+    let modules = [("quay", json!(null)), ("crane", json!({"modules": ["quay", "harbour"]}))];
+    let says = |manifests: &[Manifest]| messages(&modules, manifests).remove("crane");
+    assert_eq!(
+        says(&[]).unwrap(),
+        "waits for module 'harbour' (not enabled), module 'quay' (not installed yet); it goes on by itself when that is there"
+    );
+    let harbour = manifest("harbour", "1.0.0", "Ready");
+    let mut quay = manifest("quay", "2.0.0", "Processing");
+    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("module 'quay' (not Ready yet);"));
+    quay.status.as_mut().unwrap().state = State::Error;
+    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("(in error)"));
+    quay.status.as_mut().unwrap().state = State::Ready;
+    assert_eq!(says(&[harbour, quay]), None);
+}
+
+#[test]
+fn a_module_does_not_wait_for_one_that_its_user_manages() {
+    let mut choices = choices(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
+    assert!(unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"));
+    choices[0].module.managed = false;
+    assert!(unmet(&choices, &[], &BTreeSet::new()).is_empty(), "nothing of ours says that it is there");
+    choices[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
+    assert!(
+        unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"),
+        "a mandatory one is nobody's to give up"
+    );
+}
+
+#[test]
+fn a_module_waits_for_a_kind_until_it_is_served() {
+    let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
+    let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
+    let choices = choices(&modules);
+    let needed = kinds(&choices);
+    assert_eq!(needed.len(), 2);
+    let node: BTreeSet<_> = needed.iter().filter(|k| k.kind == "Node").cloned().collect();
+    let waiting = unmet(&choices, &[], &node).remove("crane").unwrap();
+    assert!(waiting.apis && waiting.message.starts_with("waits for the kind Beam of x.dev/v1 (not served);"));
+    assert!(unmet(&choices, &[], &needed).is_empty());
+}
+
+#[test]
+fn what_is_installed_stays_and_only_its_upgrade_waits() {
+    let requires =
+        json!({"modules": ["gone"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
+    let modules = [("crane", requires)];
+    assert!(messages(&modules, &[manifest("crane", "2.0.0", "Ready")]).is_empty());
+    assert_eq!(messages(&modules, &[manifest("crane", "1.0.0", "Ready")]).len(), 1);
+}
+
+#[test]
+fn what_an_installed_module_needs_and_has_no_more_is_said() {
+    let requires =
+        json!({"modules": ["quay"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
+    let mut choices = choices(&[("quay", json!(null)), ("crane", requires)]);
+    let served = kinds(&choices);
+    let crane = || manifest("crane", "2.0.0", "Ready");
+    let said = |choices: &[Choice], manifests: &[Manifest], served| {
+        gone(choices, manifests, served).remove("crane").unwrap_or_default()
+    };
+    let nothing = BTreeSet::new();
+    assert_eq!(
+        said(&choices, &[crane()], &nothing),
+        "what it needs is not there: module 'quay' (not installed yet), the kind Beam of x.dev/v1 (not served); it stays as it is"
+    );
+    assert_eq!(
+        said(&choices, &[crane(), manifest("quay", "2.0.0", "Error")], &served),
+        "",
+        "it tells of itself"
+    );
+    let mut leaving = manifest("quay", "2.0.0", "Ready");
+    leaving.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert!(said(&choices, &[crane(), leaving], &served).contains("module 'quay' (on its way out);"));
+    assert_eq!(said(&choices, &[manifest("crane", "1.0.0", "Ready")], &nothing), "", "its update waits");
+    choices[0].module.managed = false;
+    assert_eq!(said(&choices, &[crane()], &served), "");
+    choices[1].module.managed = false;
+    assert!(gone(&choices, &[crane()], &nothing).is_empty() && kinds(&choices).is_empty());
+}
+
+#[test]
+fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
+    let looks = |minutes: i64| look_again(at(0), at(minutes * 60)).as_second() / 60;
+    assert_eq!([0, 1, 2, 4, 32, 64, 600].map(looks), [1, 2, 4, 8, 64, 124, 660]);
+    assert_eq!(look_again(at(100), at(40)), at(100), "a clock was set back");
+    let api = |group: &str, version: &str| GroupVersionKind {
+        group: group.into(),
+        version: version.into(),
+        kind: "Beam".into(),
+    };
+    assert!(is_name(&api("x.dev", "v1")) && is_name(&api("", "v1")));
+    for (group, version) in [("no/such.group", "v1"), ("x.dev", ""), ("x.dev", "v1/beams"), ("x dev", "v1")] {
+        assert!(!is_name(&api(group, version)), "{group} {version}");
+    }
+}
+
+#[test]
+fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
+    let needs = |modules: &[&str]| json!({"modules": modules});
+    let modules = [
+        ("a", needs(&["b"])),
+        ("b", needs(&["c"])),
+        ("c", needs(&["a"])),
+        ("d", needs(&["a"])),
+        ("e", needs(&["e"])),
+    ];
+    let unmet = unmet(&choices(&modules), &[], &BTreeSet::new());
+    for module in ["a", "b", "c"] {
+        assert!(
+            unmet[module].cycle && unmet[module].message.contains("the modules a, b, c wait for each other")
+        );
+    }
+    assert!(!unmet["d"].cycle, "{}", unmet["d"].message);
+    assert!(unmet["e"].cycle && unmet["e"].message.contains("requires the module 'e'"));
+    // One that is Ready already ends it.
+    assert!(!messages(&modules, &[manifest("a", "1.0.0", "Ready")]).contains_key("c"));
+}
+
+#[test]
+fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
+    let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
+    let due = at(100) + PATIENCE;
+    let early = waits(&of(false), at(100), PATIENCE, None, at(200));
+    assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
+    assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
+    // The next process has heard of it just now.
+    let beside = format!("Beacon default: no light; its update {}", early.message);
+    for said in [early.message.clone(), format!("its update {}", early.message), beside] {
+        let again = waits(&of(false), at(700), PATIENCE, Some((State::Processing, &said)), at(700));
+        assert_eq!((again.look_at, &again.message), (Some(due), &early.message));
+    }
+    let other = waits(
+        &of(false),
+        at(700),
+        PATIENCE,
+        Some((State::Processing, "Beacon: dark; since 1970-01-01T00:01:40Z")),
+        at(700),
+    );
+    assert_eq!(other.look_at, Some(at(700) + PATIENCE), "something else was said");
+    let late = waits(&of(false), at(100), PATIENCE, Some((State::Processing, "waits for")), due);
+    assert_eq!((late.state, late.look_at), (State::Warning, None));
+    assert_eq!(
+        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "waits for x")), at(101)).state,
+        State::Warning
+    );
+    assert_eq!(
+        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "other")), at(101)).state,
+        State::Processing
+    );
+    let before = |said| waits(&of(false), at(100), PATIENCE, Some((State::Warning, said)), at(101)).state;
+    assert_eq!(before("its update waits for module 'quay'"), State::Warning);
+    let own = "Beacon default: no light; its update waits for module 'quay'";
+    assert_eq!(before(own), State::Processing, "the warning was about something else");
+    assert_eq!(waits(&of(true), at(100), PATIENCE, None, at(100)).state, State::Warning);
+}
+
+proptest! {
+    /// Whatever requires whatever: all is installed that does not wait for a cycle, and each cycle is named.
+    #[test]
+    fn no_graph_hangs(edges in prop::collection::btree_set((0..7_usize, 0..7_usize), 0..14)) {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let modules: Vec<(&str, Value)> = (0..7)
+            .map(|n| {
+                let others: Vec<&str> = edges.iter().filter(|(from, _)| *from == n).map(|(_, to)| names[*to]).collect();
+                (names[n], json!({"modules": others}))
+            })
+            .collect();
+        let choices = choices(&modules);
+        let mut manifests: Vec<Manifest> = Vec::new();
+        loop {
+            let waiting = unmet(&choices, &manifests, &BTreeSet::new());
+            let next = names.iter().find(|name| {
+                !waiting.contains_key(**name) && !manifests.iter().any(|m| m.module_name() == Some(**name))
+            });
+            match next {
+                Some(name) => manifests.push(manifest(name, "2.0.0", "Ready")),
+                None => {
+                    prop_assert_eq!(waiting.len() + manifests.len(), 7);
+                    prop_assert!(waiting.is_empty() || waiting.values().any(|unmet| unmet.cycle));
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_modules_require_is_named_whether_or_not_it_is_there() {
+    let modules = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let choices = choices(&[
+        ("beacon", json!({"modules": ["guard", "istio"]})),
+        (
+            "buoy",
+            json!({"modules": ["guard"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]}),
+        ),
+        ("quay", Value::Null),
+    ]);
+    assert_eq!(required(&choices), modules(&["guard", "istio"]));
+    assert_eq!(required(&[]), modules(&[]));
+}

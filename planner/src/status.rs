@@ -1,0 +1,119 @@
+//! Conditions and operations that change only when something has changed.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use tidewatch_api::LastOperation;
+
+/// The text of a status whose runtime cannot be reached.
+pub const UNREACHABLE: &str = "the cluster cannot be reached; check its address, certificate and network";
+/// The text of a status whose runtime did not answer in time.
+pub const TIMED_OUT: &str = "the cluster did not answer in time";
+
+/// Whether a status tells that the runtime gives no answers, and so nothing about the objects in it.
+#[must_use]
+pub fn is_out_of_reach(message: &str) -> bool {
+    let cause = |text: &str| message.contains(text.split(';').next().unwrap_or_default());
+    cause(UNREACHABLE) || cause(TIMED_OUT)
+}
+
+/// What a condition says now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Says<'a> {
+    /// Its type.
+    pub type_: &'a str,
+    /// True, or False.
+    pub holds: bool,
+    /// One word.
+    pub reason: &'a str,
+    /// For people.
+    pub message: String,
+}
+
+/// A condition that keeps its transition time while its status stays.
+#[must_use]
+pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, now: Timestamp) -> Condition {
+    let status = if says.holds { "True" } else { "False" };
+    let since = before
+        .iter()
+        .find(|c| c.type_ == says.type_ && c.status == status && !is_to_come(&c.last_transition_time, now))
+        .map_or(Time(now), |c| c.last_transition_time.clone());
+    Condition {
+        last_transition_time: since,
+        message: says.message,
+        observed_generation: generation,
+        reason: says.reason.to_owned(),
+        status: status.to_owned(),
+        type_: says.type_.to_owned(),
+    }
+}
+
+/// An operation that keeps its time while its text stays.
+#[must_use]
+pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -> LastOperation {
+    match before {
+        Some(same)
+            if same.operation == text
+                && same.last_update_time.as_ref().is_some_and(|at| !is_to_come(at, now)) =>
+        {
+            same.clone()
+        }
+        _ => LastOperation { operation: text, last_update_time: Some(Time(whole_seconds(now))) },
+    }
+}
+
+/// How far the clocks of two receivers may differ.
+const CLOCKS: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether nobody can have seen that time yet: somebody has made it up.
+fn is_to_come(at: &Time, now: Timestamp) -> bool {
+    at.0 > now.saturating_add(CLOCKS).unwrap_or(Timestamp::MAX)
+}
+
+/// Kubernetes writes times in whole seconds; what is compared with what was read back must be too.
+#[must_use]
+pub fn whole_seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn says(holds: bool, message: &str) -> Says<'static> {
+        Says { type_: "Modules", holds, reason: "Ready", message: message.into() }
+    }
+
+    #[test]
+    fn times_move_only_when_the_status_does() {
+        let first = condition(&[], says(false, "a"), Some(1), at(10));
+        let second = condition(std::slice::from_ref(&first), says(false, "b"), Some(2), at(20));
+        assert_eq!((second.last_transition_time.0, second.message.as_str()), (at(10), "b"));
+        let third = condition(&[second], says(true, "b"), Some(2), at(30));
+        assert_eq!(third.last_transition_time.0, at(30));
+    }
+
+    #[test]
+    fn an_operation_keeps_its_time() {
+        let first = operation(None, "x".into(), at(10));
+        assert_eq!(operation(Some(&first), "x".into(), at(20)), first);
+        assert_ne!(operation(Some(&first), "y".into(), at(20)), first);
+    }
+
+    #[test]
+    fn a_time_that_is_still_to_come_is_nobodys() {
+        let soon = 10 + 3600;
+        for (written, read) in [(5, 5), (soon, soon), (soon + 1, 10)] {
+            let before = condition(&[], says(true, "a"), None, at(written));
+            let now = condition(&[before], says(true, "a"), None, at(10));
+            assert_eq!(now.last_transition_time.0, at(read));
+            let before = operation(None, "a".into(), at(written));
+            assert_eq!(operation(Some(&before), "a".into(), at(10)).last_update_time, Some(Time(at(read))));
+        }
+        let last = operation(None, "a".into(), Timestamp::MAX);
+        assert_eq!(operation(Some(&last), "a".into(), Timestamp::MAX), last);
+    }
+}

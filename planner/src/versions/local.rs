@@ -1,0 +1,115 @@
+//! Templates that were made in a runtime: a tenant's, and not checked by anybody but us.
+
+use std::collections::BTreeSet;
+
+use kube::core::DynamicObject;
+use semver::Version;
+use tidewatch_api::ModuleTemplate;
+
+use super::legacy;
+use crate::notice::{About, Notice};
+
+/// Templates of one runtime that count.
+pub const MAX_TEMPLATES: usize = 64;
+/// Largest template as JSON, in bytes: most of it is copied into a Manifest in KCP.
+const MAX_BYTES: usize = 64 * 1024;
+/// Longest version and component name, in bytes, as KCP's CRDs have them.
+const MAX_NAMES: (usize, usize) = (32, 255);
+
+/// Why a template is ignored.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// It cannot be read as one.
+    #[error("it is not a ModuleTemplate")]
+    Malformed,
+    /// It is large.
+    #[error("it is larger than {MAX_BYTES} bytes")]
+    Large,
+    /// No version.
+    #[error("it has no version of the form 1.2.3, neither in spec.version nor in its descriptor")]
+    Version,
+    /// No component.
+    #[error("spec.descriptor.component.name is not the name of an OCM component")]
+    Component,
+    /// Mandatory modules are KCP's.
+    #[error("only KCP makes a module mandatory")]
+    Mandatory,
+    /// No default CR.
+    #[error("spec.data has no apiVersion, kind and metadata.name")]
+    Data,
+}
+
+/// A template of one of the modules `asked` for; none if it is of another one.
+pub fn usable(mut object: DynamicObject, asked: &BTreeSet<&str>) -> Result<Option<ModuleTemplate>, Unusable> {
+    object.metadata.managed_fields = None;
+    let value = serde_json::to_value(object).map_err(|_| Unusable::Malformed)?;
+    let size = serde_json::to_vec(&value).map_or(usize::MAX, |text| text.len());
+    let template: ModuleTemplate = serde_json::from_value(value).map_err(|_| Unusable::Malformed)?;
+    if !template.module_name().is_some_and(|module| asked.contains(module)) {
+        return Ok(None);
+    }
+    if size > MAX_BYTES {
+        return Err(Unusable::Large);
+    }
+    if template.spec.mandatory == Some(true) {
+        return Err(Unusable::Mandatory);
+    }
+    let version = legacy::version(&template).filter(|v| v.len() <= MAX_NAMES.0);
+    version.and_then(|v| Version::parse(v).ok()).ok_or(Unusable::Version)?;
+    let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"./-_".contains(&c);
+    let component = legacy::component(&template, "name").filter(|name| name.len() <= MAX_NAMES.1);
+    component.filter(|name| name.bytes().all(good)).ok_or(Unusable::Component)?;
+    let whole = |cr: &tidewatch_api::EmbeddedObject| {
+        ![cr.api_version(), cr.kind(), cr.name()].iter().any(|text| text.is_empty())
+    };
+    if !template.spec.data.as_ref().is_none_or(whole) {
+        return Err(Unusable::Data);
+    }
+    Ok(Some(template))
+}
+
+/// What the runtime's user is told of a template that is ignored.
+#[must_use]
+pub fn ignored(name: &str, why: &Unusable) -> Notice {
+    Notice::warning(
+        About::RuntimeKyma,
+        "ModuleTemplateIgnored",
+        format!("the ModuleTemplate '{name}' is ignored: {why}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(spec: &Value) -> Result<Option<ModuleTemplate>, Unusable> {
+        let mut object = json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "ModuleTemplate",
+            "metadata": {"name": "raft-mine"}, "spec": {"moduleName": "raft", "channel": "regular", "version": "0.1.0",
+            "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
+        object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        usable(serde_json::from_value(object).unwrap(), &BTreeSet::from(["raft"]))
+    }
+
+    #[test]
+    fn only_a_whole_template_of_a_module_that_is_asked_for_counts() {
+        assert_eq!(read(&json!({})).unwrap().unwrap().module_name(), Some("raft"));
+        assert!(read(&json!({"moduleName": "buoy"})).unwrap().is_none());
+        let why = |spec: Value| read(&spec).unwrap_err().to_string();
+        assert!(why(json!({"version": "latest"})).contains("no version"));
+        assert!(why(json!({"version": format!("1.0.0-{}", "a".repeat(40))})).contains("no version"));
+        assert!(why(json!({"descriptor": {}})).contains("component.name"));
+        assert!(why(json!({"descriptor": {"component": {"name": "a b?c"}}})).contains("component.name"));
+        assert!(why(json!({"mandatory": true})).contains("mandatory"));
+        assert!(why(json!({"data": {"kind": "Raft"}})).contains("spec.data"));
+        assert!(why(json!({"info": {"repository": "x".repeat(70_000)}})).contains("larger"));
+        assert!(why(json!({"channel": 7})).contains("not a ModuleTemplate"));
+    }
+
+    #[test]
+    fn what_others_wrote_is_not_repeated() {
+        let secret = read(&json!({"version": "hush-hush"})).unwrap_err();
+        assert!(!ignored("raft-mine", &secret).message.contains("hush"));
+    }
+}

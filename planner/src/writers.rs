@@ -1,0 +1,513 @@
+//! Who has written the status of a Kyma or Manifest in KCP, as the API server notes it in `metadata.managedFields`.
+//!
+//! All our writes of a status are applies. Whoever else changes a field that we have applied, or takes it away, takes it out of our entry
+//! there, which keeps the time of our own last write: so an entry that has become smaller without another time tells of somebody
+//! else, whatever name they give themselves, or of a write of ours in the same second, which whoever wrote it knows. Only one who
+//! applies by our name goes unnoticed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+use tidewatch_api::{
+    Manifest,
+    managed_fields::union,
+    marks::mark,
+    names::{annotations, conditions, field_managers, finalizers},
+};
+
+/// Our writers of statuses in KCP.
+const OURS: [&str; 4] = [
+    field_managers::KCP,
+    field_managers::APPLIER,
+    field_managers::CATALOG_STATUS,
+    field_managers::EVENT_PATH,
+];
+/// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
+const CONDITIONS: [&str; 12] = [
+    conditions::CRDS_SYNC,
+    conditions::MODULES,
+    conditions::MODULE_CATALOG,
+    conditions::IMAGE_PULL_SECRET_SYNC,
+    conditions::RUNTIME_EVENTS,
+    conditions::PAUSED,
+    conditions::RESOURCES,
+    conditions::INSTALLATION,
+    conditions::MODULE_CR,
+    conditions::MODULE_CR_STATE,
+    conditions::WAS_READY,
+    conditions::JOBS_COMPLETED,
+];
+const APPLY: &str = "Apply";
+/// How many fields of an entry there were.
+const COUNT: &str = "count";
+/// A Manifest's inventory: it becomes ours with the write that says what is in it, and by nothing else.
+const INVENTORY: &str = "f:synced";
+/// The fields by which a Manifest's Kyma is told of it.
+const TOLD: [&str; 2] = ["f:state", "f:lastOperation"];
+
+/// Keeps of the managed fields of a Kyma or Manifest how much of the status each of our writers has, and since when, and who else has
+/// last written what is ours to write: the rest is large, and nobody here reads it. Our next apply takes such fields back, and
+/// nothing is left of that entry.
+pub fn keep_writers(meta: &mut ObjectMeta) {
+    let Some(entries) = meta.managed_fields.take() else { return };
+    let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_our_apply(entry);
+    let mut kept: Vec<_> = entries.iter().filter(|entry| is_own(entry)).map(kept).collect();
+    let others = entries.into_iter().filter(is_of_another).max_by(|a, b| a.time.cmp(&b.time));
+    kept.extend(others.map(|ManagedFieldsEntry { manager, time, fields_v1, .. }| {
+        let status = fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
+        let told = TOLD.into_iter().filter(|field| !status[*field].is_null());
+        let told: Map<String, Value> = told.map(|field| (field.to_owned(), json!({}))).collect();
+        let fields_v1 = (!told.is_empty()).then(|| FieldsV1(json!({"f:status": told})));
+        ManagedFieldsEntry { manager, time, fields_v1, ..ManagedFieldsEntry::default() }
+    }));
+    meta.managed_fields = Some(kept);
+}
+
+fn kept(entry: &ManagedFieldsEntry) -> ManagedFieldsEntry {
+    let fields = entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
+    let mut kept = json!({COUNT: leaves(fields)});
+    if !fields[INVENTORY].is_null() {
+        kept["f:status"] = json!({INVENTORY: {}});
+    }
+    ManagedFieldsEntry {
+        manager: entry.manager.clone(),
+        time: entry.time.clone(),
+        operation: entry.operation.clone(),
+        subresource: entry.subresource.clone(),
+        fields_v1: Some(FieldsV1(kept)),
+        ..ManagedFieldsEntry::default()
+    }
+}
+
+fn leaves(fields: &Value) -> u64 {
+    match fields.as_object() {
+        Some(within) if within.is_empty() => 1,
+        Some(within) => within.values().map(leaves).sum(),
+        None => 0,
+    }
+}
+
+fn is_of_status(entry: &ManagedFieldsEntry) -> bool {
+    entry.subresource.as_deref() == Some("status")
+}
+
+fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.operation.as_deref() == Some(APPLY) && OURS.contains(&entry.manager.as_deref().unwrap_or_default())
+}
+
+/// The entries of our writers, of an object of [`keep_writers`].
+fn own(meta: &ObjectMeta) -> impl Iterator<Item = &ManagedFieldsEntry> {
+    meta.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry))
+}
+
+/// Of which of our writers somebody has changed or taken away something between two sights of one object, both of [`keep_writers`].
+#[must_use]
+pub fn taken(old: &ObjectMeta, new: &ObjectMeta) -> Vec<&'static str> {
+    if old.uid != new.uid {
+        return Vec::new();
+    }
+    let count = |entry: &ManagedFieldsEntry| entry.fields_v1.as_ref().and_then(|f| f.0[COUNT].as_u64());
+    let is_less = |before: &&ManagedFieldsEntry| {
+        let now = own(new).find(|entry| entry.manager == before.manager);
+        now.is_none_or(|now| now.time == before.time && count(now) < count(before))
+    };
+    let all = own(old).filter(is_less);
+    all.filter_map(|entry| OURS.into_iter().find(|name| entry.manager.as_deref() == Some(name))).collect()
+}
+
+/// Who else has last written what is ours to write, of an object of [`keep_writers`].
+#[must_use]
+pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
+    meta.managed_fields.as_ref()?.iter().find(|entry| !is_our_apply(entry))
+}
+
+/// Whether somebody else says how a Manifest is, by an object of [`keep_writers`].
+#[must_use]
+pub fn another_tells(meta: &ObjectMeta) -> bool {
+    other_writer(meta).is_some_and(|entry| entry.fields_v1.is_some())
+}
+
+/// Whether a writer of ours has an entry for the status of an object. Who takes away all entries has the API server note nothing more of
+/// what others write, before the next apply.
+#[must_use]
+pub fn has_entry(meta: &ObjectMeta, manager: &str) -> bool {
+    own(meta).any(|entry| is_of_status(entry) && entry.manager.as_deref() == Some(manager))
+}
+
+/// Who owns what of an object as it was read, with what others have written of the status that is ours to write made part of our own
+/// entries; `None` if there is nothing. The next apply then takes it away, or sets it right: of an item that two own the API server
+/// takes away only what the one had alone, and refuses what is left of it. `main` writes all but some conditions.
+#[must_use]
+pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
+    let entries = meta.managed_fields.as_ref()?;
+    let mut kept = Vec::new();
+    let mut ours: Vec<(&'static str, Value, Map<String, Value>)> = Vec::new();
+    for entry in entries {
+        let mut left = serde_json::to_value(entry).ok()?;
+        if is_of_another(entry)
+            && let Some(fields) = left["fieldsV1"]["f:status"].as_object_mut()
+        {
+            let mut give = |whose: &'static str, field: Map<String, Value>| {
+                let version = json!(entry.api_version);
+                match ours.iter_mut().find(|(who, of, _)| *who == whose && *of == version) {
+                    Some((_, _, all)) => union(all, &field),
+                    None => ours.push((whose, version, field)),
+                }
+            };
+            let conditions = fields.remove("f:conditions");
+            let (own, mut others) = conditions_of(conditions.as_ref());
+            for Item { key, type_, within } in own {
+                let whose = match type_.as_str() {
+                    conditions::MODULE_CATALOG => field_managers::CATALOG_STATUS,
+                    conditions::RUNTIME_EVENTS => field_managers::EVENT_PATH,
+                    _ => main,
+                };
+                let item = Map::from_iter([(key, within)]);
+                give(whose, Map::from_iter([("f:conditions".to_owned(), Value::Object(item))]));
+            }
+            let stays = |field: &str| [".", INVENTORY].contains(&field);
+            let (left, rest): (Map<_, _>, Map<_, _>) =
+                std::mem::take(fields).into_iter().partition(|(field, _)| stays(field));
+            *fields = left;
+            if !rest.is_empty() {
+                give(main, rest);
+            }
+            if others.keys().any(|key| key != ".") {
+                fields.insert("f:conditions".to_owned(), Value::Object(std::mem::take(&mut others)));
+            }
+            if fields.keys().all(|field| field == ".") {
+                continue;
+            }
+        }
+        kept.push(left);
+    }
+    if ours.is_empty() {
+        return None;
+    }
+    for (whose, version, fields) in ours {
+        let is_it = |entry: &Value| {
+            entry["manager"] == whose
+                && entry["operation"] == APPLY
+                && entry["subresource"] == "status"
+                && entry["apiVersion"] == version
+        };
+        match kept.iter_mut().find(|entry| is_it(entry)) {
+            Some(entry) => {
+                let all = entry["fieldsV1"]["f:status"].as_object_mut()?;
+                union(all, &fields);
+            }
+            None => kept.push(json!({
+                "manager": whose, "operation": APPLY, "subresource": "status", "apiVersion": version,
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:status": fields}
+            })),
+        }
+    }
+    Some(Value::Array(kept))
+}
+
+/// A condition in an entry.
+struct Item {
+    key: String,
+    type_: String,
+    /// Which of its fields are owned.
+    within: Value,
+}
+
+/// Of an entry's conditions those of our types, and the others.
+fn conditions_of(all: Option<&Value>) -> (Vec<Item>, Map<String, Value>) {
+    let (mut own, mut others) = (Vec::new(), Map::new());
+    for (key, within) in all.and_then(Value::as_object).into_iter().flatten() {
+        match type_of(key).filter(|type_| CONDITIONS.contains(&type_.as_str())) {
+            Some(type_) => own.push(Item { key: key.clone(), type_, within: within.clone() }),
+            None => drop(others.insert(key.clone(), within.clone())),
+        }
+    }
+    (own, others)
+}
+
+/// The type of a condition, by the key of its item.
+fn type_of(key: &str) -> Option<String> {
+    let key: Value = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+    key["type"].as_str().map(str::to_owned)
+}
+
+/// Whether the inventory in a Manifest's status is the one that was last written by us, or by the Go manager, so that all is in it that
+/// is in the runtime because of the Manifest. Of one that nothing was installed of yet, none is whole.
+#[must_use]
+pub fn has_own_inventory(manifest: &Manifest) -> bool {
+    // They are set before anything is installed, and somebody may have taken one away too.
+    let holds = |one: &String| [finalizers::MANIFEST, finalizers::DEFAULT_CR].contains(&one.as_str());
+    has_written_inventory(manifest)
+        || !manifest.finalizers().iter().any(holds)
+        || is_unrendered_by_go(manifest)
+}
+
+/// Whether there is an inventory in a Manifest's status that was last written by us, or by the Go manager.
+#[must_use]
+pub fn has_written_inventory(manifest: &Manifest) -> bool {
+    let is_own = |entry: &ManagedFieldsEntry| {
+        is_our_apply(entry)
+            && is_of_status(entry)
+            && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"][INVENTORY].is_null())
+    };
+    manifest.metadata.managed_fields.iter().flatten().any(is_own)
+}
+
+/// Whether the Go manager has never found out what there is to install: where there is nothing, it writes no inventory.
+fn is_unrendered_by_go(manifest: &Manifest) -> bool {
+    let Some(status) = &manifest.status else { return false };
+    let of = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
+    let of_ours = |key| mark(manifest.annotations(), key).is_some();
+    status.synced.is_empty()
+        && of(conditions::RESOURCES).is_some_and(|said| said.status == "False")
+        && of(conditions::INSTALLATION).is_none_or(|said| said.status != "True")
+        && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(of_ours)
+}
+
+/// Whether a field of the status, by its path in `f:status`, is another's word, and none of ours though we have written of this status: of an
+/// object as it was read. Of one of [`keep_writers`] that is not known, and nothing is another's.
+#[must_use]
+pub fn is_word_of_another(meta: &ObjectMeta, path: &[&str]) -> bool {
+    let has = |entry: &&ManagedFieldsEntry| {
+        let status = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]);
+        path.iter().try_fold(status?, |within, field| within.get(field)).map(drop)
+    };
+    let all = || meta.managed_fields.iter().flatten().filter(|entry| is_of_status(entry));
+    let (mut ours, mut others) =
+        (all().filter(|e| is_our_apply(e)).peekable(), all().filter(|e| !is_our_apply(e)));
+    ours.peek().is_some()
+        && !ours.any(|entry| has(&entry).is_some())
+        && others.any(|entry| has(&entry).is_some())
+}
+
+/// Where a condition is in a status, as paths of fields say it.
+#[must_use]
+pub fn item_of_condition(type_: &str) -> String {
+    format!("k:{}", json!({ "type": type_ }))
+}
+
+fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
+    if !is_of_status(entry) || is_our_apply(entry) {
+        return false;
+    }
+    let Some(status) = entry.fields_v1.as_ref().and_then(|fields| fields.0["f:status"].as_object()) else {
+        return false;
+    };
+    status.iter().any(|(field, within)| match (field.as_str(), within.as_object()) {
+        ("f:conditions", Some(all)) => {
+            all.keys().filter_map(|key| type_of(key)).any(|type_| CONDITIONS.contains(&type_.as_str()))
+        }
+        // The mark of the map itself.
+        (".", _) => false,
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
+        json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": "g/v1",
+               "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn condition(type_: &str) -> Value {
+        json!({"f:status": {".": {}, "f:conditions": {".": {}, format!("k:{{\"type\":\"{type_}\"}}"): {"f:status": {}}}}})
+    }
+
+    fn meta(entries: &[Value]) -> ObjectMeta {
+        let mut meta = serde_json::from_value(json!({"uid": "u", "managedFields": entries})).unwrap();
+        keep_writers(&mut meta);
+        meta
+    }
+
+    #[test]
+    fn who_else_writes_what_is_ours_of_a_status_is_kept_and_nobody_else() {
+        let kept = |entries: &[Value]| {
+            other_writer(&meta(entries)).map(|entry| entry.manager.clone().unwrap_or_default())
+        };
+        let state = json!({"f:status": {"f:state": {}}});
+        let ours = entry(field_managers::APPLIER, "Apply", &state);
+        assert_eq!(
+            kept(&[ours.clone(), entry("manager", "Update", &state)]).as_deref(),
+            Some("manager"),
+            "whoever that is"
+        );
+        assert_eq!(
+            kept(&[ours.clone(), entry(field_managers::APPLIER, "Update", &state)]).as_deref(),
+            Some(field_managers::APPLIER),
+            "we only apply"
+        );
+        assert_eq!(kept(&[ours.clone(), entry("dashboard", "Update", &condition("Backup"))]), None);
+        let mut spec = entry("kubectl-edit", "Update", &state);
+        spec["subresource"] = json!("");
+        assert_eq!(kept(&[spec]), None, "it is not the status");
+        for fields in [state, condition("Installation"), json!({"f:status": {"f:synced": {}}})] {
+            assert_eq!(
+                kept(&[ours.clone(), entry("kubectl-edit", "Update", &fields)]).as_deref(),
+                Some("kubectl-edit")
+            );
+        }
+        for nonsense in [json!({}), json!({"f:status": 7}), json!({"f:status": {"f:conditions": {"k:": {}}}})]
+        {
+            assert_eq!(kept(&[entry("kubectl-edit", "Update", &nonsense)]), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_takes_out_of_an_entry_of_ours_is_noticed_and_what_we_leave_out_is_not() {
+        let full = json!({"f:status": {"f:state": {}, "f:synced": {}}});
+        let less = json!({"f:status": {"f:state": {}}});
+        let of = |fields: &Value, time: &str| {
+            let mut entry = entry(field_managers::APPLIER, "Apply", fields);
+            entry["time"] = json!(time);
+            meta(&[entry, self::entry("kubectl", "Update", &json!({"f:spec": {}}))])
+        };
+        let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
+        let before = of(&full, at_noon);
+        assert_eq!(taken(&before, &of(&less, at_noon)), [field_managers::APPLIER]);
+        assert_eq!(taken(&before, &meta(&[])), [field_managers::APPLIER], "all of it");
+        for unchanged in [of(&full, at_noon), of(&full, later), of(&less, later)] {
+            assert!(taken(&before, &unchanged).is_empty());
+        }
+        assert!(taken(&of(&less, at_noon), &before).is_empty(), "more than before is our own");
+        let another = ObjectMeta { uid: Some("v".to_owned()), ..of(&less, at_noon) };
+        assert!(taken(&before, &another).is_empty(), "another object");
+        assert!(taken(&ObjectMeta::default(), &before).is_empty());
+    }
+
+    /// What the other has of its own stays theirs; what nobody of ours has becomes the part of whoever is to write it.
+    #[test]
+    fn what_others_have_written_of_ours_becomes_part_of_our_entries() {
+        let item = |type_: &str| {
+            let key = format!("k:{{\"type\":\"{type_}\"}}");
+            Map::from_iter([(key, json!({".": {}, "f:status": {}}))])
+        };
+        let items = |types: &[&str]| {
+            let mut all = Map::from_iter([(".".to_owned(), json!({}))]);
+            for type_ in types {
+                all.extend(item(type_));
+            }
+            Value::Object(all)
+        };
+        let read = |entries: &[Value]| -> ObjectMeta {
+            serde_json::from_value(json!({"managedFields": entries})).unwrap()
+        };
+        let ours = entry(field_managers::KCP, "Apply", &json!({"f:status": {"f:activeChannel": {}}}));
+        let forged = json!({"f:status": {".": {}, "f:state": {}, "f:conditions": items(&["Backup", "Modules", "ModuleCatalog"])}});
+        let taken =
+            reclaim(&read(&[ours.clone(), entry("kubectl-edit", "Update", &forged)]), field_managers::KCP);
+        let all =
+            json!({"f:status": {"f:activeChannel": {}, "f:state": {}, "f:conditions": item("Modules")}});
+        let mut catalog = entry(
+            field_managers::CATALOG_STATUS,
+            "Apply",
+            &json!({"f:status": {"f:conditions": item("ModuleCatalog")}}),
+        );
+        catalog.as_object_mut().unwrap().remove("time");
+        let left = entry(
+            "kubectl-edit",
+            "Update",
+            &json!({"f:status": {".": {}, "f:conditions": items(&["Backup"])}}),
+        );
+        let taken = taken.unwrap();
+        assert_eq!(taken, json!([entry(field_managers::KCP, "Apply", &all), left, catalog]));
+        let entries: Vec<Value> = taken.as_array().unwrap().clone();
+        assert_eq!(reclaim(&read(&entries), field_managers::KCP), None, "once");
+        // An entry of which nothing is left goes.
+        let state = json!({"f:status": {".": {}, "f:state": {}}});
+        let taken =
+            reclaim(&read(&[ours.clone(), entry("kubectl-edit", "Update", &state)]), field_managers::KCP)
+                .unwrap();
+        let both = json!({"f:status": {"f:activeChannel": {}, "f:state": {}}});
+        assert_eq!(taken, json!([entry(field_managers::KCP, "Apply", &both)]));
+        let synced = entry("kubectl-edit", "Update", &json!({"f:status": {"f:synced": {}}}));
+        for none in
+            [vec![], vec![ours], vec![synced], vec![entry("dashboard", "Update", &condition("Backup"))]]
+        {
+            assert_eq!(reclaim(&read(&none), field_managers::KCP), None, "{none:?}");
+        }
+        assert!(
+            !has_entry(&read(&[]), field_managers::KCP) && has_entry(&read(&entries), field_managers::KCP)
+        );
+    }
+
+    #[test]
+    fn a_word_is_anothers_where_we_have_said_nothing_of_it() {
+        let read = |entries: &[Value]| -> ObjectMeta {
+            serde_json::from_value(json!({"managedFields": entries})).unwrap()
+        };
+        let (state, rest) =
+            (json!({"f:status": {"f:state": {}}}), json!({"f:status": {"f:lastOperation": {}}}));
+        let ours = |fields: &Value| entry(field_managers::APPLIER, "Apply", fields);
+        let theirs = |fields: &Value| entry("kubectl-edit", "Update", fields);
+        let is_anothers = |entries: &[Value]| is_word_of_another(&read(entries), &["f:state"]);
+        assert!(is_anothers(&[ours(&rest), theirs(&state)]));
+        assert!(!is_anothers(&[ours(&state), theirs(&state)]), "they say the same");
+        assert!(!is_anothers(&[ours(&rest), theirs(&rest)]), "nobody has said it");
+        assert!(!is_anothers(&[theirs(&state)]), "as another engine leaves it that never applies");
+        assert!(
+            !is_word_of_another(&meta(&[ours(&rest), theirs(&state)]), &["f:state"]),
+            "too little is kept"
+        );
+        let item = item_of_condition("WasReady");
+        let of_item =
+            |entries: &[Value]| is_word_of_another(&read(entries), &["f:conditions", &item, "f:status"]);
+        assert!(of_item(&[ours(&rest), theirs(&condition("WasReady"))]));
+        assert!(!of_item(&[ours(&condition("WasReady")), theirs(&state)]));
+        assert!(!of_item(&[ours(&rest), theirs(&condition("Installation"))]));
+    }
+
+    #[test]
+    fn an_inventory_is_whole_if_its_last_writer_was_ours() {
+        let installed = json!({"Resources": "True", "Installation": "True"});
+        let manifest = |entries: &[Value], said: &Value, ours: bool| -> Manifest {
+            let conditions: Vec<Value> = said
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(type_, status)| {
+                    json!({"type": type_, "status": status,
+                "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+                })
+                .collect();
+            let marks = if ours {
+                Map::from_iter([(annotations::TEMPLATE_UID.to_owned(), json!("t"))])
+            } else {
+                Map::new()
+            };
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "finalizers": [finalizers::MANIFEST], "annotations": marks, "managedFields": entries},
+                "spec": {"install": {"name": "raw-manifest", "source": {}}}, "status": {"state": "Error", "conditions": conditions}
+            }))
+            .unwrap()
+        };
+        let synced = json!({"f:status": {"f:state": {}, "f:synced": {}}});
+        let state = json!({"f:status": {"f:state": {}}});
+        let own = |fields| entry(field_managers::APPLIER, "Apply", fields);
+        for (entries, whole) in [
+            (vec![own(&synced)], true),
+            (vec![own(&state)], false),
+            (vec![own(&state), entry("kubectl-edit", "Update", &synced)], false),
+            (vec![own(&state), entry(field_managers::APPLIER, "Update", &synced)], false),
+            (vec![], false),
+        ] {
+            let mut manifest = manifest(&entries, &installed, true);
+            assert_eq!(has_own_inventory(&manifest), whole, "{entries:?}");
+            keep_writers(&mut manifest.metadata);
+            assert_eq!(has_own_inventory(&manifest), whole, "as the watch keeps it: {entries:?}");
+            manifest.metadata.finalizers = Some(vec![finalizers::DEFAULT_CR.to_owned()]);
+            assert_eq!(has_own_inventory(&manifest), whole, "the other was taken away too: {entries:?}");
+            manifest.metadata.finalizers = None;
+            assert!(has_own_inventory(&manifest), "nothing of it was installed");
+            assert_eq!(has_written_inventory(&manifest), whole);
+        }
+        let unrendered = json!({"Resources": "False", "Installation": "False"});
+        assert!(
+            has_own_inventory(&manifest(&[own(&state)], &unrendered, false)),
+            "as the Go manager leaves it"
+        );
+        assert!(!has_own_inventory(&manifest(&[own(&state)], &unrendered, true)));
+    }
+}

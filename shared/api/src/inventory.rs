@@ -1,0 +1,63 @@
+//! The inventory: what is in the runtime because of a Manifest.
+
+use std::collections::HashSet;
+
+use crate::{
+    Resource,
+    object::{Gvk, ObjectRef},
+};
+
+/// The inventory as the planners see it. A status is somebody's text: what no API server could have is not in the runtime, and asking for
+/// it fails for ever.
+#[must_use]
+pub fn inventory(synced: &[Resource]) -> Vec<ObjectRef> {
+    synced
+        .iter()
+        .map(|r| ObjectRef {
+            gvk: Gvk { group: r.group.clone(), version: r.version.clone(), kind: r.kind.clone() },
+            namespace: r.namespace.clone(),
+            name: r.name.clone(),
+        })
+        .filter(ObjectRef::can_exist)
+        .collect()
+}
+
+/// The inventory as the Manifest's status keeps it.
+#[must_use]
+pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
+    objects
+        .iter()
+        .map(|o| Resource {
+            name: o.name.clone(),
+            namespace: o.namespace.clone(),
+            group: o.gvk.group.clone(),
+            version: o.gvk.version.clone(),
+            kind: o.gvk.kind.clone(),
+        })
+        .collect()
+}
+
+/// The inventory to write before the apply: all that was there and all that will be.
+#[must_use]
+pub fn union(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
+    let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    wanted.iter().chain(inventory.iter().filter(|o| !known.contains(&o.identity()))).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::inventory::*;
+
+    #[test]
+    fn what_no_api_server_could_have_is_in_no_inventory() {
+        let resource = |group: &str, name: &str| Resource {
+            name: name.into(),
+            namespace: "kyma-system".into(),
+            group: group.into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+        };
+        let read = inventory(&[resource("apps", "a"), resource("a/b", "b"), resource("apps", "")]);
+        assert_eq!(synced(&read), [resource("apps", "a")]);
+    }
+}

@@ -1,0 +1,221 @@
+//! References to objects of a cluster, and API groups.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::Manager;
+
+/// Group, version and kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gvk {
+    /// Empty for the core group.
+    pub group: String,
+    /// For example `v1`.
+    pub version: String,
+    /// For example `Deployment`.
+    pub kind: String,
+}
+
+impl Gvk {
+    /// From an `apiVersion` and a `kind`.
+    #[must_use]
+    pub fn of(api_version: &str, kind: &str) -> Self {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Self { group: group.into(), version: version.into(), kind: kind.into() }
+    }
+
+    /// Whether both are of one kind, whatever the version.
+    #[must_use]
+    pub fn same_kind(&self, other: &Self) -> bool {
+        (&self.group, &self.kind) == (&other.group, &other.kind)
+    }
+
+    /// `group/version`, or `version` for the core group.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// The identity of an object in one cluster. Two versions of one kind name the same object, so the
+/// version takes no part in comparisons made with [`ObjectRef::same_object`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub gvk: Gvk,
+    /// Empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectRef {
+    /// The identity in an object's body; `None` if it has no apiVersion, kind or name.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |v: &Value| v.as_str().filter(|s| !s.is_empty()).map(str::to_owned);
+        let metadata = &object["metadata"];
+        Some(Self {
+            gvk: Gvk::of(&text(&object["apiVersion"])?, &text(&object["kind"])?),
+            namespace: text(&metadata["namespace"]).unwrap_or_default(),
+            name: text(&metadata["name"])?,
+        })
+    }
+
+    /// Whether both name the same object, whatever version they name it by.
+    #[must_use]
+    pub fn same_object(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+
+    /// Whether it names an object that was found in a runtime. One of a kind without namespaces is in none, whatever an inventory says
+    /// that was written before that was known.
+    #[must_use]
+    pub fn names(&self, found: &Self) -> bool {
+        self.gvk.same_kind(&found.gvk)
+            && self.name == found.name
+            && (found.namespace.is_empty() || self.namespace == found.namespace)
+    }
+
+    /// Whether an API server could have such an object at all, by its names: where one is none, there is nothing to ask for. The names of
+    /// objects are what they are for most kinds, one part of a path.
+    #[must_use]
+    pub fn can_exist(&self) -> bool {
+        let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+        let label = |text: &str| plain(text) && !text.contains('.');
+        let part = |text: &str| !["", ".", ".."].contains(&text) && !text.contains(['/', '%']);
+        let Gvk { group, version, kind } = &self.gvk;
+        plain(group)
+            && !version.is_empty()
+            && label(version)
+            && !kind.is_empty()
+            && label(kind)
+            && label(&self.namespace)
+            && part(&self.name)
+    }
+
+    /// Group, kind, namespace and name.
+    #[must_use]
+    pub fn identity(&self) -> (&str, &str, &str, &str) {
+        (&self.gvk.group, &self.gvk.kind, &self.namespace, &self.name)
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.gvk.kind)?;
+        if !self.gvk.group.is_empty() {
+            write!(f, ".{}", self.gvk.group)?;
+        }
+        if self.namespace.is_empty() {
+            write!(f, " {}", self.name)
+        } else {
+            write!(f, " {}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// Whether the object is the one that the manager names. A manager without a namespace is in the default one, or in none.
+#[must_use]
+pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
+    let there = match manager.namespace.as_str() {
+        "" => matches!(object.namespace.as_str(), "" | "default"),
+        namespace => object.namespace == namespace,
+    };
+    there
+        && object.gvk.group == manager.group
+        && object.gvk.kind == manager.kind
+        && object.name == manager.name
+}
+
+/// Dotted API groups that Kubernetes itself serves.
+const KUBERNETES_GROUPS: [&str; 16] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+];
+
+/// Whether a CRD or an aggregated API server serves the group, so that its objects depend on a module.
+#[must_use]
+pub fn is_custom_group(group: &str) -> bool {
+    group.contains('.') && !KUBERNETES_GROUPS.contains(&group)
+}
+
+/// A hash of an object's content. Equal values have equal hashes, since `serde_json` orders the keys of maps.
+#[must_use]
+pub fn content_hash(value: &Value) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(value.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_identities() {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "b"}});
+        let r = ObjectRef::of(&object).unwrap();
+        assert_eq!(r.to_string(), "Deployment.apps b/a");
+        assert_eq!(r.gvk.api_version(), "apps/v1");
+        assert_eq!(Gvk::of("v1", "Pod").group, "");
+        for bad in
+            [json!({}), json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": ""}}), json!([1])]
+        {
+            assert_eq!(ObjectRef::of(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_no_api_server_could_have_is_told_by_its_names() {
+        let object = |api: &str, kind: &str, namespace: &str, name: &str| ObjectRef {
+            gvk: Gvk::of(api, kind),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        for there in [
+            object("v1", "Pod", "default", "a"),
+            object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "system:node"),
+            object("a/v1beta1", "Crane", "", "A.b_c"),
+        ] {
+            assert!(there.can_exist(), "{there:?}");
+        }
+        for none in [
+            object("a/b/c", "Pod", "", "a"),
+            object("", "Pod", "", "a"),
+            object("a/", "Pod", "", "a"),
+            object("a b/v1", "Pod", "", "a"),
+            object("v1", "", "", "a"),
+            object("v1", "Po/d", "", "a"),
+            object("v1", "Pod", "../kube-system", "a"),
+            object("v1", "Pod", "", ""),
+            object("v1", "Pod", "", ".."),
+            object("v1", "Pod", "", "a/b"),
+            object("v1", "Pod", "", "a%2Fb"),
+        ] {
+            assert!(!none.can_exist(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn versions_do_not_make_another_object() {
+        let a = ObjectRef { gvk: Gvk::of("x.io/v1", "X"), namespace: String::new(), name: "n".into() };
+        let b = ObjectRef { gvk: Gvk::of("x.io/v2", "X"), ..a.clone() };
+        assert!(a != b && a.same_object(&b));
+    }
+}

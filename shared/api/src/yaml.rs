@@ -1,0 +1,167 @@
+//! YAML as other Kubernetes tools read it.
+//!
+//! Go's readers are the reference, since what they take runs in clusters: of a key that is there twice the last one counts, and a number
+//! that no float can hold is a text (`12e86720` is the beginning of a commit's hash).
+
+use std::borrow::Cow;
+
+use serde_saphyr::{
+    DuplicateKeyPolicy, Error, MessageFormatter as _, Options, UserMessageFormatter,
+    granit_parser::{Event, Parser, ScalarStyle},
+};
+
+/// Budgets for YAML from outside. Anchors and aliases are rare in manifests, so their limits are tight.
+pub fn options(max_nodes: usize, max_depth: usize) -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: max_nodes,
+            max_events: max_nodes.saturating_mul(4),
+            max_depth: max_depth,
+            max_documents: 10_000,
+            max_aliases: 1000,
+            max_anchors: 1000,
+            max_merge_keys: 1000,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+            max_replay_stack_depth: 16,
+        },
+        emit_comments: false,
+        // Kubernetes' own YAML reader takes 0644 for an octal number, and file modes are written so.
+        legacy_octal_numbers: true,
+    }
+}
+
+/// The first key that a text has twice in one mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepeatedKey {
+    /// The key, if it is a plain one.
+    pub key: Option<String>,
+    /// The line of the second one, counted from 1.
+    pub line: u64,
+}
+
+/// Reads a text by `parse`, which is called three times at most.
+pub fn read<T>(
+    text: &str,
+    mut options: Options,
+    parse: impl Fn(&str, Options) -> Result<T, Error>,
+) -> Result<(T, Option<RepeatedKey>), Error> {
+    let mut text = Cow::Borrowed(text);
+    let mut repeated = None;
+    loop {
+        let error = match parse(&text, options.clone()) {
+            Ok(value) => return Ok((value, repeated)),
+            Err(error) => error,
+        };
+        match error.without_snippet() {
+            Error::DuplicateMappingKey { key, location } if repeated.is_none() => {
+                repeated = Some(RepeatedKey { key: key.clone(), line: location.line() });
+                options.duplicate_keys = DuplicateKeyPolicy::LastWins;
+            }
+            Error::NonFiniteFloat { .. } if matches!(text, Cow::Borrowed(_)) => {
+                text = Cow::Owned(with_quotes(&text));
+            }
+            _ => return Err(error),
+        }
+    }
+}
+
+/// The same text with quotes around each number that is too large for a float.
+fn with_quotes(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 64);
+    let mut copied = 0;
+    // What is not YAML is told of when it is read again.
+    for (event, span) in Parser::new_from_str(text).map_while(Result::ok) {
+        let Event::Scalar(number, ScalarStyle::Plain, ..) = event else { continue };
+        let Some(at) = span.start.byte_offset().filter(|at| *at >= copied && is_too_large(&number)) else {
+            continue;
+        };
+        if let Some(rest) = text.get(at..).filter(|rest| rest.starts_with(&*number)) {
+            quoted.push_str(text.get(copied..at).unwrap_or_default());
+            quoted.push('"');
+            quoted.push_str(&number);
+            quoted.push('"');
+            copied = text.len() - rest.len() + number.len();
+        }
+    }
+    quoted.push_str(text.get(copied..).unwrap_or_default());
+    quoted
+}
+
+/// Whether a text has the form of a number, and no float holds it. Words such as `.inf` have another form.
+fn is_too_large(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
+        && text.parse::<f64>().is_ok_and(f64::is_infinite)
+}
+
+/// What is wrong with a text, in words for its author: without an excerpt of the text, which may hold a Secret.
+pub fn plain(error: &Error) -> String {
+    match error.without_snippet() {
+        Error::NonFiniteFloat { value, .. } => {
+            format!("{value} is no number that a Kubernetes object can have; put it in quotes")
+        }
+        error => UserMessageFormatter.format_message(error).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn value(text: &str) -> Result<(Value, Option<RepeatedKey>), Error> {
+        read(text, options(1000, 32), |text, options| {
+            serde_saphyr::from_str_with_options::<Value>(text, options)
+        })
+    }
+
+    #[test]
+    fn a_number_that_no_float_holds_is_a_text_in_its_own_spelling() {
+        for (text, read) in [
+            ("a: 12e86720", json!({"a": "12e86720"})),
+            ("a: 12E86720 # built from\nb: 1e3", json!({"a": "12E86720", "b": 1000.0})),
+            ("a: -7e+999", json!({"a": "-7e+999"})),
+            (
+                "a: [1e999,2, 1.5e999]\nb: {c: 3e4444}",
+                json!({"a": ["1e999", 2, "1.5e999"], "b": {"c": "3e4444"}}),
+            ),
+            (
+                "- 1e999\n- '1e999'\n- \"1e999\"\n- |\n  1e999 stays\n",
+                json!(["1e999", "1e999", "1e999", "1e999 stays\n"]),
+            ),
+            ("é: 1e999\nü: &it 2e999\nä: *it", json!({"é": "1e999", "ü": "2e999", "ä": "2e999"})),
+            ("1e999: 1e999", json!({"1e999": "1e999"})),
+            ("a: 1e999\nb: 1\nb: 2", json!({"a": "1e999", "b": 2})),
+        ] {
+            assert_eq!(value(text).unwrap().0, read, "{text}");
+        }
+    }
+
+    #[test]
+    fn of_a_key_that_is_there_twice_the_last_one_counts_and_it_is_told_of() {
+        let repeated = |key: &str, line| Some(RepeatedKey { key: Some(key.into()), line });
+        for (text, read, told) in [
+            ("a: 1\nb: 2", json!({"a": 1, "b": 2}), None),
+            ("a: 1\na: 2", json!({"a": 2}), repeated("a", 2)),
+            ("x: {a: 1}\nx: {b: 2}", json!({"x": {"b": 2}}), repeated("x", 2)),
+            ("x:\n  a: 1\n  b: 1\n  a: 2\n  b: 2", json!({"x": {"a": 2, "b": 2}}), repeated("a", 4)),
+            ("{\"a\": 1, \"a\": [2]}", json!({"a": [2]}), repeated("a", 1)),
+        ] {
+            assert_eq!(value(text).unwrap(), (read, told), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_plain_words() {
+        for (text, words) in [
+            ("a: .inf", ".inf is no number that a Kubernetes object can have; put it in quotes"),
+            ("a: .NaN\nb: 1e999", ".NaN is no number that a Kubernetes object can have; put it in quotes"),
+        ] {
+            assert_eq!(plain(&value(text).unwrap_err()), words, "{text}");
+        }
+        let syntax = plain(&value("a: [1\nb: 'secret-text\n").unwrap_err());
+        assert!(!syntax.contains("secret-text") && !syntax.contains("Options"), "{syntax}");
+    }
+}

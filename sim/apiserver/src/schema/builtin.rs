@@ -1,0 +1,232 @@
+//! The schemas of built-in kinds: `k8s-openapi`'s, with the facts that they lack.
+
+use std::sync::LazyLock;
+
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1 as admission,
+        apps::v1 as apps,
+        autoscaling::{v1 as scaling, v2 as autoscaling},
+        batch::v1 as batch,
+        coordination::v1 as coordination,
+        core::v1 as core,
+        events::v1 as events,
+        networking::v1 as networking,
+        policy::v1 as policy,
+        rbac::v1 as rbac,
+        scheduling::v1 as scheduling,
+        storage::v1 as storage,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions,
+    apimachinery::pkg::apis::meta::v1 as meta,
+    kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration,
+};
+use schemars::{SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::View;
+
+/// What the schemas do not say; the format is described in the file.
+const FACTS: &str = include_str!("facts.txt");
+/// Where references point to.
+pub(crate) const PREFIX: &str = "#/components/schemas/";
+pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const DEEPEST: usize = 64;
+
+static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(definitions_from_types);
+
+/// All definitions, by name (`io.k8s.api.core.v1.Pod`).
+pub(crate) fn definitions() -> &'static Map<String, Value> {
+    &DEFINITIONS
+}
+
+/// The schema of a definition.
+pub(crate) fn view(definition: &str) -> View<'static> {
+    DEFINITIONS.get(definition).map_or(View::unknown(), |schema| View::new(schema, Some(&DEFINITIONS)))
+}
+
+/// Of `metadata`, for every kind.
+pub(crate) fn object_meta() -> View<'static> {
+    view(OBJECT_META)
+}
+
+fn definitions_from_types() -> Map<String, Value> {
+    let mut settings = SchemaSettings::draft07();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut generator = settings.into_generator();
+    collect(&mut generator);
+    let mut definitions = generator.take_definitions(false);
+    for (name, definition) in &mut definitions {
+        settle(name, definition, 0);
+    }
+    facts(&mut definitions);
+    definitions
+}
+
+fn collect(all: &mut SchemaGenerator) {
+    macro_rules! kinds { ($($kind:ty),* $(,)?) => { $( all.subschema_for::<$kind>(); )* } }
+    kinds![
+        core::Namespace,
+        core::ConfigMap,
+        core::Secret,
+        core::ServiceAccount,
+        core::Service,
+        core::Pod,
+        core::Event,
+        core::PersistentVolumeClaim,
+        events::Event,
+        apps::Deployment,
+        apps::StatefulSet,
+        apps::DaemonSet,
+        apps::ReplicaSet,
+        batch::Job,
+        batch::CronJob,
+        rbac::Role,
+        rbac::RoleBinding,
+        rbac::ClusterRole,
+        rbac::ClusterRoleBinding,
+        apiextensions::CustomResourceDefinition,
+        coordination::Lease,
+        networking::NetworkPolicy,
+        policy::PodDisruptionBudget,
+        autoscaling::HorizontalPodAutoscaler,
+        scaling::Scale,
+        scheduling::PriorityClass,
+        admission::ValidatingWebhookConfiguration,
+        admission::MutatingWebhookConfiguration,
+        apiregistration::APIService,
+        storage::StorageClass,
+        meta::ListMeta,
+        meta::Status,
+        meta::DeleteOptions,
+    ];
+}
+
+/// Brings what schemars writes into the form in which API servers publish it.
+fn settle(name: &str, schema: &mut Value, depth: usize) {
+    let Some(map) = schema.as_object_mut() else { return };
+    if depth > DEEPEST {
+        return;
+    }
+    if depth == 0 {
+        match name {
+            "io.k8s.apimachinery.pkg.util.intstr.IntOrString" => {
+                map.remove("x-kubernetes-int-or-string");
+                map.insert("format".into(), json!("int-or-string"));
+                map.insert("oneOf".into(), json!([{"type": "integer"}, {"type": "string"}]));
+            }
+            "io.k8s.apimachinery.pkg.api.resource.Quantity" => {
+                map.remove("x-kubernetes-int-or-string");
+                map.insert("format".into(), json!("quantity"));
+                map.insert("oneOf".into(), json!([{"type": "string"}, {"type": "number"}]));
+            }
+            // Any JSON.
+            _ if [".JSON", ".FieldsV1", ".RawExtension"].iter().any(|end| name.ends_with(end)) => {
+                map.remove("type");
+            }
+            _ => {}
+        }
+    }
+    // A reference with something beside it: only `allOf` lets both count.
+    if map.len() > 1
+        && let Some(target) = map.get("$ref").and_then(Value::as_str).map(str::to_owned)
+    {
+        map.remove("$ref");
+        map.insert("allOf".into(), json!([{"$ref": target}]));
+    }
+    for keyword in ["properties"] {
+        for child in map.get_mut(keyword).and_then(Value::as_object_mut).into_iter().flatten() {
+            settle(name, child.1, depth + 1);
+        }
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(child) = map.get_mut(keyword) {
+            settle(name, child, depth + 1);
+        }
+    }
+}
+
+fn facts(definitions: &mut Map<String, Value>) {
+    let mut current = String::new();
+    for line in FACTS.lines().filter(|line| !line.starts_with('#')) {
+        if !line.starts_with(' ') {
+            current = ["io.k8s.api.", "io.k8s."]
+                .map(|prefix| format!("{prefix}{line}"))
+                .into_iter()
+                .find(|name| definitions.contains_key(name))
+                .unwrap_or_default();
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let Some(definition) = definitions.get_mut(&current) else { continue };
+        let place = match words.next() {
+            Some(".") => Some(definition),
+            Some(field) => definition.get_mut("properties").and_then(|all| all.get_mut(field)),
+            None => None,
+        };
+        let Some(place) = place.and_then(Value::as_object_mut) else { continue };
+        for fact in words {
+            note(place, fact);
+        }
+        // As above: what stands beside a reference would not count.
+        if let Some(target) = place.remove("$ref") {
+            place.insert("allOf".into(), json!([{"$ref": target}]));
+        }
+    }
+}
+
+fn note(place: &mut Map<String, Value>, fact: &str) {
+    let Some((what, value)) = fact.split_once('=') else { return };
+    match (what, value.split_once(':')) {
+        ("list", Some((kind, keys))) => {
+            place.insert("x-kubernetes-list-type".into(), json!(kind));
+            place.insert("x-kubernetes-list-map-keys".into(), keys.split(',').collect());
+        }
+        ("list", None) => _ = place.insert("x-kubernetes-list-type".into(), json!(value)),
+        ("map-type", _) => _ = place.insert("x-kubernetes-map-type".into(), json!(value)),
+        ("patch", _) => _ = place.insert("x-kubernetes-patch-strategy".into(), json!(value)),
+        ("key", _) => _ = place.insert("x-kubernetes-patch-merge-key".into(), json!(value)),
+        ("default", _) => {
+            let value = serde_json::from_str(value).unwrap_or(Value::Null);
+            place.insert("default".into(), value);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Relation, *};
+
+    #[test]
+    fn facts_reach_their_fields() {
+        let spec = view("io.k8s.api.core.v1.PodSpec");
+        let containers = spec.property("containers").unwrap();
+        assert_eq!(containers.list(), Relation::Keyed(vec!["name"]));
+        assert_eq!(containers.patch_key(), Some("name"));
+        let port = containers.items().property("ports").unwrap();
+        assert_eq!(port.list(), Relation::Keyed(vec!["containerPort", "protocol"]));
+        assert_eq!(port.items().property("protocol").unwrap().default(), Some(&json!("TCP")));
+        let selector = view("io.k8s.api.apps.v1.Deployment").property("spec").unwrap().property("selector");
+        assert!(selector.unwrap().map_is_atomic());
+    }
+
+    #[test]
+    fn every_fact_names_something_that_is_there() {
+        let mut current = String::new();
+        for line in FACTS.lines().filter(|line| !line.starts_with('#')) {
+            if !line.starts_with(' ') {
+                let names = ["io.k8s.api.", "io.k8s."].map(|prefix| format!("{prefix}{line}"));
+                current = names
+                    .into_iter()
+                    .find(|name| DEFINITIONS.contains_key(name))
+                    .unwrap_or_else(|| panic!("{line}"));
+                continue;
+            }
+            let field = line.split_whitespace().next().unwrap();
+            let known = field == "." || view(&current).property(field).is_some();
+            assert!(known, "{current}.{field}");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! One run from a seed: faults, then quiet, then faults again.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tidewatch_agent::{metrics::Metrics, observe::condition::Conditions};
+use tidewatch_telemetry::{BuildInfo, metrics::Registry};
+use tokio::time::Instant;
+
+use crate::{
+    cluster::Cluster,
+    mistake::Mistake,
+    oracle::{OBJECTS, OWN, Object, watch_of},
+    step::{Action, Counts, Kind, Point},
+    world::{Certificate, Process, RECEIVERS, RUNTIMES, State, World},
+};
+
+/// After the last fault, everything must be reconciled and let go within this (of simulated time).
+pub const REST_WITHIN: Duration = Duration::from_mins(10);
+/// Steps with faults between two rests.
+const FAULTY: u64 = 1_200;
+/// Steps in which receivers do not end, before a control plane is restored.
+const STEADY: u64 = 150;
+/// Rests in an episode.
+const RESTS: usize = 4;
+
+/// What an episode did.
+#[derive(Debug)]
+pub struct Report {
+    /// Its steps.
+    pub counts: Counts,
+    /// The same for the same seed, and for no other.
+    pub hash: u64,
+}
+
+/// A rule was broken.
+#[derive(Debug)]
+pub struct Failure {
+    /// The seed that shows it again.
+    pub seed: u64,
+    /// What was found.
+    pub what: String,
+    /// The steps until then.
+    pub counts: Counts,
+    /// The last of them.
+    pub last: Vec<Action>,
+    /// See [`Report::hash`].
+    pub hash: u64,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, what, counts, last, hash: _ } = self;
+        writeln!(f, "TIDEWATCH_SEED={seed} fails at step {}: {what}", counts.steps())?;
+        last.iter().try_for_each(|action| writeln!(f, "{action}"))
+    }
+}
+
+/// Plays the episode of a seed.
+pub fn play(seed: u64, mistake: Option<Mistake>) -> anyhow::Result<Result<Report, Failure>> {
+    simulate(seed, mistake, run)
+}
+
+/// Does something with a world, and says what became of it.
+pub(crate) fn simulate(
+    seed: u64,
+    mistake: Option<Mistake>,
+    run: impl AsyncFnOnce(&Arc<World>),
+) -> anyhow::Result<Result<Report, Failure>> {
+    let clock = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let build = BuildInfo::new("sim", "0");
+    let agents =
+        (0..RUNTIMES).map(|_| Ok(Metrics::register(&Registry::new("sim", build)?, &Conditions::new())?));
+    let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
+    let listener = tidewatch_listener::Metrics::register(&Registry::new("sim", build)?)?;
+    let world = clock.block_on(async {
+        let world = World::new(seed, mistake, agents, listener);
+        run(&world).await;
+        world
+    });
+    // Every task ends before what it looks at.
+    drop(clock);
+    let state = world.lock();
+    let (counts, hash) = (state.trace.counts.clone(), state.trace.hash());
+    Ok(match state.violation.clone() {
+        None => Ok(Report { counts, hash }),
+        Some(what) => Err(Failure { seed, what, counts, last: state.trace.last(), hash }),
+    })
+}
+
+async fn run(world: &Arc<World>) {
+    start(world);
+    for _ in 0..RESTS {
+        {
+            let mut state = world.lock();
+            // Not always: an agent that tells everything again and again finds what was forgotten elsewhere.
+            (state.quiet, state.restoring) = (false, state.rng.per_mille(550));
+        }
+        faults(world, FAULTY).await;
+        if world.lock().restoring {
+            // What fails in one session is hidden by a backup from the same session, which has to be told by its mark.
+            world.lock().steady = true;
+            world.back_up_control_plane();
+            faults(world, STEADY).await;
+            world.step(Kind::ControlRestored, 9, 0);
+            world.lock().steady = false;
+            world.restore_control_plane(true);
+        }
+        rest(world).await;
+        // What comes after it hides why a rest was not reached.
+        if world.lock().violation.is_some() {
+            return;
+        }
+        restarts(world).await;
+        rest(world).await;
+        if world.lock().violation.is_some() {
+            return;
+        }
+    }
+}
+
+/// Starts what does not run.
+fn start(world: &Arc<World>) {
+    for number in 0..RECEIVERS {
+        world.start(Process::Receiver(number));
+    }
+    for runtime in 0..RUNTIMES {
+        world.start(Process::Agent(runtime));
+    }
+}
+
+/// So many steps of everything that may go wrong.
+async fn faults(world: &Arc<World>, steps: u64) {
+    let until = world.lock().trace.counts.steps() + steps;
+    while world.lock().trace.counts.steps() < until && world.lock().violation.is_none() {
+        act(world);
+        let pause = pause(world);
+        tokio::time::sleep(pause).await;
+        world.heal_what_is_due();
+    }
+}
+
+fn pause(world: &World) -> Duration {
+    let rng = &mut world.lock().rng;
+    match rng.below(100) {
+        0..=69 => rng.millis(0, 300),
+        70..=97 => rng.millis(300, 3_000),
+        _ => rng.millis(3_000, 45_000),
+    }
+}
+
+/// One thing that happens, or begins.
+fn act(world: &Arc<World>) {
+    let (choice, runtime, object, more) = {
+        let mut state = world.lock();
+        let rng = &mut state.rng;
+        (
+            rng.below(1000),
+            rng.index(RUNTIMES),
+            rng.index(OBJECTS),
+            if rng.per_mille(850) { rng.below(4_000) } else { rng.below(45_000) },
+        )
+    };
+    let lasts = Duration::from_millis(more);
+    let until = Instant::now() + lasts;
+    let (restoring, steady) = {
+        let state = world.lock();
+        (state.restoring && !state.steady, state.steady)
+    };
+    match choice {
+        0..=54 | 860..=909 if restoring => restore_control(world, more),
+        385..=424 => {
+            world.step(Kind::Timer, runtime, more);
+        }
+        425..=468 => {
+            world.step(Kind::ClockJump, runtime, more);
+            world.jump_clock();
+            if more % 4 == 0 {
+                // As after a night in which nothing ran.
+                let own = &mut world.lock().runtimes[runtime];
+                own.resumed.send_modify(|pauses| *pauses += 1);
+                for cluster in &mut own.watched {
+                    cluster.ending = true;
+                    cluster.changed.notify_waiters();
+                }
+            }
+        }
+        469..=516 => {
+            world.step(Kind::WatchEnded, runtime, more);
+            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
+            cluster.ending = true;
+            cluster.changed.notify_waiters();
+        }
+        517..=561 => {
+            world.step(Kind::WatchStalled, runtime, more);
+            world.lock().runtimes[runtime].watched[watch_of(object)].stalled = until;
+        }
+        562..=603 => {
+            world.step(Kind::WatchExpired, runtime, more);
+            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
+            (cluster.stalled, cluster.expiring) = (until + lasts * 2, true);
+            cluster.changed.notify_waiters();
+        }
+        604..=649 | 774..=804 if steady => {
+            world.step(Kind::Timer, runtime, more);
+        }
+        604..=649 => {
+            world.step(Kind::Switch, runtime, more);
+            world.switch();
+        }
+        650..=669 => {
+            world.step(Kind::Overload, runtime, more);
+            world.lock().overloaded = Some(until.min(Instant::now() + Duration::from_secs(3)));
+        }
+        670..=694 => {
+            world.step(Kind::Partitioned, runtime, more);
+            world.partition(runtime, lasts);
+        }
+        695..=715 => {
+            world.step(Kind::Slow, runtime, more);
+            world.lock().runtimes[runtime].slow = Some(until);
+        }
+        716..=746 => {
+            let certificate = match more % 4 {
+                0 => Certificate::Distrusted,
+                1 => Certificate::Missing,
+                2 => Certificate::OtherDomain,
+                _ => Certificate::Good,
+            };
+            world.step(Kind::Certificate, runtime, more % 4);
+            let own = &mut world.lock().runtimes[runtime];
+            (own.certificate, own.refused) = (certificate, Some(until));
+            own.material += 1;
+            own.renewed.send_replace(());
+        }
+        747..=756 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
+        757..=773 => world.restart_agent(runtime),
+        774..=789 => world.crash(Point::ReceiverAnywhere, Process::Receiver(runtime % RECEIVERS)),
+        790..=804 => world.restart_receiver(runtime % RECEIVERS),
+        805..=859 if more % 8 == 0 => {
+            world.step(Kind::Timer, runtime, more);
+            back_up(world, runtime);
+        }
+        805..=859 => restore_runtime(world, runtime, more),
+        910..=957 => delete_unseen(world, runtime, object),
+        958..=972 => {
+            world.step(Kind::ServiceDead, 9, more);
+            world.lock().service.dead = Some(until);
+        }
+        973..=987 => {
+            world.step(Kind::ServiceSlow, 9, more);
+            world.lock().service.slow = Some(until);
+        }
+        _ => change(world, runtime, object, choice % 12),
+    }
+}
+
+/// The control plane is restored, now from its last backup, or some time after one.
+fn restore_control(world: &Arc<World>, more: u64) {
+    if more.is_multiple_of(6) {
+        world.step(Kind::ControlRestored, 9, more);
+        return world.restore_control_plane(!more.is_multiple_of(3));
+    }
+    world.step(Kind::Timer, 9, more);
+    world.back_up_control_plane();
+    let after = world.lock().rng.millis(1, 120_000);
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        tokio::time::sleep(after).await;
+        let goes_on = {
+            let state = world.lock();
+            !state.quiet && !state.steady
+        };
+        if goes_on {
+            world.step(Kind::ControlRestored, 9, more);
+            world.restore_control_plane(!more.is_multiple_of(3));
+        }
+    });
+}
+
+fn back_up(world: &World, runtime: usize) {
+    let own = &mut world.lock().runtimes[runtime];
+    own.backup = own.kept.clone();
+    own.watched.iter_mut().for_each(Cluster::back_up);
+}
+
+fn restore_runtime(world: &Arc<World>, runtime: usize, more: u64) {
+    world.step(Kind::Restored, runtime, more);
+    // Everything in it begins anew.
+    world.crash(Point::AgentAnywhere, Process::Agent(runtime));
+    let mut state = world.lock();
+    let State { runtimes, oracle, .. } = &mut *state;
+    let own = &mut runtimes[runtime];
+    own.kept = own.backup.clone();
+    for cluster in &mut own.watched {
+        for (object, exists) in cluster.restore() {
+            oracle.changed((runtime, object), exists);
+        }
+    }
+    oracle.names_restored(runtime, |object| own.kept.names_object(object));
+}
+
+/// An agent is killed, and something that another manager has heard of goes before it is there again.
+fn delete_unseen(world: &Arc<World>, runtime: usize, object: usize) {
+    world.crash(Point::AgentAnywhere, Process::Agent(runtime));
+    let parts = OBJECTS - OWN;
+    let exists = |n: &usize| world.lock().runtimes[runtime].watched[watch_of(*n)].exists(*n);
+    let found = (0..parts).map(|n| OWN + (object + n) % parts).find(exists);
+    // Updates and ends have the numbers that `change` knows.
+    change(world, runtime, found.unwrap_or(OWN + object % parts), 5);
+}
+
+pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
+    let at = world.at_ms();
+    let mut state = world.lock();
+    let state = &mut *state;
+    let down = state.runtimes[runtime].agent.is_none() && watch_of(object) > 0;
+    let cluster = &mut state.runtimes[runtime].watched[watch_of(object)];
+    let (kind, changes): (_, &[bool]) = match what {
+        _ if !cluster.exists(object) => (Kind::Create, &[true]),
+        0..=2 => (Kind::Update, &[true]),
+        3..=5 if down => (Kind::DeletedDown, &[false]),
+        3..=5 => (Kind::Delete, &[false]),
+        6..=8 => (Kind::Recreate, &[false, true]),
+        _ => (Kind::Noise, &[]),
+    };
+    match kind {
+        Kind::Create => cluster.create(object),
+        Kind::Update => cluster.update(object),
+        Kind::Delete | Kind::DeletedDown => cluster.delete(object),
+        Kind::Recreate => cluster.recreate(object),
+        _ => cluster.touch(object),
+    }
+    state.trace.add(at, kind, runtime, object as u64);
+    for exists in changes {
+        state.oracle.changed((runtime, object), *exists);
+    }
+}
+
+/// Agents end when nothing is open, and something happens, or nothing, before they are there again.
+async fn restarts(world: &Arc<World>) {
+    let pause = world.lock().rng.millis(0, 90_000);
+    tokio::time::sleep(pause).await;
+    for runtime in 0..RUNTIMES {
+        let (how, changes) = {
+            let rng = &mut world.lock().rng;
+            (rng.below(5), [None, None, Some((rng.index(OBJECTS), rng.below(10)))][rng.index(3)])
+        };
+        // A backup from a calm hour has a digest that was confirmed once.
+        let backup = world.lock().rng.below(4);
+        match backup {
+            0 => back_up(world, runtime),
+            1 => restore_runtime(world, runtime, 4),
+            _ => {}
+        }
+        match how {
+            0 => {}
+            1 | 2 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
+            _ => world.restart_agent(runtime),
+        }
+        if let Some((object, what)) = changes {
+            change(world, runtime, object, what);
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(9)).await;
+}
+
+/// Nothing goes wrong any more: all must come to rest.
+pub(crate) async fn rest(world: &Arc<World>) {
+    world.lock().quiet = true;
+    world.heal_what_is_due();
+    start(world);
+    let (begun, after) = (Instant::now(), world.lock().trace.counts.steps());
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if world.lock().violation.is_some() {
+            return;
+        }
+        let open = open(world);
+        if open.is_empty() {
+            let mut state = world.lock();
+            // What is behind and not open.
+            let unnoticed = state.oracle.behind(shown(&state), |_, _| false).len();
+            state.trace.counts.unnoticed += unnoticed as u64;
+            return;
+        }
+        if begun.elapsed() > REST_WITHIN {
+            return world
+                .violated(|| format!("does not come to rest after step {after}: {}", open.join("; ")));
+        }
+    }
+}
+
+/// Whether a present agent was told of an object.
+fn shown(state: &State) -> impl Fn(Object) -> bool {
+    |(runtime, object)| state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
+}
+
+fn open(world: &World) -> Vec<String> {
+    let state = world.lock();
+    let unnoticed = |(runtime, object): Object, change: u64| {
+        state.runtimes[runtime].watched[watch_of(object)].unnoticed.get(&object) == Some(&change)
+    };
+    let mut open = state.oracle.behind(shown(&state), unnoticed);
+    for (number, runtime) in state.runtimes.iter().enumerate() {
+        match &runtime.agent {
+            None => open.push(format!("agent {number} does not run")),
+            Some(agent) if agent.dirty() > 0 => {
+                open.push(format!("agent {number}: {} dirty", agent.dirty()));
+            }
+            Some(_) => {}
+        }
+    }
+    open.extend(state.receivers.iter().flatten().filter_map(|receiver| receiver.open()));
+    open
+}

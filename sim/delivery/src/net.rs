@@ -1,0 +1,354 @@
+//! The network between agents and receivers. Bodies are what the wire carries; bytes and TLS are left out.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use http::{HeaderMap, StatusCode, header};
+use jiff::Timestamp;
+use tidewatch_agent::send::{Channel, Fate as Use, SendError, Transport};
+use tidewatch_tls::HandshakeFailure;
+use tidewatch_wire::{Route, SeqSet, v3};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
+
+use crate::{
+    mistake::Mistake,
+    receiver::Receiver,
+    step::{Kind, Point},
+    world::{Certificate, Process, World},
+};
+
+/// For a connection to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// What the wire carried back.
+pub(crate) type Raw = (StatusCode, HeaderMap, Vec<u8>);
+
+/// The way from one runtime to the receivers.
+#[derive(Clone)]
+pub(crate) struct Net {
+    world: Weak<World>,
+    runtime: usize,
+}
+
+/// A connection between two processes.
+pub(crate) struct Wire {
+    receiver: Weak<Receiver>,
+    broken: watch::Sender<bool>,
+}
+
+/// An agent's end of a connection.
+pub(crate) struct Connection {
+    net: Net,
+    wire: Arc<Wire>,
+    /// Which certificate it was made with.
+    material: u64,
+    broken: watch::Receiver<bool>,
+}
+
+enum Fate {
+    Arrives(Duration),
+    Twice(Duration, Duration),
+    Lost,
+    Breaks,
+}
+
+impl Wire {
+    pub(crate) fn leads_to(&self, receiver: &Arc<Receiver>) -> bool {
+        self.receiver.upgrade().is_some_and(|own| Arc::ptr_eq(&own, receiver))
+    }
+
+    pub(crate) fn break_now(&self) {
+        self.broken.send_replace(true);
+    }
+}
+
+impl Net {
+    pub(crate) fn new(world: &Arc<World>, runtime: usize) -> Self {
+        Self { world: Arc::downgrade(world), runtime }
+    }
+
+    fn world(&self) -> Result<Arc<World>, SendError> {
+        self.world.upgrade().ok_or(SendError::Closed)
+    }
+
+    async fn connect_now(&self) -> Result<Connection, SendError> {
+        let (world, runtime) = (self.world()?, self.runtime);
+        match fate(&world, runtime, true) {
+            Fate::Arrives(delay) | Fate::Twice(delay, _) => tokio::time::sleep(delay).await,
+            Fate::Lost => std::future::pending().await,
+            Fate::Breaks => return Err(refused(io::ErrorKind::ConnectionReset)),
+        }
+        world.point(Point::AgentConnecting, Process::Agent(runtime), 15).await;
+        let distrusted = world.lock().runtimes[runtime].certificate == Certificate::Distrusted;
+        if distrusted || world.rolls(runtime, Kind::Handshake, 180) {
+            if distrusted {
+                world.step(Kind::Certificate, runtime, 0);
+            }
+            let source = io::Error::from(io::ErrorKind::InvalidData);
+            let failure =
+                if distrusted { HandshakeFailure::BadCertificate } else { HandshakeFailure::Timeout };
+            return Err(SendError::Handshake { failure, source });
+        }
+        let mut state = world.lock();
+        let state = &mut *state;
+        let Some(receiver) = &state.receivers[state.active] else {
+            return Err(refused(io::ErrorKind::ConnectionRefused));
+        };
+        let (broken, is_broken) = watch::channel(false);
+        let wire = Arc::new(Wire { receiver: Arc::downgrade(receiver), broken });
+        let wires = &mut state.runtimes[runtime].wires;
+        wires.retain(|wire| wire.strong_count() > 0);
+        wires.push(Arc::downgrade(&wire));
+        let material = state.runtimes[runtime].material;
+        Ok(Connection { net: self.clone(), wire, material, broken: is_broken })
+    }
+}
+
+impl Transport for Net {
+    type Connection = Connection;
+
+    async fn connect(self) -> Result<Connection, SendError> {
+        tokio::time::timeout(CONNECT, self.connect_now()).await.unwrap_or(Err(SendError::Timeout))
+    }
+
+    fn renewals(&self) -> watch::Receiver<()> {
+        let world = self.world.upgrade();
+        world.map_or_else(
+            || watch::channel(()).1,
+            |world| world.lock().runtimes[self.runtime].renewed.subscribe(),
+        )
+    }
+
+    fn fate(&self, connection: &Connection) -> Use {
+        let Some(world) = self.world.upgrade() else { return Use::Keep };
+        let state = world.lock();
+        let own = &state.runtimes[self.runtime];
+        if own.certificate == Certificate::Distrusted {
+            Use::End("untrusted")
+        } else if own.material == connection.material {
+            Use::Keep
+        } else {
+            Use::Replace
+        }
+    }
+
+    fn set_routes(&self, _routes: &BTreeMap<String, Vec<Route>>) {}
+}
+
+impl Channel for Connection {
+    fn not_after(&self) -> Timestamp {
+        Timestamp::MAX
+    }
+
+    async fn closed(&mut self) -> SendError {
+        // The wire is ours, so it does not end without being broken.
+        let _ = self.broken.wait_for(|broken| *broken).await;
+        SendError::Closed
+    }
+
+    fn post(
+        &self,
+        request: &v3::Request<'static>,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
+        let (net, wire, request) = (self.net.clone(), Arc::clone(&self.wire), request.clone());
+        async move {
+            let answered = exchange(&net, wire, &request);
+            tokio::time::timeout(deadline, answered).await.unwrap_or(Err(SendError::Timeout))
+        }
+    }
+}
+
+async fn exchange(
+    net: &Net,
+    wire: Arc<Wire>,
+    request: &v3::Request<'static>,
+) -> Result<v3::Response, SendError> {
+    let (world, runtime) = (net.world()?, net.runtime);
+    let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
+    world.lock().oracle.sent(runtime, request);
+    let (reply, replied) = oneshot::channel();
+    match fate(&world, runtime, false) {
+        Fate::Arrives(delay) => deliver(&world, &wire, runtime, body, delay, Some(reply)),
+        Fate::Twice(delay, again) => {
+            deliver(&world, &wire, runtime, body.clone(), delay, Some(reply));
+            deliver(&world, &wire, runtime, body, again, None);
+        }
+        Fate::Lost => return lost(&world, request).await,
+        Fate::Breaks => {
+            wire.break_now();
+            return Err(SendError::Closed);
+        }
+    }
+    world.point(Point::AgentSent, Process::Agent(runtime), 2).await;
+    let Ok(raw) = replied.await else {
+        if world.is_partitioned(runtime) {
+            std::future::pending::<()>().await;
+        }
+        return Err(SendError::Closed);
+    };
+    world.point(Point::AgentAnswered, Process::Agent(runtime), 2).await;
+    answer_fate(&world, &wire, runtime, raw.0, &raw.2).await?;
+    let mut response = read(&raw)?;
+    if request.resume.is_some() {
+        let counts = &mut world.lock().trace.counts;
+        *(if response.resync { &mut counts.refused } else { &mut counts.confirmed }) += 1;
+    }
+    {
+        let own = &mut world.lock().runtimes[runtime];
+        if own.epoch == Some(response.epoch) {
+            let before = own.heard.filter(|(session, _)| *session == response.session).map_or(0, |(_, m)| m);
+            own.heard = Some((response.session, before.max(response.mark)));
+        }
+    }
+    let early = world.lock().oracle.answered(&response);
+    if let Some(what) = early {
+        world.violated(|| what);
+    }
+    distort(&world, &mut response);
+    Ok(response)
+}
+
+/// Nobody hears of the request, and nobody answers.
+async fn lost(world: &World, request: &v3::Request<'static>) -> Result<v3::Response, SendError> {
+    if world.mistake == Some(Mistake::FailedRequestIsForgotten)
+        && let Some(session) = request.session
+        && !request.events.is_empty()
+    {
+        let mut state = world.lock();
+        state.forgotten.extend(request.events.iter().map(|event| (request.epoch, event.seq)));
+        let answer = serde_json::json!({ "epoch": request.epoch, "session": session });
+        return serde_json::from_value(answer).map_err(|e| SendError::Malformed(Box::new(e)));
+    }
+    std::future::pending().await
+}
+
+/// Carries a request to the receiver at the wire's other end.
+fn deliver(
+    world: &Arc<World>,
+    wire: &Arc<Wire>,
+    runtime: usize,
+    body: Vec<u8>,
+    delay: Duration,
+    reply: Option<oneshot::Sender<Raw>>,
+) {
+    let (world, wire) = (Arc::clone(world), Arc::downgrade(wire));
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        let receiver = wire.upgrade().and_then(|wire| wire.receiver.upgrade());
+        if let Some(receiver) = receiver {
+            receiver.take(&world, runtime, body, reply);
+        }
+    });
+}
+
+/// What becomes of a message on its way to the receiver. A step.
+fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
+    let at = world.at_ms();
+    let mut state = world.lock();
+    let state = &mut *state;
+    let rng = &mut state.rng;
+    let own = &state.runtimes[runtime];
+    let (kind, fate) = if own.partitioned.is_some() {
+        (Kind::Partitioned, Fate::Lost)
+    } else if state.quiet {
+        (Kind::Delivered, Fate::Arrives(rng.millis(1, 20)))
+    } else if own.slow.is_some() {
+        (Kind::Slow, Fate::Arrives(rng.millis(50, 4_000)))
+    } else {
+        match rng.below(100) {
+            0..=6 => (Kind::RequestLost, Fate::Lost),
+            7..=18 if !connects => (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000))),
+            19..=23 => (Kind::Reset, Fate::Breaks),
+            24..=26 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
+            _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
+        }
+    };
+    state.trace.add(at, kind, runtime, u64::from(connects));
+    fate
+}
+
+/// What becomes of an answer. A step.
+async fn answer_fate(
+    world: &World,
+    wire: &Wire,
+    runtime: usize,
+    status: StatusCode,
+    body: &[u8],
+) -> Result<(), SendError> {
+    let at = world.at_ms();
+    let fate = {
+        let mut state = world.lock();
+        let state = &mut *state;
+        let rng = &mut state.rng;
+        let own = &state.runtimes[runtime];
+        let (kind, fate) = if own.partitioned.is_some() {
+            (Kind::Partitioned, Fate::Lost)
+        } else if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            (Kind::Certificate, Fate::Arrives(Duration::ZERO))
+        } else if state.quiet {
+            (Kind::Delivered, Fate::Arrives(rng.millis(1, 20)))
+        } else if own.slow.is_some() {
+            (Kind::Slow, Fate::Arrives(rng.millis(50, 4_000)))
+        } else {
+            match rng.below(100) {
+                0..=14 => (Kind::AnswerLost, Fate::Lost),
+                15..=19 => (Kind::Reset, Fate::Breaks),
+                20..=22 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
+                _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
+            }
+        };
+        let text = String::from_utf8_lossy(body);
+        let patience = text.contains("retryAfterMs") || text.contains("\"older\"");
+        let kind = if patience && kind == Kind::Delivered { Kind::Overload } else { kind };
+        state.trace.add(at, kind, runtime, body.len() as u64);
+        fate
+    };
+    match fate {
+        Fate::Arrives(delay) | Fate::Twice(delay, _) => {
+            // Also when the other end crashes meanwhile: it is on its way.
+            tokio::time::sleep_until(Instant::now() + delay).await;
+            Ok(())
+        }
+        Fate::Lost => std::future::pending().await,
+        Fate::Breaks => {
+            wire.break_now();
+            Err(SendError::Closed)
+        }
+    }
+}
+
+fn read((status, headers, body): &Raw) -> Result<v3::Response, SendError> {
+    if *status == StatusCode::OK {
+        return serde_json::from_slice(body).map_err(|e| SendError::Malformed(Box::new(e)));
+    }
+    let wait = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    Err(SendError::Status {
+        status: status.as_u16(),
+        message: String::from_utf8_lossy(body).into_owned(),
+        retry_after: wait.map(Duration::from_secs),
+    })
+}
+
+/// The mistakes of an agent that reads its answers wrongly.
+fn distort(world: &World, response: &mut v3::Response) {
+    if world.mistake == Some(Mistake::UnknownIsIgnored) {
+        response.unknown = SeqSet::new();
+    }
+    if world.mistake == Some(Mistake::FailedRequestIsForgotten) {
+        let (unknown, state) = (std::mem::take(&mut response.unknown), world.lock());
+        let numbers = unknown.ranges().flat_map(|(from, to)| (from..=to).map(tidewatch_wire::Seq));
+        response.unknown = numbers.filter(|seq| !state.forgotten.contains(&(response.epoch, *seq))).collect();
+    }
+}
+
+fn refused(kind: io::ErrorKind) -> SendError {
+    SendError::Connect(kind.into())
+}

@@ -1,0 +1,388 @@
+//! The steps of a scenario, done.
+
+use std::{collections::BTreeSet, ops::Range, sync::atomic::Ordering, time::Duration};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tidewatch_fake_apiserver::{PatchKind, Verb, registry::Trouble};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{LOOK, Ours, Run, pick};
+use crate::{
+    agents::Order,
+    fleet::runtime_kyma,
+    metrics::Page,
+    modules,
+    oracle::{Kind, Oracle, World},
+    scenario::{
+        Agents, Bump, Change, Channel, Enrol, Group, How, Others, Rate, Receiver, Share, Step, Time, What,
+        Where, Within,
+    },
+};
+
+/// The receiver's count of runtimes by how much is known of their way of events.
+const PATHS: &str = "tidewatch_receiver_runtimes";
+/// Keys that are to be reconciled, or are.
+const QUEUED: [&str; 2] = ["tidewatch_receiver_queue_ready", "tidewatch_receiver_queue_working"];
+
+/// Without unrest, at least: two reports of the agents are made in it.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// What came of a step.
+#[derive(Default)]
+pub(super) struct Played {
+    pub(super) note: String,
+    /// The rest makes no sense.
+    pub(super) over: bool,
+    /// When what it has waited for was there, if that was before it was sure.
+    pub(super) ended: Option<Instant>,
+}
+
+impl Played {
+    pub(super) fn note(note: String) -> Self {
+        Self { note, ..Self::default() }
+    }
+}
+
+/// All is at rest, or something is not.
+struct Rested {
+    unrest: Option<String>,
+    since: Instant,
+}
+
+impl From<Rested> for Played {
+    fn from(Rested { unrest, since }: Rested) -> Self {
+        Self { note: unrest.unwrap_or_default(), over: false, ended: Some(since) }
+    }
+}
+
+impl Run {
+    pub(super) async fn step(&self, step: &Step, index: usize) -> Result<Played> {
+        match step {
+            Step::Ready(Within { within }) => {
+                let rested = self.rest(*within).await?;
+                Ok(Played { over: rested.unrest.is_some(), ..rested.into() })
+            }
+            Step::Settle(Within { within }) => Ok(self.rest(*within).await?.into()),
+            Step::Wait(Time(time)) => {
+                sleep(*time).await;
+                Ok(Played::default())
+            }
+            Step::Enrol(Enrol { runtimes, rate }) => {
+                let from = self.oracle.world(|world| world.registered().len());
+                let upto = runtimes.of(self.settings.runtimes);
+                self.enrol(from..upto, Some(*rate), Kind::Enrol).await?;
+                Ok(Played::default())
+            }
+            Step::Change(change) => self.change(change, index).await,
+            Step::Bump(bump) => self.bump(bump).await,
+            Step::Proven(Within { within }) => self.proven(*within).await,
+            Step::Idle(Within { within }) => self.idle(*within).await,
+            Step::Receiver(Receiver { how, down: Time(down), meanwhile }) => {
+                let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+                receiver.end(*how).await?;
+                let until = Instant::now() + *down;
+                let played = match meanwhile {
+                    Some(change) => self.change(change, index).await?,
+                    None => Played::default(),
+                };
+                sleep_until(until).await;
+                receiver.start().await?;
+                Ok(played)
+            }
+            Step::Agents(Agents { how, runtimes, group }) => {
+                let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
+                let runtimes = self.some(index, *group, *runtimes);
+                agents.tell(&Order::Restart { runtimes, kill: *how == How::Kill }).await?;
+                Ok(Played::default())
+            }
+            Step::Partition(partition) => self.partition(partition, index).await,
+            Step::Fault(fault) => self.fault(fault, index),
+            Step::Registry(registry) => Ok(self.bad_registry(*registry)),
+        }
+    }
+
+    /// Some of the registered runtimes.
+    pub(super) fn some(&self, step: usize, group: Option<Group>, share: Share) -> Vec<usize> {
+        let registered = self.oracle.world(World::registered);
+        let words = group.map_or_else(|| format!("step {step}"), |Group(group)| format!("group {group}"));
+        pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
+    }
+
+    /// How many modules, from the first one on, get another version in some step of the scenario.
+    fn bumped(&self) -> usize {
+        let bumps = self.settings.scenario.steps.iter().map(|step| match step {
+            Step::Bump(bump) => bump.modules,
+            _ => 0,
+        });
+        bumps.max().unwrap_or_default()
+    }
+
+    /// The runtimes in which some step of the scenario does wrong.
+    fn hit(&self) -> BTreeSet<usize> {
+        let steps = self.settings.scenario.steps.iter().enumerate();
+        steps
+            .filter_map(|(step, what)| match what {
+                Step::Fault(fault) if fault.at == Where::Runtimes => {
+                    Some((step, fault.group, fault.runtimes))
+                }
+                Step::Partition(partition) => Some((step, partition.group, partition.runtimes)),
+                _ => None,
+            })
+            .flat_map(|(step, group, share)| self.some(step, group, share))
+            .collect()
+    }
+
+    /// Waits until all is at rest, and stays so; if it does not come, what is not.
+    ///
+    /// One look is not enough: what was repaired just now is as desired and its Kyma still Ready, while the news of it are on their way from
+    /// the runtime to its agent, and will make the Kyma wait for its Deployment.
+    async fn rest(&self, Time(within): Time) -> Result<Rested> {
+        let until = Instant::now() + within;
+        let mut quiet: Option<(Instant, u64)> = None;
+        loop {
+            let looked = Instant::now();
+            let reports = self.reports();
+            let unrest = match self.background.load(Ordering::Relaxed) {
+                0 => self.unrest().await?,
+                _ => Some("a fault is still in force".to_owned()),
+            };
+            match unrest {
+                None => {
+                    let (since, first) = *quiet.get_or_insert((looked, reports));
+                    // The next report may have been on its way when this was begun.
+                    let told = self.ours.is_none() || reports >= first + 2;
+                    if told && since.elapsed() >= QUIET {
+                        return Ok(Rested { unrest: None, since });
+                    }
+                }
+                Some(unrest) => {
+                    quiet = None;
+                    let now = Instant::now();
+                    if now >= until {
+                        return Ok(Rested { unrest: Some(unrest), since: now });
+                    }
+                }
+            }
+            // A look at every Kyma of a large fleet takes a while, and may not take all the time.
+            sleep(LOOK.max(looked.elapsed() * 10)).await;
+        }
+    }
+
+    /// Reports that the agents have made so far.
+    fn reports(&self) -> u64 {
+        self.ours.as_ref().map_or(0, |ours| ours.agents.state().reports)
+    }
+
+    /// Waits until the receiver says that all registered runtimes are proven.
+    async fn proven(&self, within: Time) -> Result<Played> {
+        let registered = self.oracle.world(|world| world.registered().len());
+        self.receiver_says(within, |page| {
+            let proven = page.map_or(0.0, |page| page.sum(PATHS, &[("state", "proven")]));
+            #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+            let all = proven >= registered as f64;
+            (!all).then(|| format!("{proven} of {registered} runtimes are proven"))
+        })
+        .await
+    }
+
+    /// Waits until the receiver has nothing to reconcile.
+    async fn idle(&self, within: Time) -> Result<Played> {
+        self.receiver_says(within, |page| {
+            let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
+            let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
+            (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
+        })
+        .await
+    }
+
+    /// Waits until nothing is lacking by the receiver's metrics. What is lacking at the end is noted.
+    async fn receiver_says(
+        &self,
+        Time(within): Time,
+        lacks: impl Fn(Option<&Page>) -> Option<String>,
+    ) -> Result<Played> {
+        let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+        let until = Instant::now() + within;
+        loop {
+            match lacks(receiver.metrics().await.as_ref()) {
+                None => return Ok(Played::default()),
+                Some(lacking) if Instant::now() >= until => return Ok(Played::note(lacking)),
+                Some(_) => sleep(LOOK * 5).await,
+            }
+        }
+    }
+
+    /// Registers runtimes and starts their agents.
+    pub(super) async fn enrol(&self, runtimes: Range<usize>, rate: Option<Rate>, kind: Kind) -> Result<()> {
+        let started = Instant::now();
+        let mut together = Vec::new();
+        for (count, runtime) in runtimes.enumerate() {
+            pace(started, count, rate).await;
+            self.oracle.change_world(|world| {
+                if let Some(wish) = world.runtimes.get_mut(runtime) {
+                    wish.registered = true;
+                }
+            });
+            self.fleet.register(runtime)?;
+            self.oracle.follow(runtime, None, kind);
+            tokio::task::yield_now().await;
+            together.push(runtime);
+            if (rate.is_some() || together.len() >= 100)
+                && let Some(Ours { agents, .. }) = &self.ours
+            {
+                agents.tell(&Order::Start { runtimes: std::mem::take(&mut together) }).await?;
+            }
+        }
+        if let (Some(Ours { agents, .. }), false) = (&self.ours, together.is_empty()) {
+            agents.tell(&Order::Start { runtimes: together }).await?;
+        }
+        Ok(())
+    }
+
+    async fn change(&self, change: &Change, step: usize) -> Result<Played> {
+        let mut chosen = self.some(step, change.group, change.runtimes);
+        if change.others.is_some() {
+            let hit = self.hit();
+            chosen.retain(|runtime| !hit.contains(runtime));
+        }
+        let kind = match change.others {
+            None => change.what.into(),
+            Some(Others::Without) => Kind::Without,
+            Some(Others::Beside) => Kind::Beside,
+        };
+        let (started, all) = (Instant::now(), chosen.len());
+        let mut skipped = 0;
+        for (count, runtime) in chosen.into_iter().enumerate() {
+            pace(started, count, change.rate).await;
+            let done = match change.what {
+                What::Drift | What::Delete => self.disturb(change.what, kind, runtime, step)?,
+                What::Toggle | What::Channel => self.edit(change.what, kind, runtime, step)?,
+            };
+            skipped += usize::from(!done);
+            tokio::task::yield_now().await;
+        }
+        self.skipped.fetch_add(skipped, Ordering::Relaxed);
+        let fewer = match change.runtimes {
+            Share::Count(wanted) if wanted > all => format!(" of {wanted}: there are no more runtimes"),
+            _ => String::new(),
+        };
+        Ok(Played::note(format!("{} changes{fewer}", all - skipped)))
+    }
+
+    /// Somebody changes or deletes a Deployment; false: there is none.
+    fn disturb(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+        // What others have is not what the scenario changes for everybody.
+        let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
+        let wanted: Vec<usize> = self.oracle.world(|world| {
+            (first..self.settings.size.modules)
+                .filter(|module| world.desired(runtime, *module).is_some())
+                .collect()
+        });
+        let Some(module) = pick::one(self.settings.seed, step, runtime, &wanted) else { return Ok(false) };
+        let (Some(id), Some(hosted)) = (Oracle::deployment(module), self.fleet.runtimes.get(runtime)) else {
+            return Ok(false);
+        };
+        let verb = match what {
+            What::Delete => Verb::Delete(Value::Null),
+            _ => Verb::Patch(PatchKind::Merge, json!({"spec": {"replicas": 7}})),
+        };
+        let done = self.fleet.ask(hosted, &id, verb)?;
+        if done {
+            self.oracle.follow(runtime, Some(module), kind);
+        }
+        Ok(done)
+    }
+
+    /// The user changes the Kyma; false: there is none.
+    fn edit(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+        let all: Vec<usize> = (0..self.settings.size.modules).collect();
+        let module = pick::one(self.settings.seed, step, runtime, &all);
+        let Some((before, after)) = self.oracle.change_world(|world| {
+            let wish = world.runtimes.get_mut(runtime)?;
+            let before = wish.clone();
+            match what {
+                What::Channel => wish.channel = wish.channel.other(),
+                _ => {
+                    let listed = wish.modules.get_mut(module?)?;
+                    *listed = !*listed;
+                }
+            }
+            Some((before, wish.clone()))
+        }) else {
+            return Ok(false);
+        };
+        let listed: Vec<Value> = after
+            .modules
+            .iter()
+            .enumerate()
+            .filter(|(_, listed)| **listed)
+            .map(|(module, _)| json!({"name": modules::name(module)}))
+            .collect();
+        let patch = json!({"spec": {"channel": after.channel.name(), "modules": listed}});
+        let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(false) };
+        let done = self.fleet.ask(hosted, &runtime_kyma(), Verb::Patch(PatchKind::Merge, patch))?;
+        if done {
+            self.oracle.follow(runtime, module.filter(|_| what == What::Toggle), kind);
+        } else {
+            self.oracle.change_world(|world| {
+                if let Some(wish) = world.runtimes.get_mut(runtime) {
+                    *wish = before;
+                }
+            });
+        }
+        Ok(done)
+    }
+
+    async fn bump(&self, bump: &Bump) -> Result<Played> {
+        let mut count = 0;
+        for module in 0..bump.modules.min(self.settings.size.modules) {
+            let channel = bump.channel.name();
+            let number = |channel: Channel| {
+                let of = |world: &World| world.versions.get(channel.name())?.get(module).copied();
+                self.oracle.world(of).unwrap_or(1)
+            };
+            let mut next = [Channel::Regular, Channel::Fast].map(|channel| (channel, number(channel)));
+            for (of, number) in &mut next {
+                if *of == bump.channel {
+                    *number = (*number + 1).min(modules::VERSIONS);
+                    // Whoever pushes it is not whom the registry refuses.
+                    self.fleet.registry.set_trouble(Trouble::default());
+                    let offered = self.fleet.offer(module, *number).await;
+                    self.registry.now(&(), |now| self.fleet.registry.set_trouble(now.unwrap_or_default()));
+                    offered?;
+                }
+            }
+            let concerned: Vec<usize> = self.oracle.change_world(|world| {
+                for (of, number) in next {
+                    if let Some(version) =
+                        world.versions.get_mut(of.name()).and_then(|all| all.get_mut(module))
+                    {
+                        *version = number;
+                    }
+                }
+                let on = |runtime: &usize| {
+                    world.runtimes.get(*runtime).is_some_and(|wish| wish.channel.name() == channel)
+                        && world.desired(*runtime, module).is_some()
+                };
+                world.registered().into_iter().filter(on).collect()
+            });
+            self.fleet.release(module, next)?;
+            for runtime in concerned {
+                self.oracle.follow(runtime, Some(module), Kind::Bump);
+                count += 1;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(Played::note(format!("{count} modules of runtimes")))
+    }
+}
+
+/// Waits until the n-th is due.
+async fn pace(started: Instant, count: usize, rate: Option<Rate>) {
+    if let Some(Rate(rate)) = rate {
+        #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+        let due = Duration::from_secs_f64(count as f64 / rate);
+        sleep_until(started + due).await;
+    }
+}

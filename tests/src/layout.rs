@@ -1,0 +1,82 @@
+//! Checks which crate of the workspace may depend on which (ARCHITECTURE.md, "Layout").
+
+use std::{collections::BTreeMap, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Crates of the product and the crates of the workspace that each may use. Tests and simulations may use all of them.
+const ALLOWED: [(&str, &[&str]); 15] = [
+    ("api", &[]),
+    ("drain", &[]),
+    ("wire", &[]),
+    ("delivery", &["wire"]),
+    ("telemetry", &["drain"]),
+    ("tls", &["drain"]),
+    ("certs", &["api"]),
+    ("planner", &["api"]),
+    ("oci", &["api"]),
+    ("deployer", &["api", "oci"]),
+    ("engine", &["api", "deployer", "oci", "planner", "wire"]),
+    ("listener", &["api", "delivery", "drain", "telemetry", "tls", "wire"]),
+    ("agent", &["api", "delivery", "drain", "telemetry", "tls", "wire"]),
+    (
+        "receiver",
+        &[
+            "api",
+            "certs",
+            "delivery",
+            "deployer",
+            "drain",
+            "engine",
+            "listener",
+            "oci",
+            "planner",
+            "telemetry",
+            "tls",
+            "wire",
+        ],
+    ),
+    ("fake-apiserver", &["certs", "drain", "tls"]),
+];
+
+/// The name of a crate of the workspace, without its prefix.
+fn own(name: &Value) -> Option<&str> {
+    name.as_str()?.strip_prefix("tidewatch-")
+}
+
+fn cargo(arguments: &[&str]) -> Result<String> {
+    let output = Command::new(env!("CARGO")).args(arguments).args(["--offline", "--locked"]).output()?;
+    ensure!(output.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn crates_depend_downwards_only() -> Result<()> {
+    let metadata: Value = serde_json::from_str(&cargo(&["metadata", "--format-version=1", "--no-deps"])?)?;
+    let mut uses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in metadata["packages"].as_array().context("packages")? {
+        let dependencies = package["dependencies"].as_array().context("dependencies")?;
+        let normal = dependencies.iter().filter(|dependency| dependency["kind"].is_null());
+        uses.insert(
+            own(&package["name"]).unwrap_or_default(),
+            normal.filter_map(|dependency| own(&dependency["name"])).collect(),
+        );
+    }
+    for (name, allowed) in ALLOWED {
+        let used = uses.get(name).with_context(|| format!("there is no crate tidewatch-{name}"))?;
+        let wrong: Vec<_> = used.iter().filter(|other| !allowed.contains(other)).collect();
+        ensure!(wrong.is_empty(), "tidewatch-{name} depends on {wrong:?}: move what it needs downwards");
+    }
+    Ok(())
+}
+
+#[test]
+fn planner_builds_without_a_client_and_without_a_runtime() -> Result<()> {
+    let tree = cargo(&["tree", "--package=tidewatch-planner", "--edges=normal", "--prefix=none"])?;
+    for crate_name in ["kube-client", "tokio", "hyper", "reqwest"] {
+        let found = tree.lines().find(|line| line.split(' ').next() == Some(crate_name));
+        ensure!(found.is_none(), "the planner brings {crate_name}");
+    }
+    Ok(())
+}
