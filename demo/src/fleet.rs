@@ -206,7 +206,7 @@ pub fn connected(status: &Value) -> bool {
 
 /// Applies every document of a YAML text (of kinds that RBAC and core know).
 pub async fn apply_yaml(client: &Client, yaml: &str) -> Result<()> {
-    let runtime = tidewatch_engine::runtime::RuntimeClient::new(client.clone(), SOON);
+    let runtime = tidewatch_engine::clusters::RuntimeClient::new(client.clone(), SOON);
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
     for object in documents {
         let gvk = kube::core::GroupVersionKind::try_from(serde_json::from_value::<kube::core::TypeMeta>(

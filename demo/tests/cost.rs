@@ -229,7 +229,7 @@ async fn a_module_costs_a_handful_of_reconciles_and_calls() -> Result<()> {
     cost.at_most("upgrade: reconciles of the Manifest", cost.of("Manifest"), 6)?;
     // The end of an entry is the engine's own doing.
     cost.at_most("upgrade: reconciles of the catalog", cost.of("Catalog"), 1)?;
-    cost.at_most("upgrade: reconciles of the agent", cost.of("Agent"), 0)?;
+    cost.at_most("upgrade: reconciles of the agent", cost.of("AgentConfig"), 0)?;
     cost.at_most("upgrade: reads in KCP", cost.calls("kcp get"), 6)?;
     cost.at_most("upgrade: writes to KCP", cost.calls("kcp patch"), 5)?;
     cost.at_most("upgrade: reads in the runtime", cost.calls("runtime1 get"), 18)?;

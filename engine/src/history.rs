@@ -182,7 +182,7 @@ impl Book {
 impl History {
     /// Adds a record. Not of canaries: one a minute of every runtime would leave no room for the others.
     pub fn add(&self, key: &WorkKey, record: &Record) {
-        if matches!(key, WorkKey::Path { .. }) {
+        if matches!(key, WorkKey::EventPath { .. }) {
             return;
         }
         let mut book = self.0.write();

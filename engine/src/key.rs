@@ -17,7 +17,7 @@ pub enum WorkKey {
         kyma: String,
     },
     /// What the way of a runtime's events is worth: its condition on the Kyma.
-    Path {
+    EventPath {
         /// Name of the Kyma.
         kyma: String,
     },
@@ -29,7 +29,7 @@ pub enum WorkKey {
         name: String,
     },
     /// What a runtime's agent watches, and its role.
-    Agent {
+    AgentConfig {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
@@ -49,7 +49,7 @@ pub enum WorkKey {
         kyma: String,
     },
     /// The Go manager's watcher in a runtime, which goes when it is not needed any more.
-    Exchange {
+    LegacyWatcher {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
@@ -66,28 +66,28 @@ impl WorkKey {
     pub fn kyma(&self) -> &str {
         match self {
             Self::Kyma { kyma }
-            | Self::Path { kyma }
+            | Self::EventPath { kyma }
             | Self::Manifest { kyma, .. }
             | Self::Mandatory { kyma }
             | Self::Catalog { kyma }
-            | Self::Exchange { kyma }
-            | Self::Agent { kyma } => kyma,
+            | Self::LegacyWatcher { kyma }
+            | Self::AgentConfig { kyma } => kyma,
             Self::Release { .. } | Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Catalog`, `Exchange`, `Release` or `Watcher`, for metrics.
+    /// `Kyma`, `EventPath`, `Manifest`, `Mandatory`, `AgentConfig`, `Catalog`, `LegacyWatcher`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kyma { .. } => "Kyma",
-            Self::Path { .. } => "Path",
+            Self::EventPath { .. } => "EventPath",
             Self::Manifest { .. } => "Manifest",
             Self::Mandatory { .. } => "Mandatory",
             Self::Release { .. } => "Release",
             Self::Catalog { .. } => "Catalog",
-            Self::Exchange { .. } => "Exchange",
-            Self::Agent { .. } => "Agent",
+            Self::LegacyWatcher { .. } => "LegacyWatcher",
+            Self::AgentConfig { .. } => "AgentConfig",
             Self::Watcher { .. } => "Watcher",
         }
     }
@@ -105,13 +105,13 @@ impl fmt::Display for WorkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
-            Self::Path { kyma } => write!(f, "Path/{kyma}"),
+            Self::EventPath { kyma } => write!(f, "EventPath/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
             Self::Mandatory { kyma } => write!(f, "Mandatory/{kyma}"),
             Self::Catalog { kyma } => write!(f, "Catalog/{kyma}"),
-            Self::Exchange { kyma } => write!(f, "Exchange/{kyma}"),
+            Self::LegacyWatcher { kyma } => write!(f, "LegacyWatcher/{kyma}"),
             Self::Release { module } => write!(f, "Release/{module}"),
-            Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
+            Self::AgentConfig { kyma } => write!(f, "AgentConfig/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),
         }
     }
@@ -161,7 +161,7 @@ pub enum Cause<T = String> {
     },
     /// What may be written is something else now, and this was held before.
     Mode {
-        /// What may be written: a label of [`Mode`](crate::drive::Mode).
+        /// What may be written: a label of [`Mode`](crate::gate::Mode).
         mode: &'static str,
     },
     /// A reconcile before did not finish for good.

@@ -1,26 +1,38 @@
 //! The lifecycle engine: installs, upgrades, repairs and removes modules in runtime clusters.
 //!
-//! Two layers that do not mix:
-//! - [`plan`] is pure: values in, plan out. No client, clock, runtime or I/O.
-//! - [`drive`] reads what a plan needs and writes what it says, idempotently.
+//! The only crate that knows both the control plane (KCP) and the runtimes. Decisions are made in `tidewatch-planner` and
+//! `tidewatch-deployer`, which are pure; the engine reads their input, and writes their result idempotently. It needs no receiver: whatever pushes
+//! into its queue drives it.
 //!
-//! Around them: [`queue`] (what is done next), [`kcp`] (what is known of the control plane), [`oci`]
-//! (modules in registries) and [`runtime`] (clients of runtime clusters). The engine needs no receiver:
-//! whatever pushes into its queue drives it.
+//! | module | content |
+//! |---|---|
+//! | [`queue`], [`key`] | which work is next |
+//! | [`index`], [`watch`] | what is known of KCP, and which change asks for which reconcile |
+//! | [`clusters`] | clients of runtime clusters, and the limits that protect the fleet from one of them |
+//! | `reconcile` | one module for each kind of work |
+//! | `kcp` | writes to KCP: objects, statuses, Events |
+//! | [`gate`] | whether writes are allowed at all: live, paused, standby, dry run |
+//! | [`compat`] | what only a take-over from the Go manager needs |
+//! | [`history`], [`stages`] | the last reconciles, for `explain` |
 
 mod alike;
-pub mod drive;
+pub mod clusters;
+pub mod compat;
+pub mod gate;
 pub mod history;
-pub mod kcp;
+pub mod index;
+mod kcp;
 pub mod key;
-pub mod legacy_watcher;
 mod lines;
 mod lists;
 mod lru;
 pub mod queue;
-pub mod runtime;
+mod reconcile;
+#[cfg(test)]
+mod scripted;
 pub mod stages;
 mod texts;
+pub mod watch;
 
-pub use drive::{Engine, EngineConfig};
 pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};
+pub use reconcile::{Engine, EngineConfig, Version};

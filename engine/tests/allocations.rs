@@ -15,7 +15,7 @@ use fleet::{MODULES, kyma, manifest};
 use jiff::Timestamp;
 use serde_json::json;
 use tidewatch_api::{KymaSpec, Module, SourceType};
-use tidewatch_engine::kcp::KcpState;
+use tidewatch_engine::index::KcpState;
 use tidewatch_planner::{
     gates::Facts,
     kyma::{ComponentVersion, Input, Source, Sources, plan},

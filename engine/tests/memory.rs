@@ -17,7 +17,7 @@ use tidewatch_api::inventory::inventory;
 use tidewatch_engine::{
     Cause, Outcome, WorkKey,
     history::{History, Record},
-    kcp::{KcpState, SecretRef, owners::Speaker},
+    index::{KcpState, SecretRef, owners::Speaker},
 };
 
 /// Enough for what is allocated in large pieces not to count.

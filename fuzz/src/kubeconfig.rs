@@ -1,4 +1,4 @@
-use tidewatch_engine::runtime::{AddressPolicy, RuntimeAccess};
+use tidewatch_engine::clusters::{AddressPolicy, RuntimeAccess};
 
 use crate::assert_message;
 

@@ -15,8 +15,8 @@ use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
     Engine, WorkKey,
+    clusters::{AddressPolicy, Answered},
     history::{Observer, Record},
-    runtime::{AddressPolicy, Answered},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, RefusalLog, listener};
 use tidewatch_telemetry::{
@@ -425,7 +425,7 @@ async fn sweep(
         engine.tidy();
         // Read anew for each: whoever holds a lane's lock may not wait for it with this one held.
         let registered =
-            |id: &str| engine.state().read().runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown;
+            |id: &str| engine.state().read().runtime(id) != tidewatch_engine::index::RuntimeLookup::Unknown;
         forwarders.keep_runtimes(registered);
         deliveries.retain(registered);
         claims.retain(registered);

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use tidewatch_engine::{EngineConfig, runtime::AddressPolicyError};
+use tidewatch_engine::{EngineConfig, clusters::AddressPolicyError};
 use tidewatch_listener::Limits;
 use tidewatch_oci::{OciError, RegistryConfig};
 use tidewatch_telemetry::metrics::MetricsError;

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn what_is_worked_on_is_summed_up_by_its_controller() {
         let manifest = |name: &str| WorkKey::Manifest { kyma: "k".into(), name: name.into() };
-        let (a, b, path) = (manifest("a"), manifest("b"), WorkKey::Path { kyma: "k".into() });
+        let (a, b, path) = (manifest("a"), manifest("b"), WorkKey::EventPath { kyma: "k".into() });
         let keys = [(&a, 1), (&b, 3), (&path, 7)].map(|(key, age)| (key, Duration::from_secs(age)));
         let sums = sums(keys.into_iter());
         let of = |name: &str| CONTROLLERS.iter().zip(sums).find(|(of, _)| **of == name).unwrap().1;
@@ -311,7 +311,7 @@ mod tests {
         ] {
             metrics.reconciled(&kyma, &record(outcome, next));
         }
-        metrics.reconciled(&WorkKey::Path { kyma: "k".into() }, &record(Outcome::Done, None));
+        metrics.reconciled(&WorkKey::EventPath { kyma: "k".into() }, &record(Outcome::Done, None));
         metrics.panicked(&WorkKey::Release { module: "m".into() });
         let before = page();
         assert!(

@@ -14,10 +14,10 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, names::labels};
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
-    drive::{Mode, Recorder},
+    clusters::AddressPolicy,
+    gate::{Mode, Recorder},
     history::Observer,
     queue::Class,
-    runtime::AddressPolicy,
 };
 use tidewatch_telemetry::{BuildInfo, metrics::Registry, stdio};
 use tokio::time::Instant;

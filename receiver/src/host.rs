@@ -8,7 +8,7 @@ use std::sync::{
 
 use prometheus::IntCounterVec;
 use tidewatch_api::{Watcher, object::ObjectRef};
-use tidewatch_engine::{Acknowledge, Cause, Engine, WorkKey, drive::Version, kcp, queue::Push};
+use tidewatch_engine::{Acknowledge, Cause, Engine, Version, WorkKey, index, queue::Push};
 use tidewatch_listener::{
     Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Runtime, RuntimeLookup, Ticket,
 };
@@ -153,9 +153,9 @@ impl Host for EngineHost {
             return RuntimeLookup::Starting;
         }
         match self.engine.state().read().runtime(common_name) {
-            kcp::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
-            kcp::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
-            kcp::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
+            index::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
+            index::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
+            index::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
         }
     }
 
@@ -182,7 +182,7 @@ impl Host for EngineHost {
         let RefusedPeer { reason, verified, names } = peer;
         // Whoever claims another name is in the log alone: nothing is kept of names that anybody can make up.
         let Some(id) = &names.common_name else { return };
-        let kcp::RuntimeLookup::One { kyma, .. } = self.engine.state().read().runtime(id) else { return };
+        let index::RuntimeLookup::One { kyma, .. } = self.engine.state().read().runtime(id) else { return };
         let refusal = Refusal {
             reason,
             at: jiff::Timestamp::now(),

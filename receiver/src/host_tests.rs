@@ -255,7 +255,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     let mut lease = host.engine.queue().next().await;
     assert_eq!(
         (lease.key().to_string().as_str(), staleness()),
-        ("Path/harbour", 0),
+        ("EventPath/harbour", 0),
         "it overtakes what is only work, and queued is not proven"
     );
     for guard in lease.take_guards() {

@@ -8,7 +8,7 @@ use kube::{
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tidewatch_engine::runtime::{self, Answered, CountedLayer};
+use tidewatch_engine::clusters::{self, Answered, CountedLayer};
 use tower::timeout::TimeoutLayer;
 
 use crate::config::StartError;
@@ -50,7 +50,7 @@ pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, Sta
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    config.headers.push((USER_AGENT, HeaderValue::from_static(runtime::USER_AGENT)));
+    config.headers.push((USER_AGENT, HeaderValue::from_static(clusters::USER_AGENT)));
     // The queue decides when to try again; a call that hides retries would outlast its deadline.
     config.default_retry = false;
     Ok(config)

@@ -16,7 +16,7 @@ use tidewatch_api::{
     names::{annotations, labels},
 };
 use tidewatch_engine::{
-    Engine, WorkKey, drive::Mode, history::Record, key::Outcome, runtime::ErrorClass, stages::Stage,
+    Engine, WorkKey, clusters::ErrorClass, gate::Mode, history::Record, key::Outcome, stages::Stage,
 };
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;

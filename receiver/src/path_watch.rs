@@ -7,10 +7,9 @@ use parking_lot::Mutex;
 use tidewatch_drain::Watch;
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
-    kcp::PathReport,
+    index::PathReport,
     queue::{Class, Tick},
 };
-
 use tidewatch_wire::v3::Health;
 
 use crate::paths::{Look, Paths, Refusal, Settings, Step};

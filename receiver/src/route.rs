@@ -6,7 +6,7 @@ use tidewatch_api::{
     names,
     object::{Gvk, ObjectRef},
 };
-use tidewatch_engine::{Cause, Engine, WorkKey, kcp::KcpState, queue::Class};
+use tidewatch_engine::{Cause, Engine, WorkKey, index::KcpState, queue::Class};
 use tidewatch_planner::{
     ours,
     watches::{self, PREFIX},
@@ -95,7 +95,7 @@ pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Di
 pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
     let Told { kyma, watch, object, of_kind, .. } = event;
     if watch == v3::CANARY {
-        return vec![WorkKey::Path { kyma: kyma.clone() }];
+        return vec![WorkKey::EventPath { kyma: kyma.clone() }];
     }
     if *of_kind {
         return targets_of_kind(kyma, &object.gvk.group, &object.gvk.kind, state);
@@ -185,7 +185,7 @@ fn keys(
     let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma(), name });
     let of_kyma = of_kyma.then(|| WorkKey::Kyma { kyma: kyma() });
     let of_catalog = of_catalog.then(|| WorkKey::Catalog { kyma: kyma() });
-    let of_agent = of_agent.then(|| WorkKey::Agent { kyma: kyma() });
+    let of_agent = of_agent.then(|| WorkKey::AgentConfig { kyma: kyma() });
     let of_mandatory = of_mandatory.then(|| WorkKey::Mandatory { kyma: kyma() });
     of_kyma.into_iter().chain(of_mandatory).chain(of_catalog).chain(of_agent).chain(manifests).collect()
 }
@@ -211,7 +211,7 @@ mod tests {
         Kyma, KymaSpec, Watcher, WatcherSpec,
         watcher::{Service, WatchableGvr},
     };
-    use tidewatch_engine::kcp::owners::Speaker;
+    use tidewatch_engine::index::owners::Speaker;
 
     use super::*;
 
@@ -319,7 +319,7 @@ mod tests {
         assert!(targets("harbour", &other, &state).is_empty());
         // A configuration that lacks kinds may have this one now.
         assert!(state.lacks_kinds("harbour", true) && !state.lacks_kinds("harbour", true));
-        let agent = [WorkKey::Agent { kyma: "harbour".into() }];
+        let agent = [WorkKey::AgentConfig { kyma: "harbour".into() }];
         assert_eq!(targets("harbour", &other, &state), agent);
         state.lacks_kinds("harbour", false);
         assert!(targets("harbour", &other, &state).is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
-use tidewatch_engine::{Engine, kcp::RuntimeLookup};
+use tidewatch_engine::{Engine, index::RuntimeLookup};
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::Reply;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::Gauge;
-use tidewatch_engine::{Engine, drive::Mode};
+use tidewatch_engine::{Engine, gate::Mode};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
 /// Sets the engine's mode. Cheap to clone.

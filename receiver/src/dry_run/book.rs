@@ -7,10 +7,10 @@ use serde_json::Value;
 use tidewatch_api::names::{self, annotations, conditions, labels};
 use tidewatch_engine::{
     WorkKey,
-    drive::{Recorder, Side, Tried},
+    compat::legacy_watcher,
+    gate::{Recorder, Side, Tried},
     history::{Observer, Record},
     key::Outcome,
-    legacy_watcher,
 };
 
 use super::fields::{MOST, differing};

@@ -149,7 +149,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     fleet::settled(&solo.receiver).await?;
     let (before, stood) = (solo.applies_by_resource().await?, since(&solo, "reef").await?);
     solo.receiver.restart().await?;
-    for kind in ["Kyma", "Agent"] {
+    for kind in ["Kyma", "AgentConfig"] {
         wait::until(&format!("a look at the {kind}"), Duration::from_mins(1), || async {
             Ok((solo.reconciles(kind).await? > 0).then_some(()))
         })

@@ -163,7 +163,7 @@ impl Rig {
         let (member, module) =
             (Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma }, &self.go.module.module);
         receiver.tell(&self.env.harness, &member, ("apps", "v1", "Deployment"), module, module).await?;
-        for kind in ["Kyma", "Manifest", "Catalog", "Agent"] {
+        for kind in ["Kyma", "Manifest", "Catalog", "AgentConfig"] {
             wait::until(&format!("a look at the {kind}"), SOON, || async {
                 let page = receiver.runtime(self.go.kyma).await?;
                 let all = page["reconciles"].as_array().cloned().unwrap_or_default();

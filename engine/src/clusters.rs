@@ -1,0 +1,30 @@
+//! Access to runtime clusters: from a kubeconfig of a Secret to calls with deadlines.
+//!
+//! A kubeconfig is a tenant's input. [`RuntimeAccess::parse`] takes inline data only and refuses whatever would make
+//! us run a program, read a file, use a proxy or act as somebody else. Clients are built on one shared connector,
+//! speak HTTP/2, have a response cap and a deadline for each call, and do not retry: that is the queue's work.
+
+pub(crate) mod access;
+pub(crate) mod budget;
+mod cache;
+mod care;
+mod client;
+mod counted;
+mod error;
+mod kubeconfig;
+mod mapper;
+mod policy;
+mod rate;
+pub(crate) mod reached;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{ClientCache, SecretVersion};
+pub(crate) use care::{Care, Effect};
+pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
+pub use counted::{Answered, Counted, CountedLayer};
+pub use error::{ErrorClass, RuntimeError};
+pub use kubeconfig::{KubeconfigError, RuntimeAccess};
+pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};
+pub use policy::{AddressPolicy, AddressPolicyError};
+pub(crate) use rate::RateLimit;

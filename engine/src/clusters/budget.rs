@@ -1,0 +1,425 @@
+//! What a runtime that does not answer may cost: few workers, and after a while none.
+//!
+//! A runtime whose last call got no answer is a *suspect*: a quarter of the workers is for all of those together. One that has cost too much
+//! without any answer in between is *parked*: nothing the engine asks for by itself is done before a set time, and then one reconcile tries
+//! for all. An event of its agent lets one try at once, and so do its canary and a new kubeconfig; what somebody changes in KCP is always
+//! tried.
+//! Any answer ends all of that; but where it was writes that got none, only that of a write, or a try that has lost nothing: an API
+//! server whose store has lost its majority answers what is read, and nothing else.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use crate::{
+    clusters::{Care, Effect, RateLimit, RuntimeClient},
+    index::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
+    kcp::writes::lost,
+    key::{Cause, Guard, WorkKey},
+    queue::{Class, Push, worker::WorkQueue},
+    reconcile::{Lost, Shared, Why, next_try},
+};
+
+/// What calls without an answer may cost in [`WINDOW`], together.
+const LOSS: Duration = Duration::from_secs(45);
+/// See [`LOSS`].
+const WINDOW: Duration = Duration::from_mins(2);
+/// What a call costs at least: one that is refused at once is no reason to park before there were fifteen.
+const LEAST: Duration = Duration::from_secs(3);
+/// Calls remembered of a runtime.
+const CALLS: usize = 32;
+/// How long a runtime is parked: 15 s, doubling to 12 min with each try that fails, and up to a quarter more.
+const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
+/// When to come back while somebody tries for all.
+const WHILE_TRYING: Duration = Duration::from_secs(5);
+/// Why a reconcile is asked for that was not begun, or is to say so.
+const PARKED_CAUSE: &str = "parked";
+
+/// Why a reconcile should be done although its runtime is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Press {
+    /// The engine's own doing.
+    No,
+    /// The runtime was heard of.
+    Heard,
+    /// Somebody has changed something in KCP.
+    Kcp,
+}
+
+impl Press {
+    fn of(causes: &[Cause]) -> Self {
+        let press = |cause: &Cause| match cause {
+            Cause::Kcp { change, .. } if OF_OUR_WORK.contains(change) || OF_OUR_BOOKS.contains(change) => {
+                Self::No
+            }
+            Cause::Kcp { .. } => Self::Kcp,
+            Cause::Event { .. } | Cause::SecondLook { .. } => Self::Heard,
+            _ => Self::No,
+        };
+        causes.iter().map(press).max().unwrap_or(Self::No)
+    }
+}
+
+/// What becomes of a reconcile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is done if there is a place for it; `true`: and tries for all.
+    Try(bool),
+    /// Not before this time.
+    Wait(Duration),
+}
+
+/// How a runtime is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    alone: Duration,
+    /// It answers what is read.
+    reads_on: bool,
+}
+
+/// A call without an answer.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    at: Instant,
+    cost: Duration,
+    effect: Effect,
+}
+
+/// What one runtime has cost since it answered last.
+#[derive(Debug, Default)]
+struct Budget {
+    lost: VecDeque<Loss>,
+    /// Until when it is parked.
+    until: Option<Instant>,
+    /// How often it was, in a row.
+    times: u32,
+    /// It is parked for what was written: answers to what is read end nothing.
+    reads_on: bool,
+    /// Somebody tries for all.
+    trying: bool,
+    /// Something was answered in that try.
+    answered: bool,
+    /// What was not done.
+    refused: BTreeSet<WorkKey>,
+}
+
+impl Budget {
+    /// A call has got no answer. Whether that is why it is parked now, and was not before. `spread`, from 0 to 1, lengthens the time.
+    fn failed(&mut self, effect: Effect, now: Instant, took: Duration, spread: f64) -> bool {
+        self.lost.push_back(Loss { at: now, cost: took.max(LEAST), effect });
+        while self.lost.len() > CALLS || self.lost.front().is_some_and(|loss| loss.at + WINDOW < now) {
+            self.lost.pop_front();
+        }
+        let before = self.until;
+        if before.is_some_and(|until| now < until && !self.trying) {
+            return false;
+        }
+        let spent: Duration = self.lost.iter().map(|loss| loss.cost).sum();
+        if before.is_none() && spent < LOSS {
+            return false;
+        }
+        let pause = PARKED.0.saturating_mul(1 << self.times.min(16)).min(PARKED.1);
+        self.until = Some(now + pause.mul_f64(1.0 + spread / 4.0));
+        self.times = self.times.saturating_add(1);
+        self.trying = false;
+        self.reads_on = effect == Effect::Writes;
+        before.is_none()
+    }
+
+    /// Whether anything depends on it.
+    fn is_of_account(&self, now: Instant) -> bool {
+        self.until.is_some()
+            || self.trying
+            || !self.refused.is_empty()
+            || self.lost.iter().any(|loss| loss.at + WINDOW >= now)
+    }
+
+    /// A call was answered. Whether that ends everything.
+    fn answered(&mut self, effect: Effect, now: Instant) -> bool {
+        self.answered = true;
+        self.lost.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
+        if effect == Effect::Writes {
+            return true;
+        }
+        if self.reads_on && self.until.is_some() {
+            return false;
+        }
+        (self.until, self.times) = (None, 0);
+        self.lost.is_empty()
+    }
+
+    /// A try has ended. Whether everything has: it found an API server, and nothing that is not answered.
+    fn tried(&mut self) -> bool {
+        std::mem::take(&mut self.trying) && self.answered
+    }
+
+    fn admit(&mut self, key: &WorkKey, now: Instant, press: Press) -> Verdict {
+        let Some(until) = self.until else { return Verdict::Try(false) };
+        if press == Press::Kcp {
+            return Verdict::Try(false);
+        }
+        if !self.trying && (press == Press::Heard || now >= until) {
+            (self.trying, self.answered) = (true, false);
+            return Verdict::Try(true);
+        }
+        self.refused.insert(key.clone());
+        Verdict::Wait(if self.trying { WHILE_TRYING } else { until.saturating_duration_since(now) })
+    }
+}
+
+/// The budgets of all runtimes. Of one that answers there is none.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    runtimes: Mutex<HashMap<String, Budget>>,
+    /// Places for reconciles of suspects.
+    suspects: Arc<Semaphore>,
+    /// Places for calls that take long.
+    slow: Arc<Semaphore>,
+    /// How many of these one runtime may have.
+    of_one: usize,
+}
+
+impl Budgets {
+    /// Each of the two has a quarter of the workers. One runtime has half of the slow ones at most: until it is parked, it is not to have
+    /// them all.
+    pub(crate) fn new(workers: usize) -> Self {
+        let places = (workers / 4).max(1);
+        let all = || Arc::new(Semaphore::new(places));
+        Self { runtimes: Mutex::default(), suspects: all(), slow: all(), of_one: (places / 2).max(1) }
+    }
+
+    /// A call has ended. What is to be done now, and why.
+    fn ended(
+        &self,
+        kyma: &str,
+        effect: Effect,
+        took: Duration,
+        answered: bool,
+    ) -> (Vec<WorkKey>, &'static str) {
+        const ANSWERS: &str = "answers";
+        let (mut runtimes, now) = (self.runtimes.lock(), Instant::now());
+        if answered {
+            // As a rule there is none.
+            let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), ANSWERS) };
+            let is_over = budget.answered(effect, now);
+            let refused = if budget.until.is_some() && !is_over {
+                BTreeSet::new()
+            } else {
+                std::mem::take(&mut budget.refused)
+            };
+            if is_over {
+                runtimes.remove(kyma);
+            }
+            return (refused.into_iter().collect(), ANSWERS);
+        }
+        let budget = runtimes.entry(kyma.to_owned()).or_default();
+        let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
+        let parked = budget.failed(effect, now, took, crate::reconcile::pace::share(spread));
+        // Its status is to say so.
+        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, PARKED_CAUSE)
+    }
+
+    /// A runtime was heard of: it is tried now. What is to be done.
+    fn wake(&self, kyma: &str) -> Vec<WorkKey> {
+        let mut runtimes = self.runtimes.lock();
+        let budget = runtimes.get_mut(kyma).filter(|budget| budget.until.is_some());
+        budget.map_or_else(Vec::new, |budget| {
+            budget.until = Some(Instant::now());
+            std::mem::take(&mut budget.refused).into_iter().collect()
+        })
+    }
+
+    /// How long a runtime is parked; `None` if it is not.
+    fn parked(&self, kyma: &str) -> Option<Left> {
+        let runtimes = self.runtimes.lock();
+        let budget = runtimes.get(kyma)?;
+        let alone = budget.until?.saturating_duration_since(Instant::now());
+        (!alone.is_zero()).then_some(Left { alone, reads_on: budget.reads_on })
+    }
+
+    /// Runtimes that are parked, for a gauge. Forgets what has become of no account, as of a runtime that is gone: no other call of it will
+    /// be answered.
+    pub(crate) fn count(&self) -> usize {
+        let now = Instant::now();
+        let mut runtimes = self.runtimes.lock();
+        runtimes.retain(|_, budget| budget.is_of_account(now));
+        runtimes.values().filter(|b| b.until.is_some_and(|until| until > now)).count()
+    }
+
+    pub(crate) fn forget(&self, kyma: &str) {
+        self.runtimes.lock().remove(kyma);
+    }
+}
+
+/// Leave to begin a reconcile. Ends the try, if it is one.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    place: Option<OwnedSemaphorePermit>,
+    tries: Option<(Arc<Budgets>, String)>,
+}
+
+impl Leave {
+    fn with(mut self, place: OwnedSemaphorePermit) -> Self {
+        self.place = Some(place);
+        self
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        if let Some((budgets, kyma)) = &self.tries {
+            let mut runtimes = budgets.runtimes.lock();
+            // What was refused meanwhile comes by itself.
+            if runtimes.get_mut(kyma).is_some_and(Budget::tried) {
+                runtimes.remove(kyma);
+            }
+        }
+    }
+}
+
+/// Whether a key's work talks to its runtime.
+const fn is_of_runtime(key: &WorkKey) -> bool {
+    matches!(
+        key,
+        WorkKey::Kyma { .. }
+            | WorkKey::Manifest { .. }
+            | WorkKey::Catalog { .. }
+            | WorkKey::LegacyWatcher { .. }
+            | WorkKey::AgentConfig { .. }
+    )
+}
+
+/// Has a client's calls counted, and cut short where there is no room.
+pub(crate) fn counted(
+    client: RuntimeClient,
+    kyma: &str,
+    budgets: &Arc<Budgets>,
+    queue: &WorkQueue<WorkKey, Cause, Guard>,
+) -> RuntimeClient {
+    let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
+    let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
+    let queue = queue.clone();
+    let ear = Arc::new(move |effect: Effect, took: Duration, answered: bool| {
+        let (keys, reason) = budgets.ended(&kyma, effect, took, answered);
+        push(&queue, keys, reason);
+    });
+    let rate = Arc::new(RateLimit::new(Instant::now()));
+    client.under(Care { places, own, ear, rate })
+}
+
+fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {
+    for key in keys {
+        let cause = Some(Cause::retry(&key, reason));
+        queue.push(key, Push { class: Class::Retry, cause, guards: Vec::new() });
+    }
+}
+
+impl Shared {
+    /// Leave to begin a reconcile, by what its runtime has cost.
+    pub(crate) async fn leave(&self, key: &WorkKey, why: Why<'_>) -> Result<Leave, Lost> {
+        let kyma = key.kyma();
+        let press = Press::of(why.causes);
+        if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
+            // A canary has come back.
+            push(&self.queue, self.budgets.wake(kyma), PARKED_CAUSE);
+        }
+        let free = Leave { place: None, tries: None };
+        if !is_of_runtime(key) {
+            return Ok(free);
+        }
+        let (verdict, reads_on) = {
+            let mut runtimes = self.budgets.runtimes.lock();
+            let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
+            if why.causes.iter().any(|c| matches!(c, Cause::Kcp { change, .. } if *change == NEW_KUBECONFIG))
+            {
+                // It may be another cluster.
+                budget.until = budget.until.map(|_| Instant::now());
+            }
+            (budget.admit(key, Instant::now(), press), budget.reads_on)
+        };
+        match verdict {
+            Verdict::Wait(alone) => Err(self.refused(key, Left { alone, reads_on }).await),
+            Verdict::Try(tries) => {
+                let tries = tries.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
+                let leave = Leave { place: None, tries };
+                let Ok(place) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
+                    let what = format!("the last call to the runtime of {kyma} got no answer");
+                    return Err(Lost::Crowded(what));
+                };
+                Ok(leave.with(place))
+            }
+        }
+    }
+
+    /// A reconcile is not done now. The Kyma's status says so.
+    async fn refused(&self, key: &WorkKey, left: Left) -> Lost {
+        let parked = Lost::Parked(self.parked(key.kyma(), left), left.alone);
+        if matches!(key, WorkKey::Kyma { .. }) && !left.reads_on {
+            // A Manifest may have found out, and then no reconcile of the Kyma gets as far as to notice.
+            self.observer.reachable(key.kyma(), false);
+        }
+        if !matches!(key, WorkKey::Kyma { .. }) || left.alone <= WHILE_TRYING {
+            return parked;
+        }
+        match self.say_parked(key.kyma(), &parked).await {
+            Ok(()) => parked,
+            Err(lost) => lost,
+        }
+    }
+
+    /// Unless it says so already, with the failure that was found.
+    async fn say_parked(&self, kyma: &str, why: &Lost) -> Result<(), Lost> {
+        let read = self.kymas().get_opt(kyma).await;
+        let read = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
+        let Some(kyma) = read.filter(|kyma| !kyma.is_skipped()) else { return Ok(()) };
+        let says = kyma.status.as_ref().and_then(|status| status.last_operation.as_ref());
+        let said = says.map(|says| says.operation.clone()).filter(|said| said.contains(&why.to_string()));
+        let message = said.unwrap_or_else(|| {
+            tracing::warn!(kyma = kyma.metadata.name, why = %why, "parked");
+            why.to_string()
+        });
+        // Its Manifests may have found out meanwhile that it does not answer.
+        let status = self.failed(&kyma, message);
+        self.write_kyma_status(&kyma, &status).await
+    }
+
+    fn parked(&self, kyma: &str, left: Left) -> String {
+        // To the minute, so that it stays the same while it is.
+        let at = self.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
+        let at = at.strftime("%Y-%m-%dT%H:%MZ");
+        let answers = if left.reads_on {
+            "answers what is read, but no writes (is its etcd well, do its webhooks answer?)"
+        } else {
+            "does not answer"
+        };
+        format!(
+            "the runtime of {kyma} {answers}, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
+             changes"
+        )
+    }
+
+    /// Whether a runtime is parked.
+    pub(crate) fn is_left_alone(&self, kyma: &str) -> bool {
+        self.budgets.parked(kyma).is_some()
+    }
+
+    /// What a message says of the next try of something that has failed in a runtime.
+    pub(crate) fn next_try_in(&self, runtime: &str, asked: Option<Duration>) -> String {
+        match self.budgets.parked(runtime) {
+            Some(left) => self.parked(runtime, left),
+            None => next_try(self.now(), asked),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

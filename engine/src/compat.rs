@@ -1,0 +1,3 @@
+//! What only a take-over from the Go manager needs.
+
+pub mod legacy_watcher;

@@ -1,0 +1,176 @@
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use serde_json::json;
+use tidewatch_api::object::ObjectRef;
+
+use super::*;
+use crate::{
+    reconcile::apply::{self, ObjectError},
+    scripted,
+};
+
+/// What the scripted runtime was asked.
+#[derive(Default)]
+struct Seen {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+    dry: AtomicUsize,
+    /// Bodies of deletions.
+    deletions: Mutex<Vec<String>>,
+}
+
+/// A runtime that knows ConfigMaps, takes everything and counts.
+fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    let shared = Arc::clone(&seen);
+    let client = scripted::client(move |asked| {
+        let counter = if asked.reads() { &shared.reads } else { &shared.writes };
+        counter.fetch_add(1, Ordering::SeqCst);
+        // A deletion says it in its body.
+        let dry = asked.query.contains("dryRun=All") || asked.body["dryRun"] == json!(["All"]);
+        shared.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
+        if asked.method == "DELETE" {
+            shared.deletions.lock().push(asked.body.to_string());
+        }
+        match asked.path.as_str() {
+            "/api/v1" => scripted::kinds("v1", "configmaps", "ConfigMap", true),
+            _ => (200, config_map()),
+        }
+    });
+    (Gated::new(RuntimeClient::new(client, Duration::from_secs(5)), gate.clone(), "harbour"), seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
+    let gate = Gate::default();
+    let (runtime, seen) = runtime(&gate);
+    let places = || Arc::new(tokio::sync::Semaphore::new(1));
+    let rate = crate::clusters::RateLimit::new(tokio::time::Instant::now());
+    while rate.wait().is_none() {}
+    let care = crate::clusters::Care {
+        places: places(),
+        own: places(),
+        ear: Arc::new(|_, _, _| {}),
+        rate: Arc::new(rate),
+    };
+    let runtime = Gated::new(runtime.client.under(care), gate.clone(), "harbour");
+    let permit = runtime.permit();
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(runtime.kube(), "n");
+    let params = kube::api::DeleteParams::default();
+    let write = runtime.write("deleting it", maps.delete("a", &params));
+    let pause = async {
+        tokio::task::yield_now().await;
+        gate.set(Mode::Paused);
+    };
+    let (written, ()) = futures::future::join(write, pause).await;
+    assert!(permit.is_ok() && written.is_err(), "it was asked before, and its turn came after");
+    assert_eq!(seen.writes.load(Ordering::SeqCst), 0);
+}
+
+fn config_map() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}})
+}
+
+/// Every writer once; the words of those that were held.
+async fn write_everything(runtime: &Gated) -> Vec<String> {
+    let (body, id) = (config_map(), ObjectRef::of(&config_map()).unwrap());
+    let results = [
+        apply::apply(runtime, &body, "m").await.map(drop),
+        apply::apply_status(runtime, &body, "m").await,
+        apply::create(runtime, &body, "m").await.map(drop),
+        apply::delete(runtime, &id, "u").await.map(drop),
+    ];
+    let held = results.into_iter().filter_map(Result::err);
+    held.map(|error| {
+        assert!(matches!(error, ObjectError::Held(_)), "{error}");
+        error.message()
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_paused() {
+    let gate = Gate::default();
+    let (runtime, seen) = runtime(&gate);
+    for (mode, writes) in [(Mode::Paused, 0), (Mode::Standby, 0), (Mode::Live, 4)] {
+        let label = mode.label();
+        gate.set(mode);
+        let held = write_everything(&runtime).await;
+        assert_eq!(seen.writes.load(Ordering::SeqCst), writes, "{label}");
+        assert_eq!(held.len(), 4 - writes, "{label}");
+        assert!(held.iter().all(|message| message.contains(label)), "{held:?}");
+    }
+    gate.set(Mode::Paused);
+    assert!(apply::get(&runtime, &ObjectRef::of(&config_map()).unwrap()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_deletion_is_of_the_object_that_was_looked_at() {
+    let (runtime, seen) = runtime(&Gate::default());
+    apply::delete(&runtime, &ObjectRef::of(&config_map()).unwrap(), "the-uid").await.unwrap();
+    let deletions = seen.deletions.lock();
+    assert_eq!(deletions.len(), 1);
+    assert!(deletions[0].contains(r#""preconditions":{"uid":"the-uid"}"#), "{}", deletions[0]);
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Tried>>);
+
+impl Recorder for Heard {
+    fn tried(&self, write: Tried) {
+        self.0.lock().push(write);
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_stores_nothing_and_tells_everything() {
+    let (gate, heard) = (Gate::default(), Arc::new(Heard::default()));
+    gate.set(Mode::DryRun(Arc::clone(&heard) as Arc<dyn Recorder>));
+    let (runtime, seen) = runtime(&gate);
+    assert!(write_everything(&runtime).await.is_empty());
+    assert_eq!((seen.writes.load(Ordering::SeqCst), seen.dry.load(Ordering::SeqCst)), (4, 4));
+    let heard = heard.0.lock();
+    let operations: Vec<_> = heard.iter().map(|tried| tried.operation).collect();
+    assert_eq!(operations, ["apply", "status", "create", "delete"]);
+    assert!(heard.iter().all(|tried| tried.side == Side::Runtime { kyma: "harbour".into() }));
+    assert!(heard.iter().all(|tried| tried.object == "ConfigMap n/c"));
+}
+
+#[test]
+fn held_work_comes_back_when_the_mode_changes() {
+    let gate = Gate::default();
+    let kyma = WorkKey::Kyma { kyma: "a".into() };
+    let path = WorkKey::EventPath { kyma: "a".into() };
+    assert!(!gate.hold(&kyma), "nothing is held while it is live");
+    gate.set(Mode::Paused);
+    assert!(gate.hold(&kyma) && gate.hold(&kyma));
+    assert!(gate.begin(&path).is_ok(), "a pause lets KCP's conditions be written");
+    gate.set(Mode::Standby);
+    assert!(gate.begin(&path).is_err());
+    assert!(gate.hold(&kyma));
+    assert_eq!(gate.set(Mode::Live), BTreeSet::from([kyma]));
+    assert!(gate.set(Mode::Live).is_empty());
+}
+
+#[test]
+fn a_pause_holds_what_runtimes_are_to_become() {
+    let gate = Gate::default();
+    gate.set(Mode::Paused);
+    let kyma = || "harbour".to_owned();
+    for held in [
+        WorkKey::Kyma { kyma: kyma() },
+        WorkKey::Manifest { kyma: kyma(), name: "m".into() },
+        WorkKey::Catalog { kyma: kyma() },
+        WorkKey::Mandatory { kyma: kyma() },
+        WorkKey::Release { module: "guard".into() },
+    ] {
+        assert!(gate.begin(&held).is_err() && gate.hold(&held), "{held}");
+        assert!(gate.set(Mode::Paused).contains(&held), "{held}: it is asked for when the mode changes");
+    }
+    for goes_on in [WorkKey::EventPath { kyma: kyma() }, WorkKey::Watcher { name: "w".into() }] {
+        assert!(gate.begin(&goes_on).is_ok(), "{goes_on}");
+    }
+}

@@ -1,0 +1,387 @@
+//! Writes to KCP: server-side applies with the field managers of the contract, and only of what differs.
+
+use std::fmt::Debug;
+
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
+use tidewatch_deployer::adoption::has_stale_condition;
+use tidewatch_planner::{
+    kyma::is_written,
+    writers::{has_entry, has_own_inventory, has_written_inventory, reclaim},
+};
+
+use crate::{
+    gate::{Mode, Permit, Side, Tried},
+    reconcile::{Lost, Shared},
+    stages::{Stage, stage},
+};
+
+/// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
+/// not mention are others' and do not count; `null` and absent are the same.
+pub(crate) fn differs(present: &Value, wanted: &Value) -> bool {
+    match (present, wanted) {
+        (_, Value::Null) => false,
+        (Value::Object(present), Value::Object(wanted)) => {
+            wanted.iter().any(|(key, value)| differs(present.get(key).unwrap_or(&Value::Null), value))
+        }
+        (Value::Null, Value::Object(wanted)) => wanted.values().any(|value| differs(&Value::Null, value)),
+        (present, wanted) => present != wanted,
+    }
+}
+
+/// The condition about the catalog that the Go manager has applied among those of the Kyma's reconcile, as a status of its own. Its
+/// own writer takes it over before the others' lets go of it: it is never gone in between.
+pub(crate) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
+    let is_it = |type_: &str| type_ == names::conditions::MODULE_CATALOG;
+    let others = has_stale_condition(kyma, names::field_managers::KCP, |type_| !is_it(type_));
+    let all = kyma["status"]["conditions"].as_array().filter(|_| others)?;
+    let kept = all.iter().find(|condition| condition["type"].as_str().is_some_and(is_it))?;
+    Some(json!({"conditions": [kept]}))
+}
+
+/// Whether it was found out what a Manifest has installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Found,
+    Not,
+}
+
+/// What to apply of a Manifest's status; `None`: it stands there, and is ours. An inventory that another has written becomes ours when it was found
+/// out what is installed, and not before.
+fn manifest_status(
+    manifest: &Manifest,
+    status: &ManifestStatus,
+    looked: Looked,
+    reclaimed: bool,
+) -> Option<Value> {
+    let is_own = has_own_inventory(manifest);
+    let is_ours = !reclaimed
+        && has_entry(&manifest.metadata, names::field_managers::APPLIER)
+        && (has_written_inventory(manifest) || looked == Looked::Not || status.synced.is_empty());
+    if is_ours && manifest.status.as_ref() == Some(status) {
+        return None;
+    }
+    let mut body = json!(status);
+    if is_own || looked == Looked::Found {
+        // None is one, too: that nothing was installed.
+        body["synced"] = json!(status.synced);
+    } else if let Some(fields) = body.as_object_mut() {
+        fields.remove("synced");
+    }
+    Some(body)
+}
+
+impl Shared {
+    pub(crate) fn kymas(&self) -> Api<Kyma> {
+        Api::namespaced(self.kcp.clone(), &self.config.namespace)
+    }
+
+    pub(crate) fn manifests(&self) -> Api<Manifest> {
+        Api::namespaced(self.kcp.clone(), &self.config.namespace)
+    }
+
+    /// Applies a body; `Ok(None)` if the object went away meanwhile.
+    pub(crate) async fn apply_kcp<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        manager: &str,
+        status: bool,
+        body: &Value,
+    ) -> Result<Option<K>, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
+        let patch = Patch::Apply(body);
+        let before = stored(api, name, &permit).await?;
+        let result = if status {
+            stage(Stage::WriteKcp, api.patch_status(name, &params, &patch)).await
+        } else {
+            stage(Stage::WriteKcp, api.patch(name, &params, &patch)).await
+        };
+        match result {
+            Ok(object) if permit.is_dry() => {
+                let operation = if status { "status" } else { "apply" };
+                permit
+                    .tried(|| tried(operation, &K::kind(&()), name, (before, serde_json::to_value(&object))));
+                Ok(Some(object))
+            }
+            Ok(object) => {
+                self.change().wrote(&K::kind(&()), name, object.resource_version());
+                Ok(Some(object))
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
+            Err(error) => Err(lost(format!("applying {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Merges fields into an object; `Ok(None)` if it went away meanwhile. Fails on a concurrent change if the fields name a version.
+    pub(crate) async fn merge_kcp<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        fields: &Value,
+    ) -> Result<Option<K>, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
+        let before = stored(api, name, &permit).await?;
+        match stage(Stage::WriteKcp, api.patch(name, &params, &Patch::Merge(fields))).await {
+            Ok(object) if permit.is_dry() => {
+                permit.tried(|| tried("merge", &K::kind(&()), name, (before, serde_json::to_value(&object))));
+                // The version that was not stored is nobody's.
+                Ok(None)
+            }
+            Ok(object) => {
+                self.change().wrote(&K::kind(&()), name, object.resource_version());
+                Ok(Some(object))
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
+            Err(error) => Err(lost(format!("changing {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Makes what others have written of a status that is ours to write part of our own entries: then the next apply takes it away or sets it
+    /// right. Returns whether there was anything.
+    async fn reclaim<K>(&self, api: &Api<K>, object: &K, main: &'static str) -> Result<bool, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let Some(entries) = reclaim(object.meta(), main) else { return Ok(false) };
+        let fields =
+            json!({"metadata": {"managedFields": entries, "resourceVersion": object.resource_version()}});
+        self.merge_kcp(api, &object.name_any(), &fields).await?;
+        Ok(true)
+    }
+
+    /// Writes a Kyma's status if it differs, or is another's.
+    pub(crate) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+        let mut present = kyma.status.clone().unwrap_or_default();
+        let written = |condition: &str| is_written(status, condition);
+        present.conditions.retain(|c| written(&c.type_));
+        // What the Go manager has applied under the same name and we do not write is taken away.
+        let stale = || {
+            let entries = serde_json::to_value(&kyma.metadata.managed_fields).unwrap_or_default();
+            let object = json!({"metadata": {"managedFields": entries}});
+            has_stale_condition(&object, names::field_managers::KCP, written)
+        };
+        let reclaimed = self.reclaim(&self.kymas(), kyma, names::field_managers::KCP).await?;
+        let is_ours = !reclaimed && has_entry(&kyma.metadata, names::field_managers::KCP);
+        if kyma.status.is_some() && present == *status && is_ours && !stale() {
+            return Ok(());
+        }
+        let name = kyma.name_any();
+        let body = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": status});
+        let present = serde_json::to_value(kyma).unwrap_or_default();
+        let mut body = body;
+        if let Some(kept) = catalog_condition_of(&present) {
+            if self.gate.kcp()?.is_dry()
+                && let (Some(all), Some(kept)) =
+                    (body["status"]["conditions"].as_array_mut(), kept["conditions"].as_array())
+            {
+                // The next write is to tell what there would be after this one, which is not stored.
+                all.extend(kept.iter().cloned());
+            }
+            let kept = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": kept});
+            self.apply_kcp(&self.kymas(), &name, names::field_managers::CATALOG_STATUS, true, &kept).await?;
+        }
+        self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
+    }
+
+    /// Writes a Manifest's status if it differs, or is another's.
+    pub(crate) async fn write_manifest_status(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+    ) -> Result<(), Lost> {
+        self.apply_manifest_status(manifest, status, Looked::Found).await.map(drop)
+    }
+
+    /// The same, in the midst of a pass: the Manifest becomes what KCP has then, for the next write.
+    pub(crate) async fn write_manifest_status_and_go_on(
+        &self,
+        manifest: &mut Manifest,
+        status: ManifestStatus,
+    ) -> Result<(), Lost> {
+        let written = self.apply_manifest_status(manifest, &status, Looked::Found).await?;
+        manifest.status = Some(status);
+        if let Some(written) = written.filter(|_| !self.is_dry()) {
+            manifest.metadata = written.metadata;
+        }
+        Ok(())
+    }
+
+    /// Whether what is written is only tried.
+    pub(crate) fn is_dry(&self) -> bool {
+        matches!(self.gate.mode(), Mode::DryRun(_))
+    }
+
+    /// The same where nobody has found out what is installed.
+    pub(crate) async fn write_manifest_status_unseen(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+    ) -> Result<(), Lost> {
+        self.apply_manifest_status(manifest, status, Looked::Not).await.map(drop)
+    }
+
+    async fn apply_manifest_status(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+        looked: Looked,
+    ) -> Result<Option<Manifest>, Lost> {
+        let reclaimed = self.reclaim(&self.manifests(), manifest, names::field_managers::APPLIER).await?;
+        let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(None) };
+        let name = manifest.name_any();
+        let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
+        self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
+    }
+
+    /// Deletes an object in KCP; one that is gone already is fine.
+    pub(crate) async fn delete_kcp<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        self.delete_seen(api, name, None).await
+    }
+
+    /// The same, unless it is another one than was `seen`, or has changed since.
+    pub(crate) async fn delete_seen<K>(&self, api: &Api<K>, name: &str, seen: Option<&K>) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let permit = self.gate.kcp()?;
+        let preconditions =
+            seen.map(|seen| Preconditions { uid: seen.uid(), resource_version: seen.resource_version() });
+        let params = DeleteParams { dry_run: permit.is_dry(), preconditions, ..DeleteParams::background() };
+        let before = stored(api, name, &permit).await?;
+        match stage(Stage::WriteKcp, api.delete(name, &params)).await {
+            Ok(_) => {
+                permit.tried(|| tried("delete", &K::kind(&()), name, (before, Ok(Value::Null))));
+                Ok(())
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
+            Err(error) => Err(lost(format!("deleting {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Takes finalizers off an object, whoever put them there. Fails on a concurrent change, and is tried
+    /// again then.
+    pub(crate) async fn drop_finalizers<K>(&self, api: &Api<K>, object: &K, ours: &[&str]) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let left: Vec<&String> = object.finalizers().iter().filter(|f| !ours.contains(&f.as_str())).collect();
+        if left.len() == object.finalizers().len() {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let body = json!({"metadata": {"finalizers": left, "resourceVersion": object.resource_version()}});
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
+        let patch = Patch::Merge(body);
+        match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
+            Ok(left) => {
+                let before = serde_json::to_value(object).unwrap_or_default();
+                permit.tried(|| {
+                    tried("finalizers", &K::kind(&()), &name, (before, serde_json::to_value(&left)))
+                });
+                Ok(())
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
+            Err(error) => Err(lost(format!("removing the finalizers of {} {name}", K::kind(&())), error)),
+        }
+    }
+}
+
+/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+async fn stored<K>(api: &Api<K>, name: &str, permit: &Permit) -> Result<Value, Lost>
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    if !permit.is_dry() {
+        return Ok(Value::Null);
+    }
+    let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
+    let read = read.map_err(|e| lost(format!("reading {name}"), e))?;
+    Ok(read.and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default())
+}
+
+fn tried(
+    operation: &'static str,
+    kind: &str,
+    name: &str,
+    (before, answer): (Value, serde_json::Result<Value>),
+) -> Tried {
+    let answer = answer.unwrap_or_default();
+    Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, answer }
+}
+
+pub(crate) fn lost(what: String, source: kube::Error) -> Lost {
+    if matches!(&source, kube::Error::Api(status) if status.code == 409) {
+        return Lost::Behind(what);
+    }
+    Lost::Kcp { what, source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inventory_of_another_becomes_ours_when_it_is_known_what_is_installed() {
+        let entry = |fields: Value| {
+            json!({"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+            "fieldsV1": {"f:status": fields}})
+        };
+        let manifest = |entries: &[Value]| -> Manifest {
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "finalizers": [names::finalizers::MANIFEST], "managedFields": entries},
+                "spec": {"install": {"name": "raw-manifest", "source": {}}},
+                "status": {"state": "Ready", "synced": [{"version": "v1", "kind": "ConfigMap", "name": "a", "namespace": "n"}]}
+            }))
+            .unwrap()
+        };
+        let own = manifest(&[entry(json!({"f:state": {}, "f:synced": {}}))]);
+        let robbed = manifest(&[entry(json!({"f:state": {}}))]);
+        let same = own.status.clone().unwrap();
+        let other = ManifestStatus { state: tidewatch_api::State::Error, ..same.clone() };
+        for looked in [Looked::Found, Looked::Not] {
+            assert_eq!(manifest_status(&own, &same, looked, false), None);
+            assert_eq!(
+                manifest_status(&own, &same, looked, true),
+                Some(json!(same)),
+                "it was another's, too"
+            );
+            assert_eq!(manifest_status(&own, &other, looked, false), Some(json!(other)));
+        }
+        assert_eq!(
+            manifest_status(&robbed, &same, Looked::Found, false),
+            Some(json!(same)),
+            "it is ours from now on"
+        );
+        assert_eq!(manifest_status(&robbed, &same, Looked::Not, false), None);
+        assert_eq!(manifest_status(&robbed, &other, Looked::Not, false), Some(json!({"state": "Error"})));
+        let nothing = ManifestStatus { synced: Vec::new(), ..other };
+        let body = manifest_status(&own, &nothing, Looked::Found, false).unwrap();
+        assert_eq!(body, json!({"state": "Error", "synced": []}));
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_compared() {
+        let present = json!({"a": 1, "b": {"c": [1, 2], "d": "other's"}});
+        assert!(!differs(&present, &json!({"a": 1, "b": {"c": [1, 2]}, "e": null, "f": {"g": null}})));
+        assert!(differs(&present, &json!({"b": {"c": [1]}})));
+        assert!(differs(&present, &json!({"e": {"f": 1}})));
+    }
+}

@@ -1,0 +1,315 @@
+//! What a runtime's agent watches and what it may see for it: one `ConfigMap`, one `ClusterRole`, one binding.
+
+use std::collections::HashMap;
+
+use kube::{Api, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Watcher,
+    names::{self, field_managers, finalizers},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_planner::{
+    agent::{Rule, role_steps, watcher_status},
+    watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
+};
+
+use super::{
+    Finish, Lost, SERVED_AFTER, Shared, Why,
+    apply::{self, ObjectError},
+    error_report, is_of_definition,
+    kyma_deletion::shares_with,
+};
+use crate::{
+    clusters::ErrorClass,
+    gate::Gated,
+    index::AgentInput,
+    kcp::writes::differs,
+    key::{Cause, WorkKey},
+    queue::{Class, Push},
+    stages::{Stage, stage},
+};
+
+/// The mark on them.
+const MANAGED_BY: &str = "tidewatch";
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// What the configuration was made of that this process has written to, or found in, each runtime
+/// ([`AgentInput::hash`]). The same is not looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Agents(Mutex<HashMap<String, u64>>);
+
+impl Agents {
+    pub(crate) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    fn has(&self, kyma: &str, input: &AgentInput) -> bool {
+        self.0.lock().get(kyma) == Some(&input.hash)
+    }
+}
+
+fn config_map() -> ObjectRef {
+    ObjectRef {
+        gvk: Gvk::of("v1", "ConfigMap"),
+        namespace: names::RUNTIME_NAMESPACE.into(),
+        name: names::AGENT_CONFIG_MAP.into(),
+    }
+}
+
+fn rbac(kind: &str) -> ObjectRef {
+    ObjectRef { gvk: Gvk::of(RBAC, kind), namespace: String::new(), name: names::AGENT_WATCHES_ROLE.into() }
+}
+
+/// All that a runtime has of it, in the order in which it goes.
+pub(crate) fn objects() -> [ObjectRef; 3] {
+    [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
+}
+
+/// Whether an object of such a name is of ours.
+pub(crate) fn is_ours(object: &Value) -> bool {
+    object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some(MANAGED_BY)
+}
+
+fn body(id: &ObjectRef, rest: &Value) -> Value {
+    let mut body = json!({
+        "apiVersion": id.gvk.api_version(), "kind": id.gvk.kind,
+        "metadata": {"name": id.name, "labels": {"app.kubernetes.io/managed-by": MANAGED_BY}}
+    });
+    if !id.namespace.is_empty() {
+        body["metadata"]["namespace"] = id.namespace.as_str().into();
+    }
+    for (key, value) in rest.as_object().into_iter().flatten() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// As the API server gives it back, so that it can be compared.
+fn binding(users: &[String]) -> Value {
+    let account = json!({"kind": "ServiceAccount", "name": names::AGENT_SERVICE_ACCOUNT,
+                         "namespace": names::RUNTIME_NAMESPACE});
+    let user = |name: &String| json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
+    let subjects: Vec<Value> = std::iter::once(account).chain(users.iter().map(user)).collect();
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                      "name": names::AGENT_WATCHES_ROLE});
+    body(&rbac("ClusterRoleBinding"), &json!({"roleRef": role, "subjects": subjects}))
+}
+
+impl Shared {
+    /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
+    pub(crate) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
+        let state = self.look();
+        if !self.agents.has(kyma, &state.agent_input(kyma)) {
+            let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
+            self.queue.push(WorkKey::AgentConfig { kyma: kyma.to_owned() }, push);
+        }
+    }
+
+    pub(crate) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
+        let (kyma, input, is_done, modules) = {
+            let state = self.look();
+            let input = state.agent_input(name);
+            let is_done = self.agents.has(name, &input);
+            (state.kyma(name), input, is_done, state.has_manifests(name))
+        };
+        let Some(kyma) = kyma else {
+            self.agents.forget(name);
+            return Ok(Finish::Done);
+        };
+        let deleting = kyma.metadata.deletion_timestamp.is_some();
+        // Modules that are on their way out wait for events like all others.
+        let leave = (deleting && !modules) || kyma.is_skipped();
+        if leave || is_done {
+            return Ok(Finish::Done);
+        }
+        let runtime = match self.access(name).await? {
+            Ok(runtime) => runtime,
+            // The Kyma's status says so, and its reconcile asks for this again.
+            Err(why) => return Ok(Finish::Waiting(why.message())),
+        };
+        match self.has_already(name, &runtime).await {
+            Ok(None) => {}
+            Ok(Some(other)) => return Ok(Finish::Waiting(shares_with(&other))),
+            Err(error) => return self.failed_at(name, error),
+        }
+        match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
+            Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
+                {
+                    let mut state = self.change();
+                    state.lacks_kinds(name, false);
+                    self.agents.0.lock().insert(name.to_owned(), input.hash);
+                }
+                // Somebody may have needed something else since this has begun.
+                self.want_agent(name, why.causes);
+                if left_out.is_empty() {
+                    return Ok(Finish::Done);
+                }
+                let left_out = left_out.join(", ");
+                tracing::warn!(kyma = name, left_out, "more kinds are installed than an agent watches");
+                let what = "not watched, and looked at by the safety resync only";
+                Ok(Finish::Waiting(format!("{what}: {left_out}")))
+            }
+            // Their definitions may come a moment later, or never. Whoever has objects of them waits for that, and has definitions watched.
+            Ok((Derived { missing, .. }, failed)) => {
+                let what = format!("not watched before they are served: {}", missing.join(", "));
+                let (fresh, is_old) = {
+                    let mut state = self.change();
+                    let fresh = state.lacks_kinds(name, true) || why.may_be(is_of_definition);
+                    (fresh, state.agent_input(name).hash != input.hash)
+                };
+                if is_old {
+                    self.want_agent(name, why.causes);
+                }
+                Ok(match !failed && self.is_told_of_all(name, &runtime, &definitions()).await {
+                    true if fresh => {
+                        Finish::RecheckAt(self.now() + SERVED_AFTER, Box::new(Finish::Waiting(what)))
+                    }
+                    true => Finish::Waiting(what),
+                    false => Finish::Patient(what),
+                })
+            }
+            Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
+                // An apply creates what is not there, so it is the namespace that is not.
+                self.prepared.forget(name);
+                let key = WorkKey::Kyma { kyma: name.to_owned() };
+                let cause =
+                    Cause::Kcp { object: key.to_string(), change: "namespace missing in the runtime" };
+                self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+                Ok(Finish::Recheck(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
+            }
+            Err(error) => self.failed_at(name, error),
+        }
+    }
+
+    /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
+    /// not allowed any more. Tells what is watched, and whether there are kinds that could not be looked for. While the Kyma is `deleting`, only what is there is changed, or its end would be missed.
+    async fn configure(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        input: &AgentInput,
+        deleting: bool,
+    ) -> Result<(Derived, bool), ObjectError> {
+        let (mut plurals, mut failed) = (HashMap::new(), false);
+        for (group, kind, versions) in input.needs.kinds() {
+            let plural = match well_known(group, kind) {
+                Some(plural) => Some(plural.to_owned()),
+                None => match apply::watchable(runtime, group, kind, versions).await {
+                    // The others are watched all the same; this one is missing, and looked for again.
+                    Err(error) if error.is_of_one_kind() => {
+                        let error = error.message();
+                        failed = true;
+                        tracing::warn!(
+                            kyma,
+                            group,
+                            kind,
+                            error,
+                            "a kind cannot be looked for, and is not watched"
+                        );
+                        None
+                    }
+                    found => found?,
+                },
+            };
+            plurals.extend(plural.map(|plural| ((group, kind), plural)));
+        }
+        let plural = |group: &str, kind: &str| plurals.get(&(group, kind)).cloned();
+        let mut derived = derive(&input.needs, plural, &input.plan.config.watches, MAX_DERIVED);
+        let (config, rules) = input.plan.with(std::mem::take(&mut derived.watches));
+        let map = config_map();
+        let there = if deleting { apply::metadata(runtime, &map).await? } else { None };
+        if deleting && there.is_none() {
+            return Ok((derived, failed));
+        }
+        let text = config.text();
+        {
+            // Before it is written: an agent is fast.
+            let mut state = self.change();
+            state.configure_agent(kyma, config);
+            // What was there before is no more, whoever needs the same again.
+            self.agents.forget(kyma);
+        }
+
+        let role = rbac("ClusterRole");
+        let present = apply::get(runtime, &role).await?;
+        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &rules);
+        if let Some(rules) = &steps.before {
+            write_role(runtime, &role, rules).await?;
+        }
+        let binding = binding(&self.config.agent_users);
+        write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
+        let mut wanted = body(&map, &json!({"data": {names::AGENT_CONFIG_KEY: text}}));
+        if let Some(there) = there {
+            // One that is deleted meanwhile is not made anew.
+            wanted["metadata"]["uid"] = there["uid"].clone();
+        }
+        write_if_different(runtime, &map, &wanted).await?;
+        if let Some(rules) = &steps.after {
+            write_role(runtime, &role, rules).await?;
+        }
+        Ok((derived, failed))
+    }
+
+    /// Says in a Watcher's status what has become of it; lets a deleted one go.
+    pub(crate) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
+        let (watcher, plan) = {
+            let state = self.look();
+            (state.watcher(name), state.agent_plan())
+        };
+        let Some(watcher) = watcher else { return Ok(Finish::Done) };
+        let api: Api<Watcher> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        if watcher.metadata.deletion_timestamp.is_some() {
+            // Ours never get one; those of the Go manager have it.
+            self.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
+            return Ok(Finish::Done);
+        }
+        let Some(verdict) = plan.verdicts.get(name) else { return Ok(Finish::Done) };
+        let status = watcher_status(&watcher, verdict, self.now());
+        if watcher.status.as_ref() != Some(&status) {
+            let body = json!({"apiVersion": names::API_VERSION, "kind": "Watcher",
+                              "metadata": {"name": watcher.name_any()}, "status": status});
+            self.apply_kcp(&api, name, field_managers::KCP, true, &body).await?;
+        }
+        Ok(match verdict {
+            Ok(_) => Finish::Done,
+            Err(fault) => Finish::Settled(error_report(fault.to_string())),
+        })
+    }
+}
+
+async fn write_role(runtime: &Gated, role: &ObjectRef, rules: &[Rule]) -> Result<(), ObjectError> {
+    let body = body(role, &json!({"rules": rules}));
+    apply::apply(runtime, &body, field_managers::AGENT).await.map(drop)
+}
+
+async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> Result<(), ObjectError> {
+    if let Some(present) = apply::get(runtime, id).await? {
+        if !differs(&present, wanted) {
+            return Ok(());
+        }
+        // What a binding binds to cannot be changed.
+        if differs(&present["roleRef"], &wanted["roleRef"]) {
+            apply::remove(runtime, id).await?;
+        }
+    }
+    apply::apply(runtime, wanted, field_managers::AGENT).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::tests::{engine_on, not_found, runtime_on};
+
+    /// As where a kind comes back whose watch was taken out of the configuration while it was not served.
+    #[tokio::test]
+    async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        let runtime = runtime_on(|_| (500, json!({"kind": "Status", "status": "Failure", "code": 500})));
+        let input = engine.0.look().agent_input("harbour");
+        engine.0.agents.0.lock().insert("harbour".into(), input.hash);
+        assert!(engine.0.configure("harbour", &runtime, &input, false).await.is_err());
+        assert!(!engine.0.agents.has("harbour", &input), "nobody knows how much of it was written");
+    }
+}

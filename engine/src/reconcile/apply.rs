@@ -1,0 +1,472 @@
+//! Single objects in a runtime: server-side apply, read, create, delete.
+
+mod error;
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{
+    Api,
+    api::{
+        DeleteParams, DynamicObject, GetParams, ListParams, Patch, PatchParams, Preconditions,
+        PropagationPolicy,
+    },
+    core::{GroupVersionKind, PartialObjectMeta, Request},
+};
+use serde_json::Value;
+use tidewatch_api::names::field_managers;
+
+pub(crate) use error::ObjectError;
+
+use tidewatch_api::object::{Gvk, ObjectRef};
+use tidewatch_deployer::{bundle::Scope, ownership::Marks};
+
+use crate::{
+    clusters::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
+    gate::{Gated, Permit, Tried},
+};
+
+fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
+    GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }
+}
+
+pub(crate) async fn api(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+) -> Result<Api<DynamicObject>, ObjectError> {
+    Ok(api_of(runtime, &runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?, namespace))
+}
+
+/// The same for objects that are there already, and may have been made in a version that is not served any more.
+async fn api_of_there(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+) -> Result<Api<DynamicObject>, ObjectError> {
+    Ok(api_of(runtime, &runtime.mapper().resolve_any(runtime, &kube_gvk(gvk)).await?, namespace))
+}
+
+fn api_of(runtime: &RuntimeClient, mapped: &Mapped, namespace: &str) -> Api<DynamicObject> {
+    if namespace.is_empty() {
+        Api::all_with(runtime.kube(), &mapped.resource)
+    } else {
+        mapped.api(runtime, namespace)
+    }
+}
+
+/// Whether a path was not found at all, rather than an object: the version that the kind was last found in is served no more. It is
+/// forgotten then, and looked for anew.
+fn is_outdated(runtime: &RuntimeClient, gvk: &Gvk, error: &RuntimeError) -> bool {
+    let is_of_object = error.status().is_none_or(|status| status.reason == "NotFound");
+    let outdated = error.class == ErrorClass::NotFound && !is_of_object;
+    if outdated {
+        runtime.mapper().forget(&kube_gvk(gvk));
+    }
+    outdated
+}
+
+/// The kind in a version that is served now: the one that its CRD stores, else its own, else any; itself, if none is.
+pub(crate) async fn served(runtime: &RuntimeClient, gvk: Gvk) -> Result<Gvk, ObjectError> {
+    runtime.mapper().forget(&kube_gvk(&gvk));
+    match runtime.mapper().resolve_any(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
+        Ok(mapped) => {
+            let served = Gvk { version: mapped.resource.version, ..gvk };
+            Ok(stored_kind(runtime, &served).await.unwrap_or(served))
+        }
+        Err(ObjectError::Kind(_)) => Ok(gvk),
+        Err(error) => Err(error),
+    }
+}
+
+fn requests(api: &Api<DynamicObject>) -> Request {
+    Request::new(api.resource_url())
+}
+
+/// Asks, and gives what the API server has sent, as it is: a typed object would only be turned back into this.
+async fn answered(
+    api: &Api<DynamicObject>,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<Value, kube::Error> {
+    api.clone().into_client().request(request.map_err(kube::Error::BuildRequest)?).await
+}
+
+async fn patched(
+    api: &Api<DynamicObject>,
+    name: &str,
+    params: &PatchParams,
+    patch: &Patch<&Value>,
+) -> Result<Value, kube::Error> {
+    answered(api, requests(api).patch(name, params, patch)).await
+}
+
+/// Where a kind lives; `None` if the runtime does not know it.
+pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
+    match runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await.map_err(ObjectError::from) {
+        Ok(mapped) => Ok(Some(match mapped.scope {
+            clusters::Scope::Namespaced => Scope::Namespaced,
+            clusters::Scope::Cluster => Scope::Cluster,
+        })),
+        Err(ObjectError::Kind(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Forgets where a kind lives, so that the runtime is asked again.
+pub(crate) fn forget(runtime: &RuntimeClient, gvk: &Gvk) {
+    runtime.mapper().forget(&kube_gvk(gvk));
+}
+
+fn identity(object: &Value) -> Result<ObjectRef, ObjectError> {
+    ObjectRef::of(object).ok_or_else(|| ObjectError::Malformed("an object".into()))
+}
+
+/// A 404 means a missing object or a missing kind; asks which.
+pub(crate) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
+    if error.class != ErrorClass::NotFound {
+        return error.into();
+    }
+    match runtime.mapper().missing(runtime, &kube_gvk(gvk)).await {
+        Ok(Missing::Kind) => {
+            MapError::KindMissing { kind: gvk.kind.clone(), api_version: gvk.api_version() }.into()
+        }
+        Ok(Missing::Object) => error.into(),
+        Err(error) => error.into(),
+    }
+}
+
+/// Applies an object and returns what the API server made of it.
+pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Result<Value, ObjectError> {
+    let id = identity(object)?;
+    let permit = runtime.permit()?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
+    let what = format!("applying {id}");
+    let before = stored(runtime, &permit, &id).await?;
+    match runtime.write(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await? {
+        Ok(applied) => {
+            permit.tried(|| tried(runtime, "apply", &id, (before, applied.clone())));
+            Ok(applied)
+        }
+        Err(error) => Err(explain(runtime, &id.gvk, error).await),
+    }
+}
+
+/// Applies a status.
+pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
+    let id = identity(object)?;
+    let permit = runtime.permit()?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
+    let patch = Patch::Apply(object);
+    let before = stored(runtime, &permit, &id).await?;
+    let applied = runtime
+        .write(&format!("applying the status of {id}"), async {
+            let request = requests(&api).patch_subresource("status", &id.name, &params, &patch);
+            answered(&api, request).await
+        })
+        .await??;
+    permit.tried(|| tried(runtime, "status", &id, (before, applied)));
+    Ok(())
+}
+
+/// Creates an object that a read has just not found.
+///
+/// By an apply, not by a POST: for two seconds after a CRD is established, API servers delay every POST of
+/// its kind by two seconds. It does not force, so whoever was faster keeps the values they have set; an
+/// object that conflicts is there, which is what was wanted. Returns it, unless that is so.
+pub(crate) async fn create(
+    runtime: &Gated,
+    object: &Value,
+    manager: &str,
+) -> Result<Option<Value>, ObjectError> {
+    let id = identity(object)?;
+    let permit = runtime.permit()?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let patch = Patch::Apply(object);
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
+    match runtime.write(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await? {
+        Ok(created) => {
+            permit.tried(|| tried(runtime, "create", &id, (Value::Null, created.clone())));
+            Ok(Some(created))
+        }
+        Err(error) if error.class == ErrorClass::Conflict => Ok(None),
+        Err(error) => Err(explain(runtime, &id.gvk, error).await),
+    }
+}
+
+/// Reads an object. `None` if the object does not exist; an error if its kind does not.
+pub(crate) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let read = async { answered(&api, requests(&api).get(&id.name, &GetParams::default())).await };
+    match runtime.call(&format!("reading {id}"), read).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) => match explain(runtime, &id.gvk, error).await {
+            ObjectError::Call(error) if error.class == ErrorClass::NotFound => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// What a deletion found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// The object (or its kind) is not there.
+    Gone,
+    /// It is on its way.
+    Going,
+}
+
+/// An object that is there, by its metadata alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    pub(crate) uid: String,
+    /// Whether it is on its way out.
+    pub(crate) deleting: bool,
+    pub(crate) marks: Marks,
+}
+
+/// Reads an object's metadata. `None` if it, or its kind, does not exist, or if that is of a kind whose objects are not kept, such as a
+/// review of access: nothing can be read of it.
+pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
+    let read = |api: Api<DynamicObject>| async move {
+        Ok(runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await?)
+    };
+    match ask_of_there(runtime, &id.gvk, &id.namespace, read).await {
+        Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
+        Err(ObjectError::Kind(_)) => Ok(None),
+        Err(error) if error.is_not_found() || error.is_unreadable() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks at an object. `None` if it, or its kind, does not exist.
+pub(crate) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
+    let metadata = metadata(runtime, id).await?;
+    Ok(metadata.map(|metadata| Present {
+        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        deleting: metadata["deletionTimestamp"].is_string(),
+        marks: Marks::of(&metadata),
+    }))
+}
+
+/// Merges fields that are the same in all versions of its kind into an object that is there, and returns it; nothing becomes of one that is
+/// gone meanwhile.
+pub(crate) async fn merge(
+    runtime: &Gated,
+    id: &ObjectRef,
+    fields: &Value,
+) -> Result<Option<Value>, ObjectError> {
+    let permit = runtime.permit()?;
+    let params = &PatchParams {
+        dry_run: permit.is_dry(),
+        field_manager: Some(field_managers::APPLIER.to_owned()),
+        ..PatchParams::default()
+    };
+    let before = stored(runtime, &permit, id).await?;
+    let merge = |api: Api<DynamicObject>| async move {
+        let patch = Patch::Merge(fields);
+        Ok(runtime.write(&format!("changing {id}"), patched(&api, &id.name, params, &patch)).await??)
+    };
+    match ask_of_there(runtime, &id.gvk, &id.namespace, merge).await {
+        Ok(changed) => {
+            permit.tried(|| tried(runtime, "merge", id, (before, changed.clone())));
+            Ok(Some(changed))
+        }
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes an object in the background, if it is still the one with this uid.
+pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result<Deleted, ObjectError> {
+    let permit = runtime.permit()?;
+    let params = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Background),
+        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+        dry_run: permit.is_dry(),
+        ..DeleteParams::default()
+    };
+    let before = stored(runtime, &permit, id).await?;
+    let params = &params;
+    let delete = |api: Api<DynamicObject>| async move {
+        Ok(runtime.write(&format!("deleting {id}"), api.delete(&id.name, params)).await??)
+    };
+    match ask_of_there(runtime, &id.gvk, &id.namespace, delete).await {
+        // A Status means that it is gone; the object itself, that something still holds it.
+        Ok(either) => {
+            permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));
+            Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
+        }
+        Err(ObjectError::Kind(_)) => Ok(Deleted::Gone),
+        Err(error) if error.is_not_found() => Ok(Deleted::Gone),
+        // Another one has taken its place, and is looked at next time.
+        Err(ObjectError::Call(error)) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes an object that is ours by its name, if it is there.
+pub(crate) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+    match look(runtime, id).await? {
+        None => Ok(Deleted::Gone),
+        Some(there) if there.deleting => Ok(Deleted::Going),
+        Some(there) => delete(runtime, id, &there.uid).await,
+    }
+}
+
+/// The kind that a CRD defines: in the version in which its objects are stored if that is served, since reading them in it needs no
+/// conversion webhook; else in the first version that is served.
+pub(crate) fn defined_kind(crd: &Value) -> Option<Gvk> {
+    let spec = &crd["spec"];
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let served = || spec["versions"].as_array().into_iter().flatten().filter(|v| v["served"] == true);
+    let version = served().find(|v| v["storage"] == true).or_else(|| served().next())?;
+    let (group, kind) = (text(&spec["group"]), text(&spec["names"]["kind"]));
+    Some(Gvk { group, version: text(&version["name"]), kind })
+}
+
+/// The CRD that defines a kind; `None` if the kind is not served.
+pub(crate) async fn crd_of(runtime: &RuntimeClient, gvk: &Gvk) -> Option<ObjectRef> {
+    let name = format!("{}.{}", plural(runtime, gvk).await?, gvk.group);
+    let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    Some(ObjectRef { gvk, namespace: String::new(), name })
+}
+
+/// The same kind in the version in which its objects are stored; `None` if that is not known or not another one.
+async fn stored_kind(runtime: &RuntimeClient, gvk: &Gvk) -> Option<Gvk> {
+    let crd = get(runtime, &crd_of(runtime, gvk).await?).await.ok()??;
+    defined_kind(&crd).filter(|stored| stored.version != gvk.version)
+}
+
+/// Asks about objects that are there already, in a version in which the API server can answer: another one where theirs is not served
+/// any more, and the stored one where the conversion webhook between them cannot be asked.
+async fn ask_of_there<T, F>(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+    ask: impl Fn(Api<DynamicObject>) -> F,
+) -> Result<T, ObjectError>
+where
+    F: Future<Output = Result<T, ObjectError>>,
+{
+    match ask(api_of_there(runtime, gvk, namespace).await?).await {
+        Err(ObjectError::Call(error)) if is_outdated(runtime, gvk, &error) => {
+            ask(api_of_there(runtime, gvk, namespace).await?).await
+        }
+        Err(error) if error.is_of_conversion() => match stored_kind(runtime, gvk).await {
+            Some(stored) => ask(api_of_there(runtime, &stored, namespace).await?).await,
+            None => Err(error),
+        },
+        answer => answer,
+    }
+}
+
+/// Objects of a kind in the whole cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    /// The first of them.
+    pub(crate) first: Vec<Listed>,
+    /// How many there are besides.
+    pub(crate) more: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) object: ObjectRef,
+    /// What owns it.
+    pub(crate) owners: Vec<OwnerReference>,
+    /// Whether it was made as a default CR, by us or by the Go manager: something in it is still as it was made.
+    pub(crate) made_as_default: bool,
+}
+
+/// Lists the first objects of a kind in a namespace, or in all where that is empty, by their metadata alone. A kind that is not served
+/// has none.
+pub(crate) async fn list(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+    limit: u32,
+) -> Result<Page, ObjectError> {
+    let params = ListParams::default().limit(limit);
+    let params = &params;
+    let read = |api: Api<DynamicObject>| async move {
+        Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(params)).await?)
+    };
+    match ask_of_there(runtime, gvk, namespace, read).await {
+        Ok(list) => {
+            let named = |object: PartialObjectMeta<DynamicObject>| {
+                let managers = object.metadata.managed_fields.iter().flatten().map(|entry| &entry.manager);
+                Listed {
+                    made_as_default: managers.flatten().any(|manager| manager == field_managers::DEFAULT_CR),
+                    object: ObjectRef {
+                        gvk: gvk.clone(),
+                        namespace: object.metadata.namespace.unwrap_or_default(),
+                        name: object.metadata.name.unwrap_or_default(),
+                    },
+                    owners: object.metadata.owner_references.unwrap_or_default(),
+                }
+            };
+            let more = list.metadata.remaining_item_count.and_then(|n| u64::try_from(n).ok());
+            // A server that does not count says at least that there is more.
+            let cut = u64::from(list.metadata.continue_.is_some_and(|token| !token.is_empty()));
+            Ok(Page { first: list.items.into_iter().map(named).collect(), more: more.unwrap_or(cut) })
+        }
+        Err(ObjectError::Kind(_)) => Ok(Page::default()),
+        Err(error) if error.is_not_found() => Ok(Page::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The plural name of a kind, if it is served.
+pub(crate) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String> {
+    let mapped = runtime.mapper().resolve_any(runtime, &kube_gvk(gvk)).await;
+    mapped.ok().map(|mapped| mapped.resource.plural)
+}
+
+/// The plural name of a kind that is served, in any of these versions, and can be watched.
+pub(crate) async fn watchable<'a>(
+    runtime: &RuntimeClient,
+    group: &str,
+    kind: &str,
+    versions: impl IntoIterator<Item = &'a String>,
+) -> Result<Option<String>, ObjectError> {
+    for version in versions {
+        let gvk = Gvk { group: group.to_owned(), version: version.clone(), kind: kind.to_owned() };
+        match runtime.mapper().resolve(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
+            Ok(mapped) if mapped.watchable => return Ok(Some(mapped.resource.plural)),
+            Ok(_) | Err(ObjectError::Kind(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+async fn stored(runtime: &Gated, permit: &Permit, id: &ObjectRef) -> Result<Value, ObjectError> {
+    if !permit.is_dry() {
+        return Ok(Value::Null);
+    }
+    Ok(get(runtime, id).await?.unwrap_or_default())
+}
+
+/// Tells a recorder what an object would be after writes of which each alone does not show it. Nothing, if it is not only tried.
+pub(crate) fn would_be(
+    runtime: &Gated,
+    operation: &'static str,
+    id: &ObjectRef,
+    (before, after): (&Value, &Value),
+) -> Result<(), ObjectError> {
+    runtime.permit()?.tried(|| tried(runtime, operation, id, (before.clone(), after.clone())));
+    Ok(())
+}
+
+fn tried(
+    runtime: &Gated,
+    operation: &'static str,
+    id: &ObjectRef,
+    (before, answer): (Value, Value),
+) -> Tried {
+    Tried { side: runtime.side(), operation, object: id.to_string(), before, answer }
+}

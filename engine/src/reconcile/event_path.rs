@@ -1,0 +1,116 @@
+//! The condition on a Kyma that says whether its runtime's events are proven to arrive.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use serde_json::json;
+use tidewatch_api::names::{self, conditions, field_managers};
+use tidewatch_planner::{
+    notice::{About, Notice},
+    status::{self, Says},
+    writers::has_entry,
+};
+
+use super::{Finish, Lost, Shared};
+use crate::{index::PathReport, kcp::writes::lost};
+
+/// The reason of a way whose runtime neither speaks nor answers.
+const UNREACHABLE: &str = "Unreachable";
+
+impl Shared {
+    /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
+    /// other conditions. Nothing is written while nothing was told or the same stands there already.
+    pub(crate) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
+        let (told, seen) = {
+            let state = self.look();
+            (state.path(name), state.kyma(name))
+        };
+        let Some(told) = told else { return Ok(Finish::Done) };
+        if told.proven {
+            self.want_exchange(name, None);
+        }
+        // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing. Of what nobody is
+        // known to have written it would go unnoticed if somebody changes it.
+        let says_so = |kyma: &tidewatch_api::Kyma| {
+            let conditions = kyma.status.iter().flat_map(|status| &status.conditions);
+            let said = conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
+            let is_ours = has_entry(&kyma.metadata, field_managers::EVENT_PATH);
+            said.filter(|_| is_ours).is_some_and(|c| {
+                (c.status == "True", c.reason.as_str(), c.message.as_str())
+                    == (told.proven, told.reason, told.message.as_str())
+            })
+        };
+        if seen.is_some_and(|kyma| says_so(&kyma)) {
+            return Ok(Finish::Done);
+        }
+        let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Finish::Done) };
+        let Some(before) = kyma.status.clone() else {
+            // A condition alone would not be a valid status.
+            return Ok(Finish::Recheck("the Kyma has no status yet".into()));
+        };
+        let says = Says {
+            type_: conditions::RUNTIME_EVENTS,
+            holds: told.proven,
+            reason: told.reason,
+            message: told.message.clone(),
+        };
+        let now = status::whole_seconds(self.now());
+        let condition = status::condition(&before.conditions, says, None, now);
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": "Kyma",
+            "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}
+        });
+        let notice = change(&before.conditions, &told);
+        self.apply_kcp(&self.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
+        if let Some(notice) = notice {
+            let _alone = self.tell(name, None, &[notice]).await;
+        }
+        Ok(Finish::Done)
+    }
+}
+
+/// What is told where events are proven to arrive again, or no longer are.
+fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
+    let said = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
+    let (was_proven, message) = (said.status == "True", told.message.clone());
+    match (was_proven, told.proven) {
+        (false, true) => Some(Notice::normal(About::Kyma, "RuntimeEventsProven", message)),
+        // Nothing is wrong with a runtime that is asleep.
+        (true, false) if told.reason == UNREACHABLE => {
+            Some(Notice::normal(About::Kyma, "RuntimeEventsUnproven", message))
+        }
+        (true, false) => Some(Notice::warning(About::Kyma, "RuntimeEventsUnproven", message)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use tidewatch_planner::notice::Kind;
+
+    use super::*;
+
+    #[test]
+    fn only_a_change_of_the_way_is_told() {
+        let report = |proven, reason| PathReport { proven, reason, message: "m".into() };
+        let told = |before: Option<bool>, now: PathReport| {
+            let said = before.map(|holds| {
+                let says =
+                    Says { type_: conditions::RUNTIME_EVENTS, holds, reason: "R", message: "m".into() };
+                status::condition(&[], says, None, Timestamp::UNIX_EPOCH)
+            });
+            change(said.as_slice(), &now).map(|notice| (notice.kind, notice.reason))
+        };
+        let (proven, silent, asleep) =
+            (report(true, "Proven"), report(false, "NoCanary"), report(false, UNREACHABLE));
+        assert_eq!(told(Some(true), silent.clone()), Some((Kind::Warning, "RuntimeEventsUnproven")));
+        assert_eq!(told(Some(true), asleep), Some((Kind::Normal, "RuntimeEventsUnproven")));
+        assert_eq!(told(Some(false), proven.clone()), Some((Kind::Normal, "RuntimeEventsProven")));
+        for (before, now) in
+            [(None, silent.clone()), (None, proven.clone()), (Some(true), proven), (Some(false), silent)]
+        {
+            assert_eq!(told(before, now), None);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Objects that the engine brings to a runtime whatever its modules: the catalog, our CRDs, the namespace. Somebody who keeps changing
+//! one of them back is left alone for a while, as in modules.
+
+use serde_json::Value;
+use tidewatch_api::object::{ObjectRef, content_hash};
+use tidewatch_deployer::{
+    drift::{self, Difference, Ignored},
+    fight::Verdict,
+};
+
+use super::{
+    Shared,
+    apply::{self, ObjectError},
+    parked::{Parked, Tug},
+    standing::Standing,
+};
+use crate::{gate::Gated, key::WorkKey};
+
+/// One that is not as it is to be.
+#[derive(Debug)]
+pub(super) struct Astray<'a> {
+    pub(super) object: &'a ObjectRef,
+    /// What it is to be.
+    pub(super) wanted: &'a Value,
+    /// By whom.
+    pub(super) manager: &'static str,
+    /// What it is, as far as that was read.
+    pub(super) live: Option<&'a Value>,
+    /// Whether this process knows that it was as it is to be now: then somebody has changed it since, and not what is wanted of it.
+    pub(super) again: bool,
+}
+
+impl Shared {
+    /// Sets an object right for this work. Says so if it is left alone, or was until now.
+    pub(super) async fn set_right(
+        &self,
+        work: &WorkKey,
+        runtime: &Gated,
+        astray: Astray<'_>,
+    ) -> Result<Option<Parked>, ObjectError> {
+        let Astray { object, wanted, manager, live, again } = astray;
+        let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.now());
+        let difference = live.map(|live| {
+            drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
+        });
+        if again && let Verdict::Parked(until) = self.standing.verdict(key, content, now) {
+            let tug = difference.map_or(Tug::Deletes, Tug::from);
+            let parked = Parked::of_engine(object, tug, until);
+            tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
+            return Ok(Some(parked));
+        }
+        let made = apply::apply(runtime, wanted, manager).await?;
+        self.seen.wrote(work, object, &made);
+        if !again {
+            return Ok(None);
+        }
+        self.standing.applied(key, content, drift::content(&made, wanted, manager), now);
+        match difference {
+            Some(difference) => {
+                tracing::info!(kyma = work.kyma(), %object, %difference, "set back to what it is to be");
+            }
+            None => tracing::info!(kyma = work.kyma(), %object, "made again: it was gone"),
+        }
+        let until = self.standing.on_trial(key, now);
+        Ok(until.map(|until| Parked::of_engine(object, Tug::Ended, until)))
+    }
+
+    /// An object that is as it is to be, and has to stay so for a while since it was left alone before.
+    pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Parked> {
+        let until = self.standing.on_trial(Standing::key(work, object), self.now())?;
+        Some(Parked::of_engine(object, Tug::Ended, until))
+    }
+}

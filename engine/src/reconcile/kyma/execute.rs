@@ -1,0 +1,141 @@
+//! Writes what the plan of a Kyma says in KCP.
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Manifest, State,
+    names::{self, field_managers, labels},
+};
+use tidewatch_deployer::adoption::take_over_spec;
+use tidewatch_planner::kyma::{Decision, Plan, same};
+
+use crate::{
+    kcp::writes::lost,
+    key::{Cause, WorkKey},
+    queue::{Class, Push},
+    reconcile::{Lost, Shared},
+    stages::{Stage, stage},
+};
+
+/// What was not done of a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Executed {
+    /// The first of what was planned of something that has changed meanwhile.
+    pub(crate) behind: Option<Lost>,
+    /// Modules whose Manifests KCP does not take, and what it says.
+    pub(crate) refused: Vec<(String, String)>,
+}
+
+impl Shared {
+    /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
+    /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
+    /// a poll or a resync has found to do is done before the next one is looked at.
+    ///
+    /// `seen` are the Manifests that the plan was made of. Where a watch lags behind, nothing is written over what it has not
+    /// shown yet: a version would go down that a plan by the present one keeps. The rest is done, and the first of those is
+    /// returned; the status may say what is planned, and the reconcile has to be done again. A Manifest that KCP refuses holds up no
+    /// other, either, and is returned with why.
+    pub(crate) async fn execute(
+        &self,
+        kyma: &str,
+        plan: &Plan,
+        seen: &[Manifest],
+        class: Class,
+        causes: &[Cause],
+    ) -> Result<Executed, Lost> {
+        let class = class.min(Class::Rollout);
+        let Executed { mut behind, mut refused } = Executed::default();
+        for manifest in &plan.apply {
+            match self.apply_planned(manifest, seen).await {
+                Ok(()) => {}
+                Err(lost @ Lost::Behind(_)) => {
+                    behind.get_or_insert(lost);
+                    continue;
+                }
+                Err(lost) => {
+                    let Some(why) = lost.refusal() else { return Err(lost) };
+                    refused.push((manifest.module_name().unwrap_or_default().to_owned(), why));
+                    continue;
+                }
+            }
+            let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
+            let mut causes = causes.iter().cloned();
+            // One push per cause; they are merged under the key.
+            let first = causes.next();
+            for cause in std::iter::once(first).chain(causes.map(Some)) {
+                let push = Push { class, cause, guards: Vec::new() };
+                self.queue.push(key.clone(), push);
+            }
+        }
+        for name in &plan.delete {
+            let old = seen.iter().find(|m| m.name_any() == *name);
+            match self.delete_seen(&self.manifests(), name, old).await {
+                Err(lost @ Lost::Behind(_)) => {
+                    behind.get_or_insert(lost);
+                }
+                done => done?,
+            }
+        }
+        for decision in &plan.decisions {
+            let Decision { what, module, from, to, reason } = decision;
+            let version = |(version, state): &(String, State)| format!("{version} {state}");
+            let (from, to) = (version(from), version(to));
+            tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
+        }
+        Ok(Executed { behind, refused })
+    }
+
+    async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Lost> {
+        let name = manifest.name_any();
+        let mut body = serde_json::to_value(manifest).unwrap_or_default();
+        body["apiVersion"] = names::API_VERSION.into();
+        body["kind"] = "Manifest".into();
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+        }
+        let version = match seen.iter().find(|m| m.name_any() == name) {
+            Some(old) => old.resource_version(),
+            None => self.unseen(manifest).await?,
+        };
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = version.into();
+        }
+        let applied = self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await?;
+        match applied.filter(|applied| !same(applied, manifest)) {
+            Some(applied) => self.take_over_manifest(&applied, body).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Fields that are not wanted any more have stayed, since another has applied them, too: the Go manager applies what a Manifest
+    /// says by two names. So they become part of what is ours, and the next apply lets go of them.
+    async fn take_over_manifest(&self, applied: &Manifest, mut body: Value) -> Result<(), Lost> {
+        let name = applied.name_any();
+        let there = serde_json::to_value(applied).unwrap_or_default();
+        let Some(entries) = take_over_spec(&there, field_managers::APPLIER, field_managers::KCP) else {
+            return Ok(());
+        };
+        let version = &there["metadata"]["resourceVersion"];
+        let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
+        let Some(taken) = self.merge_kcp(&self.manifests(), &name, &fields).await? else { return Ok(()) };
+        body["metadata"]["resourceVersion"] = taken.resource_version().into();
+        tracing::info!(manifest = name, "what the Go manager has applied of it by another name is ours now");
+        self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
+    }
+
+    /// The resourceVersion of a Manifest of which no watch tells that it is this Kyma's: there is none, or somebody has taken its
+    /// label off, and it is put back. One that has the label will be seen in a moment.
+    async fn unseen(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
+        let name = manifest.name_any();
+        let read = stage(Stage::ReadKcp, self.manifests().get_metadata_opt(&name)).await;
+        match read.map_err(|e| lost(format!("reading Manifest {name}"), e))? {
+            Some(there)
+                if there.labels().get(labels::KYMA_NAME) == manifest.labels().get(labels::KYMA_NAME) =>
+            {
+                Err(Lost::Behind(format!("applying Manifest {name}")))
+            }
+            Some(there) => Ok(there.resource_version()),
+            None => Ok(None),
+        }
+    }
+}

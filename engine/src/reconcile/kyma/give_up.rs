@@ -1,0 +1,41 @@
+//! Says in KCP which modules their users have taken over.
+
+use serde_json::json;
+use tidewatch_api::names::{self, annotations, field_managers};
+use tidewatch_planner::kyma::Plan;
+
+use crate::{
+    key::{Cause, WorkKey},
+    queue::{Class, Push},
+    reconcile::{Lost, Shared},
+};
+
+impl Shared {
+    /// Marks the Manifests of modules that are not to be managed any more, and asks for their reconciles. From then on
+    /// nothing of theirs is deleted, whatever becomes of the module's entry.
+    pub(super) async fn give_modules_up(
+        &self,
+        kyma: &str,
+        plan: &Plan,
+        causes: &[Cause],
+    ) -> Result<(), Lost> {
+        for (name, uid) in &plan.give_up {
+            let body = json!({
+                "apiVersion": names::API_VERSION, "kind": "Manifest",
+                // With the uid: one that is gone meanwhile is not made anew.
+                "metadata": {"name": name, "uid": uid, "annotations": {annotations::IS_UNMANAGED: "true"}}
+            });
+            self.apply_kcp(&self.manifests(), name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
+            let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: name.clone() };
+            // One push per cause; they are merged under the key.
+            let mut causes: Vec<Option<Cause>> = causes.iter().cloned().map(Some).collect();
+            if causes.is_empty() {
+                causes.push(None);
+            }
+            for cause in causes {
+                self.queue.push(key.clone(), Push { class: Class::UserEdit, cause, guards: Vec::new() });
+            }
+        }
+        Ok(())
+    }
+}

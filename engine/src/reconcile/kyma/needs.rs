@@ -1,0 +1,345 @@
+//! What the modules of a Kyma wait for, by what the runtime serves now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State, object::Gvk};
+use tidewatch_planner::{
+    needs::{Unmet, Waits, defined_groups, gone, is_name, kinds, look_again, unmet, waits},
+    versions::Choice,
+};
+
+use crate::{
+    gate::Gated,
+    key::Cause,
+    reconcile::{
+        SERVED_AFTER, Shared, Why,
+        apply::{self, ObjectError},
+        is_of_definition,
+    },
+};
+
+/// What this process knows of what Kymas wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(Mutex<HashMap<String, Known>>);
+
+/// What it knows of one.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    /// Since when each of its modules waits.
+    since: BTreeMap<String, Timestamp>,
+    /// Since when there are kinds that cannot be looked for.
+    broken: Option<Timestamp>,
+    /// When it is looked once more for what a definition has changed.
+    again: Option<Timestamp>,
+}
+
+impl Waiting {
+    pub(crate) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    /// Keeps those that wait now, and tells what is said of them. `before` is what was said of a module so far.
+    pub(crate) fn waits<'a>(
+        &self,
+        kyma: &str,
+        all: BTreeMap<String, Unmet>,
+        patience: Duration,
+        before: impl Fn(&str) -> Option<(State, &'a str)>,
+        now: Timestamp,
+    ) -> BTreeMap<String, Waits> {
+        self.know(kyma, |known| {
+            let since = std::mem::take(&mut known.since);
+            let one = |(module, unmet): (String, Unmet)| {
+                let since = since.get(&module).copied().unwrap_or(now);
+                let waits = waits(&unmet, since, patience, before(&module), now);
+                known.since.insert(module.clone(), since);
+                (module, waits)
+            };
+            all.into_iter().map(one).collect()
+        })
+    }
+
+    /// When to look again for kinds that cannot be looked for, if there are any.
+    pub(crate) fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
+        self.know(kyma, |known| {
+            known.broken = any.then(|| known.broken.unwrap_or(now));
+            known.broken.map(|since| look_again(since, now))
+        })
+    }
+
+    /// Whether what is known of kinds is not to be trusted, since a definition has changed, now or just before.
+    pub(crate) fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
+        self.know(kyma, |known| {
+            let due = known.again.is_some_and(|again| again <= now);
+            if told {
+                known.again = Some(now + SERVED_AFTER);
+            } else if due {
+                known.again = None;
+            }
+            told || due
+        })
+    }
+
+    pub(crate) fn again(&self, kyma: &str) -> Option<Timestamp> {
+        self.0.lock().get(kyma)?.again
+    }
+
+    fn know<T>(&self, kyma: &str, change: impl FnOnce(&mut Known) -> T) -> T {
+        let mut all = self.0.lock();
+        let mut known = all.remove(kyma).unwrap_or_default();
+        let told = change(&mut known);
+        if known != Known::default() {
+            all.insert(kyma.to_owned(), known);
+        }
+        told
+    }
+}
+
+/// What the plan is told of what the modules of a Kyma need.
+#[derive(Debug)]
+pub(super) struct Needs {
+    /// What each waits for.
+    pub(super) waits: BTreeMap<String, Waits>,
+    /// What of it installed ones have no more.
+    pub(super) gone: BTreeMap<String, String>,
+    /// When to look again though nothing has changed.
+    pub(super) look_at: Option<Timestamp>,
+}
+
+impl Shared {
+    /// What the modules of a Kyma wait for, or have no more. From then on, a definition of a kind that one of them needs is an event for
+    /// the Kyma, be the kind served or not.
+    pub(super) async fn needs_of(
+        &self,
+        kyma: &Kyma,
+        name: &str,
+        runtime: &Gated,
+        (choices, manifests): (&[Choice], &[Manifest]),
+        why: Why<'_>,
+    ) -> Result<Needs, ObjectError> {
+        let needed = kinds(choices);
+        let now = self.now();
+        let told = !needed.is_empty() && why.may_be(is_of_definition);
+        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Cause::is_whole_look);
+        // Before it is looked: nobody tells what came, or went, before that.
+        if self.await_kinds(name, &needed) || doubtful {
+            for kind in &needed {
+                apply::forget(runtime, &gvk_of(kind));
+            }
+        }
+        let mut broken = BTreeSet::new();
+        let served = served(runtime, &needed, &mut broken).await?;
+        let before =
+            |module: &str| kyma.module_status(module).map(|status| (status.state, status.message.as_str()));
+        let unmet = unmet(choices, manifests, &served);
+        let waits = self.waiting.waits(name, unmet, self.config.patience, before, now);
+        // Of what cannot be looked for nobody knows that it is gone.
+        let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
+        let there = served.iter().chain(unknown).cloned().collect();
+        let gone = gone(choices, manifests, &there);
+        let later = self.waiting.broken(name, !broken.is_empty(), now);
+        let look_at = self.waiting.again(name).into_iter().chain(later).min();
+        Ok(Needs { waits, gone, look_at })
+    }
+
+    /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
+    fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
+        let groups = defined_groups(kinds);
+        let before = self.look().awaits(kyma);
+        if before == groups {
+            return false;
+        }
+        let more = !groups.is_subset(&before);
+        self.change().await_kinds(kyma, groups);
+        self.want_agent(kyma, &[]);
+        more
+    }
+}
+
+pub(crate) fn gvk_of(kind: &GroupVersionKind) -> Gvk {
+    let GroupVersionKind { group, version, kind } = kind.clone();
+    Gvk { group, version, kind }
+}
+
+/// Those of some kinds that the runtime serves. One that cannot be looked for is none of them: it holds up the module that needs it,
+/// and nobody else. Each of `broken`, the group versions of which that is known, is asked for once.
+pub(crate) async fn served(
+    runtime: &Gated,
+    kinds: impl IntoIterator<Item = &GroupVersionKind>,
+    broken: &mut BTreeSet<String>,
+) -> Result<BTreeSet<GroupVersionKind>, ObjectError> {
+    let mut served = BTreeSet::new();
+    for wanted in kinds.into_iter().filter(|kind| is_name(kind)) {
+        let gvk = gvk_of(wanted);
+        if broken.contains(&gvk.api_version()) {
+            continue;
+        }
+        match apply::scope(runtime, &gvk).await {
+            Ok(Some(_)) => {
+                served.insert(wanted.clone());
+            }
+            Ok(None) => {}
+            Err(error) if error.is_of_one_kind() => {
+                let (api, error) = (gvk.api_version(), error.message());
+                tracing::warn!(api, error, "a kind that a module needs cannot be looked for");
+                broken.insert(api);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(served)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
+    use tidewatch_planner::versions::{Catalog, choose};
+
+    use super::*;
+    use crate::{
+        Engine, scripted,
+        reconcile::{
+            tests::{Heard, engine_on, not_found},
+        },
+    };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A runtime that answers like this to every discovery of a group version, and what it was asked for.
+    fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
+        let heard = Heard::default();
+        let (ear, answer) = (Arc::clone(&heard), Arc::clone(answer));
+        let runtime = scripted::runtime(move |asked| {
+            ear.lock().push(asked.path.clone());
+            answer.lock().clone()
+        });
+        (runtime, heard)
+    }
+
+    /// A catalog with one version of one module.
+    #[derive(Debug)]
+    struct OneModule(Arc<ModuleReleaseMeta>, Arc<ModuleTemplate>);
+
+    impl Catalog for OneModule {
+        fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
+            (module == "lighthouse").then(|| Arc::clone(&self.0))
+        }
+        fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>> {
+            (name == "lighthouse-1.0.0").then(|| Arc::clone(&self.1))
+        }
+        fn templates_of(&self, _: &str) -> Vec<Arc<ModuleTemplate>> {
+            vec![Arc::clone(&self.1)]
+        }
+    }
+
+    /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.
+    fn choices(group: &str) -> Vec<Choice> {
+        let release = json!({"metadata": {"name": "lighthouse"}, "spec": {
+            "moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
+            "channels": [{"channel": "regular", "version": "1.0.0"}]}});
+        let template = json!({"metadata": {"name": "lighthouse-1.0.0", "generation": 1}, "spec": {
+            "moduleName": "lighthouse", "version": "1.0.0", "descriptor": {},
+            "requires": {"apis": [{"group": group, "version": "v1", "kind": "Hook"}]}}});
+        let catalog = OneModule(
+            Arc::new(serde_json::from_value(release).unwrap()),
+            Arc::new(serde_json::from_value(template).unwrap()),
+        );
+        let wanted = json!({"channel": "regular", "modules": [{"name": "lighthouse"}]});
+        choose(&serde_json::from_value::<KymaSpec>(wanted).unwrap(), &catalog, &[])
+    }
+
+    fn kyma() -> Kyma {
+        let kyma = json!({"metadata": {"name": "harbour", "uid": "u"}, "spec": {"channel": "regular"}});
+        serde_json::from_value(kyma).unwrap()
+    }
+
+    /// What is found of lighthouse 1.0.0, which is installed: what it has no more, and when to look again.
+    async fn found(
+        engine: &Engine,
+        runtime: &Gated,
+        group: &str,
+        causes: &[Cause],
+    ) -> (Option<String>, Option<i64>) {
+        let manifest: Manifest = serde_json::from_value(json!({
+            "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "lighthouse"}},
+            "spec": {"version": "1.0.0", "install": {"name": "lighthouse", "source": {}}}}))
+        .unwrap();
+        let (choices, kyma) = (choices(group), kyma());
+        let of = (choices.as_slice(), std::slice::from_ref(&manifest));
+        let why = Why { causes, count: causes.len() };
+        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
+        assert!(needs.waits.is_empty());
+        (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
+    }
+
+    #[tokio::test]
+    async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        drop(engine.0.change().apply_kyma(kyma()));
+        let served = (
+            200,
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                {"name": "hooks", "singularName": "", "namespaced": true, "kind": "Hook", "verbs": ["get"]}]}),
+        );
+        let answer = Arc::new(Mutex::new(served));
+        let (runtime, heard) = runtime(&answer);
+        let told = [Cause::Event {
+            epoch: "e".into(),
+            seq: 1,
+            watch: "w".into(),
+            object: "CustomResourceDefinition hooks.x.dev".into(),
+        }];
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
+        assert!(engine.0.look().awaits_definition("harbour", Some("hooks.x.dev")));
+        *answer.lock() = not_found();
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
+        assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &told).await;
+        assert!(gone.unwrap().contains("the kind Hook of x.dev/v1 (not served)"));
+        assert_eq!(look_at, Some(2), "the API server may be a moment behind");
+
+        // Of one that cannot be looked for nobody knows that it is gone.
+        *answer.lock() =
+            (503, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}));
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Cause::SafetyResync]).await;
+        assert_eq!((gone, look_at), (None, Some(2)));
+
+        heard.lock().clear();
+        let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
+        assert!(gone.unwrap().contains("no API can have that name"));
+        assert!(heard.lock().is_empty() && engine.0.look().awaits("harbour").is_empty());
+    }
+
+    #[test]
+    fn a_definition_is_looked_at_when_it_is_told_of_and_once_more() {
+        let waiting = Waiting::default();
+        assert!(!waiting.is_doubtful("pier", false, at(0)));
+        assert!(waiting.is_doubtful("pier", true, at(10)));
+        assert_eq!(waiting.again("pier"), Some(at(12)));
+        assert!(!waiting.is_doubtful("pier", false, at(11)), "not yet");
+        assert!(waiting.is_doubtful("pier", false, at(12)));
+        assert_eq!((waiting.again("pier"), waiting.is_doubtful("pier", false, at(13))), (None, false));
+        assert!(waiting.0.lock().is_empty(), "nothing is kept of who waits for nothing");
+    }
+
+    #[test]
+    fn a_server_that_stays_away_is_asked_ever_more_seldom_and_anew_after_it_was_well() {
+        let waiting = Waiting::default();
+        let looked = |any, minute: i64| {
+            waiting.broken("pier", any, at(minute * 60)).map(|next| next.as_second() / 60 - minute)
+        };
+        assert_eq!([0, 1, 2, 4, 300].map(|minute| looked(true, minute)), [1, 1, 2, 4, 60].map(Some));
+        assert_eq!(looked(false, 301), None);
+        assert_eq!(looked(true, 302), Some(1));
+    }
+}

@@ -1,0 +1,157 @@
+//! The certificate by which the Go manager's watcher in one runtime was known in KCP (contract, section 4).
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Preconditions},
+    core::{DynamicObject, GroupVersionKind, Status},
+    discovery::ApiResource,
+};
+use serde_json::Value;
+use tidewatch_api::names::labels;
+
+use super::{Lost, Shared};
+use crate::{
+    kcp::writes::lost,
+    stages::{Stage, stage},
+};
+
+/// Where the Go manager keeps them.
+const NAMESPACE: &str = "istio-system";
+/// Whose Certificates it can be set to use.
+const ISSUERS: [(&str, &str); 2] = [("cert-manager.io", "v1"), ("cert.gardener.cloud", "v1alpha1")];
+
+/// Whether a Certificate says that it is of a watcher: its issuer marks the Secret so that it makes.
+fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
+    let spec = &certificate.data["spec"];
+    let is = |marks: &Value| marks[labels::PURPOSE] == labels::PURPOSE_WATCHER_CERT;
+    is(&spec["secretTemplate"]["labels"]) || is(&spec["secretLabels"])
+}
+
+/// Whether an API server may answer otherwise when it is asked again: it is busy, or cannot for a moment. A webhook of somebody else that
+/// does not answer may never do.
+fn is_passing(status: &Status) -> bool {
+    status.code == 429 || status.code >= 500 && !status.message.contains("failed calling webhook")
+}
+
+/// What an API server refuses holds up no Kyma: the certificate stays, and the log says so. One that cannot answer now is another
+/// matter: it is asked again.
+fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
+    match &why {
+        Lost::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
+            tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
+            Ok(())
+        }
+        _ => Err(why),
+    }
+}
+
+impl Shared {
+    /// Deletes the Certificate of a runtime that the Go manager has had, and its Secret, which issuers leave. Where the receiver has no leave
+    /// for that (`deploy/receiver/takeover.yaml`), there is none, or it stays.
+    pub(crate) async fn remove_go_certificate(&self, kyma: &str) -> Result<(), Lost> {
+        let name = format!("{kyma}-webhook-tls");
+        let permit = self.gate.kcp()?;
+        if permit.is_dry() {
+            // Of what a deletion does, the list has said enough.
+            return Ok(());
+        }
+        for (group, version) in ISSUERS {
+            let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "Certificate"));
+            let api: Api<DynamicObject> = Api::namespaced_with(self.kcp.clone(), NAMESPACE, &kind);
+            let failed = |error| lost(format!("removing the Certificate {name} of {group}"), error);
+            let certificate = match stage(Stage::ReadKcp, api.get(&name)).await {
+                Ok(certificate) if is_of_a_watcher(&certificate) => certificate,
+                Ok(_) => continue,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    tracing::debug!(
+                        kyma,
+                        group,
+                        "a Certificate of the Go manager's watcher is not looked for: it is not allowed"
+                    );
+                    continue;
+                }
+                Err(error) => {
+                    left(kyma, "its Certificate", failed(error))?;
+                    continue;
+                }
+            };
+            let preconditions = Some(Preconditions { uid: certificate.uid(), resource_version: None });
+            // With the Secret first a crash in between leaves a Certificate, which is found again. Its issuer may make the Secret once more.
+            let secrets: Api<Secret> = Api::namespaced(self.kcp.clone(), NAMESPACE);
+            let delete_secret = || async {
+                match stage(Stage::WriteKcp, secrets.delete(&name, &DeleteParams::background())).await {
+                    Ok(_) => Ok(()),
+                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                    Err(error) => left(
+                        kyma,
+                        "its Secret",
+                        lost(format!("removing the Secret {NAMESPACE}/{name}"), error),
+                    ),
+                }
+            };
+            delete_secret().await?;
+            let params = DeleteParams { preconditions, ..DeleteParams::background() };
+            match stage(Stage::WriteKcp, api.delete(&name, &params)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => {
+                    left(kyma, "its Certificate", failed(error))?;
+                    continue;
+                }
+            }
+            delete_secret().await?;
+            tracing::info!(
+                kyma,
+                certificate = name,
+                group,
+                "the certificate of the Go manager's watcher is removed"
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_left_and_what_passes_is_tried_again() {
+        let answer = |code, message: &str| {
+            let status = json!({"status": "Failure", "message": message, "reason": "", "code": code});
+            let source = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
+            left("harbour", "its Secret", lost("removing it".to_owned(), source))
+        };
+        for code in [400, 401, 403, 405, 422] {
+            assert!(answer(code, "no").is_ok(), "{code}");
+        }
+        let webhook = r#"Internal error occurred: failed calling webhook "webhook.cert-manager.io": connection refused"#;
+        assert!(answer(500, webhook).is_ok(), "whose webhook that is has to mend it");
+        for code in [409, 429, 500, 503, 504] {
+            assert!(answer(code, "etcdserver: request timed out").is_err(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_a_watcher_is_known_by_the_mark_of_its_secret() {
+        let of = |spec: Value| -> DynamicObject {
+            let object = json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "a"}, "spec": spec});
+            serde_json::from_value(object).unwrap()
+        };
+        let mark = json!({labels::PURPOSE: labels::PURPOSE_WATCHER_CERT});
+        assert!(is_of_a_watcher(&of(json!({"secretTemplate": {"labels": mark}}))), "of cert-manager");
+        assert!(is_of_a_watcher(&of(json!({"secretLabels": mark}))), "of Gardener's");
+        for other in [
+            json!(null),
+            json!({}),
+            json!({"secretLabels": {labels::PURPOSE: "gateway"}}),
+            json!({"secretTemplate": 7}),
+        ] {
+            assert!(!is_of_a_watcher(&of(other.clone())), "{other}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Mandatory modules: their Manifests in KCP, and the finalizers of what makes them mandatory.
+
+mod needs;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kube::{Api, Resource, ResourceExt, api::ListParams};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State,
+    names::{self, annotations, field_managers, finalizers, labels},
+};
+use tidewatch_planner::mandatory::{Input, is_legacy, plan};
+
+use super::{
+    Finish, Lost, Shared, Why, error_report, found_report, kyma::Executed, next_try, sources::rest_of,
+};
+use crate::{
+    kcp::writes::lost,
+    queue::Class,
+    stages::{Stage, stage},
+};
+
+/// Manifests that are listed, and deleted, at once.
+const PAGE: u32 = 500;
+
+impl Shared {
+    /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime but whether kinds are served that a
+    /// module requires, and writes nothing if nothing differs.
+    pub(super) async fn reconcile_mandatory(
+        &self,
+        name: &str,
+        class: Class,
+        why: Why<'_>,
+    ) -> Result<Finish, Lost> {
+        let (kyma, mut offers) = {
+            let state = self.look();
+            (state.kyma(name), state.mandatory())
+        };
+        let Some(kyma) = kyma else { return Ok(self.forget_mandatory(name)) };
+        let leave = |k: &Kyma| k.metadata.deletion_timestamp.is_some() || k.is_skipped();
+        if leave(&kyma) {
+            return Ok(self.forget_mandatory(name));
+        }
+        let turns = self.turns(name, why);
+        let needs = self.mandatory_needs(name, &offers, why).await?;
+        offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
+        let (manifests, (chosen_by_users, asked)) = {
+            let state = self.look();
+            (state.manifests_of(name), state.chosen_by_users(name))
+        };
+        let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
+        let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
+        let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
+            plan(&Input {
+                kyma,
+                offers: &offers,
+                sources: &sources,
+                manifests,
+                chosen_by_users: &chosen_by_users,
+                asked,
+            })
+        };
+        let mut made = made_of(&kyma, &manifests, asked.as_ref());
+        if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
+            // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
+            let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+            let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+            let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
+            let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
+                asked
+            } else {
+                // What is removed for not being on a list is removed for not being on it now. A list that cannot be read is none; its
+                // Kyma's next reconcile that reads it asks for this again.
+                let now = self.list_now(name).await?;
+                now.zip(asked).map(|(now, noted)| &now | &noted)
+            };
+            made = made_of(&fresh, &manifests, list.as_ref());
+            let Executed { behind, refused } =
+                self.execute(name, &made.plan, &manifests, class, why.causes).await?;
+            if let Some(behind) = behind {
+                return Err(behind);
+            }
+            made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
+        }
+        made.plan.notices.extend(needs.notices());
+        let left_out = self.tell(name, None, &made.plan.notices).await;
+        let later = |finish: Finish| match turns.values().copied().chain(left_out).chain(needs.look_at).min()
+        {
+            Some(at) => Finish::RecheckAt(at, Box::new(finish)),
+            None => finish,
+        };
+        if made.faults.is_empty() {
+            return Ok(later(self.unread(&sources).unwrap_or_else(|| needs.finish())));
+        }
+        let text = made.faults.join("; ");
+        Ok(later(if made.plan.retry {
+            let rest = rest_of(&sources);
+            let next = next_try(self.now(), rest);
+            Finish::failed(error_report(format!("{text}; {next}")), "module", rest)
+        } else {
+            Finish::Settled(found_report(State::Error, text))
+        }))
+    }
+
+    /// Nothing is planned.
+    fn forget_mandatory(&self, kyma: &str) -> Finish {
+        self.mandatory_waiting.forget(kyma);
+        Finish::Done
+    }
+
+    /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
+    /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
+    pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
+        let (holders, offer) = {
+            let state = self.look();
+            let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
+            (state.holders(module), offer)
+        };
+        let releases: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let templates: Api<ModuleTemplate> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        if let Some(release) = holders.release.as_ref().filter(|r| r.mandatory_version().is_some()) {
+            self.hold_release(&releases, release.as_ref()).await?;
+        }
+        for template in holders.templates.iter().filter(|t| is_legacy(t)) {
+            self.hold_release(&templates, template.as_ref()).await?;
+        }
+        let leaving_release = holders.release.as_ref().filter(|r| waits(r.as_ref()));
+        let leaving_templates: Vec<_> = holders.templates.iter().filter(|t| waits(t.as_ref())).collect();
+        if leaving_release.is_none() && leaving_templates.is_empty() {
+            return Ok(Finish::Done);
+        }
+        // Where something else keeps the module mandatory, what goes is let go.
+        if offer.is_none_or(|offer| offer.leaving) {
+            let left = self.delete_mandatory(module).await?;
+            if left > 0 {
+                return Ok(Finish::Waiting(format!("waiting for {left} Manifests of {module} to be gone")));
+            }
+        }
+        if leaving_release.is_some() && !holders.is_withdrawn {
+            let withdrawn = self.withdraw(&templates, &holders.templates).await?;
+            if withdrawn && !self.is_dry() {
+                // Without the release the templates would count, until the watch has shown what was written.
+                return Ok(Finish::Recheck("waiting for the templates to be withdrawn".into()));
+            }
+        }
+        let ours = [finalizers::MANDATORY_MODULE];
+        if let Some(release) = leaving_release {
+            self.drop_finalizers(&releases, release.as_ref(), &ours).await?;
+        }
+        for template in leaving_templates {
+            self.drop_finalizers(&templates, template.as_ref(), &ours).await?;
+        }
+        Ok(Finish::Done)
+    }
+
+    /// Marks templates that say that their module is mandatory: the release that was deleted had the word. Returns whether there are any.
+    async fn withdraw(
+        &self,
+        api: &Api<ModuleTemplate>,
+        templates: &[Arc<ModuleTemplate>],
+    ) -> Result<bool, Lost> {
+        let says_so = |t: &&Arc<ModuleTemplate>| is_legacy(t) && t.metadata.deletion_timestamp.is_none();
+        let mut any = false;
+        for template in templates.iter().filter(says_so) {
+            let name = template.name_any();
+            // Without the finalizer of the same field manager, which is taken off so.
+            let body = json!({
+                "apiVersion": names::API_VERSION, "kind": "ModuleTemplate",
+                "metadata": {"name": name, "uid": template.uid(),
+                             "annotations": {annotations::MANDATORY_WITHDRAWN: "true"}}
+            });
+            self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Puts the finalizer on an object that stays and has none.
+    async fn hold_release<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,
+    {
+        let held = object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE);
+        if held || object.meta().deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": K::kind(&()),
+            // With the uid: one that is gone meanwhile is not made anew.
+            "metadata": {"name": name, "uid": object.uid(), "finalizers": [finalizers::MANDATORY_MODULE]}
+        });
+        self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await.map(drop)
+    }
+
+    /// Deletes the Manifests of a mandatory module, by a fresh list, and says how many there are still.
+    async fn delete_mandatory(&self, module: &str) -> Result<usize, Lost> {
+        let label = format!("{}=true,{}={module}", labels::MANDATORY_MODULE, labels::MODULE_NAME);
+        let mut params = ListParams::default().labels(&label).limit(PAGE);
+        let api = self.manifests();
+        let mut left = 0;
+        loop {
+            let page = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
+            let page = page.map_err(|e| lost(format!("listing the Manifests of {module}"), e))?;
+            left += page.items.len();
+            for manifest in page.items.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
+                self.delete_kcp::<Manifest>(&api, &manifest.name_any()).await?;
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(left);
+            }
+        }
+    }
+}
+
+/// Whether an object is being deleted and waits for us.
+fn waits(object: &impl ResourceExt) -> bool {
+    object.meta().deletion_timestamp.is_some()
+        && object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! What mandatory modules wait for. They stand in no Kyma's status: an Event on the Kyma in KCP says so when it takes too long.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use tidewatch_api::{GroupVersionKind, Module, State};
+use tidewatch_planner::{
+    mandatory::Offer,
+    needs::{Waits, defined_groups, kinds, required, unmet},
+    notice::{About, Notice},
+    versions::Choice,
+};
+
+use crate::{
+    index::Awaits,
+    key::Cause,
+    reconcile::{
+        Finish, Lost, Shared, Why, apply, found_report, is_of_definition,
+        kyma::needs::{gvk_of, served},
+    },
+};
+
+/// What mandatory modules of a Kyma need.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    /// What each waits for. One that is installed in its version waits for nothing.
+    waits: BTreeMap<String, Waits>,
+    /// When to look again though nothing has changed.
+    pub(super) look_at: Option<Timestamp>,
+    /// Why it cannot be known which kinds are served, if that is so.
+    unknown: Option<String>,
+}
+
+impl Needs {
+    /// Whether a module is not installed or changed yet.
+    pub(super) fn hold(&self, module: &str) -> bool {
+        self.waits.contains_key(module)
+    }
+
+    /// What is told of those that have waited for too long.
+    pub(super) fn notices(&self) -> impl Iterator<Item = Notice> {
+        let late = self.waits.iter().filter(|(_, waits)| waits.state == State::Warning);
+        late.map(|(module, waits)| {
+            Notice::warning(
+                About::Kyma,
+                "MandatoryModuleWaits",
+                format!("mandatory module '{module}' {}", waits.message),
+            )
+        })
+    }
+
+    /// How the reconcile ends that has nothing else to say.
+    pub(super) fn finish(&self) -> Finish {
+        if self.waits.is_empty() {
+            return Finish::Done;
+        }
+        let says = self.waits.iter().map(|(module, waits)| format!("'{module}' {}", waits.message));
+        let what = says.collect::<Vec<_>>().join("; ");
+        if let Some(why) = &self.unknown {
+            return Finish::Patient(format!("{what}; which kinds are served cannot be found out: {why}"));
+        }
+        if self.waits.values().any(|waits| waits.state == State::Warning) {
+            return Finish::Settled(found_report(State::Warning, what));
+        }
+        Finish::Waiting(what)
+    }
+}
+
+impl Shared {
+    /// What the mandatory modules of a Kyma wait for. From then on, what becomes of that is an event for their plan.
+    pub(super) async fn mandatory_needs(
+        &self,
+        kyma: &str,
+        offers: &[Arc<Offer>],
+        why: Why<'_>,
+    ) -> Result<Needs, Lost> {
+        let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
+        let (kinds, modules) = (kinds(&choices), required(&choices));
+        let awaits = Awaits { groups: defined_groups(&kinds), modules };
+        let before = self.look().mandatory_awaits(kyma).clone();
+        let asks = !kinds.is_empty() || !awaits.modules.is_empty();
+        let more = !awaits.groups.is_subset(&before.groups);
+        if awaits != before {
+            // Before it is looked: nobody tells what came before that.
+            let other = awaits.groups != before.groups;
+            self.change().await_for_mandatory(kyma, awaits);
+            if other {
+                self.want_agent(kyma, &[]);
+            }
+        }
+        if !asks {
+            self.mandatory_waiting.forget(kyma);
+            return Ok(Needs::default());
+        }
+        let now = self.now();
+        let told = !kinds.is_empty() && why.may_be(is_of_definition);
+        let doubtful =
+            self.mandatory_waiting.is_doubtful(kyma, told, now) || why.may_be(Cause::is_whole_look) || more;
+        let mut broken = BTreeSet::new();
+        let (served, unknown) = self.mandatory_served(kyma, &kinds, doubtful, &mut broken).await?;
+        let manifests = self.look().manifests_of(kyma);
+        let unmet = unmet(&choices, &manifests, &served);
+        let waits = self.mandatory_waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
+        let later = self.mandatory_waiting.broken(kyma, !broken.is_empty(), now);
+        let due = waits.values().filter_map(|waits| waits.look_at);
+        let look_at = due.chain(self.mandatory_waiting.again(kyma)).chain(later).min();
+        Ok(Needs { waits, look_at, unknown })
+    }
+
+    /// Which of these kinds the runtime serves; and why that is not known, if it cannot be asked: what is not required of it goes on.
+    async fn mandatory_served(
+        &self,
+        kyma: &str,
+        kinds: &BTreeSet<GroupVersionKind>,
+        doubtful: bool,
+        broken: &mut BTreeSet<String>,
+    ) -> Result<(BTreeSet<GroupVersionKind>, Option<String>), Lost> {
+        if kinds.is_empty() {
+            return Ok((BTreeSet::new(), None));
+        }
+        let runtime = match self.access(kyma).await? {
+            Ok(runtime) => runtime,
+            Err(why) => return Ok((BTreeSet::new(), Some(why.message()))),
+        };
+        if doubtful {
+            for kind in kinds {
+                apply::forget(&runtime, &gvk_of(kind));
+            }
+        }
+        match served(&runtime, kinds, broken).await {
+            Ok(served) => Ok((served, None)),
+            Err(error) => match error.held() {
+                Some(held) => Err(held.into()),
+                None => Ok((BTreeSet::new(), Some(error.message()))),
+            },
+        }
+    }
+}
+
+/// A mandatory module as the entry of a list that its user manages nothing of.
+fn choice(offer: &Offer) -> Option<Choice> {
+    let chosen = offer.outcome.as_ref().ok().filter(|_| !offer.leaving)?;
+    Some(Choice {
+        module: Module { name: offer.module.clone(), ..Module::default() },
+        channel: String::new(),
+        release: offer.release.clone(),
+        outcome: Ok(chosen.clone()),
+    })
+}

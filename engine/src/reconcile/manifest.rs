@@ -1,0 +1,590 @@
+//! One reconcile of a Manifest: its objects in the runtime.
+
+mod apply;
+mod blockers;
+mod causes;
+mod contents;
+mod default_cr;
+mod force;
+mod give_up;
+mod hand_over;
+mod hold;
+mod incomplete;
+mod lineage;
+mod passed;
+mod remove;
+mod rendered;
+mod schemas;
+mod source;
+mod stray;
+mod stuck;
+mod sync;
+mod told;
+mod transforms;
+
+pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+use tidewatch_api::{
+    Manifest, ManifestStatus, State, inventory,
+    names::{self, field_managers},
+    object::{Gvk, ObjectRef},
+    readiness::Readiness,
+};
+use tidewatch_deployer::{bundle::Bundle, readiness};
+use tidewatch_planner::{
+    force::Forced,
+    manifest::{self, default_cr, held_by},
+    manifest_status::{self, Progress},
+    notice::{About, Notice},
+    writers::has_own_inventory,
+};
+
+use self::{
+    causes::{fuller, looking_again, not_later_than},
+    default_cr::{DefaultCr, cr_condition, create_default_cr},
+    passed::{Mark, Only, Passed, asked, named, place},
+    sync::{Synced, Work},
+};
+use super::{
+    Finish, Lost, Shared, Why, apply::ObjectError, error_report, found_report, is_of_definition,
+    kyma_deletion::shares_with, parked::Parked,
+};
+use crate::{
+    gate::{Gated, Mode},
+    index::SecretRef,
+    kcp::writes::lost,
+    key::{Cause, Report, WorkKey},
+    stages::{Stage, stage},
+};
+
+/// What a reconcile found out before it stopped.
+pub(super) struct Stopped {
+    pub(super) message: String,
+    /// Whether trying again can help without anybody changing anything.
+    pub(super) retryable: bool,
+    /// Whether the client should be built anew.
+    pub(super) discredits_client: bool,
+    /// The kind of failure.
+    pub(super) class: &'static str,
+    /// How long trying again is of no use at least, if anybody knows.
+    pub(super) retry_after: Option<Duration>,
+    /// It is no failure, such as if nothing may be written now: nothing is said of it.
+    pub(super) lost: Option<Lost>,
+    /// The API server asks to come back later, and nothing is wrong with the module.
+    pub(super) passing: bool,
+    /// Where it stopped, if more is said of that: at [`Stage::Render`] what there is to apply could not be found out.
+    pub(super) at: Option<Stage>,
+}
+
+impl From<ObjectError> for Stopped {
+    fn from(error: ObjectError) -> Self {
+        Self {
+            lost: error.held().map(Lost::from),
+            passing: error.is_passing(),
+            retry_after: error.retry_after(),
+            message: error.message(),
+            retryable: error.is_retryable(),
+            // A connection by which an answer has come is good.
+            discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
+            class: error.class(),
+            at: None,
+        }
+    }
+}
+
+impl Stopped {
+    const fn for_good(message: String) -> Self {
+        Self {
+            message,
+            retryable: false,
+            discredits_client: false,
+            class: "final",
+            retry_after: None,
+            lost: None,
+            passing: false,
+            at: None,
+        }
+    }
+
+    /// Whether what stopped it may be wrong with one object alone, so that others can be tried.
+    const fn is_of_one_thing(&self) -> bool {
+        self.lost.is_none() && !self.passing && !self.discredits_client
+    }
+
+    const fn unrendered(mut self) -> Self {
+        self.at = Some(Stage::Render);
+        self
+    }
+}
+
+impl Shared {
+    pub(super) async fn reconcile_manifest(
+        &self,
+        key: &WorkKey,
+        (kyma, name): (&str, &str),
+        why: Why<'_>,
+    ) -> Result<Finish, Lost> {
+        let named = named(key, why.causes, why.count);
+        let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
+        let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
+            self.change().owners.release(kyma, name);
+            return Ok(Finish::Done);
+        };
+        if manifest.is_skipped() {
+            self.listen_no_more(kyma, name);
+            return Ok(Finish::Done);
+        }
+        if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
+            return Ok(finish);
+        }
+        let manifest = self.with_remembered(manifest);
+        let force = self.forced(kyma, &manifest).await;
+        let runtime = match self.access(kyma).await? {
+            Ok(runtime) => runtime,
+            Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
+                return match self.doubts(kyma).await? {
+                    None => self.let_go_with_cluster(&manifest).await,
+                    Some(wait) => Ok(wait),
+                };
+            }
+            Err(why) => {
+                return match &force {
+                    Some(force) => {
+                        let whole = has_own_inventory(&manifest);
+                        Box::pin(self.force_manifest(kyma, (&manifest, whole), None, force)).await
+                    }
+                    None => self.stopped(&manifest, Stopped::for_good(why.message())).await,
+                };
+            }
+        };
+        match stage(Stage::ReadRuntime, self.has_already(kyma, &runtime)).await {
+            Ok(None) => {}
+            // Nothing there is this Kyma's.
+            Ok(Some(_)) if manifest.metadata.deletion_timestamp.is_some() => {
+                return self.let_manifest_go(&manifest).await;
+            }
+            Ok(Some(other)) => {
+                return self.stopped(&manifest, Stopped::for_good(shares_with(&other))).await;
+            }
+            Err(error) => return self.stopped(&manifest, error.into()).await,
+        }
+        if manifest.is_unmanaged() {
+            // Before anything that applies or deletes, however the Manifest is to end.
+            self.listen_no_more(kyma, name);
+        }
+        if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
+            // Boxed: its future is large.
+            return Box::pin(self.end(kyma, manifest, &runtime, force.as_ref())).await;
+        }
+        // What holds a Manifest says that something may be in the runtime: of a new one, not before it is known that there is something.
+        let mut manifest = manifest;
+        let is_installed = manifest.status.as_ref().is_some_and(|status| !status.synced.is_empty());
+        if is_installed {
+            self.hold(&mut manifest).await?;
+        }
+        let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
+            Ok(bundle) => bundle,
+            Err(stopped) => return self.stopped(&manifest, stopped).await,
+        };
+        if !is_installed {
+            self.hold(&mut manifest).await?;
+        }
+        let mark = Mark { given, ..self.mark(&manifest, &secrets) };
+        let only = passed.and_then(|passed| Only::after(passed, mark, named));
+        let again = why
+            .causes
+            .iter()
+            .any(|cause| matches!(cause, Cause::Retry { key: of, .. } if *of == key.to_string()));
+        let defined = why.may_be(is_of_definition);
+        self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
+    }
+
+    /// A Manifest on its way out, in one of the ways there are.
+    async fn end(
+        &self,
+        kyma: &str,
+        manifest: Manifest,
+        runtime: &Gated,
+        force: Option<&Forced>,
+    ) -> Result<Finish, Lost> {
+        let (manifest, unknown) = self.with_inventory(kyma, manifest, runtime).await;
+        let whole = unknown.is_none();
+        if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
+            return self.stopped(&manifest, stopped).await;
+        }
+        if manifest.is_unmanaged() {
+            return self.give_up(kyma, &manifest, runtime, force.is_some()).await;
+        }
+        if let Some(force) = force {
+            return Box::pin(self.force_manifest(kyma, (&manifest, whole), Some(runtime), force)).await;
+        }
+        let successor = self.look().successor(kyma, &manifest);
+        if let Some(successor) = successor {
+            self.listen_no_more(kyma, &manifest.name_any());
+            return self.hand_over(kyma, &manifest, &successor, runtime).await;
+        }
+        Box::pin(self.delete_manifest(kyma, &manifest, runtime)).await
+    }
+
+    /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
+    /// watch has it now, and nothing that we have written to it is still to come.
+    async fn manifest_of(
+        &self,
+        kyma: &str,
+        name: &str,
+        passed: Option<&Passed>,
+    ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
+        let (secrets, watched) = {
+            let state = self.look();
+            (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
+        };
+        if let Some((passed, manifest)) = passed.zip(watched)
+            && self.mark(&manifest, &secrets) == (Mark { given: 0, ..passed.mark })
+            && has_own_inventory(&manifest)
+        {
+            return Ok(Some((manifest, secrets)));
+        }
+        let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
+        let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
+        Ok(manifest.map(|manifest| (manifest, secrets)))
+    }
+
+    /// All of it that is known before anything is read.
+    fn mark(&self, manifest: &Manifest, secrets: &[SecretRef]) -> Mark {
+        let asked = asked(manifest, self.config.pull_secret.as_deref());
+        Mark { place: place(manifest, secrets), asked, given: 0 }
+    }
+
+    /// Finalizers, before anything is created in the runtime.
+    async fn hold(&self, manifest: &mut Manifest) -> Result<(), Lost> {
+        let wanted = held_by(manifest);
+        if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
+            return Ok(());
+        }
+        let name = manifest.name_any();
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": "Manifest",
+            "metadata": {"name": name, "uid": manifest.uid(), "finalizers": wanted}
+        });
+        let held = self.apply_kcp(&self.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await?;
+        if let Some(held) = held.filter(|_| !self.is_dry()) {
+            manifest.metadata = held.metadata;
+        }
+        Ok(())
+    }
+
+    async fn install(
+        &self,
+        work: Work<'_>,
+        manifest: &Manifest,
+        runtime: &Gated,
+        bundle: Bundle,
+    ) -> Result<Finish, Lost> {
+        let first = Progress::Waiting(manifest::APPLYING.into());
+        let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
+            self.sync(&work, manifest, runtime, bundle, first).await?;
+        let Work { key, kyma, mark, again, .. } = &work;
+        let (kyma, mark, again) = (*kyma, *mark, *again);
+        let manifest = &manifest;
+        let cr_id = default_cr(manifest);
+        let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
+        let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
+            Ok(only.cr())
+        } else if applied.failed.as_ref().is_none_or(Stopped::is_of_one_thing) {
+            stage(
+                Stage::Apply,
+                create_default_cr(manifest, runtime, |cr, live, is_made| {
+                    if is_made { self.seen.wrote(key, cr, live) } else { self.seen.saw(key, cr, live) }
+                }),
+            )
+            .await
+        } else {
+            Ok(DefaultCr::Unknown)
+        };
+        let (mut cr_there, mut only_cr) = (None, false);
+        let mut cr_said = None;
+        let unknown = !matches!(&cr, Ok(known) if *known != DefaultCr::Unknown);
+        match cr {
+            Ok(cr) => {
+                cr_there = cr.there();
+                if cr.is_anew(manifest) {
+                    Box::pin(self.tell_anew(kyma, manifest, runtime)).await;
+                }
+                cr_said = self.config.module_cr_state.then(|| cr.said()).flatten();
+                if cr_there == Some(false) && applied.failed.is_none() {
+                    only_cr = applied.missing.is_none();
+                    applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
+                    if let Some(cr) = &cr_id {
+                        applied.awaits_kind(&cr.gvk.group, &objects);
+                    }
+                }
+            }
+            Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
+            Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
+            // What failed first is said.
+            Err(error) => {
+                applied.failed.get_or_insert_with(|| error.into());
+            }
+        }
+
+        if applied.failed.is_none()
+            && let Some(manager) = manifest::manager_beside(manifest, &objects)
+        {
+            let judging = self.judge_manager(manifest, runtime, (&manager, &objects), &mut applied);
+            match stage(Stage::ReadRuntime, judging).await {
+                Ok(()) => {}
+                Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
+                Err(error) => applied.failed = Some(error.into()),
+            }
+        }
+        let fresh = self.listen(&work, &manifest.name_any(), &applied) || work.defined;
+        let cr_state = cr_id.clone().zip(cr_said.clone());
+        let jobs_completed = applied.jobs_completed;
+        let write = |progress: Progress| {
+            if unknown {
+                return not_looked(manifest, &progress, &objects, self.now());
+            }
+            let there = cr_condition(manifest, Some(cr_there == Some(true)));
+            let status = manifest_status::manifest_status(manifest, &progress, &objects, there, self.now());
+            let status = if jobs_completed {
+                manifest_status::with_jobs_completed(status, manifest, self.now())
+            } else {
+                status
+            };
+            manifest_status::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
+        };
+        if let Some(gone) = gone.as_ref().filter(|_| !unknown && applied.only_fails()) {
+            let unready = applied.failing.iter().chain(applied.not_ready()).cloned().collect();
+            let contents = Arc::clone(&contents);
+            let passed =
+                Passed { mark, contents, unready, gone: gone.clone(), cr: cr_there, said: cr_said.clone() };
+            self.keep(kyma, manifest, passed);
+        }
+        if let Some(stopped) = applied.take_failed() {
+            // A module that is Ready is not said to be in error for what the next try, a moment later, may not meet.
+            let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
+            if stopped.passing && stopped.lost.is_none() && is_ready && !again {
+                let report = error_report(stopped.message);
+                return Ok(Finish::failed(report, stopped.class, stopped.retry_after));
+            }
+            return self.stopped_with(kyma, manifest, stopped, write).await;
+        }
+        let leaving = async |what: String| self.leaving(kyma, runtime, going.as_deref(), what).await;
+        if !applied.stuck.is_empty() {
+            let what = applied.missing.clone().unwrap_or_default();
+            let mut rest = self.missed(kyma, runtime, what, &applied.awaited, fresh).await;
+            if !left.is_empty() && matches!(leaving(String::new()).await, Finish::Patient(_)) {
+                rest = Finish::Patient(String::new());
+            }
+            return Box::pin(self.left_out(manifest, runtime, &applied, rest, write)).await;
+        }
+        if let Some(what) = applied.missing.take() {
+            let finish = match self.missed(kyma, runtime, what.clone(), &applied.awaited, fresh).await {
+                // As a rule its operator brings it in a moment.
+                Finish::Patient(what) if only_cr => Finish::Recheck(what),
+                finish => finish,
+            };
+            return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
+        }
+        if let Some(first) = left.first() {
+            let what = format!("waiting for {first} of the previous version to be gone");
+            let finish = leaving(what.clone()).await;
+            return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
+        }
+        let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
+        let (readiness, unready) =
+            (readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged), applied.unready());
+        let parked = applied.parked.iter().find(|one| !one.is_trial()).or(applied.parked.first());
+        if let (Readiness::Ready, Some(first)) = (&readiness, parked) {
+            let report = found_report(State::Warning, first.message());
+            let warned = manifest.status.as_ref().is_some_and(|status| status.state == State::Warning);
+            if first.is_trial() && warned {
+                // What is said there is still so, until that is over.
+                return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+            }
+            let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
+            self.write_manifest_status(manifest, &status).await?;
+            self.tell_conflict(kyma, manifest, first).await;
+            return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+        }
+        // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
+        let conflict = parked.filter(|one| !one.is_trial());
+        let before = manifest.status.as_ref().map(said).filter(|_| parked.is_some()).unwrap_or_default();
+        let stays = manifest.status.as_ref().map(said).unwrap_or_default();
+        let besides = |what: &str| match conflict {
+            Some(one) => format!("{what}; {}", one.message()),
+            None => match before.find(&format!("{what}; ")) {
+                Some(at) => before[at..].to_owned(),
+                None => fuller(&stays, what).to_owned(),
+            },
+        };
+        let told = match &readiness {
+            Readiness::Ready => Readiness::Ready,
+            Readiness::Processing(what) => Readiness::Processing(besides(what)),
+            Readiness::Warning(what) => Readiness::Warning(besides(what)),
+            Readiness::Error(what) => Readiness::Error(besides(what)),
+        };
+        let status = write(Progress::Applied(told));
+        let held = self.say(manifest, &status, looked.found).await?;
+        if let Some(gone) = gone.filter(|_| applied.is_clean()) {
+            let unready = applied.not_ready().cloned().collect();
+            self.keep(kyma, manifest, Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said });
+        }
+        if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {
+            return Ok(Finish::Again(left, what.clone()));
+        }
+        if readiness == Readiness::Ready {
+            return Ok(match status.state {
+                State::Ready => Finish::Done,
+                // What its default CR says; each change of that is an event.
+                _ => Finish::Waiting(said(&status)),
+            });
+        }
+        if let Some(conflict) = conflict {
+            self.tell_conflict(kyma, manifest, conflict).await;
+        }
+        // The agent reports the next change of state.
+        let told = self.is_told_of_status(kyma, runtime, &unready).await;
+        let finish = looking_again(
+            looked.again,
+            match readiness {
+                // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
+                Readiness::Processing(what) | Readiness::Warning(what)
+                    if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
+                {
+                    Finish::Waiting(what)
+                }
+                // But not that there was none for too long.
+                Readiness::Processing(what) | Readiness::Warning(what) if told => Finish::RecheckAt(
+                    self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX),
+                    Box::new(Finish::Waiting(what)),
+                ),
+                Readiness::Processing(what) | Readiness::Warning(what) => Finish::Recheck(what),
+                Readiness::Error(message) if unready.is_empty() || told => {
+                    Finish::Settled(found_report(State::Error, message))
+                }
+                Readiness::Error(message) => Finish::Failed(found_report(State::Error, message), "unready"),
+                Readiness::Ready => Finish::Done,
+            },
+        );
+        // Then it is set back once more.
+        Ok(match parked {
+            Some(Parked { until, .. }) => not_later_than(*until, finish),
+            None => finish,
+        })
+    }
+
+    /// What this pass has found, for the next one; not where nothing is written.
+    fn keep(&self, kyma: &str, manifest: &Manifest, passed: Passed) {
+        if matches!(self.gate.mode(), Mode::Live) {
+            self.passes.put(kyma, &manifest.name_any(), passed);
+        }
+    }
+
+    async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Parked) {
+        let (about, message) = (About::Manifest(manifest.name_any()), conflict.message());
+        if !conflict.is_trial() {
+            tracing::warn!(
+                kyma,
+                manifest = manifest.name_any(),
+                detail = message,
+                "an object is left as somebody else makes it"
+            );
+        }
+        let notice = Notice::warning(about, "FieldConflict", message);
+        let _alone = self.tell(kyma, None, &[notice]).await;
+    }
+
+    /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
+    async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Finish, Lost> {
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
+        let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
+        let (status, finish) = self.said_of(&kyma, manifest, stopped, write)?;
+        self.write_manifest_status_unseen(manifest, &status).await?;
+        Ok(finish)
+    }
+
+    pub(super) async fn stopped_with(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        stopped: Stopped,
+        write: impl FnOnce(Progress) -> ManifestStatus,
+    ) -> Result<Finish, Lost> {
+        let (status, finish) = self.said_of(kyma, manifest, stopped, write)?;
+        self.write_manifest_status(manifest, &status).await?;
+        Ok(finish)
+    }
+
+    /// What a status says of a reconcile that stopped, and how that ends.
+    fn said_of(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        stopped: Stopped,
+        write: impl FnOnce(Progress) -> ManifestStatus,
+    ) -> Result<(ManifestStatus, Finish), Lost> {
+        if let Some(lost) = stopped.lost {
+            return Err(lost);
+        }
+        if stopped.discredits_client {
+            self.discredit(kyma);
+        }
+        let class = stopped.class;
+        let next = if stopped.retryable {
+            self.next_try_in(kyma, stopped.retry_after)
+        } else {
+            "tried again when the module or the runtime changes".to_owned()
+        };
+        let message = format!("{}; {next}", stopped.message);
+        // What is on its way out stays so, whatever goes wrong with it.
+        let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
+            (State::Deleting, Progress::Deleting(message.clone()))
+        } else if stopped.at == Some(Stage::Render) {
+            (State::Error, Progress::Unrendered(message.clone()))
+        } else {
+            (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
+        };
+        let report = Report { state, message, is_found: false };
+        let finish = if stopped.retryable {
+            Finish::failed(report, class, stopped.retry_after)
+        } else {
+            Finish::Settled(report)
+        };
+        Ok((write(progress), finish))
+    }
+}
+
+/// A status that says of the default CR what it said before, since nobody has looked at it. Of a Manifest on its way out it says nothing.
+fn not_looked(
+    manifest: &Manifest,
+    progress: &Progress,
+    objects: &[ObjectRef],
+    now: Timestamp,
+) -> ManifestStatus {
+    let stays = manifest.metadata.deletion_timestamp.is_none();
+    let there = cr_condition(manifest, None).filter(|_| stays);
+    let status = manifest_status::manifest_status(manifest, progress, objects, there, now);
+    if there.is_some() { manifest_status::with_cr_state_as_before(status, manifest) } else { status }
+}
+
+fn said(status: &ManifestStatus) -> String {
+    status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
+}
+
+fn is_namespace(gvk: &Gvk) -> bool {
+    gvk.group.is_empty() && gvk.kind == "Namespace"
+}
+
+fn is_crd(gvk: &Gvk) -> bool {
+    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,610 @@
+//! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
+
+pub(super) mod jobs;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tidewatch_api::{
+    GroupKind, ModuleTerms,
+    names::field_managers,
+    object::{Gvk, ObjectRef, content_hash},
+};
+use tidewatch_deployer::{
+    definitions::Definitions,
+    drift::{self, Ignored},
+    fight::Verdict,
+    ownership::Marks,
+    readiness::{self, Facts, ObjectReadiness},
+    refusal::{self, Cause},
+};
+use tidewatch_oci;
+
+use self::write::Refused;
+use super::{Stopped, causes, is_crd, schemas::defines};
+use crate::{
+    gate::Gated,
+    key::WorkKey,
+    reconcile::{
+        apply::{self, ObjectError},
+        parked::{Parked, Tug},
+        seen::Seen,
+        standing::Standing,
+    },
+};
+
+mod write;
+
+/// Objects of one runtime that are worked on at the same time.
+const CONCURRENCY: usize = 4;
+
+/// Classes of errors that are an API server's refusal of one object.
+const REFUSALS: [&str; 5] = ["invalid", "forbidden", "not_found", "malformed", "final"];
+
+/// Refusals besides the first that are told with their cause.
+const MOST_REFUSALS: usize = 2;
+
+/// Objects of the version before that are read to find what holds a refused value.
+const MOST_HOLDERS: usize = 8;
+
+/// What became of a set of objects.
+#[derive(Default)]
+pub(super) struct Applied {
+    pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
+    /// A kind that is not served yet, or an object that has to go first.
+    pub(super) missing: Option<String>,
+    /// What ends that.
+    pub(super) awaited: Awaited,
+    /// Whether an object is missing that may come any moment: what it is to take the place of has to stay until then.
+    pub(super) unasked: bool,
+    /// Whether objects were left out: their kind, which the module defines, is not served, or others got no answer.
+    pub(super) left_out: bool,
+    /// Objects that were left out because their namespace is being deleted.
+    pub(super) stuck: Vec<ObjectRef>,
+    pub(super) failed: Option<Stopped>,
+    /// What an API server has refused besides that: the causes of the first few, and how many more.
+    pub(super) refused: (Vec<String>, usize),
+    /// Objects that could not be applied.
+    pub(super) failing: Vec<ObjectRef>,
+    /// Objects that are not known to be ready, and of which more can be found out.
+    pub(super) unclear: Vec<Value>,
+    /// Objects that somebody keeps changing back.
+    pub(super) parked: Vec<Parked>,
+    /// Whether there are Jobs that go by themselves, and each has completed.
+    pub(super) jobs_completed: bool,
+}
+
+/// What ends what is missing: all of these.
+#[derive(Default)]
+pub(super) struct Awaited {
+    /// Kinds of which an object changes its status.
+    pub(super) status: Vec<Gvk>,
+    /// Kinds of which one goes.
+    pub(super) end: Vec<Gvk>,
+    /// Groups of which a kind comes to be served that nothing of the module defines.
+    pub(super) groups: BTreeSet<String>,
+    /// Whether something happens of which no event tells.
+    pub(super) untold: bool,
+}
+
+impl Applied {
+    pub(super) fn take(&mut self, other: Self) {
+        self.judged.extend(other.judged);
+        self.parked.extend(other.parked);
+        self.awaited.status.extend(other.awaited.status);
+        self.awaited.end.extend(other.awaited.end);
+        self.awaited.groups.extend(other.awaited.groups);
+        self.awaited.untold |= other.awaited.untold;
+        self.unasked |= other.unasked;
+        self.left_out |= other.left_out;
+        self.jobs_completed |= other.jobs_completed;
+        self.stuck.extend(other.stuck);
+        self.failing.extend(other.failing);
+        self.unclear.extend(other.unclear);
+        self.unclear.truncate(causes::OBJECTS);
+        if self.missing.is_none() {
+            self.missing = other.missing;
+        }
+        if let Some(stopped) = other.failed {
+            self.fails(stopped);
+        }
+        let (causes, more) = other.refused;
+        for cause in causes {
+            self.is_refused(cause);
+        }
+        self.refused.1 += more;
+    }
+
+    /// Something could not be applied. The first is told with its class; of refusals that come later, the causes.
+    fn fails(&mut self, stopped: Stopped) {
+        match &self.failed {
+            None => self.failed = Some(stopped),
+            Some(_) if REFUSALS.contains(&stopped.class) => self.is_refused(stopped.message),
+            Some(_) => {}
+        }
+    }
+
+    fn is_refused(&mut self, cause: String) {
+        let (causes, more) = &mut self.refused;
+        if causes.len() < MOST_REFUSALS { causes.push(cause) } else { *more += 1 }
+    }
+
+    /// What failed first, with what was refused besides.
+    pub(super) fn take_failed(&mut self) -> Option<Stopped> {
+        let mut stopped = self.failed.take()?;
+        let (causes, more) = std::mem::take(&mut self.refused);
+        let also = causes.into_iter().map(|cause| format!("; also: {cause}"));
+        stopped.message.extend(also.chain((more > 0).then(|| format!("; and {more} more"))));
+        Some(stopped)
+    }
+
+    /// Something is missing, of which no event tells when it is there.
+    pub(super) fn waits_for(&mut self, what: String) {
+        self.missing = Some(what);
+        self.awaited.untold = true;
+    }
+
+    /// Whether nothing is left undone: a later pass need not look at what is ready.
+    pub(super) const fn is_clean(&self) -> bool {
+        self.failed.is_none() && self.is_whole()
+    }
+
+    /// Whether nothing is left undone but what could not be applied: a later pass need not look at what is ready besides. Not where
+    /// something else failed, or comes first.
+    pub(super) const fn only_fails(&self) -> bool {
+        self.failed.is_some() && !self.failing.is_empty() && self.is_whole()
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.missing.is_none() && !self.left_out && self.parked.is_empty() && self.stuck.is_empty()
+    }
+
+    /// What is not ready of what was looked at.
+    pub(super) fn not_ready(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.judged.iter().filter(|(_, readiness)| readiness.is_unready()).map(|(object, _)| object)
+    }
+
+    /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
+    pub(super) fn unready(&self) -> Vec<Gvk> {
+        let unready = self.judged.iter().filter(|(_, readiness)| readiness.is_unready());
+        let mut kinds: Vec<Gvk> = unready.map(|(object, _)| object.gvk.clone()).collect();
+        kinds.retain(|gvk| gvk.kind != "Deployment");
+        kinds.sort();
+        kinds.dedup();
+        kinds
+    }
+}
+
+/// What became of one object.
+enum Settled {
+    /// It is there, as wanted or as somebody keeps it.
+    There(Value, Option<Parked>),
+    /// It was written, and came back so.
+    Written(Value, Option<Parked>),
+    /// It is not there, and left so.
+    Missing(Parked),
+    /// A Job that has ended and gone by itself.
+    Ended(ObjectRef, ObjectReadiness),
+    /// It has to go before it can be made anew, or is to be applied again in a moment.
+    Goes(String, Option<Gvk>),
+    /// Its namespace is being deleted.
+    Stuck(ObjectRef),
+    /// Nothing was tried, since others got no answer.
+    LeftOut,
+}
+
+/// Calls that got no answer in one pass. It has to come to its end, and say why, before its own deadline is over.
+#[derive(Debug, Default)]
+pub(super) struct Silent(Mutex<HashMap<Gvk, usize>>);
+
+impl Silent {
+    /// Of one kind, after which nothing more of that is tried: it may be a webhook for it that does not answer.
+    const OF_KIND: usize = 2;
+    /// Of all kinds. With as many at a time as there may be, half of a reconcile's deadline.
+    const ALL: usize = 12;
+
+    fn count(&self, gvk: &Gvk) {
+        *self.0.lock().entry(gvk.clone()).or_default() += 1;
+    }
+
+    fn is_out(&self, gvk: &Gvk) -> bool {
+        let silent = self.0.lock();
+        silent.get(gvk).is_some_and(|count| *count >= Self::OF_KIND)
+            || silent.values().sum::<usize>() >= Self::ALL
+    }
+}
+
+/// Brings objects of one Manifest to what is wanted.
+pub(super) struct Installer<'a> {
+    pub(super) runtime: &'a Gated,
+    pub(super) standing: &'a Standing,
+    /// Objects that another Manifest has, too, and which.
+    pub(super) shared: &'a [(ObjectRef, String)],
+    /// The Manifests of the same module that this one takes over from.
+    pub(super) heir_to: &'a [String],
+    /// Notes which version of each was seen.
+    pub(super) seen: &'a Seen,
+    /// The work in hand.
+    pub(super) key: &'a WorkKey,
+    /// For [`Standing`]: whose objects they are.
+    pub(super) kyma: &'a str,
+    /// What was installed before. An object that was not is applied without a look at it.
+    pub(super) before: &'a [ObjectRef],
+    /// What of that goes when all that is wanted is there.
+    pub(super) gone: &'a [ObjectRef],
+    pub(super) terms: &'a ModuleTerms,
+    pub(super) facts: Facts<'a>,
+    /// Whether the module was ready with what is wanted now.
+    pub(super) was_ready: bool,
+    /// Whether each of its Jobs that go by themselves is known to have completed with what is wanted now.
+    pub(super) jobs_completed: bool,
+    /// Whether its Manifest warns of something, such as of an object that was left alone.
+    pub(super) warned: bool,
+    /// The kinds that the module itself defines.
+    pub(super) definitions: &'a Definitions,
+    pub(super) silent: Silent,
+    pub(super) now: Timestamp,
+}
+
+impl Installer<'_> {
+    /// Side by side. One that fails does not hold the others back.
+    pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
+        let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
+        let (known, silent) = (&known, &self.silent);
+        let mut results = stream::iter(objects)
+            .map(|object| async move {
+                let Some(id) = ObjectRef::of(&object) else {
+                    let error = tidewatch_oci::unnamed(&object)
+                        .map_or_else(|| ObjectError::Malformed("an object".into()), ObjectError::Unnamed);
+                    return (None, Err(error.into()));
+                };
+                if silent.is_out(&id.gvk) {
+                    return (Some(id), Ok(Settled::LeftOut));
+                }
+                let is_known = known.contains(&id.identity());
+                let settled = match self.one(&id, object, is_known).await {
+                    Err(ObjectErrorOrFinal::Object(error)) if error.is_of_leaving_namespace() => {
+                        Ok(Settled::Stuck(id.clone()))
+                    }
+                    Err(ObjectErrorOrFinal::Object(error)) if error.is_cut_off() => {
+                        silent.count(&id.gvk);
+                        Err(error.into())
+                    }
+                    other => other,
+                };
+                (Some(id), settled)
+            })
+            .buffered(CONCURRENCY);
+        let mut applied = Applied::default();
+        while let Some((id, result)) = results.next().await {
+            let is_written = matches!(result, Ok(Settled::Written(..)));
+            match result {
+                Ok(Settled::There(object, parked) | Settled::Written(object, parked)) => {
+                    let judged = readiness::readiness(&object, &self.facts, self.now);
+                    let is_unclear =
+                        applied.unclear.len() < causes::OBJECTS && causes::can_tell_more(&object, &judged);
+                    if let Some(id) = ObjectRef::of(&object) {
+                        if is_written {
+                            self.seen.wrote(self.key, &id, &object);
+                        } else {
+                            self.seen.saw(self.key, &id, &object);
+                        }
+                        applied.judged.push((id, judged));
+                    }
+                    applied.parked.extend(parked);
+                    if is_unclear {
+                        applied.unclear.push(object);
+                    }
+                }
+                Ok(Settled::LeftOut) => applied.left_out = true,
+                Ok(Settled::Ended(id, judged)) => applied.judged.push((id, judged)),
+                Ok(Settled::Missing(parked)) => applied.parked.push(parked),
+                Ok(Settled::Stuck(id)) => applied.stuck.push(id),
+                Ok(Settled::Goes(what, Some(kind))) => {
+                    applied.missing = Some(what);
+                    applied.awaited.end.push(kind);
+                }
+                Ok(Settled::Goes(what, None)) => applied.waits_for(what),
+                Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
+                    let group = error.group_of_kind().unwrap_or_default();
+                    if self.definitions.all().any(|definition| defines(definition, group)) {
+                        // Established, and served a moment later.
+                        applied.waits_for(error.message());
+                    } else {
+                        applied.awaited.groups.insert(group.to_owned());
+                        applied.missing = Some(error.message());
+                    }
+                }
+                Err(ObjectErrorOrFinal::Object(error)) if error.is_of_webhook() => {
+                    applied.unasked = true;
+                    applied.waits_for(error.message());
+                }
+                Err(error) => {
+                    applied.left_out |= id.is_none();
+                    applied.failing.extend(id);
+                    applied.fails(error.into());
+                }
+            }
+        }
+        applied
+    }
+
+    /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
+    pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
+        let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
+            is_crd(&id.gvk) && matches!(judged, ObjectReadiness::Processing { .. })
+        };
+        stream::iter(applied.judged.iter_mut().filter(pending))
+            .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
+                // One that cannot be read is looked at the next time.
+                if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
+                    self.seen.saw_status(self.key, id, &crd);
+                    *judged = readiness::readiness(&crd, &self.facts, self.now);
+                }
+            })
+            .await;
+    }
+
+    async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
+        let ignored = Ignored::of(&self.terms.ignore_fields, id);
+        // What was not installed before may be there all the same, such as of a Manifest that this one succeeds: then what of it is
+        // its user's to change has to be seen before it is written.
+        let look = known || !ignored.is_empty() || drift::can_grow(id);
+        let live = if look { apply::get(self.runtime, id).await? } else { None };
+        let Some(live) = live else { return self.make(id, &wanted, &ignored, known).await };
+        if let Some(ended) = jobs::seen(self, id, &wanted, &live) {
+            return Ok(ended);
+        }
+        if live["metadata"]["deletionTimestamp"].is_string() {
+            let marked = Marks::of(&live["metadata"]).managed;
+            let what = format!("waiting for {id} to be gone, to make it anew");
+            return Ok(Settled::Goes(what, marked.then(|| id.gvk.clone())));
+        }
+        let ignored = ignored.and_grown(id, &wanted, &live);
+        self.bring(id, live, wanted, &ignored).await
+    }
+
+    /// An object that is not there, as far as is known.
+    async fn make(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+        known: bool,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let (key, content) = (Standing::key(self.key, id), content_hash(wanted));
+        if known && let Some(ended) = jobs::gone(self, id, wanted) {
+            return Ok(ended);
+        }
+        if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
+            return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
+        }
+        let made = match self.write(id, wanted, ignored, None).await {
+            Ok(made) => made,
+            Err(refused) => return self.refused(id, wanted, refused).await,
+        };
+        jobs::made(self, id, wanted);
+        if self.met_old_schema(id, &made, wanted, &Ignored::default()) {
+            return Ok(behind(id));
+        }
+        self.note_schema(id);
+        if known && self.was_ready {
+            tracing::info!(kyma = self.kyma, object = %id, "made again: it was gone");
+        }
+        // What was there before and is made again counts as a round of a fight.
+        if known || drift::difference(&made, wanted, field_managers::APPLIER, ignored).is_some() {
+            let made = drift::content(&made, wanted, field_managers::APPLIER);
+            self.standing.applied(key, content, made, self.now);
+        }
+        Ok(Settled::Written(made, self.trial(id, key)))
+    }
+
+    /// An object that is there.
+    async fn bring(
+        &self,
+        id: &ObjectRef,
+        mut live: Value,
+        wanted: Value,
+        ignored: &Ignored<'_>,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let key = Standing::key(self.key, id);
+        match self.take_over(id, &live).await {
+            Ok(Some(taken)) => live = taken,
+            Err(error) if !error.is_passing() => return Err(error.into()),
+            // The next look tries again.
+            Ok(None) | Err(_) => {}
+        }
+        let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
+        let stands = || self.warned.then(|| self.trial(id, key)).flatten();
+        let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
+            return Ok(Settled::There(live, stands()));
+        };
+        let content = content_hash(&wanted);
+        if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
+            return Ok(Settled::There(live, stands()));
+        }
+        if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
+            let tug = self.also_of(id).map_or_else(|| Tug::from(difference), Tug::Wants);
+            return Ok(Settled::There(live, Some(Parked::of_module(id, tug, until))));
+        }
+        let applied = match self.write(id, &wanted, ignored, Some(&live)).await {
+            Ok(applied) => applied,
+            Err(refused) => {
+                let refused = Refused { live: Some(live), ..refused };
+                return self.refused(id, &wanted, refused).await;
+            }
+        };
+        if self.was_ready {
+            tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
+        } else {
+            // The line of an upgrade is its Kyma's.
+            tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
+        }
+        if self.met_old_schema(id, &applied, &wanted, ignored) {
+            return Ok(behind(id));
+        }
+        self.note_schema(id);
+        let made = drift::content(&applied, &wanted, field_managers::APPLIER);
+        self.standing.applied(key, content, made, self.now);
+        Ok(Settled::Written(applied, self.trial(id, key)))
+    }
+
+    /// What is to be said of an object that is as it is to be, if it was left alone before.
+    fn trial(&self, id: &ObjectRef, key: u64) -> Option<Parked> {
+        let until = self.standing.on_trial(key, self.now)?;
+        Some(Parked::of_module(id, Tug::Ended, until))
+    }
+
+    /// The other Manifest that has an object, too.
+    fn also_of(&self, id: &ObjectRef) -> Option<String> {
+        self.shared.iter().find(|(shared, _)| shared.same_object(id)).map(|(_, other)| other.clone())
+    }
+
+    /// Notes that a CRD was written.
+    fn note_schema(&self, id: &ObjectRef) {
+        if is_crd(&id.gvk) {
+            self.standing.wrote_schema(Standing::key(self.key, id), self.now);
+        }
+    }
+
+    /// Whether the CRD of an object's kind was written just now.
+    fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
+        let crd = self.definitions.definition(&id.gvk);
+        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.key, crd), self.now))
+    }
+
+    /// Whether an API server has left out what is wanted, and may have done so by a schema that it does not have any more: it
+    /// drops what a schema does not know, and says nothing.
+    fn met_old_schema(&self, id: &ObjectRef, made: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
+        self.is_schema_fresh(id)
+            && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
+    }
+
+    /// An object that was not taken. If its schema is fresh, it may be in a moment; if it is there and cannot be changed in place, its
+    /// module may have it made anew.
+    async fn refused(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        refused: Refused,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        if let Some(live) = &refused.live
+            && (refused.error.is_of_immutable() || !refused.leftovers.is_empty())
+        {
+            return self.immutable(id, live, wanted, &refused.message()).await;
+        }
+        if refused.error.is_refused() && self.is_schema_fresh(id) {
+            return Ok(behind(id));
+        }
+        match self.holder(id, &refused.error.causes()).await? {
+            Some(what) => Ok(Settled::Goes(what, None)),
+            None => Err(refused.into()),
+        }
+    }
+
+    /// What is said of an object of the version before that holds what this one is refused, such as a port, and goes.
+    async fn holder(&self, id: &ObjectRef, causes: &[Cause]) -> Result<Option<String>, ObjectError> {
+        let is_alike = |other: &&ObjectRef| other.gvk.group == id.gvk.group && other.gvk.kind == id.gvk.kind;
+        if causes.is_empty() {
+            return Ok(None);
+        }
+        for other in self.gone.iter().filter(is_alike).take(MOST_HOLDERS) {
+            let live = apply::get(self.runtime, other).await?;
+            if let Some(field) = live.and_then(|live| refusal::held(causes, &live)) {
+                return Ok(Some(format!(
+                    "waiting for {other} of the version before to be gone: it holds {field} of {id}"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there are objects of the kind that a CRD defines. Where nobody can tell, there may be.
+    async fn has_instances(&self, crd: &Value) -> Result<bool, ObjectError> {
+        match apply::defined_kind(crd) {
+            Some(gvk) => Ok(!apply::list(self.runtime, &gvk, "", 1).await?.first.is_empty()),
+            None => Ok(true),
+        }
+    }
+
+    /// A change that cannot be made in place.
+    async fn immutable(
+        &self,
+        id: &ObjectRef,
+        live: &Value,
+        wanted: &Value,
+        why: &str,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
+        if !self.terms.recreate.contains(&kind) {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({why}); the installed object stays; name its kind in the template's \
+                 'recreate' to have it deleted and made anew, or delete it by hand"
+            )));
+        }
+        if is_crd(&id.gvk) && self.has_instances(live).await? {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: objects \
+                 of the kind that it defines would go with it; delete them, or have the template leave it as it is"
+            )));
+        }
+        let marks = |object: &Value| Marks::of(&object["metadata"]);
+        let is_inherited = |owner: &str| {
+            let name = owner.rsplit('/').next().unwrap_or(owner);
+            self.heir_to.iter().any(|before| before == name)
+        };
+        // It may be marked for the one before until this one has applied it, which it can not.
+        let whose = match (self.also_of(id).filter(|other| !is_inherited(other)), marks(live)) {
+            (None, Marks { managed: true, owned_by: Some(owner) }) if is_inherited(&owner) => None,
+            (Some(other), _) => Some(format!("the Manifest {other} has it, too")),
+            (None, Marks { managed: true, owned_by }) if owned_by == marks(wanted).owned_by => None,
+            (None, Marks { managed: true, owned_by: Some(owner) }) => {
+                Some(format!("it carries the marks of {owner}"))
+            }
+            (None, _) => Some("it carries no marks of this module, and may be its user's".to_owned()),
+        };
+        if let Some(whose) = whose {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: {whose}; \
+                 delete it by hand, or have the module call its own otherwise"
+            )));
+        }
+        tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
+        let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
+        apply::delete(self.runtime, id, uid).await?;
+        Ok(Settled::Goes(format!("{id} is being made anew"), Some(id.gvk.clone())))
+    }
+}
+
+/// What became of an object that has met an old schema.
+fn behind(id: &ObjectRef) -> Settled {
+    Settled::Goes(format!("waiting for the new schema of {id} to be served"), None)
+}
+
+/// Why an object is not as wanted.
+enum ObjectErrorOrFinal {
+    Object(ObjectError),
+    /// Nothing but a change of the module or of the object can help.
+    Final(String),
+}
+
+impl From<ObjectError> for ObjectErrorOrFinal {
+    fn from(error: ObjectError) -> Self {
+        Self::Object(error)
+    }
+}
+
+impl From<ObjectErrorOrFinal> for Stopped {
+    fn from(error: ObjectErrorOrFinal) -> Self {
+        match error {
+            ObjectErrorOrFinal::Object(error) => error.into(),
+            ObjectErrorOrFinal::Final(message) => Self::for_good(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

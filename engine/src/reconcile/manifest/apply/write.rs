@@ -1,0 +1,148 @@
+//! The write of one object, and what an apply alone does not get done: leftovers, the fields of installers, a note of what was applied.
+
+use serde_json::{Value, json};
+use tidewatch_api::{names::field_managers::APPLIER, object::ObjectRef};
+use tidewatch_deployer::{
+    adoption,
+    drift::{self, Ignored, Leftover},
+};
+
+use super::{Installer, ObjectErrorOrFinal};
+use crate::reconcile::apply::{self, ObjectError};
+
+/// An object that the API server did not take.
+pub(super) struct Refused {
+    pub(super) error: ObjectError,
+    /// The live object, if it was read.
+    pub(super) live: Option<Value>,
+    /// What of it may be the reason.
+    pub(super) leftovers: Vec<Leftover>,
+}
+
+impl From<ObjectError> for Refused {
+    fn from(error: ObjectError) -> Self {
+        Self { error, live: None, leftovers: Vec::new() }
+    }
+}
+
+impl Refused {
+    /// The message, with the writer that keeps what is refused.
+    pub(super) fn message(&self) -> String {
+        let kept = self.leftovers.iter().find_map(|left| Some((&left.path, left.by.as_ref()?)));
+        let kept = kept.map_or_else(String::new, |(path, by)| {
+            format!("; {path} is the field manager's '{by}', and is not wanted any more")
+        });
+        format!("{}{kept}", self.error.message())
+    }
+}
+
+impl Installer<'_> {
+    /// Applies an object: once more if it is refused for what is nobody's, or if an installer keeps what is not wanted. `live`: the object
+    /// as it was read.
+    pub(super) async fn write(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+        live: Option<&Value>,
+    ) -> Result<Value, Refused> {
+        let applied = match self.apply(wanted, ignored, live).await {
+            Err(error) if error.is_refused() => {
+                self.without_leftovers(id, wanted, ignored, live, error).await?
+            }
+            applied => applied?,
+        };
+        let applied = match self.take_over(id, &applied).await? {
+            Some(taken) if drift::difference(&taken, wanted, APPLIER, ignored).is_some() => {
+                self.apply(wanted, ignored, Some(&taken)).await?
+            }
+            Some(taken) => taken,
+            None => applied,
+        };
+        Ok(self.note(wanted, ignored, applied).await)
+    }
+
+    async fn apply(
+        &self,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+        live: Option<&Value>,
+    ) -> Result<Value, ObjectError> {
+        let Some(live) = live.filter(|_| !ignored.is_empty()) else {
+            return apply::apply(self.runtime, wanted, APPLIER).await;
+        };
+        // What was read is written again: a change in between is the user's, and must not be lost.
+        let mut wanted = wanted.clone();
+        wanted["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        apply::apply(self.runtime, &wanted, APPLIER).await
+    }
+
+    /// Applies an object that was refused once more, without what is nobody's and may be the reason.
+    async fn without_leftovers(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+        live: Option<&Value>,
+        error: ObjectError,
+    ) -> Result<Value, Refused> {
+        let causes = error.causes();
+        if causes.is_empty() || error.is_of_immutable() {
+            return Err(error.into());
+        }
+        let read = if live.is_none() { apply::get(self.runtime, id).await? } else { None };
+        let Some(live) = live.or(read.as_ref()) else { return Err(error.into()) };
+        let is_ours = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
+        let leftovers = drift::leftovers(live, wanted, &causes, is_ours);
+        let (kept, nobodys): (Vec<_>, Vec<_>) = leftovers.into_iter().partition(|left| left.by.is_some());
+        let refused = |error, leftovers| Refused { error, live: Some(live.clone()), leftovers };
+        if nobodys.is_empty() || self.is_dry()? {
+            return Err(refused(error, [kept, nobodys].concat()));
+        }
+        let entries = adoption::adopt(live, &wanted["apiVersion"], APPLIER, &nobodys);
+        let Some(adopted) = self.own(id, live, &entries).await? else { return Err(refused(error, kept)) };
+        tracing::info!(kyma = self.kyma, object = %id, field = nobodys.first().map(|left| left.path.as_str()), "removed: nobody owns it, and it keeps the object from being changed");
+        let applied = self.apply(wanted, ignored, Some(&adopted)).await;
+        applied.map_err(|error| refused(error, [kept, nobodys].concat()))
+    }
+
+    /// Takes over what installers own of an object; `None` if there is nothing.
+    pub(super) async fn take_over(&self, id: &ObjectRef, live: &Value) -> Result<Option<Value>, ObjectError> {
+        let Some(entries) = adoption::take_over_installed(live, APPLIER) else { return Ok(None) };
+        if self.is_dry()? {
+            return Ok(None);
+        }
+        let taken = self.own(id, live, &entries).await?;
+        if taken.is_some() {
+            tracing::info!(kyma = self.kyma, object = %id, "what an installer owned of it is the module's now");
+        }
+        Ok(taken)
+    }
+
+    /// Writes who owns what of an object as it was read.
+    async fn own(&self, id: &ObjectRef, live: &Value, entries: &Value) -> Result<Option<Value>, ObjectError> {
+        let version = &live["metadata"]["resourceVersion"];
+        let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
+        apply::merge(self.runtime, id, &fields).await
+    }
+
+    /// Notes in an object what was applied, if it does not show that. One that could not be noted is applied again some time.
+    async fn note(&self, wanted: &Value, ignored: &Ignored<'_>, made: Value) -> Value {
+        let Some(noted) = drift::noted(&made, wanted, APPLIER, ignored) else { return made };
+        if self.is_dry().unwrap_or(true) {
+            return made;
+        }
+        self.apply(&noted, ignored, Some(&made)).await.unwrap_or(made)
+    }
+
+    /// Whether nothing is stored: then what one write has changed is not there for the next.
+    fn is_dry(&self) -> Result<bool, ObjectError> {
+        Ok(self.runtime.permit()?.is_dry())
+    }
+}
+
+impl From<Refused> for ObjectErrorOrFinal {
+    fn from(refused: Refused) -> Self {
+        refused.error.into()
+    }
+}

@@ -1,0 +1,343 @@
+//! Why something of a module is not ready, where it does not tell that itself: what its pods say, and how its storage is made.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::Timestamp;
+use kube::api::ListParams;
+use serde_json::Value;
+use tidewatch_api::{
+    Manifest,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::readiness::{self, Facts, ObjectReadiness};
+use tidewatch_planner::manifest::{self, is_as_left};
+
+use super::apply::Applied;
+use crate::{
+    gate::Gated,
+    reconcile::{
+        Finish, Shared,
+        apply::{self, ObjectError},
+    },
+};
+
+/// Objects of a module that are looked into in one reconcile. One cause is told.
+pub(super) const OBJECTS: usize = 4;
+/// Pods that are read of one of them.
+const PODS: u32 = 20;
+/// Claims of them that are looked at.
+const CLAIMS: usize = 3;
+/// Events of a workload without pods that are read: its controller repeats one of them.
+const EVENTS: u32 = 20;
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// When to look again, since nobody tells of pods.
+    pub(super) again: Option<Timestamp>,
+    /// Whether something was found that the objects do not tell themselves.
+    pub(super) found: bool,
+}
+
+/// What there is to look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inside {
+    Pods,
+    StorageClass,
+}
+
+fn inside(gvk: &Gvk) -> Option<Inside> {
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch", "Job") => Some(Inside::Pods),
+        ("", "PersistentVolumeClaim") => Some(Inside::StorageClass),
+        _ => None,
+    }
+}
+
+/// Whether more can be found out about an object than it tells. A claim without a volume does not even tell whether it waits for one.
+pub(super) fn can_tell_more(object: &Value, judged: &ObjectReadiness) -> bool {
+    *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
+}
+
+/// Pods, what is told of claims by their names, and what is told of pods that there are not.
+type Inner = (Vec<Value>, Vec<(String, String)>, Option<String>);
+
+/// How long the objects of a Manifest may be on their way.
+pub(super) fn deadline(manifest: &Manifest) -> Duration {
+    manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
+}
+
+/// A reconcile that waits for an event, or looks again seldom, looks again at that time besides. One that looks again soon anyway, or
+/// has found what nobody but a user can end, does not.
+pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
+    match (at, finish) {
+        (Some(at), finish @ (Finish::Waiting(_) | Finish::Patient(_))) => {
+            Finish::RecheckAt(at, Box::new(finish))
+        }
+        (Some(at), Finish::RecheckAt(later, finish)) => Finish::RecheckAt(at.min(later), finish),
+        (_, finish) => finish,
+    }
+}
+
+/// What is said now, or what was said before if that says the same and why: a kubelet that waits before its next try may not say why.
+pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
+    if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
+}
+
+/// A reconcile that looks again at that time at the latest, whatever it has found.
+pub(super) fn not_later_than(at: Timestamp, finish: Finish) -> Finish {
+    match finish {
+        Finish::RecheckAt(other, finish) => Finish::RecheckAt(at.min(other), finish),
+        finish @ (Finish::Waiting(_) | Finish::Patient(_) | Finish::Settled(_)) => {
+            Finish::RecheckAt(at, Box::new(finish))
+        }
+        finish => finish,
+    }
+}
+
+impl Shared {
+    /// Judges the manager of a module that something else installs. `objects` are the module's own.
+    pub(super) async fn judge_manager(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+        (manager, objects): (&ObjectRef, &[ObjectRef]),
+        applied: &mut Applied,
+    ) -> Result<(), ObjectError> {
+        // As its template has it.
+        let named = ObjectRef {
+            namespace: manifest.spec.manager.as_ref().map(|m| m.namespace.clone()).unwrap_or_default(),
+            ..manager.clone()
+        };
+        // The Go manager has never looked for it.
+        let needs_it = || !is_as_left(manifest);
+        let live = match apply::get(runtime, manager).await {
+            Ok(Some(live)) => live,
+            Ok(None) if !needs_it() => return Ok(()),
+            Ok(None) => {
+                applied.awaited.status.push(manager.gvk.clone());
+                applied.missing.get_or_insert_with(|| format!("the module's manager {named} is not there"));
+                return Ok(());
+            }
+            Err(error) if error.is_kind_missing() && !needs_it() => return Ok(()),
+            Err(error) if error.is_kind_missing() => {
+                applied.awaits_kind(&manager.gvk.group, objects);
+                let what = || format!("the kind of the module's manager {named} is not served");
+                applied.missing.get_or_insert_with(what);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let since = manifest::not_ready_since(manifest);
+        let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
+        let judged = readiness::readiness(&live, &facts, self.now());
+        // As it is named, not as it is found: of a kind without namespaces it has none.
+        if can_tell_more(&live, &judged) {
+            applied.unclear.push(live);
+        }
+        applied.judged.push((manager.clone(), judged));
+        Ok(())
+    }
+
+    /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
+    /// that the object tells itself.
+    pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
+        let now = self.now();
+        let mut looked = Looked::default();
+        // What is not said yet is known all the same.
+        let since = manifest::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
+        let mut on_their_way = false;
+        for object in std::mem::take(&mut applied.unclear) {
+            let Some(id) = ObjectRef::of(&object) else { continue };
+            let Some((_, judged)) = applied.judged.iter_mut().find(|(other, _)| other.same_object(&id))
+            else {
+                continue;
+            };
+            let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
+            let found = match inside(&id.gvk) {
+                Some(Inside::Pods) => {
+                    let is_stuck = matches!(judged, ObjectReadiness::Error { .. });
+                    on_their_way |= !is_stuck;
+                    if !is_stuck && !since.is_some_and(|since| readiness::is_due(since, now)) {
+                        continue;
+                    }
+                    inside_of(runtime, &id, &object).await.map(|(pods, claims, refused)| {
+                        let refused = refused.as_deref();
+                        let facts = Facts { pods: &pods, claims: &claims, refused, ..facts };
+                        readiness::readiness(&object, &facts, now)
+                    })
+                }
+                Some(Inside::StorageClass) => {
+                    let class = storage_class(runtime, &object).await;
+                    class.map(|class| {
+                        readiness::readiness(&object, &Facts { storage_class: Some(&class), ..facts }, now)
+                    })
+                }
+                None => continue,
+            };
+            match found {
+                Ok(found) => {
+                    looked.found |= found.is_unready() && found != *judged;
+                    *judged = found;
+                }
+                Err(error) => {
+                    let (object, words) = (id.to_string(), error.message());
+                    tracing::debug!(object, error = words, "its cause could not be looked for");
+                    // Each further call may take as long: what is known is still to be written.
+                    if error.is_cut_off() {
+                        break;
+                    }
+                }
+            }
+        }
+        if on_their_way {
+            looked.again = readiness::next_look(since.unwrap_or(now), now);
+        }
+        looked
+    }
+}
+
+/// The pods of a workload, why claims that they wait for have no volume, and why there are none.
+async fn inside_of(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Inner, ObjectError> {
+    let pods = pods(runtime, id, workload).await?;
+    let claims = claims(runtime, id, &pods).await?;
+    let refused = refused(runtime, id, workload, &pods).await?;
+    Ok((pods, claims, refused))
+}
+
+/// Nothing where it could not be read; an error where nobody answers any more.
+fn unless_cut_off<T>(read: Result<T, ObjectError>) -> Result<Option<T>, ObjectError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.is_cut_off() => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<Value>, ObjectError> {
+    let Some(selector) = readiness::selector(workload) else { return Ok(Vec::new()) };
+    let api = apply::api(runtime, &Gvk::of("v1", "Pod"), &id.namespace).await?;
+    let params = ListParams::default().labels(&selector).limit(PODS);
+    let list = runtime.call(&format!("listing the pods of {id}"), api.list(&params)).await?;
+    Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
+}
+
+/// Why claims that pods wait for have no volume, by their names. What cannot be read is left out.
+async fn claims(
+    runtime: &Gated,
+    id: &ObjectRef,
+    pods: &[Value],
+) -> Result<Vec<(String, String)>, ObjectError> {
+    let names: BTreeSet<String> = pods.iter().flat_map(readiness::claims_of_unplaced).collect();
+    let mut found = Vec::new();
+    for name in names.into_iter().take(CLAIMS) {
+        let gvk = Gvk::of("v1", "PersistentVolumeClaim");
+        let object = ObjectRef { gvk, namespace: id.namespace.clone(), name: name.clone() };
+        let Some(Some(claim)) = unless_cut_off(apply::get(runtime, &object).await)? else { continue };
+        let Some(class) = unless_cut_off(storage_class(runtime, &claim).await)? else { continue };
+        found.extend(readiness::unbound(&claim, &class).map(|why| (name, why)));
+    }
+    Ok(found)
+}
+
+/// What the controller of a workload without pods was last told where it could not make one. A Deployment says so itself; others leave it
+/// to Events.
+async fn refused(
+    runtime: &Gated,
+    id: &ObjectRef,
+    workload: &Value,
+    pods: &[Value],
+) -> Result<Option<String>, ObjectError> {
+    let Some(uid) = workload["metadata"]["uid"].as_str() else { return Ok(None) };
+    if !pods.is_empty() || id.gvk.kind == "Deployment" {
+        return Ok(None);
+    }
+    let listed = async {
+        let api = apply::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await?;
+        let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
+        let params = ListParams::default().fields(&fields).limit(EVENTS);
+        let what = format!("listing the Events of {id}");
+        Ok(runtime.call(&what, api.list(&params)).await?)
+    };
+    let newest = unless_cut_off(listed.await)?
+        .and_then(|list| list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string()));
+    Ok(newest.and_then(|event| event.data["message"].as_str().map(str::to_owned)))
+}
+
+/// The class that a claim names; null if there is none.
+async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Value, ObjectError> {
+    let Some(name) = claim["spec"]["storageClassName"].as_str().filter(|name| !name.is_empty()) else {
+        return Ok(Value::Null);
+    };
+    let gvk = Gvk::of("storage.k8s.io/v1", "StorageClass");
+    let class = ObjectRef { gvk, namespace: String::new(), name: name.to_owned() };
+    Ok(apply::get(runtime, &class).await?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::reconcile::error_report;
+
+    #[test]
+    fn a_claim_that_does_not_tell_is_looked_into() {
+        let claim = |phase: &str| {
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "n"},
+                   "spec": {"storageClassName": "s"}, "status": {"phase": phase}})
+        };
+        let tells_more = |object: &Value| {
+            can_tell_more(object, &readiness::readiness(object, &Facts::default(), Timestamp::UNIX_EPOCH))
+        };
+        assert!(tells_more(&claim("Pending")) && !tells_more(&claim("Bound")));
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}});
+        assert!(!tells_more(&map), "there is nothing to look into");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_stays_while_only_less_is_known() {
+        let (with, without) = (
+            "a cannot pull its image i (ErrImagePull): not found",
+            "a cannot pull its image i (ErrImagePull)",
+        );
+        assert_eq!((fuller(with, without), fuller(without, with)), (with, with));
+        assert_eq!(fuller(with, "a cannot pull its image"), "a cannot pull its image", "another image");
+        assert_eq!(fuller("", without), without);
+    }
+
+    #[test]
+    fn a_look_never_comes_later_than_it_would_have() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let waiting = || Finish::Waiting("w".into());
+        let due = |finish: Finish| match finish {
+            Finish::RecheckAt(at, inner) => {
+                assert!(matches!(*inner, Finish::Waiting(_)));
+                Some(at)
+            }
+            _ => None,
+        };
+        assert_eq!(due(looking_again(None, waiting())), None);
+        assert_eq!(due(looking_again(Some(at(5)), waiting())), Some(at(5)));
+        let planned = |second| Finish::RecheckAt(at(second), Box::new(waiting()));
+        assert_eq!(due(looking_again(Some(at(5)), planned(9))), Some(at(5)));
+        assert_eq!(due(looking_again(Some(at(5)), planned(3))), Some(at(3)));
+        assert!(matches!(looking_again(Some(at(5)), Finish::Recheck("r".into())), Finish::Recheck(_)));
+        assert!(matches!(looking_again(Some(at(5)), Finish::Done), Finish::Done));
+
+        let settled = || Finish::Settled(error_report("e".into()));
+        assert!(matches!(looking_again(Some(at(5)), settled()), Finish::Settled(_)));
+        let at_of = |finish: Finish| match finish {
+            Finish::RecheckAt(at, _) => Some(at),
+            _ => None,
+        };
+        assert_eq!(at_of(not_later_than(at(5), settled())), Some(at(5)), "even what only a user can end");
+        assert_eq!(at_of(not_later_than(at(5), planned(9))), Some(at(5)));
+        assert_eq!(at_of(not_later_than(at(5), planned(3))), Some(at(3)));
+        assert!(
+            matches!(not_later_than(at(5), Finish::Recheck("r".into())), Finish::Recheck(_)),
+            "sooner anyway"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! The module's default custom resource.
+
+use serde_json::Value;
+use tidewatch_api::{
+    Manifest,
+    names::{conditions, field_managers},
+    object::ObjectRef,
+    readiness::CrState,
+};
+use tidewatch_deployer::{bundle::Scope, readiness::module_cr};
+use tidewatch_planner::{
+    manifest::default_cr,
+    notice::{About, Notice},
+};
+
+use crate::{
+    gate::Gated,
+    reconcile::{
+        Shared,
+        apply::{self, ObjectError},
+    },
+};
+
+/// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
+pub(super) fn cr_condition(manifest: &Manifest, there: Option<bool>) -> Option<bool> {
+    manifest.spec.creates_default_cr().then(|| there.unwrap_or_else(|| was_there(manifest)))
+}
+
+/// Whether a Manifest says that its default CR is there.
+fn was_there(manifest: &Manifest) -> bool {
+    let said = manifest.status.iter().flat_map(|status| &status.conditions);
+    said.filter(|c| c.type_ == conditions::MODULE_CR).any(|c| c.status == "True")
+}
+
+/// What became of the default CR.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum DefaultCr {
+    /// None is wanted.
+    NotWanted,
+    /// Its kind is not served yet.
+    NotServed,
+    /// Nobody has looked.
+    Unknown,
+    /// It was made just now, as this; `None` if somebody else was faster.
+    Made(Option<Value>),
+    /// It was there.
+    There(Value),
+    /// Nothing was heard of it since it was looked at: whether it was there, and what it said.
+    AsBefore(Option<bool>, Option<CrState>),
+}
+
+impl DefaultCr {
+    /// Whether it is there; `None` if none is wanted, or nobody knows.
+    pub(super) const fn there(&self) -> Option<bool> {
+        match self {
+            Self::NotWanted | Self::Unknown => None,
+            Self::NotServed => Some(false),
+            Self::Made(_) | Self::There(_) => Some(true),
+            Self::AsBefore(there, _) => *there,
+        }
+    }
+
+    /// Whether it was made again: the Manifest says that it has been there.
+    pub(super) fn is_anew(&self, manifest: &Manifest) -> bool {
+        matches!(self, Self::Made(_)) && was_there(manifest)
+    }
+
+    /// What it says of itself.
+    pub(super) fn said(&self) -> Option<CrState> {
+        match self {
+            Self::Made(Some(live)) | Self::There(live) => Some(module_cr(Some(live))),
+            Self::AsBefore(_, said) => said.clone(),
+            Self::NotWanted | Self::NotServed | Self::Unknown | Self::Made(None) => None,
+        }
+    }
+}
+
+/// Creates the default CR if it is not there. It is never changed: after its creation it is the user's. `saw` hears of what there is
+/// of it.
+pub(super) async fn create_default_cr(
+    manifest: &Manifest,
+    runtime: &Gated,
+    saw: impl Fn(&ObjectRef, &Value, bool),
+) -> Result<DefaultCr, ObjectError> {
+    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
+        return Ok(DefaultCr::NotWanted);
+    };
+    let mut body = cr.to_value();
+    let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
+    let there = match apply::get(runtime, &id).await {
+        Ok(Some(live)) => Ok(DefaultCr::There(live)),
+        Ok(None) => {
+            if let Ok(Some(Scope::Cluster)) = apply::scope(runtime, &id.gvk).await
+                && let Some(metadata) = body["metadata"].as_object_mut()
+            {
+                metadata.remove("namespace");
+            }
+            apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made)
+        }
+        Err(error) => Err(error),
+    };
+    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there
+        && let Some(id) = ObjectRef::of(live)
+    {
+        // As events name it, which is not in a namespace if its kind has none.
+        saw(&id, live, matches!(there, Ok(DefaultCr::Made(_))));
+    }
+    match there {
+        Err(error) if error.is_kind_missing() => Ok(DefaultCr::NotServed),
+        other => other,
+    }
+}
+
+impl Shared {
+    /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
+    pub(super) async fn tell_anew(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
+        let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
+        let module = manifest.module_name().unwrap_or_default();
+        let notice = Notice::warning(
+            About::RuntimeKyma,
+            "DefaultCRRecreated",
+            format!(
+                "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
+                 Ignore at the module it stays away"
+            ),
+        );
+        self.tell_user(kyma, runtime, notice).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_api::State;
+
+    use super::*;
+
+    #[test]
+    fn what_it_says_is_read_of_what_there_is_and_else_stays() {
+        let live = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}, "status": {"state": "Warning"}});
+        let said = || Some(CrState { state: State::Warning, message: String::new() });
+        for (cr, there, says) in [
+            (DefaultCr::NotWanted, None, None),
+            (DefaultCr::NotServed, Some(false), None),
+            (DefaultCr::Unknown, None, None),
+            (DefaultCr::There(live.clone()), Some(true), said()),
+            // Somebody may have made it, and written its status, between the look and the write.
+            (DefaultCr::Made(Some(live)), Some(true), said()),
+            (DefaultCr::Made(None), Some(true), None),
+            (DefaultCr::AsBefore(Some(true), said()), Some(true), said()),
+            (DefaultCr::AsBefore(None, None), None, None),
+        ] {
+            assert_eq!((cr.there(), cr.said()), (there, says), "{cr:?}");
+        }
+    }
+
+    fn manifest(there: &str) -> Manifest {
+        let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}});
+        serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": {"resource": cr}, "status": {"state": "Ready", "conditions": [
+            {"type": conditions::MODULE_CR, "status": there, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn where_nobody_has_looked_it_says_what_it_said() {
+        for (said, is) in [("True", true), ("False", false)] {
+            assert_eq!(cr_condition(&manifest(said), None), Some(is));
+            assert_eq!(cr_condition(&manifest(said), Some(!is)), Some(!is));
+        }
+        assert_eq!(cr_condition(&Manifest::default(), None), None, "none is wanted");
+    }
+
+    #[test]
+    fn only_what_is_made_again_is_made_anew() {
+        let manifest = manifest("True");
+        assert!(DefaultCr::Made(None).is_anew(&manifest));
+        assert!(!DefaultCr::Made(None).is_anew(&Manifest::default()), "for the first time");
+        assert!(!DefaultCr::AsBefore(Some(true), None).is_anew(&manifest));
+    }
+}

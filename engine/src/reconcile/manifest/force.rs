@@ -1,0 +1,163 @@
+//! A Manifest whose deletion somebody has forced: what can go goes, and nothing is waited for.
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::prune;
+use tidewatch_planner::{
+    force::{self, Forced},
+    notice::About,
+};
+
+use crate::{
+    gate::Gated,
+    reconcile::{
+        Finish, Lost, Shared,
+        apply::{self, Deleted, ObjectError},
+    },
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// Whether the deletion of a Manifest is forced: by itself, or with that of its Kyma.
+    pub(super) async fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
+        if let Some(own) = force::forced(manifest) {
+            return Some(own);
+        }
+        manifest.metadata.deletion_timestamp.as_ref()?;
+        let seen = self.look().kyma(kyma)?;
+        let forced = force::forced(&seen)?;
+        // Who has set it only KCP knows.
+        let fresh = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await.ok().flatten();
+        Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))
+    }
+
+    /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with
+    /// one that cannot be reached, everything in it is left. A Manifest comes with whether its inventory is known to be `whole`.
+    pub(super) async fn force_manifest(
+        &self,
+        kyma: &str,
+        (manifest, whole): (&Manifest, bool),
+        runtime: Option<&Gated>,
+        force: &Forced,
+    ) -> Result<Finish, Lost> {
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mut left = match runtime {
+            None => all(),
+            Some(runtime) => {
+                match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
+                    Ok(left) => left,
+                    Err(error) if error.is_cut_off() => all(),
+                    Err(error) => return self.stopped(manifest, error.into()).await,
+                }
+            }
+        };
+        if !whole {
+            left.insert(0, "whatever its inventory had before somebody changed it".to_owned());
+        }
+        let name = manifest.name_any();
+        tracing::warn!(
+            kyma,
+            manifest = name,
+            by = force.by,
+            why = force.why,
+            left = left.len(),
+            "deleted by force"
+        );
+        let what = format!("Manifest {name}");
+        let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
+        self.audit(kyma, &notices).await?;
+        self.let_manifest_go(manifest).await
+    }
+
+    async fn tear_down(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        inventory: &[ObjectRef],
+    ) -> Result<Vec<String>, ObjectError> {
+        let crs = self.default_crs_or_present(kyma, manifest, runtime).await?;
+        let users = match self.skipped(manifest, runtime, &crs).await {
+            Ok(users) => users,
+            Err(error) if error.is_cut_off() => return Err(error),
+            Err(_) => Vec::new(),
+        };
+        let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
+        let own = match self.without_anothers(kyma, runtime, crs.clone()).await {
+            Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+            // Whose the runtime is by now nobody says: they may be another Kyma's.
+            Err(_) => {
+                left.extend(crs.iter().map(ToString::to_string));
+                Vec::new()
+            }
+            Ok(own) => own,
+        };
+        for cr in own {
+            if self.is_needed(kyma, &manifest.name_any(), &cr) {
+                continue;
+            }
+            match apply::remove(runtime, &cr).await {
+                Ok(Deleted::Gone) => {}
+                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+                Ok(Deleted::Going) => left.push(Forced::going(&cr)),
+                Err(_) => left.push(cr.to_string()),
+            }
+        }
+        left.extend(self.remove_by_force(kyma, manifest, runtime, prune::prune(inventory, &[])).await?);
+        Ok(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::names::{annotations, finalizers, labels};
+
+    use super::*;
+    use crate::reconcile::tests::{engine_on, not_found, runtime_on};
+
+    fn manifest() -> Value {
+        json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Manifest",
+            "metadata": {"name": "beacon", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizers::MANIFEST],
+                "annotations": {annotations::FORCE_DELETE: "the cluster is another team's"}, "labels": {labels::KYMA_NAME: "harbour"}},
+            "spec": {"resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}},
+            "status": {"state": "Deleting", "synced": [{"version": "v1", "kind": "ConfigMap", "name": "c", "namespace": "n"}]}})
+    }
+
+    #[tokio::test]
+    async fn what_a_runtime_refuses_to_say_holds_nothing_up() {
+        for code in [401, 403, 500] {
+            let runtime = runtime_on(move |_| {
+                (
+                    code,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code}),
+                )
+            });
+            let (engine, heard) = engine_on(|method, path| match method {
+                "PATCH" if path.ends_with("/manifests/beacon") => (200, manifest()),
+                "POST" => {
+                    (201, json!({"kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}}))
+                }
+                _ => not_found(),
+            });
+            let manifest: Manifest = serde_json::from_value(manifest()).unwrap();
+            let force = force::forced(&manifest).unwrap();
+            let left = engine.0.tear_down("harbour", &manifest, &runtime, &[]).await.unwrap();
+            assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
+            let finish =
+                Box::pin(engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force))
+                    .await
+                    .unwrap();
+            assert!(matches!(finish, Finish::Done), "{code}: {finish:?}");
+            assert!(
+                heard
+                    .lock()
+                    .iter()
+                    .any(|line| line.starts_with("PATCH") && line.ends_with("/manifests/beacon")),
+                "{code}"
+            );
+        }
+    }
+}

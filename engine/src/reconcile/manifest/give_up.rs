@@ -1,0 +1,77 @@
+//! A module that its user takes over: its objects stay and lose our marks, then its Manifest goes.
+
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::release;
+use tidewatch_planner::manifest::default_cr;
+
+use crate::{
+    gate::Gated,
+    reconcile::{
+        Finish, Lost, Shared,
+        apply::{self, ObjectError},
+    },
+    stages::{Stage, stage},
+};
+
+/// Objects of one runtime that are worked on at the same time.
+const CONCURRENCY: usize = 4;
+
+impl Shared {
+    /// Lets go of a module's objects, and then of its Manifest. Deletes nothing in the runtime and applies nothing there, whoever
+    /// has asked for the Manifest's end. `forced`: objects that cannot be written keep their marks.
+    pub(super) async fn give_up(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        forced: bool,
+    ) -> Result<Finish, Lost> {
+        let name = manifest.name_any();
+        match stage(Stage::Apply, self.release(kyma, manifest, runtime)).await {
+            Ok(()) => {}
+            Err(error) if forced && error.held().is_none() => {
+                tracing::warn!(kyma, manifest = name, error = error.message(), "marks are left, by force");
+            }
+            Err(error) => return self.stopped(manifest, error.into()).await,
+        }
+        tracing::info!(kyma, manifest = name, "the module is its user's; its objects stay");
+        self.let_manifest_go(manifest).await?;
+        if manifest.metadata.deletion_timestamp.is_none() {
+            self.delete_kcp(&self.manifests(), &name).await?;
+        }
+        Ok(Finish::Done)
+    }
+
+    /// Takes our marks off all objects of a Manifest that no managed one has too.
+    async fn release(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) -> Result<(), ObjectError> {
+        let mut objects = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        objects.extend(default_cr(manifest));
+        stream::iter(objects)
+            .map(Ok)
+            .try_for_each_concurrent(CONCURRENCY, |object| async move {
+                self.release_one(kyma, manifest, runtime, &object).await
+            })
+            .await
+    }
+
+    async fn release_one(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        object: &ObjectRef,
+    ) -> Result<(), ObjectError> {
+        let needed_by = self.look().needed_by(kyma, &manifest.name_any(), object);
+        if let Some(other) = needed_by {
+            self.leave_to(kyma, &manifest.name_any(), other);
+            return Ok(());
+        }
+        let Some(metadata) = apply::metadata(runtime, object).await? else { return Ok(()) };
+        match release::unmark(&self.config.namespace, &metadata) {
+            Some(patch) => apply::merge(runtime, object, &patch).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A Manifest whose module has another one by now, as after a component was renamed: that one takes over its objects.
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, inventory, object::ObjectRef};
+use tidewatch_deployer::prune;
+use tidewatch_planner::manifest_status::{self, Progress};
+
+use super::remove::Theirs;
+use crate::{
+    gate::Gated,
+    index::Successor,
+    reconcile::{Finish, Lost, Shared},
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// As an upgrade does: what both have stays, the rest goes once the successor is Ready. Objects of users are not in the way,
+    /// and the default CR stays: after its creation it is the user's.
+    pub(super) async fn hand_over(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        successor: &Successor,
+        runtime: &Gated,
+    ) -> Result<Finish, Lost> {
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let Some(theirs) = &successor.settled else {
+            let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
+            self.say_handing_over(manifest, &inventory, &what).await?;
+            return Ok(Finish::Recheck(what));
+        };
+        let gone = prune::prune(&inventory, theirs);
+        let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);
+        let (going, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
+            Ok(remains) => {
+                (remains.going(Theirs::Stays), remains.left.into_iter().map(|(object, _)| object).collect())
+            }
+            Err(error) => return self.stopped(manifest, error.into()).await,
+        };
+        if let Some(first) = left.first() {
+            let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
+            self.say_handing_over(manifest, &left, &what).await?;
+            return Ok(self.leaving(kyma, runtime, going.as_deref(), what).await);
+        }
+        let name = manifest.name_any();
+        tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");
+        // It marks as its own what the other has marked.
+        self.leave_to(kyma, &name, successor.name.clone());
+        self.let_manifest_go(manifest).await
+    }
+
+    async fn say_handing_over(
+        &self,
+        manifest: &Manifest,
+        left: &[ObjectRef],
+        what: &str,
+    ) -> Result<(), Lost> {
+        let progress = Progress::Deleting(what.to_owned());
+        let status = manifest_status::manifest_status(manifest, &progress, left, None, self.now());
+        self.write_manifest_status(manifest, &status).await
+    }
+}

@@ -1,0 +1,115 @@
+//! What is said of a Manifest that is on its way is held for a moment: as a rule it is Ready soon, and nobody needs to be told of
+//! each step on the way there. Each would cost a write, and a reconcile and two writes of its Kyma.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use tidewatch_api::{Manifest, ManifestStatus};
+use tidewatch_planner::manifest;
+
+use crate::{
+    lru::Lru,
+    reconcile::{Finish, Lost, Shared},
+};
+
+/// How long at most.
+const FOR: SignedDuration = SignedDuration::from_secs(5);
+/// Manifests remembered, of the whole fleet. One that is forgotten is held once more.
+const REMEMBERED: u64 = 20_000;
+
+/// Since when something is to be said of Manifests, by uid.
+#[derive(Debug)]
+pub(crate) struct Holds(Mutex<Lru<String, Timestamp>>);
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self(Mutex::new(Lru::new(REMEMBERED)))
+    }
+}
+
+impl Holds {
+    /// Since when something is held of a Manifest, if anything is.
+    pub(super) fn since(&self, manifest: &Manifest) -> Option<Timestamp> {
+        self.0.lock().get(&manifest.uid()?).copied()
+    }
+
+    /// How long it is still held; `None`: no longer, or it is not to be.
+    fn left(&self, uid: &str, may: bool, now: Timestamp) -> Option<Duration> {
+        let mut all = self.0.lock();
+        if !may {
+            all.remove(uid);
+            return None;
+        }
+        // A clock that was set back begins anew.
+        let since = all.get(uid).copied().filter(|since| *since <= now);
+        let left = FOR - since.map_or(SignedDuration::ZERO, |since| now.duration_since(since));
+        let left = Duration::try_from(left).ok().filter(|left| !left.is_zero());
+        if left.is_none() {
+            all.remove(uid);
+        } else if since.is_none() {
+            all.insert(uid.to_owned(), now, 1);
+        }
+        left
+    }
+}
+
+/// A reconcile that waits for an event looks again once what is held is to be said.
+pub(super) fn said_in_time(held: Option<Duration>, finish: Finish) -> Finish {
+    match (held, finish) {
+        (Some(left), Finish::Waiting(what)) => Finish::Again(left, what),
+        (_, finish) => finish,
+    }
+}
+
+impl Shared {
+    /// Writes a Manifest's status if it differs, unless that can wait. Returns how long: by then, the Manifest has to be looked at
+    /// again. `found`: it says what nobody but a look could find out, and is said at once.
+    pub(super) async fn say(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+        found: bool,
+    ) -> Result<Option<Duration>, Lost> {
+        let may = !found && manifest::may_wait(manifest, status);
+        let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.now());
+        if left.is_none() {
+            self.write_manifest_status(manifest, status).await?;
+        }
+        Ok(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn what_is_held_is_said_though_no_event_comes() {
+        let waits = || Finish::Waiting("for a kind".into());
+        let again = said_in_time(Some(HELD), waits());
+        assert!(matches!(again, Finish::Again(left, what) if left == HELD && what == "for a kind"));
+        assert!(matches!(said_in_time(None, waits()), Finish::Waiting(_)));
+        // It looks again soon, anyway.
+        assert!(matches!(said_in_time(Some(HELD), Finish::Recheck("w".into())), Finish::Recheck(_)));
+    }
+
+    #[test]
+    fn something_is_said_at_least_each_five_seconds() {
+        let holds = Holds::default();
+        let at = |millis| Timestamp::from_millisecond(millis).unwrap();
+        assert_eq!(holds.left("u", true, at(10_000)), Some(HELD));
+        assert_eq!(holds.left("u", true, at(12_500)), Some(HELD / 2));
+        assert_eq!(holds.left("v", true, at(12_500)), Some(HELD));
+        assert_eq!(holds.left("u", true, at(15_000)), None, "now it is said");
+        assert_eq!(holds.left("u", true, at(15_000)), Some(HELD), "what is said next waits again");
+        assert_eq!(holds.left("u", false, at(15_000)), None);
+        assert_eq!(holds.left("u", true, at(16_000)), Some(HELD), "it was said meanwhile");
+        assert_eq!(holds.left("u", true, at(17_000)), Some(Duration::from_secs(4)));
+        assert_eq!(holds.left("u", true, at(2_000)), Some(HELD), "the clock was set back");
+        assert_eq!(holds.left("u", true, at(7_000)), None);
+    }
+}

@@ -1,0 +1,496 @@
+//! What the last pass over a Manifest has found, so that the next one looks only at what something was heard of, at what was not ready,
+//! and at what is to be another one than before. Whatever it does not know makes it look at everything.
+
+use std::{
+    collections::BTreeSet,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE, object::ObjectRef, readiness::CrState};
+use tidewatch_deployer::{definitions::Definitions, readiness::ObjectReadiness};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{contents::Contents, default_cr::DefaultCr};
+use crate::{
+    alike,
+    index::SecretRef,
+    key::{Cause, WorkKey},
+    lru::Lru,
+};
+
+/// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
+const REMEMBERED: u64 = 50_000;
+/// The epoch of events of the v2 contract. They come before their change is committed: what they name may not be all that is to come.
+const V2: &str = "v2";
+
+/// The last passes of which it is known what they have left undone.
+#[derive(Debug)]
+pub(crate) struct Passes {
+    kept: Mutex<Lru<u64, Kept>>,
+    /// What runtimes have alike that have the same version of a module.
+    contents: Mutex<alike::Shared<Contents>>,
+}
+
+impl Default for Passes {
+    fn default() -> Self {
+        Self { kept: Mutex::new(Lru::new(REMEMBERED)), contents: Mutex::default() }
+    }
+}
+
+/// What a pass was to bring about, and of what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// Which Manifest it is, and where its objects are; see [`place`].
+    pub(super) place: u64,
+    /// What the Manifest asks for; see [`asked`].
+    pub(super) asked: u64,
+    /// What data of the control plane are in its objects.
+    pub(super) given: u64,
+}
+
+/// What a pass has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Passed {
+    /// Of what it was to bring about.
+    pub(super) mark: Mark,
+    /// What each object was to be.
+    pub(super) contents: Arc<Contents>,
+    /// What was not ready, or could not be applied.
+    pub(super) unready: Vec<ObjectRef>,
+    /// What is gone, and still in the inventory that KCP has.
+    pub(super) gone: Vec<ObjectRef>,
+    /// Whether the default CR was there; `None`: none is wanted.
+    pub(super) cr: Option<bool>,
+    /// What the default CR said of itself.
+    pub(super) said: Option<CrState>,
+}
+
+/// As it is kept, of every Manifest of a fleet: nearly always everything is ready, and nothing is told.
+#[derive(Debug)]
+struct Kept {
+    mark: Mark,
+    contents: Arc<Contents>,
+    cr: Option<bool>,
+    said: Option<State>,
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    unready: Vec<ObjectRef>,
+    gone: Vec<ObjectRef>,
+    message: String,
+}
+
+impl From<Passed> for Kept {
+    fn from(Passed { mark, contents, unready, gone, cr, said }: Passed) -> Self {
+        let (said, message) = said.map(|CrState { state, message }| (state, message)).unzip();
+        let rest = Rest { unready, gone, message: message.unwrap_or_default() };
+        let any = !(rest.unready.is_empty() && rest.gone.is_empty() && rest.message.is_empty());
+        Self { mark, contents, cr, said, rest: any.then(|| Box::new(rest)) }
+    }
+}
+
+impl From<Kept> for Passed {
+    fn from(Kept { mark, contents, cr, said, rest }: Kept) -> Self {
+        let (unready, gone, message) =
+            rest.map(|rest| (rest.unready, rest.gone, rest.message)).unwrap_or_default();
+        let said = said.map(|state| CrState { state, message });
+        Self { mark, contents, unready, gone, cr, said }
+    }
+}
+
+fn key(kyma: &str, name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{name}").as_bytes())
+}
+
+impl Passes {
+    /// What the last pass has found. It counts no more: the pass that begins now may not get to its end.
+    pub(super) fn take(&self, kyma: &str, name: &str) -> Option<Passed> {
+        self.kept.lock().remove(&key(kyma, name)).map(Passed::from)
+    }
+
+    /// Forgets what the last pass has found: the next one looks at everything.
+    pub(crate) fn forget_one(&self, kyma: &str, name: &str) {
+        self.kept.lock().remove(&key(kyma, name));
+    }
+
+    /// Forgets all of it.
+    pub(crate) fn forget(&self) {
+        *self.kept.lock() = Lru::new(REMEMBERED);
+    }
+
+    pub(super) fn put(&self, kyma: &str, name: &str, passed: Passed) {
+        self.kept.lock().insert(key(kyma, name), passed.into(), 1);
+    }
+
+    /// The same contents, held together with whoever else has them.
+    pub(super) fn share(&self, contents: Contents) -> Arc<Contents> {
+        self.contents.lock().share(alike::hash_of(&contents), contents)
+    }
+}
+
+/// The same number for as long as it is the same Manifest, in the same cluster.
+pub(super) fn place(manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
+    let mut mark = Xxh3::new();
+    manifest.metadata.uid.hash(&mut mark);
+    for SecretRef { name, uid, resource_version } in secrets {
+        (name, uid, resource_version).hash(&mut mark);
+    }
+    mark.finish()
+}
+
+/// The same number for as long as a Manifest asks for the same, and is transformed alike. Its terms, and with them its further sources,
+/// are in its annotations; `pull_secret` is the name of the platform's image pull Secret.
+pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
+    let mut mark = Xxh3::new();
+    pull_secret.hash(&mut mark);
+    let metadata = &manifest.metadata;
+    (metadata.generation, manifest.labels(), manifest.annotations()).hash(&mut mark);
+    metadata.deletion_timestamp.is_some().hash(&mut mark);
+    mark.finish()
+}
+
+/// Which objects a pass looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Only {
+    /// Those that something was heard of, as events name them: objects, and kinds of which all are meant (see [`of_kind`]).
+    named: BTreeSet<String>,
+    /// Whether something else is asked for than before: what that changes is looked at besides.
+    is_anew: bool,
+    before: Passed,
+}
+
+impl Only {
+    /// What has to be looked at after a pass for these causes; `None`: everything.
+    pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<String>>) -> Option<Self> {
+        let named = named.filter(|_| before.mark.place == mark.place && before.cr != Some(false))?;
+        Some(Self { named, is_anew: before.mark != mark, before })
+    }
+
+    /// Whether something else is asked for than before.
+    pub(super) const fn is_anew(&self) -> bool {
+        self.is_anew
+    }
+
+    /// What each object was to be.
+    pub(super) const fn contents(&self) -> &Arc<Contents> {
+        &self.before.contents
+    }
+
+    /// These are looked at, too.
+    pub(super) fn look_at<'a>(&mut self, objects: impl IntoIterator<Item = &'a ObjectRef>) {
+        self.named.extend(objects.into_iter().map(ToString::to_string));
+    }
+
+    /// Whether an object has to be looked at.
+    pub(super) fn has(&self, object: &ObjectRef) -> bool {
+        self.before.unready.iter().any(|o| o.same_object(object)) || self.names(object)
+    }
+
+    /// Whether something was heard of an object. A default CR of a kind without namespaces may be named in one.
+    pub(super) fn names(&self, object: &ObjectRef) -> bool {
+        let bare = || ObjectRef { namespace: String::new(), ..object.clone() }.to_string();
+        let text = object.to_string();
+        self.named.contains(&text)
+            || self.named.contains(of_kind(&text))
+            || object.namespace == RUNTIME_NAMESPACE && self.named.contains(&bare())
+    }
+
+    /// Whether nothing is left to remove of these, which are not wanted any more.
+    pub(super) fn all_gone(&self, gone: &[ObjectRef]) -> bool {
+        gone.iter().all(|object| self.before.gone.iter().any(|o| o.same_object(object)))
+    }
+
+    /// The same, and those of these objects whose kinds are defined by what is looked at: of a definition that was changed, or was not
+    /// served, nobody knows what has become of them.
+    pub(super) fn with_kinds<'a>(
+        mut self,
+        definitions: &Definitions,
+        objects: impl IntoIterator<Item = &'a ObjectRef>,
+    ) -> Self {
+        let of_such = |object: &&ObjectRef| {
+            definitions.definition(&object.gvk).is_some_and(|definition| self.has(definition))
+        };
+        let more: Vec<&ObjectRef> = objects.into_iter().filter(of_such).collect();
+        self.look_at(more);
+        self
+    }
+
+    /// The definitions that are not looked at, as they were: all of them were served.
+    pub(super) fn stood(&self, definitions: &Definitions) -> Vec<(ObjectRef, ObjectReadiness)> {
+        let others = definitions.all().filter(|definition| !self.has(definition));
+        others.map(|definition| (definition.clone(), ObjectReadiness::Ready)).collect()
+    }
+
+    /// What was found of the default CR.
+    pub(super) fn cr(&self) -> DefaultCr {
+        DefaultCr::AsBefore(self.before.cr, self.before.said.clone())
+    }
+}
+
+/// The kind of an object, as an event names it that is about all of its kind: one without a name.
+fn of_kind(object: &str) -> &str {
+    object.find(' ').map_or(object, |end| &object[..=end])
+}
+
+/// Why work is tried again that was not begun, or was refused before it was.
+const NOT_BEGUN: [&str; 4] = ["held", "crowded", "parked", "answers"];
+
+/// The objects that the causes of work on a Manifest name, and the kinds, of `count` that there were; `None` where one of them may be
+/// about any object. An agent that lists anew says so of each kind that it watches.
+///
+/// What has changed in KCP names none: what the Manifest asks for is in the mark.
+pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTreeSet<String>> {
+    if causes.is_empty() || causes.len() < count {
+        return None;
+    }
+    let own = own.to_string();
+    let mut named = BTreeSet::new();
+    for cause in causes {
+        match cause {
+            Cause::Event { epoch, object, .. } if epoch != V2 => {
+                let is_of_all = object.ends_with([' ', '/']);
+                named.insert(if is_of_all { of_kind(object).to_owned() } else { object.clone() });
+            }
+            Cause::Kcp { object, change } if *object == own && matches!(*change, "added" | "changed") => {}
+            // Its Kyma's plan has changed it.
+            Cause::Kcp { object, .. } if object.starts_with("Kyma/") => {}
+            // What a pass has left undone it has noted, or it has noted nothing. Where none was begun, nobody knows what it was for.
+            Cause::Retry { key, reason, .. } if *key == own && !NOT_BEGUN.contains(reason) => {}
+            Cause::Due { .. } => {}
+            _ => return None,
+        }
+    }
+    Some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_api::{Layer, ModuleTerms, names::annotations, object::Gvk};
+
+    use super::*;
+
+    fn own() -> WorkKey {
+        WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
+    }
+
+    fn event(epoch: &str, object: &str) -> Cause {
+        Cause::Event { epoch: epoch.into(), seq: 1, watch: "w".into(), object: object.into() }
+    }
+
+    fn kcp(object: &str, change: &'static str) -> Cause {
+        Cause::Kcp { object: object.into(), change }
+    }
+
+    fn object(kind: &str, name: &str) -> ObjectRef {
+        ObjectRef { gvk: Gvk::of("apps/v1", kind), namespace: "n".into(), name: name.into() }
+    }
+
+    #[test]
+    fn events_and_the_manifests_own_changes_name_what_is_to_be_looked_at() {
+        let causes = [
+            event("e", &object("Deployment", "a").to_string()),
+            kcp("Manifest/m", "changed"),
+            kcp("Kyma/k", "module release changed"),
+            Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "waiting" },
+            Cause::Retry { key: "Manifest/m".into(), attempt: 2, reason: "invalid" },
+        ];
+        let found = named(&own(), &causes, 5).unwrap();
+        for reason in NOT_BEGUN {
+            let retry = Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason };
+            assert_eq!(named(&own(), &[retry], 1), None, "what was heard of before is in no cause: {reason}");
+        }
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Deployment.apps n/a"]);
+    }
+
+    #[test]
+    fn an_event_without_a_name_is_about_all_of_its_kind_and_no_other() {
+        for all in ["Deployment.apps ", "Deployment.apps n/"] {
+            let named = named(&own(), &[event("e", all)], 1);
+            let only = Only::after(Passed::default(), Mark::default(), named).unwrap();
+            assert!(only.has(&object("Deployment", "a")) && only.has(&object("Deployment", "b")), "{all}");
+            assert!(
+                !only.has(&object("DeploymentSet", "a")) && !only.has(&object("StatefulSet", "a")),
+                "{all}"
+            );
+            let of_another = ObjectRef { gvk: Gvk::of("v1", "Deployment"), ..object("Deployment", "a") };
+            assert!(!only.has(&of_another), "{all}");
+        }
+    }
+
+    #[test]
+    fn whatever_else_it_is_everything_is_looked_at() {
+        let one = event("e", "ConfigMap n/a");
+        assert!(named(&own(), std::slice::from_ref(&one), 1).is_some());
+        assert!(named(&own(), std::slice::from_ref(&one), 2).is_none(), "there was another one");
+        assert!(named(&own(), &[], 0).is_none());
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        let retry = |key: &str, reason| Cause::Retry { key: key.into(), attempt: 1, reason };
+        for cause in [
+            event("v2", "ConfigMap n/a"),
+            kcp("Manifest/other", "a shared object was let go"),
+            kcp("Manifest/m", "kubeconfig secret changed"),
+            retry("Kyma/k", "waiting"),
+            Cause::Start,
+            Cause::FallbackPoll,
+            Cause::SafetyResync,
+            Cause::SecondLook { object: "ConfigMap n/a".into() },
+            Cause::Mode { mode: "live" },
+        ] {
+            assert_eq!(named(&own(), &[one.clone(), cause.clone()], 2), None, "{cause:?}");
+        }
+        assert!(named(&own(), &[one, Cause::Due { at }], 2).is_some());
+    }
+
+    #[test]
+    fn a_pass_after_a_whole_one_looks_at_what_is_named_and_at_what_was_not_ready() {
+        let (a, b, c) = (object("Deployment", "a"), object("Deployment", "b"), object("Deployment", "c"));
+        let memory = Passes::default();
+        let mark = Mark { place: 1, asked: 7, given: 1 };
+        let contents = memory.share(vec![1, 2]);
+        let said = Some(CrState { state: State::Warning, message: "too dark".into() });
+        let (unready, gone) = (vec![a.clone()], vec![c.clone()]);
+        let passed = Passed { mark, contents, unready, gone, cr: Some(true), said: said.clone() };
+        memory.put("k", "m", passed.clone());
+        assert!(Arc::ptr_eq(&memory.share(vec![1, 2]), &passed.contents), "runtimes have them together");
+        assert_eq!(memory.take("k", "n"), None);
+        assert_eq!(memory.take("k", "m"), Some(passed.clone()));
+        assert_eq!(memory.take("k", "m"), None, "the pass that has begun may fail");
+        memory.put("k", "m", passed.clone());
+        memory.forget();
+        assert_eq!(memory.take("k", "m"), None);
+        let heard = || Some(BTreeSet::from([b.to_string()]));
+        let only = Only::after(passed.clone(), mark, heard()).unwrap();
+        assert_eq!(only.cr(), DefaultCr::AsBefore(Some(true), said));
+        assert!(only.has(&a) && only.has(&b) && !only.has(&c));
+        assert!(!only.names(&a) && only.names(&b));
+        assert!(
+            only.all_gone(std::slice::from_ref(&c))
+                && only.all_gone(&[])
+                && !only.all_gone(std::slice::from_ref(&b))
+        );
+        assert!(!only.is_anew());
+        for other in [Mark { asked: 8, ..mark }, Mark { given: 2, ..mark }] {
+            let only = Only::after(passed.clone(), other, heard()).unwrap();
+            assert!(only.is_anew() && only.has(&b), "it asks for something else");
+        }
+        let elsewhere = Mark { place: 2, ..mark };
+        assert_eq!(Only::after(passed.clone(), elsewhere, heard()), None, "it is another one");
+        assert_eq!(Only::after(passed.clone(), mark, None), None);
+        assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, mark, heard()), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_found() {
+        let mark = Mark { place: 1, asked: 7, given: 1 };
+        let contents = Arc::new(vec![1]);
+        let (one, other) = (vec![object("Deployment", "a")], vec![object("Deployment", "b")]);
+        let says = |message: &str| Some(CrState { state: State::Ready, message: message.into() });
+        for (unready, gone) in
+            [(vec![], vec![]), (one.clone(), vec![]), (vec![], other.clone()), (one, other)]
+        {
+            for said in [None, says(""), says("bright")] {
+                let is_bare = unready.is_empty()
+                    && gone.is_empty()
+                    && said.as_ref().is_none_or(|s| s.message.is_empty());
+                let (contents, unready, gone) = (Arc::clone(&contents), unready.clone(), gone.clone());
+                let passed = Passed { mark, contents, unready, gone, cr: Some(true), said };
+                let kept = Kept::from(passed.clone());
+                assert_eq!(kept.rest.is_none(), is_bare);
+                assert_eq!(Passed::from(kept), passed);
+            }
+        }
+        assert!(size_of::<Kept>() <= 48, "{} bytes", size_of::<Kept>());
+    }
+
+    #[test]
+    fn a_default_cr_without_a_namespace_is_known_by_its_event() {
+        let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
+        let heard = BTreeSet::from([of("").to_string()]);
+        let before = Passed { cr: Some(true), ..Passed::default() };
+        let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
+        assert!(only.names(&of("")) && only.names(&of("kyma-system")) && !only.names(&of("n")));
+    }
+
+    #[test]
+    fn a_look_at_a_set_time_is_one_at_what_was_not_ready() {
+        let (a, b) = (object("Deployment", "a"), object("Deployment", "b"));
+        let due = [Cause::Due { at: jiff::Timestamp::UNIX_EPOCH }];
+        let before = Passed { unready: vec![a.clone()], cr: Some(true), ..Passed::default() };
+        let only = Only::after(before, Mark::default(), named(&own(), &due, 1)).unwrap();
+        assert!(only.has(&a), "so that its pods are read");
+        assert!(!only.has(&b) && !only.names(&a));
+    }
+
+    #[test]
+    fn with_a_definition_its_objects_are_looked_at() {
+        let definition = |kind: &str| {
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                   "metadata": {"name": format!("{}s.x.dev", kind.to_lowercase())},
+                   "spec": {"group": "x.dev", "names": {"kind": kind}}})
+        };
+        let id = |kind: &str| ObjectRef::of(&definition(kind)).unwrap();
+        let of = |kind: &str| ObjectRef {
+            gvk: Gvk::of("x.dev/v1", kind),
+            namespace: "n".into(),
+            name: "o".into(),
+        };
+        let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
+        let before = Passed { unready: vec![id("Buoy")], cr: Some(true), ..Passed::default() };
+        let heard = BTreeSet::from([id("Beacon").to_string()]);
+        let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
+        let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];
+        assert!(objects.iter().all(|object| !only.has(object)));
+        let only = only.with_kinds(&definitions, &objects);
+        assert!(only.has(&of("Beacon")), "its definition was changed");
+        assert!(only.has(&of("Buoy")), "its definition was not ready");
+        assert!(!only.has(&of("Crane")) && !only.has(&object("Deployment", "a")));
+        assert!(only.names(&of("Beacon")), "a default CR is read then");
+        assert_eq!(only.stood(&definitions), [(id("Crane"), ObjectReadiness::Ready)]);
+    }
+
+    #[test]
+    fn the_mark_is_of_what_is_asked_for_and_where() {
+        let manifest = |version: &str, generation: i64, label: &str| -> Manifest {
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "uid": "u", "generation": generation, "resourceVersion": version,
+                             "labels": {"l": label}},
+                "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}}
+            }))
+            .unwrap()
+        };
+        let of = |m: &Manifest| asked(m, None);
+        let first = of(&manifest("1", 1, "a"));
+        assert_eq!(first, of(&manifest("2", 1, "a")), "its status");
+        assert_ne!(first, of(&manifest("2", 2, "a")));
+        assert_ne!(first, of(&manifest("2", 1, "b")));
+        assert_ne!(first, asked(&manifest("1", 1, "a"), Some("pull")), "its workloads name it");
+        let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
+        let here = place(&manifest("1", 1, "a"), std::slice::from_ref(&secret));
+        assert_eq!(here, place(&manifest("2", 2, "b"), std::slice::from_ref(&secret)));
+        let other = SecretRef { resource_version: "2".into(), ..secret.clone() };
+        assert_ne!(here, place(&manifest("1", 1, "a"), &[other]), "it may be another cluster");
+        let mut another = manifest("1", 1, "a");
+        another.metadata.uid = Some("v".into());
+        assert_ne!(here, place(&another, std::slice::from_ref(&secret)), "nobody knows what it has applied");
+        // What is asked for besides the spec: a deadline, a further source.
+        let with = |terms: &ModuleTerms| {
+            let mut manifest = manifest("1", 1, "a");
+            let text = terms.to_annotation().unwrap_or_default();
+            manifest.metadata.annotations = Some([(annotations::MODULE_TERMS.to_owned(), text)].into());
+            of(&manifest)
+        };
+        let layer =
+            |digest: &str| Layer { name: "crds".into(), ref_: digest.into(), type_: "oci-dir".into() };
+        let terms = |digest: &str| ModuleTerms { layers: vec![layer(digest)], ..ModuleTerms::default() };
+        let patient = ModuleTerms { progress_deadline_seconds: Some(60), ..terms("sha256:0a") };
+        assert_eq!(with(&terms("sha256:0a")), with(&terms("sha256:0a")));
+        assert_ne!(with(&terms("sha256:0a")), with(&terms("sha256:0b")));
+        assert_ne!(with(&terms("sha256:0a")), with(&patient));
+    }
+}

@@ -1,0 +1,158 @@
+use serde_json::{Value, json};
+use tidewatch_api::names::{annotations, labels};
+
+use super::*;
+use crate::{
+    reconcile::tests::{engine_on, not_found, runtime_on},
+    scripted,
+};
+
+/// One that goes, whose content cannot be read.
+fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
+    serde_json::from_value(json!({
+        "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "labels": {labels::KYMA_NAME: "harbour"},
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizers::MANIFEST], "annotations": annotations,
+            "managedFields": entries},
+        "spec": {"install": {"name": "raw-manifest", "source": {}}}
+    }))
+    .unwrap()
+}
+
+/// How it ends, and the paths of what was written to KCP.
+async fn end(manifest: Manifest) -> (Finish, Vec<String>) {
+    let (engine, heard) = engine_on(|method, path| match method {
+        "PATCH" if path.contains("/manifests/m") => {
+            (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}}))
+        }
+        "POST" => (201, json!({"kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}})),
+        _ => not_found(),
+    });
+    let runtime = runtime_on(|_| not_found());
+    let force = engine.0.forced("harbour", &manifest).await;
+    let ending = engine.0.end("harbour", manifest, &runtime, force.as_ref());
+    let finish = Box::pin(ending).await.unwrap();
+    let lines = heard.lock().iter().filter(|line| line.starts_with("PATCH")).cloned().collect();
+    (finish, lines)
+}
+
+#[tokio::test]
+async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_remove() {
+    const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
+    let (finish, written) = end(manifest(&[], &json!({}))).await;
+    let Finish::Settled(report) = finish else { panic!("{finish:?}") };
+    assert!(report.message.contains("its inventory was changed or taken away"), "{}", report.message);
+    assert_eq!(written, [format!("{MANIFEST}/status")], "its finalizers stay");
+
+    let (finish, written) =
+        end(manifest(&[], &json!({annotations::FORCE_DELETE: "the cluster is another team's"}))).await;
+    assert!(matches!(finish, Finish::Done), "{finish:?}");
+    assert_eq!(written, [MANIFEST], "its finalizers");
+
+    let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+        "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
+    let (finish, written) = end(manifest(&[own], &json!({}))).await;
+    assert!(matches!(finish, Finish::Done), "nothing of it was installed: {finish:?}");
+    assert_eq!(written, [MANIFEST], "its finalizers");
+}
+
+#[tokio::test]
+async fn what_somebody_has_written_into_an_inventory_is_waited_for_only_if_it_is_the_modules() {
+    let (engine, _) = engine_on(|_, _| not_found());
+    let runtime = runtime_on(|path| {
+        let resources = |of: &str, kind: &str, namespaced: bool| {
+            let resource = json!({"name": of, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});
+            (
+                200,
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [resource]}),
+            )
+        };
+        let object = |name: &str, owned_by: &str| {
+            let metadata = json!({"name": name, "uid": name, "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
+                "annotations": {annotations::OWNED_BY: owned_by}});
+            (
+                200,
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}),
+            )
+        };
+        match path {
+            "/api/v1" => resources("configmaps", "ConfigMap", true),
+            "/apis/authentication.k8s.io/v1" => resources("tokenreviews", "TokenReview", false),
+            "/api/v1/namespaces/kyma-system/configmaps/own" => object("own", "kcp-system/m"),
+            "/api/v1/namespaces/kyma-system/configmaps/users" => object("users", ""),
+            "/apis/authentication.k8s.io/v1/tokenreviews/review" => (
+                405,
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "MethodNotAllowed", "code": 405}),
+            ),
+            _ => not_found(),
+        }
+    });
+    let entry = |api: &str, kind: &str, namespace: &str, name: &str| {
+        let gvk = Gvk::of(api, kind);
+        json!({"group": gvk.group, "version": gvk.version, "kind": kind, "namespace": namespace, "name": name})
+    };
+    let mut forged = manifest(&[], &json!({}));
+    let own = entry("v1", "ConfigMap", "kyma-system", "own");
+    let synced = json!([
+        own,
+        entry("v1", "ConfigMap", "kyma-system", "users"),
+        entry("v1", "ConfigMap", "kyma-system", "gone"),
+        entry("a/b/c", "ConfigMap", "", "none"),
+        entry("authentication.k8s.io/v1", "TokenReview", "", "review")
+    ]);
+    forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
+    let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+    assert_eq!(json!(whole.status.unwrap().synced), json!([own]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
+    let (engine, _) = engine_on(|_, _| not_found());
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = std::sync::Arc::clone(&asked);
+    let runtime = scripted::runtime(move |_| {
+        counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        None
+    });
+    let entry = |name: usize| json!({"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": name.to_string()});
+    let mut forged = manifest(&[], &json!({}));
+    let synced: Vec<Value> = (0..50).map(entry).collect();
+    forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
+    let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+    assert_eq!(json!(whole.status.unwrap().synced), json!(synced), "nothing is known of any of them");
+    assert!(asked.load(std::sync::atomic::Ordering::SeqCst) <= 3, "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
+    const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
+    let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+        "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
+    for (finalizers, written) in [
+        (
+            vec![finalizers::MANIFEST, "x.dev/backup", "x.dev/audit"],
+            vec![MANIFEST.to_owned(), format!("{MANIFEST}/status")],
+        ),
+        (vec!["x.dev/backup", "x.dev/audit"], vec![format!("{MANIFEST}/status")]),
+    ] {
+        let mut held = manifest(std::slice::from_ref(&own), &json!({}));
+        held.metadata.finalizers = Some(finalizers.into_iter().map(str::to_owned).collect());
+        let (finish, lines) = end(held).await;
+        let Finish::Waiting(what) = finish else { panic!("{finish:?}") };
+        assert!(what.contains("finalizer x.dev/backup, x.dev/audit"), "{what}");
+        assert_eq!(lines, written);
+    }
+}
+
+#[tokio::test]
+async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
+    let (engine, heard) =
+        engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
+    let mut held = manifest(&[], &json!({}));
+    held.metadata.finalizers = Some(vec!["x.dev/backup".to_owned()]);
+    assert!(matches!(engine.0.let_go_with_cluster(&held).await, Ok(Finish::Done)));
+    let lines: Vec<_> = heard.lock().clone();
+    assert!(
+        matches!(&lines[..], [line] if line.starts_with("PATCH") && line.ends_with("/manifests/m")),
+        "{lines:?}"
+    );
+}

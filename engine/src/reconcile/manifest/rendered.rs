@@ -1,0 +1,192 @@
+//! What layers hold, unpacked and parsed once for all runtimes that install them.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tidewatch_oci;
+use tokio::sync::Semaphore;
+
+use super::Stopped;
+use crate::{lru::Lru, reconcile::chain};
+
+/// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
+const KEPT: u64 = 64 * 1024 * 1024;
+/// The same of those that runtimes name themselves. They cannot drive out the others.
+const KEPT_FOR_TENANTS: u64 = 8 * 1024 * 1024;
+/// What a JSON value takes besides its text, by estimate.
+const VALUE: u64 = 96;
+/// Layers that are parsed at the same time.
+const PARSED: usize = 8;
+/// Layers that are waited for, beyond which those are looked for that nobody waits for any more.
+const AWAITED: usize = 64;
+
+type Objects = Arc<Vec<Value>>;
+/// To read and parse one layer.
+type Turn = tokio::sync::Mutex<()>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rendered {
+    central: Mutex<Lru<String, Objects>>,
+    tenants: Mutex<Lru<String, Objects>>,
+    /// Whoever comes while a layer is read and parsed waits for it, and for no other. By who names it, and its key.
+    turns: Mutex<HashMap<(bool, String), Weak<Turn>>>,
+    /// Places for those that are parsed.
+    places: Semaphore,
+}
+
+impl Default for Rendered {
+    fn default() -> Self {
+        Self {
+            central: Mutex::new(Lru::new(KEPT)),
+            tenants: Mutex::new(Lru::new(KEPT_FOR_TENANTS)),
+            turns: Mutex::default(),
+            places: Semaphore::new(PARSED),
+        }
+    }
+}
+
+impl Rendered {
+    fn shelf(&self, local: bool) -> &Mutex<Lru<String, Objects>> {
+        if local { &self.tenants } else { &self.central }
+    }
+
+    fn turn(&self, local: bool, key: &str) -> Arc<Turn> {
+        let mut turns = self.turns.lock();
+        let key = (local, key.to_owned());
+        if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        if turns.len() >= AWAITED {
+            turns.retain(|_, turn| turn.strong_count() > 0);
+        }
+        let turn = Arc::default();
+        turns.insert(key, Arc::downgrade(&turn));
+        turn
+    }
+
+    /// The objects of a layer, by its digest: kept ones, else those of what `read` gives. `local` says that a runtime names it.
+    pub(super) async fn objects(
+        &self,
+        local: bool,
+        digest: &str,
+        media_type: &'static str,
+        read: impl Future<Output = Result<Arc<[u8]>, Stopped>> + Send,
+    ) -> Result<Objects, Stopped> {
+        // The type settles whether some old archives are taken for one.
+        let key = format!("{media_type} {digest}");
+        if let Some(objects) = self.shelf(local).lock().get(&key) {
+            return Ok(Arc::clone(objects));
+        }
+        let turn = self.turn(local, &key);
+        let _turn = turn.lock().await;
+        if let Some(objects) = self.shelf(local).lock().get(&key) {
+            return Ok(Arc::clone(objects));
+        }
+        let layer = read.await?;
+        let _place = self.places.acquire().await.ok();
+        // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
+        let parsed = tokio::task::spawn_blocking(move || {
+            let tidewatch_oci::Rendered { objects, mistakes, .. } =
+                tidewatch_oci::render(&layer, media_type)?;
+            let weight = objects.iter().map(weight).sum();
+            Ok::<_, tidewatch_oci::RenderError>((objects, mistakes, weight))
+        });
+        let (objects, mistakes, weight) = parsed
+            .await
+            .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
+            .map_err(|e| {
+                Stopped::for_good(format!("the module's manifest ({digest}) cannot be used: {}", chain(&e)))
+            })?;
+        for mistake in mistakes {
+            let detail = mistake.to_string();
+            tracing::warn!(layer = digest, detail, "read as other tools read it, though hardly meant so");
+        }
+        let objects = Arc::new(objects);
+        self.shelf(local).lock().insert(key, Arc::clone(&objects), weight);
+        Ok(objects)
+    }
+}
+
+/// Bytes that a value takes, by estimate. Its depth is bounded by the parser.
+fn weight(value: &Value) -> u64 {
+    let below: u64 = match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(members) => members.iter().map(|(key, member)| key.len() as u64 + weight(member)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    VALUE + below
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::json;
+
+    use super::*;
+
+    const TYPE: &str = "application/yaml";
+
+    fn layer(name: &str) -> Arc<[u8]> {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n").into_bytes().into()
+    }
+
+    #[tokio::test]
+    async fn a_layer_is_read_and_parsed_once_for_all() {
+        let (rendered, reads) = (Rendered::default(), AtomicUsize::new(0));
+        let ask = |local, digest: &'static str| {
+            let (rendered, reads) = (&rendered, &reads);
+            async move {
+                let read = async {
+                    reads.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    Ok(layer("a"))
+                };
+                rendered.objects(local, digest, TYPE, read).await.map_err(|s| s.message).unwrap()
+            }
+        };
+        let all = futures::future::join_all((0..100).map(|_| ask(false, "d1"))).await;
+        assert_eq!(reads.load(Ordering::SeqCst), 1);
+        assert!(all.iter().all(|one| Arc::ptr_eq(one, &all[0]) && one[0]["metadata"]["name"] == "a"));
+        // What a tenant names is read in their name, whoever else has it.
+        ask(true, "d1").await;
+        ask(false, "d2").await;
+        assert_eq!(reads.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn what_fails_is_not_kept() {
+        let rendered = Rendered::default();
+        let broken = async { Ok(Arc::<[u8]>::from(&b"a: ["[..])) };
+        let error = rendered.objects(false, "d", TYPE, broken).await.err().unwrap();
+        assert!(error.message.contains("(d) cannot be used") && !error.retryable, "{}", error.message);
+        let unread = async { Err(Stopped::for_good("gone".to_owned())) };
+        assert!(rendered.objects(false, "d", TYPE, unread).await.is_err());
+        assert!(rendered.objects(false, "d", TYPE, async { Ok(layer("a")) }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_shelf_has_a_limit() {
+        let rendered = Rendered::default();
+        let big = |name: &str| -> Arc<[u8]> {
+            let text = "x".repeat(1024 * 1024);
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: {text}}}\n")
+                .into_bytes()
+                .into()
+        };
+        for digest in 0..20 {
+            let read = async { Ok(big("a")) };
+            rendered.objects(true, &digest.to_string(), TYPE, read).await.map_err(|s| s.message).unwrap();
+        }
+        let shelf = rendered.tenants.lock();
+        assert!(shelf.used() <= KEPT_FOR_TENANTS && (1..20).contains(&shelf.len()), "{}", shelf.len());
+        assert!(weight(&json!({"ab": ["c", 1]})) == 2 + 4 * VALUE + 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! A Manifest's objects, before they are applied: read, verified, rendered, ordered.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kube::ResourceExt;
+use serde_json::Value;
+use tidewatch_api::{
+    ImageSpec, Layer, Manifest, SourceType, inventory,
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::{
+    bundle::{self, Bundle, Scope},
+    sources,
+};
+use tidewatch_oci::{Digest, OciError};
+
+use super::Stopped;
+use crate::{
+    gate::Gated,
+    reconcile::{
+        Lost, Shared,
+        apply::{self, ObjectError},
+        chain,
+    },
+};
+
+impl Shared {
+    /// Reads, verifies, renders and orders the module's objects. Besides, a number that is another one where the control plane's data in
+    /// them are others.
+    pub(super) async fn bundle_of(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+    ) -> Result<(Bundle, u64), Stopped> {
+        let rendered = self.rendered(manifest).await.map_err(Stopped::unrendered)?;
+        let installed = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let mut scopes = BTreeMap::new();
+        for gvk in bundle::foreign_kinds(&rendered) {
+            if let Some(scope) = scope(runtime, &gvk, &installed).await? {
+                scopes.insert(gvk, scope);
+            }
+        }
+        let name = manifest.name_any();
+        let mut bundle = bundle::bundle((&self.config.namespace, &name), rendered, &scopes)
+            .map_err(|error| Stopped::for_good(error.to_string()).unrendered())?;
+        let given = self.transform(manifest, &mut bundle).await.map_err(Stopped::unrendered)?;
+        Ok((bundle, given))
+    }
+
+    /// The module's objects, as its layers have them.
+    async fn rendered(&self, manifest: &Manifest) -> Result<Vec<Value>, Stopped> {
+        let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
+        let terms = manifest.terms().map_err(|e| Stopped::for_good(chain(&e)))?;
+        let first = Layer {
+            name: manifest.spec.install.name.clone(),
+            ref_: source.ref_.clone(),
+            type_: source.type_.as_str().to_owned(),
+        };
+        let local = manifest.is_of_runtime_template();
+        let mut sources = Vec::new();
+        for layer in std::iter::once(first).chain(terms.layers) {
+            let media_type = media_type(&layer)?;
+            let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
+            sources.push((layer.name, Vec::clone(&objects)));
+        }
+        sources::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
+    }
+
+    /// The objects of a layer.
+    async fn objects_of(
+        &self,
+        local: bool,
+        source: &ImageSpec,
+        digest: &str,
+        media_type: &'static str,
+    ) -> Result<Arc<Vec<Value>>, Stopped> {
+        let read = self.layer(local, source, digest);
+        let rendered = self.rendered.objects(local, digest, media_type, read);
+        self.patience.wait(rendered).await.unwrap_or_else(|_| {
+            let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
+            Err(Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) })
+        })
+    }
+
+    async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {
+        let read = async {
+            let digest = Digest::parse(digest)?;
+            self.registry(local).layer(&source.repo, &source.name, &digest).await
+        };
+        read.await.map_err(|error: OciError| Stopped {
+            // Content that does not match its digest may be pushed again, and a registry sends no events.
+            retryable: error.is_retryable()
+                || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
+            // Whose credentials are refused is to be known by the word.
+            class: match error.metric_label() {
+                "unauthorized" => "registry_unauthorized",
+                class => class,
+            },
+            retry_after: error.retry_after(),
+            ..Stopped::for_good(format!("the module's layer cannot be read: {}", chain(&error)))
+        })
+    }
+}
+
+/// How a layer is read; those that need a renderer of their own are refused.
+fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
+    match layer.type_.as_str() {
+        text if text == SourceType::OciDir.as_str() => Ok("application/x-tar"),
+        text if text == SourceType::OciRef.as_str() => Ok("application/yaml"),
+        other => Err(Stopped::for_good(format!(
+            "source '{}' of the module is of type {other}, which is not supported yet: only raw manifests in an OCI layer \
+             ({} or {}) are",
+            layer.name,
+            SourceType::OciRef.as_str(),
+            SourceType::OciDir.as_str()
+        ))),
+    }
+}
+
+/// Where objects of a kind live; `None` if nobody knows. One kind that cannot be looked for, such as of an API server behind this
+/// one that is down, fails when its objects are applied, and holds no others up.
+async fn scope(runtime: &Gated, gvk: &Gvk, installed: &[ObjectRef]) -> Result<Option<Scope>, ObjectError> {
+    match apply::scope(runtime, gvk).await {
+        Ok(Some(scope)) => return Ok(Some(scope)),
+        Ok(None) => {}
+        Err(error) if error.is_of_one_kind() && (error.is_answered() || !error.is_unreachable()) => {}
+        Err(error) => return Err(error),
+    }
+    let of_kind = |o: &&ObjectRef| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind);
+    // As when it was installed: else it would be taken for another object.
+    Ok(installed
+        .iter()
+        .find(of_kind)
+        .map(|object| if object.namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced }))
+}

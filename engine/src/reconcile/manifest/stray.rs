@@ -1,0 +1,166 @@
+//! A Manifest that no Kyma owns: nothing of it is installed, and what was before stays.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, State, inventory};
+use tidewatch_planner::{
+    kyma::Stray,
+    manifest_status::{self, Progress},
+};
+
+use crate::{
+    kcp::writes::lost,
+    reconcile::{Finish, Lost, Shared, found_report},
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
+    pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Finish>, Lost> {
+        let seen = self.look().kyma(kyma);
+        if Stray::of(seen.as_ref(), manifest).is_none() {
+            return Ok(None);
+        }
+        // The watch on Kymas may lag behind that on Manifests.
+        let read = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await;
+        let there = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
+        let Some(Stray { message, told_from }) = Stray::of(there.as_ref(), manifest) else {
+            return Ok(None);
+        };
+        if let Ok(left) = Duration::try_from(told_from.duration_since(self.now()))
+            && !left.is_zero()
+        {
+            return Ok(Some(Finish::Again(left, message)));
+        }
+        let report = found_report(State::Error, message.clone());
+        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let progress = Progress::Failed { state: State::Error, message };
+        let status = manifest_status::manifest_status(manifest, &progress, &inventory, None, self.now());
+        self.write_manifest_status_unseen(manifest, &status).await?;
+        tracing::debug!(kyma, manifest = manifest.name_any(), "no Kyma owns it; it is left as it is");
+        Ok(Some(Finish::Settled(report)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+    use tidewatch_api::names::{API_VERSION, field_managers, labels};
+
+    use super::*;
+    use crate::{
+        Engine,
+        key::WorkKey,
+        reconcile::{
+            Why,
+            tests::{Heard, engine_on, not_found},
+        },
+    };
+
+    /// A Manifest of which an object is installed, made in this second of the year 1970.
+    fn manifest(made: i64) -> Value {
+        let made = jiff::Timestamp::from_second(made).unwrap().to_string();
+        json!({"apiVersion": API_VERSION, "kind": "Manifest",
+            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "m1", "generation": 1, "resourceVersion": "5",
+                         "creationTimestamp": made, "labels": {labels::KYMA_NAME: "harbour"}},
+            "spec": {"version": "1.0.0"},
+            "status": {"state": "Ready", "synced": [
+                {"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": "a"}]}})
+    }
+
+    /// An engine on a KCP with a Manifest, which keeps the status it is told, and with a Kyma. There is no kubeconfig.
+    fn engine(manifest: Value) -> (Engine, Heard, Arc<Mutex<Value>>) {
+        let kept = Arc::new(Mutex::new(manifest));
+        let there = Arc::clone(&kept);
+        let (engine, heard) = engine_on(move |_, path| {
+            if path.ends_with("/manifests/m") || path.ends_with("/manifests/m/status") {
+                (200, there.lock().clone())
+            } else if path.ends_with("/kymas/harbour") {
+                (
+                    200,
+                    json!({"apiVersion": API_VERSION, "kind": "Kyma", "spec": {"channel": "regular"},
+                        "metadata": {"name": "harbour", "namespace": "kcp-system", "uid": "k"}}),
+                )
+            } else if path.ends_with("/secrets") {
+                let metadata = json!({"resourceVersion": "1"});
+                (
+                    200,
+                    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": []}),
+                )
+            } else {
+                not_found()
+            }
+        });
+        (engine, heard, kept)
+    }
+
+    async fn reconcile(engine: &Engine) -> Finish {
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        // Boxed: its future is large.
+        let reconciled = engine.0.reconcile_manifest(&key, ("harbour", "m"), Why { causes: &[], count: 0 });
+        Box::pin(reconciled).await.unwrap()
+    }
+
+    fn writes(heard: &Heard) -> Vec<String> {
+        heard.lock().drain(..).filter(|line| !line.starts_with("GET")).collect()
+    }
+
+    #[tokio::test]
+    async fn it_gets_no_finalizer_and_says_so_once_when_it_is_old_enough() {
+        // The engine's clock stands at the beginning of 1970.
+        let (engine, heard, _) = engine(manifest(-10));
+        let finish = reconcile(&engine).await;
+        assert!(
+            matches!(&finish, Finish::Again(left, why) if left.as_secs() == 290 && why.starts_with("orphaned:")),
+            "{finish:?}"
+        );
+        assert_eq!(writes(&heard), [""; 0]);
+
+        let (engine, heard, kept) = self::engine(manifest(-301));
+        let finish = reconcile(&engine).await;
+        assert!(matches!(&finish, Finish::Settled(report) if report.state == State::Error), "{finish:?}");
+        let path = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m/status";
+        assert_eq!(writes(&heard), [path]);
+
+        // What was said stands there now.
+        let before: Manifest = serde_json::from_value(kept.lock().clone()).unwrap();
+        let message = Stray::of(None, &before).unwrap().message;
+        let inventory = inventory::inventory(&before.status.clone().unwrap().synced);
+        let said = Progress::Failed { state: State::Error, message };
+        let status = manifest_status::manifest_status(&before, &said, &inventory, None, engine.0.now());
+        assert_eq!(status.synced, before.status.unwrap().synced, "what is installed is not forgotten");
+        kept.lock()["status"] = serde_json::to_value(status).unwrap();
+        kept.lock()["metadata"]["managedFields"] =
+            json!([{"manager": field_managers::APPLIER, "operation": "Apply", "subresource": "status"}]);
+        reconcile(&engine).await;
+        assert_eq!(writes(&heard), [""; 0], "once");
+    }
+
+    #[tokio::test]
+    async fn one_whose_kyma_the_watch_has_not_shown_yet_goes_on() {
+        let mut owned = manifest(-301);
+        owned["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": API_VERSION, "kind": "Kyma", "name": "harbour", "uid": "k"}]);
+        let (engine, _, kept) = engine(owned);
+        let finish = reconcile(&engine).await;
+        assert!(
+            matches!(&finish, Finish::Settled(report) if report.message.contains("kubeconfig")),
+            "{finish:?}"
+        );
+        // So does the end of one that nobody owns.
+        {
+            let metadata = &mut kept.lock()["metadata"];
+            metadata["ownerReferences"] = json!([]);
+            metadata["deletionTimestamp"] = "1970-01-01T00:00:00Z".into();
+        }
+        let finish = reconcile(&engine).await;
+        assert!(
+            matches!(finish, Finish::RecheckAt(..)),
+            "it is waited until the cluster is known to be gone: {finish:?}"
+        );
+    }
+}

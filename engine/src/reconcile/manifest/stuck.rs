@@ -1,0 +1,89 @@
+//! Objects whose namespace is being deleted: they are left out, and the others go on.
+//!
+//! While there are any, the agent watches namespaces, so that the end of one is an event, and so are its conditions. What their messages
+//! say (which objects are left in it) is told as it was at the last of these.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ManifestStatus, State, object::ObjectRef};
+use tidewatch_deployer::namespace::stuck;
+use tidewatch_planner::manifest_status::Progress;
+
+use super::{apply::Applied, causes::looking_again, told::namespace_kind};
+use crate::{
+    gate::Gated,
+    reconcile::{Finish, Lost, Shared, apply, found_report},
+    stages::{Stage, stage},
+};
+
+/// Namespaces of one module that are looked at.
+const NAMESPACES: usize = 4;
+
+impl Shared {
+    /// Ends a reconcile that has left objects out; `rest` is how it would end without these. Until the agent tells of namespaces this
+    /// looks again, soon at first and then seldom.
+    pub(super) async fn left_out(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+        applied: &Applied,
+        rest: Finish,
+        write: impl Fn(Progress) -> ManifestStatus + Send,
+    ) -> Result<Finish, Lost> {
+        let mut said = Vec::new();
+        let (mut unread, mut gone, mut for_long) = (false, false, false);
+        let mut again: Vec<Timestamp> = applied.parked.iter().map(|parked| parked.until).collect();
+        let namespaces: BTreeSet<&str> =
+            applied.stuck.iter().map(|object| object.namespace.as_str()).collect();
+        for name in namespaces.into_iter().take(NAMESPACES) {
+            let id = ObjectRef { gvk: namespace_kind(), namespace: String::new(), name: name.to_owned() };
+            // One that cannot be read is told of by its name.
+            let live = stage(Stage::ReadRuntime, apply::get(runtime, &id)).await;
+            unread |= live.is_err();
+            let found = live.ok().flatten().and_then(|live| stuck(name, &live));
+            match found.as_ref().map(|found| found.long_at) {
+                Some(Some(at)) if at > self.now() => again.push(at),
+                Some(_) => for_long = true,
+                None => gone = true,
+            }
+            said.push(
+                found.map_or_else(|| format!("namespace {name} was being deleted"), |found| found.message),
+            );
+        }
+        let objects = match applied.stuck.as_slice() {
+            [one] => format!("{one} waits for its end"),
+            [first, ..] => format!("{first} and {} more objects wait for its end", applied.stuck.len() - 1),
+            [] => String::new(),
+        };
+        let message = format!("{}; {objects}; everything else goes on", said.join("; "));
+        let mut held = None;
+        if for_long {
+            let report = found_report(State::Warning, message.clone());
+            let status = write(Progress::Failed { state: report.state, message: report.message });
+            self.write_manifest_status(manifest, &status).await?;
+        } else {
+            held = self.say(manifest, &write(Progress::Waiting(message.clone())), false).await?;
+        }
+        tracing::debug!(manifest = manifest.name_any(), detail = message, "objects were left out");
+        again.extend(held.map(|left| self.now() + left));
+        let kyma = manifest.kyma_name().unwrap_or_default();
+        let told = match rest {
+            Finish::Waiting(_) => true,
+            Finish::RecheckAt(at, rest) if matches!(*rest, Finish::Waiting(_)) => {
+                again.push(at);
+                true
+            }
+            _ => false,
+        };
+        if unread || !told || !self.is_told_of_all(kyma, runtime, &[namespace_kind()]).await {
+            return Ok(looking_again(again.into_iter().min(), Finish::Patient(message)));
+        }
+        if gone {
+            // Its end may have been told before anybody here waited for it.
+            return Ok(Finish::Recheck(message));
+        }
+        Ok(looking_again(again.into_iter().min(), Finish::Waiting(message)))
+    }
+}

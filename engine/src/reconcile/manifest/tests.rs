@@ -1,0 +1,440 @@
+//! Passes over a Manifest, on a scripted runtime and a scripted KCP.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    inventory::synced,
+    names::{conditions, labels},
+    object::ObjectRef,
+    readiness::CrState,
+};
+use tidewatch_deployer::bundle::{self, Scope};
+
+use super::*;
+use crate::{
+    scripted::{self, stored},
+    Engine,
+    key::Cause,
+    reconcile::{
+        tests::{Heard, engine_on, not_found},
+    },
+};
+
+mod upgrades;
+
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/beacons.x.dev";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/n/deployments/a";
+const BEACON: &str = "/apis/x.dev/v1/namespaces/n/beacons/a";
+const DEFAULT_CR: &str = "/apis/x.dev/v1/namespaces/n/beacons/b";
+/// In place of a path: how each write is refused.
+const THROTTLED: &str = "throttled";
+const UNASKED: &str = "a webhook that cannot be asked";
+const PODS: &str = "/api/v1/namespaces/n/pods";
+
+fn beacon(name: &str) -> Value {
+    json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": name, "namespace": "n"}, "spec": {"light": "on"}})
+}
+
+/// A CRD, an object of it, and a Deployment.
+fn bundle() -> Bundle {
+    let rendered = vec![
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "beacons.x.dev"},
+               "spec": {"group": "x.dev", "scope": "Namespaced", "names": {"kind": "Beacon", "plural": "beacons"}}}),
+        beacon("a"),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "n"},
+               "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}}}),
+    ];
+    let scopes = BTreeMap::from([
+        (Gvk::of("apps/v1", "Deployment"), Scope::Namespaced),
+        (Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"), Scope::Cluster),
+    ]);
+    bundle::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
+}
+
+/// Work on all of its objects.
+fn whole(key: &WorkKey) -> Work<'_> {
+    Work { key, kyma: "harbour", mark: Mark::default(), only: None, again: false, defined: false }
+}
+
+/// Its Manifest, on its way for a minute, with a default CR.
+fn manifest() -> Manifest {
+    let installation = json!({"type": conditions::INSTALLATION, "status": "False", "reason": "Ready", "message": "",
+        "observedGeneration": 1, "lastTransitionTime": "1969-12-31T23:59:00Z"});
+    serde_json::from_value(json!({
+        "apiVersion": names::API_VERSION, "kind": "Manifest",
+        "metadata": {"name": "m", "namespace": "kcp-system", "uid": "m1", "generation": 1, "labels": {labels::KYMA_NAME: "harbour"}},
+        "spec": {"resource": beacon("b"), "customResourcePolicy": "CreateAndDelete"},
+        "status": {"state": "Processing", "conditions": [installation], "synced": synced(&bundle().objects),
+                   "lastOperation": {"operation": "for something", "lastUpdateTime": "1969-12-31T23:59:00Z"}}
+    }))
+    .unwrap()
+}
+
+fn with_status(object: Value, status: Value) -> Value {
+    let mut object = stored(object);
+    object["status"] = status;
+    object
+}
+
+/// What is in the runtime, by path: all of the module, and all well.
+fn well() -> BTreeMap<&'static str, Value> {
+    let Bundle { mut first, mut main, mut custom, .. } = bundle();
+    let holds = |type_: &str| json!({"type": type_, "status": "True"});
+    let served = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
+    let available = json!({"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "readyReplicas": 1});
+    BTreeMap::from([
+        (CRD, with_status(first.remove(0), served)),
+        (DEPLOYMENT, with_status(main.remove(0), available)),
+        (BEACON, stored(custom.remove(0))),
+        (DEFAULT_CR, with_status(beacon("b"), json!({"state": "Warning"}))),
+    ])
+}
+
+/// A runtime with these objects, which takes what is applied, and what it has heard but discovery.
+fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
+    let heard = Heard::default();
+    let ear = Arc::clone(&heard);
+    let runtime = scripted::runtime(move |asked| {
+        if let Some(kinds) = kinds(&asked.path) {
+            return kinds;
+        }
+        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        let found = match asked.method.as_str() {
+            "GET" => objects.get(asked.path.as_str()).cloned(),
+            "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+            _ => Some(stored(asked.body.clone())),
+        };
+        let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
+            let status = objects.get(name).filter(|_| !asked.reads())?;
+            Some((code, status.clone()))
+        });
+        refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))
+    });
+    (runtime, heard)
+}
+
+fn kinds(path: &str) -> Option<scripted::Answer> {
+    match path {
+        "/api/v1" => Some(scripted::kinds("v1", "pods", "Pod", true)),
+        "/apis/apps/v1" => Some(scripted::kinds("apps/v1", "deployments", "Deployment", true)),
+        "/apis/x.dev/v1" => Some(scripted::kinds("x.dev/v1", "beacons", "Beacon", true)),
+        "/apis/apiextensions.k8s.io/v1" => Some(scripted::definitions()),
+        _ => None,
+    }
+}
+
+/// An engine, and the writes that its KCP has heard.
+fn engine() -> (Engine, Heard) {
+    engine_on(|method, path| match (method, path.contains("/manifests/")) {
+        ("PATCH", true) => (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})),
+        _ => not_found(),
+    })
+}
+
+/// One pass: over what these causes say after such a pass, else over all.
+async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Cause]) -> Finish {
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let mark = Mark::default();
+    let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
+    assert_eq!(only.is_some(), !causes.is_empty());
+    let work = Work { mark, only, ..whole(&key) };
+    engine.0.install(work, &manifest(), runtime, bundle()).await.unwrap()
+}
+
+fn passed(engine: &Engine) -> Option<Passed> {
+    engine.0.passes.take("harbour", "m")
+}
+
+fn event(object: &Value) -> Cause {
+    let object = ObjectRef::of(object).unwrap().to_string();
+    Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
+}
+
+/// How a pass ended, without the time at which it looks again besides.
+fn ended(finish: Finish) -> Finish {
+    match finish {
+        Finish::RecheckAt(_, inner) => *inner,
+        finish => finish,
+    }
+}
+
+fn heard_paths(heard: &Heard) -> Vec<String> {
+    let mut all = std::mem::take(&mut *heard.lock());
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
+    let pulls = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}});
+    let due = [Cause::Due { at: Timestamp::UNIX_EPOCH }];
+    let deployment = ObjectRef::of(&bundle().main[0]).unwrap();
+    for pods in [vec![], vec![pulls]] {
+        let says_more = !pods.is_empty();
+        objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
+        let (runtime, heard) = runtime(objects.clone());
+        let before = Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
+        let finish = pass(&engine, &runtime, Some(before), &due).await;
+        assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
+        let written = kcp.lock().clone();
+        assert_eq!(written.len(), usize::from(says_more), "{written:?}");
+        if says_more {
+            assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(60).unwrap()));
+        } else {
+            assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
+        }
+        assert_eq!(passed(&engine).unwrap().unready, std::slice::from_ref(&deployment));
+    }
+}
+
+#[tokio::test]
+async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.remove(DEPLOYMENT);
+    let throttled = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "TooManyRequests",
+        "message": "later", "code": 429});
+    objects.insert(THROTTLED, throttled);
+    let (runtime, _) = runtime(objects);
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    for (state, again, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
+        let mut manifest = manifest();
+        manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
+        let work = Work { again, ..whole(&key) };
+        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        assert!(matches!(finish, Finish::Failed(..) | Finish::NotBefore(..)), "it is tried again");
+        let heard = std::mem::take(&mut *kcp.lock());
+        assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
+    }
+}
+
+/// Something else is to install it. Of what the Go manager has left, which has never looked for it, nothing is said.
+#[tokio::test]
+async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
+    let (engine, _) = engine();
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    for (kind, says) in [
+        ("Deployment", "Deployment.apps n/keeper is not there"),
+        ("Keeper", "Keeper.apps n/keeper is not served"),
+    ] {
+        let mut manifest = manifest();
+        manifest.spec.manager = serde_json::from_value(
+            json!({"group": "apps", "version": "v1", "kind": kind, "namespace": "n", "name": "keeper"}),
+        )
+        .unwrap();
+        let mut objects = well();
+        objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
+        let (runtime, _) = runtime(objects.clone());
+        let finish = ended(engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap());
+        let Finish::Patient(what) = finish else { panic!("{finish:?}") };
+        assert!(what.contains(says), "{what}");
+
+        manifest.spec.install.source.0.insert("ref".into(), "sha256:1".into());
+        manifest.annotations_mut().insert(names::annotations::SYNC_OCI_REF.into(), "sha256:1".into());
+        manifest.status.as_mut().unwrap().state = State::Ready;
+        let (runtime, _) = self::runtime(objects);
+        let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
+        assert!(matches!(finish, Finish::Done), "{finish:?}");
+    }
+}
+
+/// However many objects a module has of which one is refused: that one costs each try.
+#[tokio::test]
+async fn what_alone_could_not_be_applied_is_alone_tried_again() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    objects.remove(DEPLOYMENT);
+    let invalid = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
+        "message": "spec.replicas: must not be 1", "code": 422});
+    objects.insert(THROTTLED, invalid);
+    let (refusing, heard) = runtime(objects);
+    pass(&engine, &refusing, None, &[]).await;
+    assert_eq!(heard_paths(&heard).len(), 5, "all are looked at, and one is applied");
+    let retry = [Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "refused" }];
+    let tried = ["GET", "PATCH"].map(|method| format!("{method} {DEPLOYMENT}"));
+    for _ in 0..2 {
+        let before = passed(&engine).unwrap();
+        assert_eq!(before.unready, [ObjectRef::of(&bundle().main[0]).unwrap()]);
+        let finish = pass(&engine, &refusing, Some(before), &retry).await;
+        assert!(
+            matches!(ended(finish), Finish::Failed(report, _) if report.message.contains("must not be 1"))
+        );
+        assert_eq!(heard_paths(&heard), tried);
+    }
+    let (well, heard) = runtime(well());
+    pass(&engine, &well, passed(&engine), &retry).await;
+    assert_eq!(heard_paths(&heard), tried[..1]);
+    assert!(passed(&engine).unwrap().unready.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
+    let (engine, _) = engine();
+    let all = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
+    let (runtime, heard) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    assert_eq!(heard_paths(&heard), all, "all of it, and nothing is written");
+    let before = passed(&engine).unwrap();
+    let said = Some(CrState { state: State::Warning, message: String::new() });
+    assert_eq!((before.cr, &before.said, before.unready.len()), (Some(true), &said, 0));
+
+    let deployment = bundle().main.remove(0);
+    let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
+    assert_eq!(heard_paths(&heard), [format!("GET {DEPLOYMENT}")]);
+    assert!(matches!(finish, Finish::Waiting(what) if what.contains("is in state Warning")));
+    assert_eq!(passed(&engine), Some(before.clone()), "nothing was heard of the default CR");
+
+    let mut objects = well();
+    objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
+    let (runtime, heard) = self::runtime(objects);
+    let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&beacon("b"))]).await;
+    assert_eq!(heard_paths(&heard), [format!("GET {DEFAULT_CR}")]);
+    assert!(matches!(finish, Finish::Done));
+    assert_eq!(passed(&engine).unwrap().said.unwrap().state, State::Ready);
+
+    // One that was deleted is made again.
+    let mut objects = well();
+    objects.remove(DEFAULT_CR);
+    let (runtime, heard) = self::runtime(objects);
+    pass(&engine, &runtime, Some(before), &[event(&beacon("b"))]).await;
+    assert!(heard_paths(&heard).contains(&format!("PATCH {DEFAULT_CR}")));
+    let passed = passed(&engine).unwrap();
+    assert_eq!((passed.cr, passed.said.unwrap().state), (Some(true), State::Empty));
+}
+
+#[tokio::test]
+async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    let mut changed = objects[CRD].clone();
+    changed["spec"]["names"]["plural"] = "lights".into();
+    objects.insert(CRD, changed);
+    let before = Passed { cr: Some(true), ..Passed::default() };
+    let definition = event(&bundle().first[0]);
+    let (runtime, heard) = runtime(objects);
+    pass(&engine, &runtime, Some(before), &[definition]).await;
+    let heard = heard_paths(&heard);
+    assert!(heard.contains(&format!("PATCH {CRD}")), "{heard:?}");
+    let of_it = [BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
+    assert!(of_it.iter().all(|get| heard.contains(get)), "{heard:?}");
+    assert!(!heard.iter().any(|line| line.ends_with(DEPLOYMENT)), "{heard:?}");
+}
+
+#[tokio::test]
+async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    for (status, waits) in [
+        (json!({}), true),
+        // Its names are another one's: nothing is on its way, and its objects were left out.
+        (
+            json!({"conditions": [{"type": "NamesAccepted", "status": "False", "reason": "KindConflict", "message": "taken"}]}),
+            false,
+        ),
+    ] {
+        objects.insert(CRD, with_status(bundle().first.remove(0), status));
+        let (runtime, heard) = runtime(objects.clone());
+        let finish = pass(&engine, &runtime, None, &[]).await;
+        assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
+        assert_eq!(matches!(ended(finish), Finish::Patient(what) if what.contains("to be served")), waits);
+        assert_eq!(passed(&engine), None);
+    }
+    let (runtime, _) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    assert!(passed(&engine).is_some());
+}
+
+#[tokio::test]
+async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
+    let (runtime, _) = runtime(objects);
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    // For a minute, for as long as it may, and for less than its module gives it.
+    for (since, seconds, due) in [
+        ("1969-12-31T23:59:00Z", None, Some(540)),
+        ("1969-12-31T23:50:00Z", None, None),
+        ("1969-12-31T23:50:00Z", Some(660), Some(60)),
+    ] {
+        let mut manifest = manifest();
+        manifest.spec.resource = serde_json::from_value(
+            json!({"apiVersion": "y.dev/v1", "kind": "Mast", "metadata": {"name": "b", "namespace": "n"}}),
+        )
+        .unwrap();
+        let status = manifest.status.as_mut().unwrap();
+        status.conditions[0].last_transition_time.0 = since.parse().unwrap();
+        let said = status.last_operation.as_mut().unwrap();
+        said.operation = "the kind of the default CR is not served yet".into();
+        said.last_update_time.as_mut().unwrap().0 = since.parse().unwrap();
+        if let Some(seconds) = seconds {
+            let terms = json!({"progressDeadlineSeconds": seconds}).to_string();
+            manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
+        }
+        let work = whole(&key);
+        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        let looks = match &finish {
+            Finish::Recheck(what) => due.is_some() && what.contains("default CR"),
+            Finish::Patient(what) => due.is_none() && what.contains("default CR"),
+            _ => false,
+        };
+        assert!(looks, "{finish:?}");
+        let written = std::mem::take(&mut *kcp.lock()).len();
+        assert_eq!(
+            written,
+            usize::from(due.is_none()),
+            "on its way it waits a moment; an error does not: {since} {seconds:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    objects.remove(DEFAULT_CR);
+    let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+        "message": "Internal error occurred: failed calling webhook \"b.x.dev\": no endpoints available for service \"b\""});
+    objects.insert(UNASKED, failed);
+    let (runtime, _) = runtime(objects);
+    let finish = ended(pass(&engine, &runtime, None, &[]).await);
+    assert!(
+        matches!(&finish, Finish::Patient(what) if what.contains("failed calling webhook")),
+        "{finish:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cannot_be_asked() {
+    const OLD: &str = "/apis/apps/v1/namespaces/n/deployments/old";
+    let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+        "message": "Internal error occurred: failed calling webhook \"all.x.dev\": connection refused"});
+    let old = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "old", "namespace": "n",
+        "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
+        "annotations": {names::annotations::OWNED_BY: "kcp-system/m"}}, "spec": {}});
+    let mut manifest = manifest();
+    let mut objects = bundle().objects;
+    objects.push(ObjectRef::of(&old).unwrap());
+    manifest.status.as_mut().unwrap().synced = synced(&objects);
+    for (asked, removed) in [(true, true), (false, false)] {
+        let (engine, _) = engine();
+        let mut objects = well();
+        objects.remove(DEPLOYMENT);
+        objects.insert(OLD, stored(old.clone()));
+        if !asked {
+            objects.insert(UNASKED, failed.clone());
+        }
+        let (runtime, heard) = runtime(objects);
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let work = whole(&key);
+        engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        let heard = heard_paths(&heard);
+        assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! What a pass looks at where something else is asked for than before.
+
+use tidewatch_api::watcher::WatchedField;
+use tidewatch_planner::agent::{AgentConfig, AgentWatch, ENGINE_ROUTE};
+
+use super::*;
+use crate::index::{PathReport, owners::Speaker};
+
+/// The agent of the runtime watches all kinds of the module, and its path is proven.
+fn watch_all(engine: &Engine) {
+    let watch = |(group, resource): (&str, &str)| {
+        [WatchedField::Spec, WatchedField::Status].map(|field| AgentWatch {
+            name: format!("{resource}.{field:?}"),
+            route: ENGINE_ROUTE.to_owned(),
+            group: group.to_owned(),
+            version: "*".to_owned(),
+            resource: resource.to_owned(),
+            field,
+            labels: BTreeMap::new(),
+        })
+    };
+    let kinds = [
+        ("apps", "deployments"),
+        ("x.dev", "beacons"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ];
+    let config = AgentConfig { generation: "g".into(), watches: kinds.map(watch).concat() };
+    let mut state = engine.0.change();
+    state.apply_kyma(serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {}})).unwrap());
+    state.configure_agent("harbour", config);
+    state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
+}
+
+/// What the new version has changed.
+type Edit = fn(&mut Bundle, &mut Manifest);
+
+#[tokio::test]
+async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_of() {
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
+    let of = |method: &str, path: &str| format!("{method} {path}");
+    let [crd, deployment, object, cr] = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| of("GET", path));
+    let to_two = |bundle: &mut Bundle, _: &mut Manifest| bundle.main[0]["spec"]["replicas"] = 2.into();
+    let ignores = |_: &mut Bundle, manifest: &mut Manifest| {
+        let terms =
+            json!({"ignoreFields": [{"group": "apps", "kind": "Deployment", "paths": ["/spec/paused"]}]});
+        manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms.to_string());
+    };
+    let cases: [(Edit, bool, &[Cause], Vec<String>); 6] = [
+        (to_two, true, &[], vec![cr.clone(), deployment.clone(), of("PATCH", DEPLOYMENT)]),
+        // Nothing but its marks, such as the channel's label.
+        (|_, _| (), true, &[], vec![cr.clone()]),
+        (
+            to_two,
+            true,
+            &[event(&beacon("a"))],
+            vec![object.clone(), cr.clone(), deployment.clone(), of("PATCH", DEPLOYMENT)],
+        ),
+        // Of a definition that changes nobody knows what becomes of its objects.
+        (
+            |bundle, _| bundle.first[0]["spec"]["names"]["singular"] = "light".into(),
+            true,
+            &[],
+            vec![crd.clone(), object.clone(), cr.clone(), of("PATCH", CRD)],
+        ),
+        // What counted as its user's to change may be what the module has to set now.
+        (ignores, true, &[], vec![crd.clone(), deployment.clone(), object.clone(), cr.clone()]),
+        (to_two, false, &[], vec![crd, deployment, object, cr, of("PATCH", DEPLOYMENT)]),
+    ];
+    for (number, (edit, watched, events, wanted)) in cases.into_iter().enumerate() {
+        let (engine, _) = engine();
+        if watched {
+            watch_all(&engine);
+        }
+        let (runtime, heard) = runtime(well());
+        pass(&engine, &runtime, None, &[]).await;
+        heard_paths(&heard);
+        let before = passed(&engine).unwrap();
+        let (mut bundle, mut manifest) = (bundle(), manifest());
+        manifest.metadata.generation = Some(2);
+        edit(&mut bundle, &mut manifest);
+        let mark = Mark { asked: 1, ..Mark::default() };
+        let heard_of = [&changed[..], events].concat();
+        let only = Only::after(before.clone(), mark, named(&key, &heard_of, heard_of.len()));
+        let work = Work { mark, only, ..whole(&key) };
+        engine.0.install(work, &manifest, &runtime, bundle).await.unwrap();
+        let mut wanted = wanted;
+        wanted.sort();
+        let mut heard = heard_paths(&heard);
+        // What is written has no status here: whether a definition is served is looked at again, and why a Deployment is not ready.
+        heard.retain(|line| !line.ends_with(PODS));
+        heard.dedup();
+        assert_eq!(heard, wanted, "{number}");
+        let after = passed(&engine).unwrap();
+        assert_eq!(after.mark, mark);
+        assert_eq!(after.contents == before.contents, number == 1, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
+    let (engine, _) = engine();
+    watch_all(&engine);
+    let (runtime, heard) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    let alone = passed(&engine).unwrap();
+    let deployment = bundle().main.remove(0);
+    let id = ObjectRef::of(&deployment).unwrap();
+    engine.0.change().owners.claim(Speaker::Reconcile, "harbour", "a", std::slice::from_ref(&id));
+    // Whether all is looked at, or that one since it was marked for the other.
+    for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
+        pass(&engine, &runtime, before, &causes).await;
+        let shared = passed(&engine).unwrap();
+        assert_eq!((alone.contents.len(), shared.contents.len()), (3, 2));
+        assert!(shared.contents.iter().all(|hash| alone.contents.contains(hash)));
+        heard_paths(&heard);
+        let mark = Mark { asked: 1, ..Mark::default() };
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
+        let only = Only::after(shared, mark, named(&key, &changed, 1));
+        engine.0.install(Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle()).await.unwrap();
+        let heard = heard_paths(&heard);
+        assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
+        assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");
+    }
+}

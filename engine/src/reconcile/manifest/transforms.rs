@@ -1,0 +1,56 @@
+//! What transforms of a module's objects need of the control plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use tidewatch_api::Manifest;
+use tidewatch_deployer::{
+    bundle::Bundle,
+    transform::{self, Context, Injected, TransformError},
+};
+
+use super::Stopped;
+use crate::{
+    reconcile::Shared,
+    stages::{Stage, stage},
+};
+
+/// Secrets that a module may ask for.
+const INJECTED: usize = 16;
+
+impl Shared {
+    /// Transforms a module's objects. What a runtime has named itself stays as it is, and gets nothing of the control plane.
+    /// Returns a number that is another one where what was given is other data.
+    pub(super) async fn transform(&self, manifest: &Manifest, bundle: &mut Bundle) -> Result<u64, Stopped> {
+        if manifest.is_of_runtime_template() {
+            return Ok(0);
+        }
+        let module = manifest.module_name().unwrap_or_default();
+        let asked: BTreeSet<String> =
+            bundle.iter_mut().filter_map(|object| transform::asks_for(module, object)).collect();
+        let mut injected: BTreeMap<String, Injected> = BTreeMap::new();
+        for name in asked.into_iter().take(INJECTED) {
+            let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+            let given = match stage(Stage::ReadKcp, api.get_opt(&name)).await {
+                Ok(secret) => transform::given(module, secret.as_ref()),
+                Err(_) => Err("the control plane did not give it".to_owned()),
+            };
+            injected.insert(name, given);
+        }
+        let context = Context {
+            module,
+            images: &manifest.spec.localized_images,
+            pull_secret: self.config.pull_secret.as_deref(),
+            manager: manifest.spec.manager.as_ref(),
+            injected: Some(&injected),
+        };
+        transform::transform(bundle.iter_mut(), &context).map_err(|error| Stopped {
+            // The control plane may not have answered. That a Secret is there is an event.
+            retryable: matches!(error, TransformError::Injection { .. }),
+            class: "transform",
+            ..Stopped::for_good(error.to_string())
+        })?;
+        Ok(transform::mark_of(&injected))
+    }
+}

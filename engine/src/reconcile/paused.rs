@@ -1,0 +1,158 @@
+//! What a Kyma says while an operator has paused the engine, in KCP and in its runtime.
+//!
+//! In a runtime this is the one thing that is written during a pause: one condition, once, in a status that is ours already. Whatever the
+//! Kyma's next reconcile writes is without it, and each Kyma has one when the pause ends.
+
+use serde_json::Value;
+use tidewatch_api::{Kyma, KymaStatus, names::field_managers};
+use tidewatch_deployer::adoption::take_over_status;
+use tidewatch_planner::kyma::paused_status;
+
+use super::{
+    Lost, Shared,
+    kyma::{marked_by, write_runtime_status},
+    kyma_deletion::remote_kyma,
+};
+use crate::{
+    kcp::writes::lost,
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// Has a Kyma say that the engine is paused, unless it says so or the engine is not.
+    pub(super) async fn say_paused(&self, name: &str) -> Result<(), Lost> {
+        if !self.gate.is_to_say(name) || self.look().kyma(name).is_none() {
+            return Ok(());
+        }
+        let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+        let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        if let Some(kyma) = kyma.filter(|kyma| !kyma.is_skipped()) {
+            let status = paused_status(&kyma, self.now());
+            self.write_kyma_status(&kyma, &status).await?;
+            self.say_paused_in_runtime(name, &kyma, &status).await?;
+        }
+        self.gate.has_said(name);
+        Ok(())
+    }
+
+    /// The same for its user. A runtime that cannot be reached, or that is not taken over yet, is left as it is.
+    async fn say_paused_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+        if self.is_left_alone(name) {
+            return Ok(());
+        }
+        let Ok(runtime) = self.access(name).await? else { return Ok(()) };
+        let said = async {
+            let remote = stage(Stage::ReadRuntime, remote_kyma(&runtime)).await?;
+            let mark = format!("{}/{name}", kyma.metadata.namespace.as_deref().unwrap_or_default());
+            if marked_by(&remote) != Some(mark.as_str()) || !is_ours(&remote) {
+                return Ok(());
+            }
+            stage(Stage::WriteRuntime, write_runtime_status(&runtime.to_say_paused(), &remote, status)).await
+        };
+        if let Err(error) = said.await {
+            tracing::debug!(
+                kyma = name,
+                error = error.message(),
+                "the runtime's Kyma does not say that the engine is paused"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether the status of a runtime's Kyma is ours alone: of one that the Go manager has written, nothing is taken over in a pause.
+fn is_ours(remote: &Value) -> bool {
+    let entries = remote["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let mut ours = entries.filter(|entry| {
+        entry["manager"] == field_managers::KCP
+            && entry["operation"] == "Apply"
+            && entry["subresource"] == "status"
+    });
+    ours.next().is_some() && take_over_status(remote, field_managers::KCP).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::Api;
+    use serde_json::json;
+    use tidewatch_api::names;
+
+    use super::*;
+    use crate::{
+        gate::{Gate, Mode},
+        key::WorkKey,
+        reconcile::tests::{engine_on, runtime_on},
+    };
+
+    fn kyma() -> Value {
+        json!({"apiVersion": names::API_VERSION, "kind": "Kyma",
+               "metadata": {"name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7"},
+               "spec": {"channel": "regular"}, "status": {"state": "Ready"}})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kyma_says_once_in_a_pause_that_the_engine_is_paused() {
+        let (engine, heard) = engine_on(|_, _| (200, kyma()));
+        engine.state().write().apply_kyma(serde_json::from_value(kyma()).unwrap());
+        let written = || heard.lock().iter().filter(|call| call.starts_with("PATCH")).count();
+        let say = async || engine.0.say_paused("harbour").await.unwrap();
+        say().await;
+        assert!(heard.lock().is_empty(), "it is not paused");
+        engine.set_mode(Mode::Paused);
+        let asked = engine.queue().next().await;
+        assert_eq!(asked.key(), &WorkKey::Kyma { kyma: "harbour".into() }, "each Kyma is asked for");
+        for _ in 0..2 {
+            say().await;
+        }
+        assert_eq!((written(), heard.lock().len()), (1, 2), "{heard:?}");
+        engine.set_mode(Mode::Live);
+        say().await;
+        assert_eq!(written(), 1);
+        engine.set_mode(Mode::Paused);
+        say().await;
+        assert_eq!(written(), 2, "another pause");
+    }
+
+    #[tokio::test]
+    async fn a_paused_engine_writes_nothing_in_a_runtime_but_that_it_is_paused() {
+        let (gate, writes) = (Gate::default(), std::sync::Arc::new(parking_lot::Mutex::new(0)));
+        let count = std::sync::Arc::clone(&writes);
+        let runtime = runtime_on(move |_| {
+            *count.lock() += 1;
+            (200, json!({"metadata": {}}))
+        })
+        .through(gate.clone());
+        let write = async |runtime: &crate::gate::Gated| {
+            let maps: Api<ConfigMap> = Api::default_namespaced(runtime.kube());
+            runtime
+                .write("trying", maps.create(&kube::api::PostParams::default(), &ConfigMap::default()))
+                .await
+                .is_ok()
+        };
+        for (mode, any, word) in
+            [(Mode::Live, true, true), (Mode::Paused, false, true), (Mode::Standby, false, false)]
+        {
+            let label = mode.label();
+            gate.set(mode);
+            assert_eq!(
+                (write(&runtime).await, write(&runtime.to_say_paused()).await),
+                (any, word),
+                "{label}"
+            );
+        }
+        assert_eq!(*writes.lock(), 3);
+    }
+
+    #[test]
+    fn only_a_status_that_is_ours_already_says_so() {
+        let entry = |manager: &str, operation: &str| {
+            json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": names::API_VERSION,
+                   "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:state": {}}}})
+        };
+        let of = |entries: &[Value]| is_ours(&json!({"metadata": {"managedFields": entries}}));
+        let ours = entry(field_managers::KCP, "Apply");
+        assert!(of(std::slice::from_ref(&ours)));
+        assert!(!of(&[]) && !of(&[entry("manager", "Update")]));
+    }
+}

@@ -1,0 +1,324 @@
+//! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::LazyLock,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionSpec,
+};
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, crds,
+    names::{self, annotations, field_managers, labels},
+    object::ObjectRef,
+};
+use tidewatch_deployer::drift::{self, Difference, Ignored};
+use tidewatch_planner::ours::CRDS;
+
+use super::{
+    Shared,
+    apply::{self, ObjectError},
+    keep::Astray,
+    parked::Parked,
+};
+use crate::{
+    gate::{Gated, Mode},
+    kcp::writes::differs,
+    key::{Cause, WorkKey},
+};
+
+const CRD: &str = "CustomResourceDefinition";
+
+/// For how long after its CRD was changed by us a runtime's Kyma may still be read by the old one.
+const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
+
+/// What was done in each runtime by this process. The same content is not applied twice; a runtime that answers "no such kind" is
+/// forgotten and prepared again.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared(Mutex<HashMap<String, Done>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    /// Content hash of what stands there.
+    hash: u64,
+    /// When the CRD of the Kyma was changed by us, that was another one before.
+    mended: Option<Timestamp>,
+    /// Whether that CRD notes that the Kyma was lost with the one before.
+    lost: bool,
+}
+
+/// By which CRD the list of a runtime's Kyma was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schema {
+    /// By ours: what is not in it, its user has taken away.
+    Ours,
+    /// By ours, or by the one that was there before: until then nobody knows.
+    Mended(Timestamp),
+    /// By another one, which is mended by the next reconcile. API servers drop what a CRD does not know.
+    Other,
+}
+
+impl Prepared {
+    pub(crate) fn forget(&self, kyma: &str) {
+        if let Some(done) = self.0.lock().get_mut(kyma) {
+            done.hash = 0;
+        }
+    }
+
+    /// The same, of a Kyma that is gone.
+    pub(crate) fn remove(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    /// Whether it was as it is to be in this process, whatever has become of it since.
+    fn has_stood(&self, kyma: &str) -> bool {
+        self.0.lock().contains_key(kyma)
+    }
+
+    /// Whether the Kyma was lost with its CRD, and is not known to be there again.
+    pub(crate) fn is_lost(&self, kyma: &str) -> bool {
+        self.0.lock().get(kyma).is_some_and(|done| done.lost)
+    }
+
+    fn stands(&self, kyma: &str, hash: u64) -> bool {
+        self.0.lock().get(kyma).is_some_and(|done| done.hash == hash)
+    }
+}
+
+/// What a runtime gets. Made once: building the definitions costs more than a whole reconcile.
+static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
+    let objects: Vec<_> =
+        wanted().into_iter().filter_map(|body| Some((ObjectRef::of(&body)?, body))).collect();
+    let bodies: Vec<&Value> = objects.iter().map(|(_, body)| body).collect();
+    let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&bodies).unwrap_or_default());
+    let of_kind = |object: &ObjectRef| ObjectRef { name: String::new(), ..object.clone() };
+    let names = objects.iter().flat_map(|(object, _)| [object.to_string(), of_kind(object).to_string()]);
+    Wanted { names: names.collect(), objects, hash }
+});
+
+struct Wanted {
+    objects: Vec<(ObjectRef, Value)>,
+    /// Of all of it.
+    hash: u64,
+    /// As events name them, each alone and all of its kind.
+    names: BTreeSet<String>,
+}
+
+/// Whether it tells of an object that a runtime is prepared with.
+pub(crate) fn is_of_prepared(cause: &Cause) -> bool {
+    match cause {
+        Cause::Event { object, .. } | Cause::SecondLook { object } => WANTED.names.contains(object),
+        _ => false,
+    }
+}
+
+fn wanted() -> Vec<Value> {
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": names::RUNTIME_NAMESPACE, "labels": {
+            labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME,
+            labels::ISTIO_INJECTION: labels::ENABLED, labels::WARDEN_VALIDATE: labels::ENABLED}}
+    });
+    let mut all = vec![namespace];
+    for crd in crds::all() {
+        if crd.metadata.name.as_deref().is_some_and(|name| CRDS.contains(&name)) {
+            all.push(with_kind(&crd));
+        }
+    }
+    all
+}
+
+/// k8s-openapi's types write apiVersion and kind; ours come from kube's derive and do too, but an apply
+/// without them would be refused, so they are set for certain. The status of a CRD is the server's.
+fn with_kind(crd: &CustomResourceDefinition) -> Value {
+    let mut body = serde_json::to_value(crd).unwrap_or_default();
+    body["apiVersion"] = "apiextensions.k8s.io/v1".into();
+    body["kind"] = CRD.into();
+    body["metadata"]["labels"][labels::MANAGED_BY] = labels::MANAGED_BY_RUNTIME.into();
+    if let Some(body) = body.as_object_mut() {
+        body.remove("status");
+    }
+    without_empty_lists(&mut body);
+    body
+}
+
+/// API servers leave empty lists out of what they store, and would be asked for them again and again.
+fn without_empty_lists(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.as_array().is_some_and(Vec::is_empty));
+            members.values_mut().for_each(without_empty_lists);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_empty_lists),
+        _ => {}
+    }
+}
+
+/// By whom it is applied: the names by which the Go manager does, so that what it has left has one owner still.
+fn manager_of(body: &Value) -> &'static str {
+    if body["kind"] == CRD { field_managers::KCP } else { field_managers::KYMA_SYNC }
+}
+
+/// What an apply would change, if anything. A definition that says the same is left as it is, by whoever it was written: the Go
+/// manager copies those of the control plane, with all that its API server has filled in.
+fn difference(live: Option<&Value>, body: &Value) -> Option<Difference> {
+    let Some(live) = live else { return Some(Difference::NotApplied) };
+    if body["kind"] == CRD && !differs(&live["metadata"]["labels"], &body["metadata"]["labels"]) {
+        let (present, wanted) = (definition(live), definition(body));
+        if present.is_some() && present == wanted {
+            return None;
+        }
+    }
+    drift::difference(live, body, manager_of(body), &Ignored::default())
+}
+
+/// What a definition says, without what says nothing.
+fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
+    let mut spec: CustomResourceDefinitionSpec = serde_json::from_value(crd["spec"].clone()).ok()?;
+    spec.conversion = spec.conversion.filter(|conversion| conversion.strategy != "None");
+    spec.preserve_unknown_fields = spec.preserve_unknown_fields.filter(|preserve| *preserve);
+    spec.names.list_kind.get_or_insert_with(|| format!("{}List", spec.names.kind));
+    spec.names.singular.get_or_insert_with(|| spec.names.kind.to_lowercase());
+    Some(spec)
+}
+
+impl Shared {
+    /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has. Returns what
+    /// somebody keeps changing.
+    pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Parked>, ObjectError> {
+        let Wanted { objects, hash, .. } = &*WANTED;
+        let name = kyma.name_any();
+        if self.prepared.stands(&name, *hash) {
+            return Ok(Vec::new());
+        }
+        let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, self.prepared.has_stood(&name));
+        let (mut mended, mut lost, mut parked) = (None, false, Vec::new());
+        for (object, body) in objects {
+            let live = apply::get(runtime, object).await?;
+            if let Some(live) = &live {
+                self.seen.saw(&work, object, live);
+            }
+            let is_kymas = object.name == CRDS[0];
+            // The note stays until the Kyma is there: whoever ends between the two leaves it.
+            let notes = is_kymas && live.as_ref().map_or_else(|| had_list(kyma), is_lost);
+            let wanted = if notes { &noting_loss(body) } else { body };
+            lost |= notes;
+            let Some(difference) = difference(live.as_ref(), wanted) else {
+                parked.extend(self.on_trial(&work, object));
+                continue;
+            };
+            tracing::info!(kyma = name, %object, %difference, "applied, to prepare the runtime");
+            let astray = Astray { object, wanted, manager: manager_of(body), live: live.as_ref(), again };
+            parked.extend(self.set_right(&work, runtime, astray).await?);
+            if is_kymas && live.is_some() {
+                mended = Some(self.now());
+            }
+            if live.is_none() && again {
+                // Whatever it had defined is gone with it.
+                self.catalogs.doubt(&name, None);
+            }
+        }
+        let mut prepared = self.prepared.0.lock();
+        let before = prepared.get(&name).and_then(|done| done.mended);
+        let hash = if parked.is_empty() { *hash } else { 0 };
+        prepared.insert(name, Done { hash, mended: mended.or(before), lost });
+        drop(prepared);
+        Ok(parked)
+    }
+
+    /// By which CRD the list of the runtime's Kyma was just read. Where nothing is written nothing can be mended, and it counts as ours.
+    pub(crate) async fn schema_of_list(&self, kyma: &str, runtime: &Gated) -> Result<Schema, ObjectError> {
+        let mended = self.prepared.0.lock().get(kyma).and_then(|done| done.mended);
+        if let Some(at) = mended.filter(|at| self.now().duration_since(*at).abs() < SCHEMA_FRESH) {
+            return Ok(Schema::Mended(at + SCHEMA_FRESH));
+        }
+        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let Some((id, crd)) = kyma_crd().filter(|_| !is_dry) else { return Ok(Schema::Ours) };
+        if difference(apply::get(runtime, id).await?.as_ref(), crd).is_none() {
+            return Ok(Schema::Ours);
+        }
+        self.prepared.forget(kyma);
+        Ok(Schema::Other)
+    }
+
+    /// Takes the note of a loss away, when the Kyma is there again.
+    pub(crate) async fn found_kyma(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
+        if let Some((_, crd)) = kyma_crd() {
+            apply::apply(runtime, crd, manager_of(crd)).await?;
+        }
+        if let Some(done) = self.prepared.0.lock().get_mut(kyma) {
+            done.lost = false;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the list of the Kyma was read in its runtime, at any time.
+pub(crate) fn had_list(kyma: &Kyma) -> bool {
+    kyma.status.as_ref().is_some_and(|status| !status.active_channel.is_empty())
+}
+
+/// Whether the Kyma was lost with its CRD, which this is, and has not been made again.
+fn is_lost(crd: &Value) -> bool {
+    crd["metadata"]["annotations"][annotations::KYMA_LOST].is_string()
+}
+
+/// The CRD of the Kyma, with a note of the loss.
+fn noting_loss(crd: &Value) -> Value {
+    let mut noting = crd.clone();
+    noting["metadata"]["annotations"][annotations::KYMA_LOST] = "true".into();
+    noting
+}
+
+/// The CRD of the Kyma, as a runtime gets it.
+fn kyma_crd() -> Option<&'static (ObjectRef, Value)> {
+    WANTED.objects.iter().find(|(object, _)| object.name == CRDS[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_noted_by_the_manager_that_takes_the_note_away() {
+        let (_, crd) = kyma_crd().unwrap();
+        let noting = noting_loss(crd);
+        assert!(is_lost(&noting) && !is_lost(crd));
+        assert_eq!(manager_of(&noting), manager_of(crd), "what one has written the other takes away");
+    }
+
+    #[test]
+    fn nothing_is_wanted_that_an_api_server_leaves_out() {
+        let all = wanted();
+        assert_eq!(all.len(), 4, "the namespace and three CRDs");
+        for body in all {
+            let text = body.to_string();
+            assert!(!text.contains("[]") && !text.contains(":null"), "{text}");
+        }
+    }
+
+    /// As the Go manager copies them: with what an API server fills in, by its own field manager.
+    #[test]
+    fn a_definition_that_says_the_same_is_left_as_it_is() {
+        for body in wanted().iter().filter(|body| body["kind"] == CRD) {
+            let mut live = body.clone();
+            live["spec"]["conversion"] = json!({"strategy": "None"});
+            live["spec"]["preserveUnknownFields"] = false.into();
+            live["metadata"]["managedFields"] = json!([{"manager": "lifecycle-manager", "operation": "Apply",
+                "apiVersion": "apiextensions.k8s.io/v1", "fieldsV1": {"f:spec": {"f:conversion": {"f:strategy": {}}}}}]);
+            assert_eq!(difference(Some(&live), body), None);
+            let mut other = live.clone();
+            other["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["description"] =
+                "theirs".into();
+            assert!(difference(Some(&other), body).is_some());
+            live["metadata"]["labels"] = Value::Null;
+            assert!(difference(Some(&live), body).is_some());
+            assert!(difference(None, body).is_some());
+        }
+    }
+}

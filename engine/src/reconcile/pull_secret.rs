@@ -1,0 +1,91 @@
+//! The platform's image pull Secret in every runtime.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    names::{self, annotations, field_managers, labels},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_deployer::drift::{self, Ignored};
+
+use super::{
+    Lost, Shared,
+    apply::{self, ObjectError},
+};
+use crate::{
+    gate::Gated,
+    kcp::writes::lost,
+    stages::{Stage, stage},
+};
+
+fn in_runtime(name: &str) -> ObjectRef {
+    ObjectRef { gvk: Gvk::of("v1", "Secret"), namespace: names::RUNTIME_NAMESPACE.into(), name: name.into() }
+}
+
+/// The Secret as a runtime is to have it.
+fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
+    let mut wanted = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": secret.type_, "data": secret.data,
+        "metadata": {
+            "name": name, "namespace": names::RUNTIME_NAMESPACE,
+            "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
+            "annotations": {annotations::OWNED_BY: owner}
+        }
+    });
+    if let Some(members) = wanted.as_object_mut() {
+        members.retain(|_, member| !member.is_null());
+    }
+    wanted
+}
+
+impl Shared {
+    fn owner(&self, kyma: &str) -> String {
+        format!("{}/{kyma}", self.config.namespace)
+    }
+
+    /// Brings the Secret to a runtime, if there is one to bring; written only if it differs. `Some(Err)` says why it could not be.
+    pub(super) async fn sync_pull_secret(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+    ) -> Result<Option<Result<(), String>>, Lost> {
+        let Some(name) = &self.config.pull_secret else { return Ok(None) };
+        let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
+        let secret = read.map_err(|e| lost(format!("reading Secret {name}"), e))?;
+        let Some(secret) = secret else {
+            return Ok(Some(Err(format!("there is no Secret '{name}' in the control plane"))));
+        };
+        let wanted = wanted(&secret, name, &self.owner(kyma));
+        match stage(Stage::Prepare, bring(runtime, &wanted)).await {
+            Ok(()) => Ok(Some(Ok(()))),
+            Err(ObjectError::Held(held)) => Err(held.into()),
+            Err(error) => Ok(Some(Err(error.message()))),
+        }
+    }
+
+    /// Takes the Secret out of a runtime, if this Kyma has brought it.
+    pub(super) async fn remove_pull_secret(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
+        let Some(name) = &self.config.pull_secret else { return Ok(()) };
+        let id = in_runtime(name);
+        let Some(there) = apply::look(runtime, &id).await? else { return Ok(()) };
+        if there.marks.owned_by.as_deref() == Some(self.owner(kyma).as_str()) && !there.deleting {
+            apply::delete(runtime, &id, &there.uid).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn bring(runtime: &Gated, wanted: &Value) -> Result<(), ObjectError> {
+    // By which the Go manager brings it, too: its fields keep one owner.
+    let manager = field_managers::KCP;
+    let Some(id) = ObjectRef::of(wanted) else { return Err(ObjectError::Malformed("a Secret".into())) };
+    let live = apply::get(runtime, &id).await?;
+    let stands =
+        live.is_some_and(|live| drift::difference(&live, wanted, manager, &Ignored::default()).is_none());
+    if !stands {
+        apply::apply(runtime, wanted, manager).await?;
+    }
+    Ok(())
+}

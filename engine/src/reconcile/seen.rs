@@ -1,0 +1,518 @@
+//! Which version of an object each piece of work has seen, by its own read or in the answer to its own write, or as which it has deleted
+//! it. The runtime's agent tells of that version at about the same time, and it is no news then.
+//!
+//! Versions are compared for equality only: an event about another one, as where a watch has put several changes into one, is news.
+//! What was seen counts once the work has ended well. An event that comes while the work is in hand could not be worked on before
+//! its end anyway, and by then it is known what the work has seen: an agent is often faster than the answer to a write. What it tells before
+//! the work *reads* that version is news all the same where the work leaves something undone: it may be what that waits for.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tidewatch_api::object::ObjectRef;
+use tokio::time::Instant;
+
+use crate::{
+    key::{Cause, Guard, WorkKey},
+    lru::Lru,
+    queue::{Push, Tick},
+};
+
+/// Objects remembered, of the whole fleet. One that is forgotten costs a look that finds nothing.
+const REMEMBERED: u64 = 20_000;
+/// For how long. An agent tells within moments; and a runtime whose data is restored from a backup gives the same versions to other
+/// contents.
+const FRESH: Duration = Duration::from_mins(1);
+/// Events that wait for one piece of work in hand, at most; more of them ask for another one.
+const WAITING: usize = 1_000;
+
+/// What an event says of an object: which version of it there is, or was when it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version<'a> {
+    /// It is there.
+    Is {
+        /// Its uid; empty if nobody knows.
+        uid: &'a str,
+        /// Its resourceVersion; empty if nobody knows.
+        resource_version: &'a str,
+    },
+    /// It is not.
+    Gone {
+        /// The uid that it had; empty if nobody knows.
+        uid: &'a str,
+    },
+}
+
+impl Version<'_> {
+    /// `None` if it does not say which.
+    fn hash(self) -> Option<u64> {
+        let (uid, text) = match self {
+            Self::Is { uid, resource_version: "" } => (uid, None),
+            Self::Is { uid, resource_version } => (uid, Some(format!("{uid}\n{resource_version}"))),
+            Self::Gone { uid } => (uid, Some(uid.to_owned())),
+        };
+        let text = text.filter(|_| !uid.is_empty())?;
+        Some(xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+}
+
+/// What an event asks for.
+pub(crate) type Ask = Push<Cause, Guard>;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Seen(Mutex<Book>);
+
+struct Book {
+    /// By work and object: the version that work has seen which ended well, and when.
+    done: Lru<u64, (u64, Instant)>,
+    in_hand: HashMap<WorkKey, Meanwhile>,
+}
+
+/// What one piece of work has seen since it began, and what it was told.
+#[derive(Default)]
+struct Meanwhile {
+    /// By work and object.
+    versions: HashMap<u64, Noted>,
+    /// Of events about a version that was seen.
+    waiting: Vec<Guard>,
+    undecided: Vec<Undecided>,
+}
+
+#[derive(Clone, Copy)]
+struct Noted {
+    version: u64,
+    /// `metadata.generation`, if it has one.
+    generation: Option<i64>,
+}
+
+/// An event about a version that was not seen when it came.
+struct Undecided {
+    object: u64,
+    version: u64,
+    ask: Ask,
+    since: Tick,
+    /// Whether the work has read that version since.
+    is_read: bool,
+}
+
+/// How work has got to know a version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Read,
+    /// It has made that version.
+    Write,
+}
+
+/// How far work has come when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing is left to do.
+    Done,
+    /// Everything was done about what it has seen, or is waited for.
+    Waiting,
+    /// Something that was seen may be left undone.
+    Failed,
+}
+
+/// What has come while work was in hand.
+#[derive(Default)]
+pub(crate) struct Come {
+    /// Of what is no news, what waits for the end of the work.
+    pub(crate) waiting: Vec<Guard>,
+    /// What is to be asked for, and when it came.
+    pub(crate) news: Vec<(Ask, Tick)>,
+}
+
+/// What becomes of an event that asks for nothing, for now at least.
+#[must_use]
+pub(crate) enum Taken {
+    /// It is no news, and what waits may be let go.
+    NoNews(Vec<Guard>),
+    /// The work in hand decides.
+    Held,
+}
+
+impl Default for Book {
+    fn default() -> Self {
+        Self { done: Lru::new(REMEMBERED), in_hand: HashMap::new() }
+    }
+}
+
+fn object_of(key: &WorkKey, object: &ObjectRef) -> u64 {
+    let (group, kind, namespace, name) = object.identity();
+    let text = format!("{}\n{key}\n{group}\n{kind}\n{namespace}\n{name}", key.kyma());
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+}
+
+impl Seen {
+    /// Work begins. Whoever calls this sees to it that it [ends](Self::end), whatever happens, before the key may be worked on again: until
+    /// then no event asks for it.
+    pub(crate) fn begin(&self, key: &WorkKey) {
+        // Of the others nothing is noted.
+        if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
+            self.0.lock().in_hand.insert(key.clone(), Meanwhile::default());
+        }
+    }
+
+    /// The work has read this object.
+    pub(crate) fn saw(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+        self.has(key, object, live, By::Read);
+    }
+
+    /// The work has written this object, which came back so.
+    pub(crate) fn wrote(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+        self.has(key, object, live, By::Write);
+    }
+
+    /// The work has read an object once more, and looked at its status only: it was seen if all else is what it was before.
+    pub(crate) fn saw_status(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+        let generation = live["metadata"]["generation"].as_i64();
+        let before = {
+            let book = self.0.lock();
+            book.in_hand.get(key).and_then(|in_hand| in_hand.versions.get(&object_of(key, object)).copied())
+        };
+        if before.is_some_and(|before| before.generation == generation) {
+            self.saw(key, object, live);
+        }
+    }
+
+    fn has(&self, key: &WorkKey, object: &ObjectRef, live: &Value, by: By) {
+        let metadata = &live["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        let version = Version::Is { uid: text("uid"), resource_version: text("resourceVersion") };
+        self.note(key, object, version, (by, metadata["generation"].as_i64()));
+    }
+
+    /// The work has deleted the object of this uid, and it is gone.
+    pub(crate) fn deleted(&self, key: &WorkKey, object: &ObjectRef, uid: &str) {
+        self.note(key, object, Version::Gone { uid }, (By::Write, None));
+    }
+
+    fn note(
+        &self,
+        key: &WorkKey,
+        object: &ObjectRef,
+        version: Version<'_>,
+        (by, generation): (By, Option<i64>),
+    ) {
+        let Some(version) = version.hash() else { return };
+        let object = object_of(key, object);
+        let mut book = self.0.lock();
+        let Some(in_hand) = book.in_hand.get_mut(key) else { return };
+        in_hand.versions.insert(object, Noted { version, generation });
+        let is_it = |event: &Undecided| (event.object, event.version) == (object, version);
+        match by {
+            By::Read => {
+                in_hand
+                    .undecided
+                    .iter_mut()
+                    .filter(|event| is_it(event))
+                    .for_each(|event| event.is_read = true);
+            }
+            By::Write => {
+                for event in in_hand.undecided.extract_if(.., |event| is_it(event)) {
+                    in_hand.waiting.extend(event.ask.guards);
+                }
+            }
+        }
+    }
+
+    /// Work has ended. Returns what has come meanwhile.
+    pub(crate) fn end(&self, key: &WorkKey, end: End) -> Come {
+        let mut book = self.0.lock();
+        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.remove(key) else {
+            return Come::default();
+        };
+        let now = Instant::now();
+        for (object, Noted { version, .. }) in versions {
+            if end == End::Failed {
+                book.done.remove(&object);
+            } else {
+                book.done.insert(object, (version, now), 1);
+            }
+        }
+        let mut come = Come { waiting, news: Vec::new() };
+        for Undecided { ask, since, is_read, .. } in undecided {
+            if is_read && end == End::Done {
+                come.waiting.extend(ask.guards);
+            } else {
+                come.news.push((ask, since));
+            }
+        }
+        come
+    }
+
+    /// Forgets what work has seen that has ended.
+    pub(crate) fn forget(&self) {
+        self.0.lock().done = Lru::new(REMEMBERED);
+    }
+
+    /// Takes an event, which came at `since`, that says nothing new to this work, or may say nothing new to it when it ends. Gives
+    /// back what it asks for if it is news.
+    pub(crate) fn take(
+        &self,
+        key: &WorkKey,
+        object: &ObjectRef,
+        version: Version<'_>,
+        ask: Ask,
+        since: Tick,
+    ) -> Result<Taken, Ask> {
+        let Some(version) = version.hash() else { return Err(ask) };
+        let object = object_of(key, object);
+        let mut book = self.0.lock();
+        let fresh = book.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
+        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.get_mut(key) else {
+            return if fresh { Ok(Taken::NoNews(ask.guards)) } else { Err(ask) };
+        };
+        let noted = versions.get(&object).map(|noted| noted.version);
+        if noted.is_none() && fresh {
+            return Ok(Taken::NoNews(ask.guards));
+        }
+        if waiting.len() + undecided.len() >= WAITING {
+            return Err(ask);
+        }
+        if noted == Some(version) {
+            waiting.extend(ask.guards);
+        } else {
+            undecided.push(Undecided { object, version, ask, since, is_read: false });
+        }
+        Ok(Taken::Held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use serde_json::json;
+    use tidewatch_api::object::Gvk;
+
+    use super::*;
+    use crate::{key::Acknowledge, queue::Class};
+
+    struct Waiter(Arc<AtomicUsize>);
+
+    impl Acknowledge for Waiter {
+        fn finished(self: Box<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    struct World {
+        seen: Seen,
+        done: Arc<AtomicUsize>,
+        object: ObjectRef,
+    }
+
+    const SINCE: Tick = Tick::from_secs(5);
+
+    fn is(version: &'static str) -> Version<'static> {
+        Version::Is { uid: "u", resource_version: version }
+    }
+
+    fn live(version: &str, generation: i64) -> Value {
+        json!({"metadata": {"uid": "u", "resourceVersion": version, "generation": generation}})
+    }
+
+    impl World {
+        fn new() -> Self {
+            let gvk = Gvk::of("v1", "ConfigMap");
+            let object = ObjectRef { gvk, namespace: "n".into(), name: "a".into() };
+            Self { seen: Seen::default(), done: Arc::default(), object }
+        }
+
+        fn saw(&self, key: &WorkKey, version: &str) {
+            self.seen.saw(key, &self.object, &live(version, 1));
+        }
+
+        fn wrote(&self, key: &WorkKey, version: &str) {
+            self.seen.wrote(key, &self.object, &live(version, 1));
+        }
+
+        fn guard(&self) -> Guard {
+            Box::new(Waiter(Arc::clone(&self.done)))
+        }
+
+        /// Whether an event about this version is taken: no news at once, or held for the work in hand.
+        fn takes(&self, key: &WorkKey, version: Version<'_>) -> bool {
+            let ask = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
+            match self.seen.take(key, &self.object, version, ask, SINCE) {
+                Ok(Taken::NoNews(guards)) => {
+                    guards.into_iter().for_each(Acknowledge::finished);
+                    true
+                }
+                Ok(Taken::Held) => true,
+                Err(_) => false,
+            }
+        }
+
+        /// The same, at once.
+        fn is_no_news(&self, key: &WorkKey, version: Version<'_>) -> bool {
+            let before = self.finished();
+            self.takes(key, version) && self.finished() > before
+        }
+
+        /// Ends work, and lets go what is no news. How much that was, and how much was news.
+        fn end(&self, key: &WorkKey, end: End) -> (usize, usize) {
+            let Come { waiting, news } = self.seen.end(key, end);
+            let counts = (waiting.len(), news.len());
+            for (ask, since) in news {
+                assert_eq!((ask.class, ask.guards.len(), since), (Class::UserEdit, 1, SINCE));
+            }
+            waiting.into_iter().for_each(Acknowledge::finished);
+            counts
+        }
+
+        fn finished(&self) -> usize {
+            self.done.load(Ordering::SeqCst)
+        }
+    }
+
+    fn key(kyma: &str) -> WorkKey {
+        WorkKey::Manifest { kyma: kyma.into(), name: "m".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_very_version_that_was_seen_is_no_news() {
+        let world = World::new();
+        let harbour = key("harbour");
+        assert!(!world.takes(&harbour, is("7")), "nothing is known");
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "6");
+        world.saw(&harbour, "7");
+        // It was written since; what was seen; somebody else's change, or several in one.
+        for version in ["6", "7", "8"] {
+            assert!(world.takes(&harbour, is(version)));
+        }
+        assert_eq!(world.finished(), 0, "the work goes on");
+        assert_eq!(world.end(&harbour, End::Done), (1, 2));
+        assert!(world.is_no_news(&harbour, is("7")));
+        for news in [
+            is("8"),
+            is(""),
+            Version::Is { uid: "v", resource_version: "7" },
+            Version::Is { uid: "", resource_version: "7" },
+            Version::Gone { uid: "u" },
+            Version::Gone { uid: "" },
+        ] {
+            assert!(!world.takes(&harbour, news), "{news:?}");
+        }
+        assert!(!world.takes(&key("lagoon"), is("7")), "another runtime");
+        tokio::time::advance(FRESH).await;
+        assert!(!world.takes(&harbour, is("7")), "after so long it may be anything");
+        assert_eq!(world.finished(), 2);
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "7");
+        assert_eq!(world.end(&harbour, End::Done), (0, 0));
+        world.seen.forget();
+        assert!(!world.takes(&harbour, is("7")));
+    }
+
+    /// An agent is often faster than the answer to our own write, or than a read that an event before has asked for.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_told_before_it_is_seen_is_decided_on_when_the_work_ends() {
+        for (is_written, end, counts) in [
+            (true, End::Done, (2, 1)),
+            (true, End::Waiting, (2, 1)),
+            (true, End::Failed, (2, 1)),
+            (false, End::Done, (2, 1)),
+            // It may be what the work waits for.
+            (false, End::Waiting, (0, 3)),
+            (false, End::Failed, (0, 3)),
+        ] {
+            let world = World::new();
+            let harbour = key("harbour");
+            world.seen.begin(&harbour);
+            for version in ["7", "8", "9"] {
+                assert!(world.takes(&harbour, is(version)));
+            }
+            assert!(!world.takes(&harbour, is("")), "of no version it could not be said later");
+            // What was written over was seen all the same.
+            for version in ["7", "8"] {
+                if is_written { world.wrote(&harbour, version) } else { world.saw(&harbour, version) }
+            }
+            assert_eq!(world.finished(), 0, "the work goes on");
+            assert_eq!(world.end(&harbour, end), counts, "{is_written} {end:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_work_has_seen_is_no_news_to_the_next_which_does_not_look() {
+        let world = World::new();
+        let harbour = key("harbour");
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "7");
+        world.end(&harbour, End::Done);
+        world.seen.begin(&harbour);
+        assert!(world.is_no_news(&harbour, is("7")));
+        world.saw(&harbour, "8");
+        assert!(
+            world.takes(&harbour, is("7")) && world.finished() == 1,
+            "it has changed back, or was told late"
+        );
+        assert_eq!(world.end(&harbour, End::Done), (0, 1));
+    }
+
+    /// Its spec would have to be compared.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_at_the_status_sees_no_other_spec() {
+        for (generation, is_seen) in [(1, true), (2, false)] {
+            let world = World::new();
+            let harbour = key("harbour");
+            world.seen.begin(&harbour);
+            world.wrote(&harbour, "7");
+            world.seen.saw_status(&harbour, &world.object, &live("8", generation));
+            assert!(world.takes(&harbour, is("8")));
+            assert_eq!(world.end(&harbour, End::Done), if is_seen { (1, 0) } else { (0, 1) });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_what_was_deleted_is_no_news() {
+        let world = World::new();
+        let catalog = WorkKey::Catalog { kyma: "harbour".into() };
+        world.seen.begin(&catalog);
+        world.saw(&catalog, "7");
+        assert!(world.takes(&catalog, Version::Gone { uid: "u" }));
+        world.seen.deleted(&catalog, &world.object, "u");
+        assert!(world.takes(&catalog, is("9")), "somebody has made it again");
+        assert_eq!(world.end(&catalog, End::Done), (1, 1));
+        assert!(world.is_no_news(&catalog, Version::Gone { uid: "u" }));
+        for news in [Version::Gone { uid: "v" }, is("7"), is("9")] {
+            assert!(!world.takes(&catalog, news), "{news:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_work_has_seen_that_did_not_end_well_is_news() {
+        let world = World::new();
+        let harbour = key("harbour");
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "7");
+        assert_eq!(world.end(&harbour, End::Done), (0, 0));
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "7");
+        assert!(world.takes(&harbour, is("7")));
+        assert_eq!(world.seen.end(&harbour, End::Failed).waiting.len(), 1, "it waits for the next try");
+        assert!(!world.takes(&harbour, is("7")));
+        assert_eq!(world.finished(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_so_many_wait_for_one_piece_of_work() {
+        let world = World::new();
+        let harbour = key("harbour");
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "0");
+        for n in 0..WAITING {
+            assert!(world.takes(&harbour, is(if n % 2 == 0 { "0" } else { "1" })));
+        }
+        assert!(!world.takes(&harbour, is("0")) && !world.takes(&harbour, is("1")));
+        assert_eq!(world.end(&harbour, End::Done), (WAITING / 2, WAITING / 2));
+    }
+}

@@ -1,0 +1,364 @@
+//! Component descriptors, read once per version for the whole fleet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, Shared as Joint, WeakShared},
+    stream,
+};
+use parking_lot::Mutex;
+use tidewatch_api::{Layer, SourceType};
+use tidewatch_oci::{ComponentDescriptor, OciError, Registry};
+use tidewatch_planner::{
+    kyma::{ComponentVersion, Source, SourceFault, Sources},
+    versions::{Choice, Chosen},
+};
+
+use super::{Lost, Shared, chain, next_try};
+use crate::EngineConfig;
+
+/// The resource that every component of a module has.
+const RAW_MANIFEST: &str = "raw-manifest";
+
+/// Descriptors kept. A version is immutable (mission S1.1), so none goes stale.
+const KEPT: usize = 4096;
+
+/// Descriptors kept of those that runtimes name themselves. They cannot drive out the others.
+const KEPT_FOR_TENANTS: usize = 256;
+
+/// Descriptors that one reconcile reads at the same time.
+const AT_ONCE: usize = 8;
+
+/// Reads that nobody waits for any more are removed when there are more than this.
+const SWEEP_AT: usize = 64;
+
+type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
+type Read = BoxFuture<'static, Result<Arc<Source>, OciError>>;
+type Reads = Mutex<HashMap<ComponentVersion, WeakShared<Read>>>;
+
+/// What was read so far, and what is being read.
+#[derive(Default)]
+pub(crate) struct Descriptors {
+    central: Known,
+    tenants: Known,
+    reads: Arc<Reads>,
+}
+
+impl Descriptors {
+    /// Joins the running read of a descriptor, or starts one with what `begin` gives. It lives as long as somebody waits for it, and at
+    /// most as long as `begin` lets it.
+    fn joined(&self, key: &ComponentVersion, begin: impl FnOnce() -> Read) -> Joint<Read> {
+        let mut reads = self.reads.lock();
+        if let Some(read) = reads.get(key).and_then(WeakShared::upgrade) {
+            return read;
+        }
+        if reads.len() >= SWEEP_AT {
+            reads.retain(|_, read| read.upgrade().is_some());
+        }
+        let (read, all, of) = (begin(), Arc::clone(&self.reads), key.clone());
+        let read: Read = Box::pin(async move {
+            let result = read.await;
+            all.lock().remove(&of);
+            result
+        });
+        let read = read.shared();
+        if let Some(weak) = read.downgrade() {
+            reads.insert(key.clone(), weak);
+        }
+        read
+    }
+
+    fn of(&self, local: bool) -> (&Known, usize) {
+        if local { (&self.tenants, KEPT_FOR_TENANTS) } else { (&self.central, KEPT) }
+    }
+}
+
+/// Further layers of a component that are remembered.
+const LAYERS: usize = 64;
+
+/// How a layer is packed.
+fn packing(media_type: &str, type_: &str) -> SourceType {
+    match type_ {
+        "helmChart" => SourceType::HelmChart,
+        _ if media_type.contains("helm.chart") => SourceType::HelmChart,
+        "directoryTree" => SourceType::OciDir,
+        _ if media_type.contains("tar") => SourceType::OciDir,
+        _ => SourceType::OciRef,
+    }
+}
+
+/// The layers of a component that a template may name.
+fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> {
+    let mut layers = BTreeMap::new();
+    for resource in &descriptor.resources {
+        let Some((digest, media_type)) = resource.local_blob() else { continue };
+        if layers.contains_key(&resource.name) {
+            layers.insert(resource.name.clone(), None);
+        } else if layers.len() < LAYERS && resource.name != RAW_MANIFEST {
+            let type_ = packing(media_type, &resource.type_).as_str().to_owned();
+            let layer = Layer { name: resource.name.clone(), ref_: digest.as_str().to_owned(), type_ };
+            layers.insert(resource.name.clone(), Some(layer));
+        }
+    }
+    layers
+}
+
+impl Shared {
+    /// The sources of all chosen versions.
+    pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Lost> {
+        self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
+    }
+
+    /// The same for versions, whoever has chosen them.
+    pub(crate) async fn sources_for<'a>(
+        &self,
+        versions: impl Iterator<Item = &'a Chosen> + Send,
+    ) -> Result<Sources, Lost> {
+        let keys: BTreeSet<ComponentVersion> = versions.map(ComponentVersion::of).collect();
+        let read = stream::iter(keys)
+            .map(|key| async move {
+                let source = self.source_of(&key).await;
+                (key, source)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect::<Vec<_>>();
+        let crowded = |_| Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
+        let read = self.patience.wait(read).await.map_err(crowded)?;
+        Ok(read.into_iter().collect())
+    }
+
+    /// The registries as we see them, or as a tenant does.
+    pub(crate) const fn registry(&self, local: bool) -> &Registry {
+        if local { &self.tenants } else { &self.registry }
+    }
+
+    async fn source_of(&self, key: &ComponentVersion) -> Result<Source, SourceFault> {
+        let (known, _) = self.sources.of(key.local);
+        if let Some(known) = known.lock().get(key) {
+            return Ok(Source::clone(known));
+        }
+        let ComponentVersion { component, version, local, registry: named } = key;
+        let place = self.config.registry_of(named.as_deref());
+        let read = self.sources.joined(key, || {
+            read(self.registry(*local).clone(), place.address(&self.config).to_owned(), key.clone()).boxed()
+        });
+        let source = read.await.map_err(|error| {
+            let (retry_after, why) = (error.retry_after(), chain(&error));
+            let next = next_try(self.now(), retry_after);
+            let besides = place.remark();
+            SourceFault {
+                message: format!("component {component}:{version} cannot be read: {why}{besides}; {next}"),
+                // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
+                retryable: true,
+                retry_after,
+            }
+        })?;
+        self.keep_source(key, &source);
+        Ok(Source::clone(&source))
+    }
+
+    fn keep_source(&self, key: &ComponentVersion, source: &Arc<Source>) {
+        let (known, kept) = self.sources.of(key.local);
+        let mut known = known.lock();
+        if known.len() >= kept {
+            known.clear();
+        }
+        known.insert(key.clone(), Arc::clone(source));
+    }
+}
+
+/// When it is of use to try all of that again which could not be read; `None`: at any time.
+pub(crate) fn rest_of(found: &Sources) -> Option<Duration> {
+    let faults = found.faults().filter(|fault| fault.retryable);
+    faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
+}
+
+/// Where a component is read.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<'a> {
+    /// The platform's own registry; the template may have named another one.
+    Central { instead_of: Option<&'a str> },
+    /// One of those that templates may name.
+    External(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn address(&self, config: &'a EngineConfig) -> &'a str {
+        match self {
+            Self::Central { .. } => &config.modules,
+            Self::External(registry) => registry,
+        }
+    }
+
+    /// What has to be known besides where nothing is found.
+    fn remark(&self) -> String {
+        match self {
+            Self::Central { instead_of: Some(registry) } => format!(
+                " (its ModuleTemplate names the registry '{registry}', which is not among those that templates may name, \
+                 --external-registry, so that of the platform was asked)"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Where a component is read whose template names this registry. What is not allowed does not count: a Go manager reads all of them
+    /// from one registry, whatever their descriptors say (contract, section 5.1).
+    fn registry_of<'a>(&'a self, named: Option<&'a str>) -> Place<'a> {
+        let named = named.filter(|named| *named != self.modules);
+        match self.external_registries.iter().find(|allowed| named == Some(allowed.as_str())) {
+            Some(allowed) => Place::External(allowed),
+            None => Place::Central { instead_of: named },
+        }
+    }
+}
+
+/// Reads a descriptor.
+async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Result<Arc<Source>, OciError> {
+    let ComponentVersion { component, version, .. } = &key;
+    let descriptor = registry.component_descriptor(&modules, component, version).await?;
+    let resource = descriptor.raw_manifest()?;
+    let (digest, media_type) = resource.local_blob().ok_or_else(|| OciError::Malformed {
+        what: format!("the descriptor of {component}:{version}"),
+        reason: "its raw-manifest is not a local blob".into(),
+    })?;
+    Ok(Arc::new(Source {
+        repo: modules,
+        layer: digest.as_str().to_owned(),
+        type_: packing(media_type, &resource.type_),
+        further: further(&descriptor),
+        images: descriptor.images().map(str::to_owned).collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tidewatch_oci::{Access, Digest, Resource};
+
+    use super::*;
+
+    fn key(component: &str) -> ComponentVersion {
+        let (component, version) = (component.into(), "1.0.0".into());
+        ComponentVersion { component, version, registry: None, local: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_descriptor_is_read_once_for_all_who_ask_meanwhile() {
+        let (sources, reads) = (Descriptors::default(), Arc::new(AtomicUsize::new(0)));
+        let ask = |component: &str| {
+            let reads = Arc::clone(&reads);
+            sources.joined(&key(component), || {
+                Box::pin(async move {
+                    reads.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Err(OciError::NotFound { what: "it".into() })
+                })
+            })
+        };
+        let all = (0..1000).map(|_| ask("tide")).chain([ask("other")]);
+        for result in futures::future::join_all(all).await {
+            assert_eq!(result.unwrap_err().metric_label(), "not_found");
+        }
+        assert_eq!(reads.load(Ordering::SeqCst), 2);
+        assert!(ask("tide").await.is_err(), "a failure is not kept here");
+        assert_eq!(reads.load(Ordering::SeqCst), 3);
+        for name in 0..500 {
+            drop(ask(&name.to_string()));
+        }
+        assert!(sources.reads.lock().len() <= SWEEP_AT, "those that nobody waits for go");
+    }
+
+    #[test]
+    fn a_try_is_of_use_when_the_first_of_the_faults_may_be_over() {
+        let fault = |seconds: Option<u64>| {
+            let retry_after = seconds.map(Duration::from_secs);
+            Err(SourceFault { message: String::new(), retryable: true, retry_after })
+        };
+        let found = |faults: &[Option<u64>]| -> Sources {
+            faults.iter().enumerate().map(|(n, wait)| (key(&n.to_string()), fault(*wait))).collect()
+        };
+        assert_eq!(rest_of(&found(&[])), None);
+        assert_eq!(rest_of(&found(&[Some(600), Some(60)])), Some(Duration::from_mins(1)));
+        assert_eq!(rest_of(&found(&[Some(600), None])), None, "one of them says nothing");
+    }
+
+    #[test]
+    fn only_a_registry_that_is_allowed_takes_the_place_of_the_platforms() {
+        let config = EngineConfig {
+            modules: "central.example/modules".into(),
+            external_registries: vec!["guests.example:5000/kyma".into()],
+            ..EngineConfig::default()
+        };
+        for (named, address, remark) in [
+            (None, "central.example/modules", ""),
+            (Some("central.example/modules"), "central.example/modules", ""),
+            (Some("guests.example:5000/kyma"), "guests.example:5000/kyma", ""),
+            (Some("guests.example:5000"), "central.example/modules", "'guests.example:5000'"),
+            (Some("evil.example"), "central.example/modules", "'evil.example'"),
+        ] {
+            let place = config.registry_of(named);
+            assert_eq!(place.address(&config), address, "{named:?}");
+            assert!(place.remark().contains(remark) && place.remark().is_empty() == remark.is_empty());
+        }
+    }
+
+    #[test]
+    fn layers_are_found_by_name() {
+        let digest = |text: &str| Digest::of(text.as_bytes());
+        let blob = |name: &str, type_: &str, media_type: &str, content: &str| Resource {
+            name: name.into(),
+            type_: type_.into(),
+            version: "1.0.0".into(),
+            access: Access::LocalBlob { local_reference: digest(content), media_type: media_type.into() },
+        };
+        let image = Resource {
+            name: "web".into(),
+            type_: "ociArtifact".into(),
+            version: "1.0.0".into(),
+            access: Access::OciArtifact { image_reference: "example.test/web:1".into() },
+        };
+        let tar = "application/x-tar";
+        let descriptor = ComponentDescriptor {
+            name: "example.test/module".into(),
+            version: "1.0.0".into(),
+            resources: vec![
+                blob("raw-manifest", "directoryTree", tar, "a"),
+                blob("crds", "directoryTree", tar, "b"),
+                blob("plain", "yaml", "application/yaml", "c"),
+                blob("chart", "helmChart", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", "d"),
+                blob("twice", "yaml", "application/yaml", "e"),
+                blob("twice", "yaml", "application/yaml", "f"),
+                image,
+            ],
+        };
+        let source = Source {
+            repo: String::new(),
+            layer: String::new(),
+            type_: SourceType::OciDir,
+            images: Vec::new(),
+            further: further(&descriptor),
+        };
+        let layers = source.layers(&["plain".into(), "crds".into(), "chart".into()]).unwrap();
+        let found: Vec<_> =
+            layers.iter().map(|l| (l.name.as_str(), l.ref_.clone(), l.type_.as_str())).collect();
+        let of = |text: &str| digest(text).as_str().to_owned();
+        assert_eq!(
+            found,
+            [("plain", of("c"), "oci-ref"), ("crds", of("b"), "oci-dir"), ("chart", of("d"), "helm-chart")]
+        );
+        for (name, says) in
+            [("twice", "several"), ("web", "no resource 'web'"), ("raw-manifest", "no resource")]
+        {
+            let why = source.layers(&[name.into()]).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        }
+    }
+}

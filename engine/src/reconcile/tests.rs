@@ -1,0 +1,423 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{State, names, object::Gvk};
+use tidewatch_planner::kyma::Plan;
+
+use super::*;
+use crate::{
+    gate::Mode,
+    history::Record,
+    key::{Acknowledge, Outcome, Report},
+    queue::Push,
+    reconcile::{dispatch::InHand, seen::End},
+    scripted,
+};
+
+pub(crate) use scripted::not_found;
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn reconciled(&self, _: &WorkKey, _: &Record) {}
+    fn reachable(&self, _: &str, _: bool) {}
+}
+
+/// Counts that it was let go.
+struct Waiter(Arc<AtomicUsize>);
+
+impl Acknowledge for Waiter {
+    fn finished(self: Box<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The requests that a scripted KCP has heard, as `METHOD path`.
+pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
+
+/// An engine on a KCP that answers like this to a method and path: a code and a body.
+pub(crate) fn engine_on(
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Heard) {
+    engine_observed_by(Arc::new(Nobody), answer)
+}
+
+pub(crate) fn engine_observed_by(
+    observer: Arc<dyn Observer>,
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Heard) {
+    let heard = Heard::default();
+    let ear = Arc::clone(&heard);
+    let client = scripted::client(move |asked| {
+        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        answer(&asked.method, &asked.path)
+    });
+    let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
+    (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), heard)
+}
+
+/// The runtime of `harbour`, which answers like this to a path: a code and a body.
+pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> gate::Gated {
+    scripted::runtime(move |asked| answer(&asked.path))
+}
+
+/// An engine on a KCP that has nothing, and how often that was asked.
+fn engine() -> (Engine, Heard) {
+    engine_on(|_, _| not_found())
+}
+
+/// Reconciles what is queued first.
+async fn work_once(engine: &Engine) -> Outcome {
+    let lease = engine.queue().next().await;
+    let kyma = lease.key().kyma().to_owned();
+    Arc::clone(&engine.0).work(lease).await;
+    engine.history().of(&kyma).last().unwrap().outcome
+}
+
+/// A KCP whose Kyma `harbour` is being deleted, with what its lists of Manifests and Secrets hold.
+fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine, Heard) {
+    engine_on(move |_, path| {
+        let list = |kind: &str, api: &str, items: &Value| {
+            (
+                200,
+                json!({"kind": kind, "apiVersion": api, "metadata": {"resourceVersion": "1"}, "items": items}),
+            )
+        };
+        if path.ends_with("/manifests") {
+            list("PartialObjectMetadataList", "meta.k8s.io/v1", &manifests.lock())
+        } else if path.ends_with("/secrets") {
+            list("PartialObjectMetadataList", "meta.k8s.io/v1", &secrets.lock())
+        } else if path.contains("/kymas/harbour") {
+            (
+                200,
+                json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {
+                "name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::finalizers::KYMA]},
+                "spec": {"channel": "regular"}, "status": {"state": "Deleting"}}),
+            )
+        } else {
+            not_found()
+        }
+    })
+}
+
+/// Whether the Kyma's finalizer was taken off.
+fn let_go(heard: &Heard) -> bool {
+    heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
+}
+
+fn want_kyma(engine: &Engine) {
+    let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    engine.queue().push(WorkKey::Kyma { kyma: "harbour".into() }, push);
+}
+
+/// It could not be worked on before anyway, and what the work has seen at its end may say that it is no news.
+#[tokio::test(start_paused = true)]
+async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
+    let harbour = WorkKey::Kyma { kyma: "harbour".into() };
+    let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = Arc::new(std::sync::OnceLock::<Engine>::new());
+    let (engine, _) = engine_on({
+        let (key, done, told) = (harbour.clone(), Arc::clone(&done), Arc::clone(&told));
+        move |_, _| {
+            let cause = Some(Cause::SecondLook { object: "n".into() });
+            let ask = Push {
+                class: Class::UserEdit,
+                cause,
+                guards: vec![Box::new(Waiter(Arc::clone(&done))) as Guard],
+            };
+            let version = Version::Is { uid: "u", resource_version: "7" };
+            let engine = told.get().unwrap();
+            assert!(engine.has_seen(&key, &object, version, ask).is_ok());
+            not_found()
+        }
+    });
+    assert!(told.set(engine.clone()).is_ok());
+    engine.queue().push(harbour.clone(), Push { class: Class::Rollout, cause: None, guards: Vec::new() });
+    work_once(&engine).await;
+    assert_eq!(done.load(Ordering::SeqCst), 0, "nobody has seen it yet");
+    let lease = engine.queue().next().await;
+    assert_eq!((lease.class, lease.causes.len()), (Class::UserEdit, 1));
+    Arc::clone(&engine.0).work(lease).await;
+    assert_eq!(done.load(Ordering::SeqCst), 1);
+
+    let ask = || Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+    let version = Version::Is { uid: "u", resource_version: "8" };
+    drop(engine.queue().next().await);
+    let mut in_hand = InHand::begin(&engine.0, &harbour);
+    let since = engine.queue().now();
+    assert!(engine.has_seen(&harbour, &object, version, ask()).is_ok());
+    assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
+    tokio::time::advance(Duration::from_millis(100)).await;
+    assert!(in_hand.end(End::Done).is_empty());
+    assert_eq!(
+        engine.queue().inspect(|queue| queue.waiting().map(|(_, since)| since).collect::<Vec<_>>()),
+        [since]
+    );
+}
+
+/// What work had in hand is asked for by nobody else.
+#[tokio::test(start_paused = true)]
+async fn an_event_about_work_that_panics_is_asked_for_at_once() {
+    let told = Arc::new(std::sync::OnceLock::<Engine>::new());
+    let (engine, _) = engine_on({
+        let told = Arc::clone(&told);
+        move |_, _| {
+            let object =
+                ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+            let ask = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+            let version = Version::Is { uid: "u", resource_version: "7" };
+            let key = WorkKey::Kyma { kyma: "harbour".into() };
+            assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_ok());
+            panic!("as it should");
+        }
+    });
+    assert!(told.set(engine.clone()).is_ok());
+    want_kyma(&engine);
+    engine.do_leased(engine.queue().next().await).await;
+    let again = tokio::time::timeout(Duration::from_millis(1), engine.queue().next()).await;
+    assert!(again.is_ok(), "not only when the panic is tried again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
+    let secrets = Arc::new(Mutex::new(json!([])));
+    let (engine, heard) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "a Secret may be on its way");
+    // It was made anew, and the watch has not said so yet.
+    *secrets.lock() = json!([{"metadata": {"name": "kubeconfig-harbour", "namespace": "kcp-system"}}]);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "there is one");
+    *secrets.lock() = json!([]);
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "the count starts anew");
+    assert_eq!(work_once(&engine).await, Outcome::Done, "it looks again by itself");
+    assert!(let_go(&heard));
+    let record = engine.history().of("harbour").pop().unwrap();
+    assert!(matches!(record.causes[..], [Cause::Due { .. }]), "{:?}", record.causes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet() {
+    let manifests = Arc::new(Mutex::new(json!([{"metadata": {"name": "m", "namespace": "kcp-system",
+        "labels": {names::labels::KYMA_NAME: "harbour"}}, "spec": {"remote": false, "install": {"source": {}, "name": "n"}}}])));
+    let (engine, heard) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
+    for _ in 0..2 {
+        want_kyma(&engine);
+        assert_eq!(work_once(&engine).await, Outcome::Waiting);
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    assert!(!let_go(&heard), "it has a Manifest");
+    *manifests.lock() = json!([]);
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert!(let_go(&heard));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
+    let ((engine, asked), finished) = (engine(), Arc::new(AtomicUsize::new(0)));
+    engine.set_mode(Mode::Paused);
+    let guards: Vec<Guard> = vec![Box::new(Waiter(Arc::clone(&finished)))];
+    let key = WorkKey::Kyma { kyma: "harbour".into() };
+    engine.queue().push(key.clone(), Push { class: Class::UserEdit, cause: None, guards });
+    let work = || async {
+        let lease = engine.queue().next().await;
+        assert_eq!(lease.key(), &key);
+        Arc::clone(&engine.0).work(lease).await;
+    };
+    work().await;
+    let ready = || engine.queue().inspect(|q| q.ready().map(|(_, n)| n).sum::<usize>());
+    assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len(), ready()), (0, 0, 0));
+    assert_eq!(engine.history().of("harbour")[0].outcome, Outcome::Waiting);
+    engine.set_mode(Mode::Live);
+    assert_eq!(ready(), 1, "it is asked for at once");
+    work().await;
+    assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len()), (1, 1));
+    let held = Cause::Retry { key: key.to_string(), attempt: 1, reason: "held" };
+    assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Cause::Mode { mode: "live" }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
+    let manifest = |name: &str| -> tidewatch_api::Manifest {
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "kcp-system",
+            "labels": {"operator.kyma-project.io/kyma-name": "harbour"}}, "spec": {"version": "1.0.0"}}))
+        .unwrap()
+    };
+    let (engine, heard) = engine_on(|method, path| {
+        let there = |labels: Value| {
+            (
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {
+                "name": "a", "namespace": "kcp-system", "resourceVersion": "9", "labels": labels}}),
+            )
+        };
+        match (method, path.rsplit('/').next()) {
+            ("GET", Some("behind")) => there(json!({"operator.kyma-project.io/kyma-name": "harbour"})),
+            ("GET", Some("unlabelled")) => there(json!({})),
+            ("GET", _) => not_found(),
+            ("PATCH", Some(name)) => {
+                (200, json!({"metadata": {"name": name, "namespace": "kcp-system"}, "spec": {}}))
+            }
+            _ => (409, json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409})),
+        }
+    });
+    let apply = ["behind", "unlabelled", "new"].map(manifest).to_vec();
+    let plan = Plan { apply, delete: vec!["changed".to_owned()], ..Plan::default() };
+    let behind = engine.0.execute("harbour", &plan, &[], Class::UserEdit, &[]).await.unwrap();
+    assert!(matches!(behind.behind, Some(Lost::Behind(what)) if what.contains("behind")));
+    let heard = heard.lock();
+    let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
+    let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();
+    assert_eq!(names, ["unlabelled", "new", "changed"], "the others are done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
+    let (engine, heard) = engine();
+    let manifest = |state: &str| {
+        let condition = json!({"type": "Installation", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({
+            "apiVersion": names::API_VERSION, "kind": "Manifest",
+            "metadata": {"name": "m", "namespace": "kcp-system", "generation": 1,
+                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}},
+            "spec": {}, "status": {"state": state, "conditions": [condition]}
+        }))
+        .unwrap()
+    };
+    let due = || Cause::Due { at: Timestamp::UNIX_EPOCH };
+    let change = || Cause::Kcp { object: "Manifest/m".into(), change: "changed" };
+    for (state, causes, reads) in [
+        ("Ready", vec![due(), due()], false),
+        ("Ready", vec![due(), change()], true),
+        ("Ready", vec![change()], true),
+        ("Processing", vec![due()], true),
+    ] {
+        engine.state().write().apply_manifest(manifest(state));
+        heard.lock().clear();
+        for cause in causes {
+            let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+            engine.queue().push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+        }
+        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(!heard.lock().is_empty(), reads, "{state}: {:?}", heard.lock());
+        let record = engine.history().of("harbour").pop().unwrap();
+        assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
+    }
+}
+
+/// The Manifest `m` of `harbour` in a version of which so many fields of the status are the engine's.
+fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
+    serde_json::from_value(json!({
+        "apiVersion": names::API_VERSION, "kind": "Manifest",
+        "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
+                     "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
+            {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
+             "fieldsV1": {"count": fields}}]},
+        "spec": {}, "status": {"state": state}
+    }))
+    .unwrap()
+}
+
+/// Somebody says that what is on its way is Ready. A look at a set time comes before the one for that.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() {
+    let (engine, heard) = engine();
+    let manifest = |version, state: &str, fields| {
+        let mut manifest = written(version, state, fields);
+        manifest.metadata.generation = Some(1);
+        let condition = json!({"type": "Installation", "status": "False", "reason": "Ready", "message": "",
+                               "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1});
+        manifest.status.as_mut().unwrap().conditions = vec![serde_json::from_value(condition).unwrap()];
+        manifest
+    };
+    engine.state().write().apply_manifest(manifest(1, "Processing", 9));
+    engine.state().write().apply_manifest(manifest(2, "Ready", 8));
+    assert!(engine.state().read().is_ready("m"), "or this shows nothing");
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let cause = Some(Cause::Due { at: Timestamp::UNIX_EPOCH });
+    engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+    work_once(&engine).await;
+    assert!(!heard.lock().is_empty(), "it is read");
+}
+
+#[test]
+fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
+    let event =
+        || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "Deployment a/b".into() };
+    let edit = || Cause::Kcp { object: "Kyma/k".into(), change: "changed" };
+    let retry = || Cause::Retry { key: "Kyma/k".into(), attempt: 3, reason: "crowded" };
+    let all = [event(), edit(), retry(), Cause::SafetyResync];
+    for (lost, kept) in [
+        (Lost::Crowded("c".into()), vec![event(), edit(), Cause::SafetyResync]),
+        (Lost::Behind("b".into()), vec![event(), edit(), Cause::SafetyResync]),
+        (Lost::Parked("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
+        (Lost::Deadline(Duration::ZERO), vec![]),
+    ] {
+        assert_eq!(lost.leaves(&all), kept, "{lost}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
+    let (engine, heard) = engine();
+    engine.state().write().apply_manifest(written(1, "Ready", 9));
+    let cause = |change| Cause::Kcp { object: "Manifest/m".into(), change };
+    for (causes, reads) in [(vec![TOLD_BY_ANOTHER], false), (vec![TOLD_BY_ANOTHER, "changed"], true)] {
+        engine.state().write().apply_manifest(written(2, "Ready", 9));
+        let forged = engine.state().write().apply_manifest(written(3, "Error", 8));
+        assert!(forged.iter().any(|(key, _)| matches!(key, WorkKey::Manifest { .. })), "{forged:?}");
+        heard.lock().clear();
+        for cause in causes.into_iter().map(cause) {
+            let key = WorkKey::Kyma { kyma: "harbour".into() };
+            engine.queue().push(key, Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+        }
+        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(!heard.lock().is_empty(), reads, "{:?}", heard.lock());
+        // What was put off is looked at when the Manifest was.
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        assert!(engine.state().write().take_suspicion(&key).is_some());
+        if !reads {
+            assert_eq!(work_once(&engine).await, Outcome::Done);
+            assert!(!heard.lock().is_empty(), "it is not forgotten");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_whatever_asks_later() {
+    let (engine, _) = engine();
+    engine.state().write().apply_manifest(written(1, "Ready", 9));
+    engine.set_mode(Mode::Paused);
+    let forged = engine.state().write().apply_manifest(written(2, "Ready", 8));
+    let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
+    let cause = Cause::Kcp { object: key.to_string(), change };
+    engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(engine.state().read().doubts_manifests_of("harbour"), "nothing was set right");
+    engine.set_mode(Mode::Live);
+    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert!(!engine.state().read().doubts_manifests_of("harbour"));
+}
+
+#[test]
+fn a_failure_is_told_with_the_state_that_it_has_in_the_status() {
+    let report = |state| Report { state, message: String::new(), is_found: false };
+    for (finish, state) in [
+        (Finish::Settled(report(State::Warning)), Some(State::Warning)),
+        (Finish::Failed(report(State::Error), "module"), Some(State::Error)),
+        (Finish::Waiting("what".into()), None),
+    ] {
+        assert_eq!(finish.report().map(|report| report.state), state, "{finish:?}");
+    }
+}

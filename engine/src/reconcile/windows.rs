@@ -1,0 +1,121 @@
+//! The policy of maintenance windows, and who waits for a window.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use parking_lot::Mutex;
+use tidewatch_planner::{rollout, windows::Policy};
+
+use super::Shared;
+use crate::{
+    Engine,
+    key::{Cause, WorkKey},
+    queue::{Class, Push},
+};
+
+/// The policy that counts, and the Kymas that wait by it. Both under one lock, so that a new policy finds all that
+/// wait by an old one. As large as the number of Kymas.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    policy: Option<Arc<Policy>>,
+    waiting: BTreeSet<String>,
+}
+
+impl Windows {
+    pub(crate) fn policy(&self) -> Option<Arc<Policy>> {
+        self.0.lock().policy.clone()
+    }
+
+    /// Notes whether a Kyma waits, by a plan that was made with `used`. Says whether that policy still counts.
+    pub(crate) fn note(&self, kyma: &str, used: Option<&Arc<Policy>>, waits: bool) -> bool {
+        let mut known = self.0.lock();
+        if waits {
+            known.waiting.insert(kyma.to_owned());
+        } else {
+            known.waiting.remove(kyma);
+        }
+        known.policy.as_ref().map(Arc::as_ptr) == used.map(Arc::as_ptr)
+    }
+
+    pub(crate) fn forget(&self, kyma: &str) {
+        self.0.lock().waiting.remove(kyma);
+    }
+
+    /// Takes a policy over, and says who waits by the one before if that is another one.
+    fn set(&self, policy: Option<Policy>) -> BTreeSet<String> {
+        let mut known = self.0.lock();
+        if known.policy.as_deref() == policy.as_ref() {
+            return BTreeSet::new();
+        }
+        known.policy = policy.map(Arc::new);
+        known.waiting.clone()
+    }
+}
+
+impl Engine {
+    /// Sets the policy of maintenance windows; none until then. Asks for the Kymas that wait for a window, each at its
+    /// turn within [`EngineConfig::rollout_window`](crate::EngineConfig::rollout_window). `name` tells this policy
+    /// from those before and after.
+    pub fn set_windows(&self, policy: Option<Policy>, name: &str) {
+        for kyma in self.0.windows.set(policy) {
+            self.0.after_policy(kyma, name);
+        }
+    }
+
+    /// How many Kymas wait for a maintenance window.
+    #[must_use]
+    pub fn waiting_for_windows(&self) -> usize {
+        self.0.windows.0.lock().waiting.len()
+    }
+}
+
+impl Shared {
+    fn after_policy(&self, kyma: String, name: &str) {
+        let delay = rollout::delay(&kyma, name, self.config.rollout_window);
+        let cause = Some(Cause::Kcp { object: "maintenance policy".to_owned(), change: "changed" });
+        let key = WorkKey::Kyma { kyma };
+        if delay.is_zero() {
+            self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+        } else {
+            self.queue.look_again(key, Class::Rollout, cause, delay);
+        }
+    }
+
+    /// Notes whether a Kyma waits. One that was planned by a policy that does not count any more is planned again.
+    pub(crate) fn note_window(&self, kyma: &str, used: Option<&Arc<Policy>>, waits: bool) {
+        if !self.windows.note(kyma, used, waits) && waits {
+            self.after_policy(kyma.to_owned(), "changed meanwhile");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(day: &str) -> Policy {
+        let text = format!(
+            r#"{{"rules": [], "default": {{"days": ["{day}"], "begin": "01:00:00Z", "end": "02:00:00Z"}}}}"#
+        );
+        Policy::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_new_policy_finds_all_who_wait_and_who_was_planned_by_the_old_one_knows() {
+        let windows = Windows::default();
+        assert!(
+            windows.note("a", None, true) && windows.note("b", None, true) && windows.note("c", None, false)
+        );
+        assert!(windows.note("b", None, false), "its user has not waited");
+        assert_eq!(windows.set(Some(policy("Mon"))), BTreeSet::from(["a".to_owned()]));
+        assert!(windows.set(Some(policy("Mon"))).is_empty(), "it says the same");
+        assert!(!windows.note("d", None, true), "planned before, and would wait for ever");
+        let used = windows.policy();
+        assert!(windows.note("d", used.as_ref(), true));
+        assert_eq!(windows.set(Some(policy("Tue"))).len(), 2);
+        windows.forget("a");
+        assert_eq!(windows.set(None), BTreeSet::from(["d".to_owned()]));
+    }
+}

@@ -1,0 +1,415 @@
+//! The watches on KCP that keep [`KcpState`] up to date and ask for reconciles.
+
+mod known;
+
+use std::{collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::{WatchStreamExt, watcher},
+};
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
+use tidewatch_deployer::transform::DEPLOYER;
+use tidewatch_planner::{policy, rollout, writers::keep_writers};
+use tokio::{sync::watch, task::JoinSet};
+
+use self::known::{Known, Others};
+use crate::{
+    EngineConfig,
+    index::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted},
+    key::{Cause, Guard, WorkKey},
+    queue::{Class, Push, worker::WorkQueue},
+};
+
+/// A watch is ended by the server after this time and started again, so that a half-open connection is
+/// noticed (kube adds a few seconds of its own).
+const WATCH_SECONDS: u32 = 200;
+
+/// For how long a status that somebody else has written stays as it is: who writes it again and again is answered this often.
+pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
+
+type Queue = WorkQueue<WorkKey, Cause, Guard>;
+
+/// The watches on KCP. Dropping it ends them.
+pub struct Feeds {
+    tasks: JoinSet<()>,
+    ready: watch::Receiver<usize>,
+    count: usize,
+}
+
+/// What the watch on the image pull Secret is called, to tell it from that on kubeconfigs.
+const PULL_SECRET: &str = "PullSecret";
+
+/// The same of the watch on the Secrets whose data a module gets.
+const MODULE_SECRET: &str = "ModuleSecret";
+
+struct Context {
+    state: Arc<RwLock<KcpState>>,
+    queue: Queue,
+    ready: watch::Sender<usize>,
+    /// Over which time a change of the catalog reaches those whom it concerns.
+    rollout: Duration,
+}
+
+/// A reconcile that a change asks for, and which change that was: the name of its object, and its uid and generation.
+struct Asked {
+    wanted: Wanted,
+    object: Arc<str>,
+    change: Arc<str>,
+}
+
+impl Feeds {
+    /// Starts all watches in one namespace of KCP.
+    ///
+    /// A change of the catalog reaches the Kymas that it concerns over the time of the rollout window, each at its turn.
+    pub(crate) fn start(
+        kcp: &Client,
+        config: &EngineConfig,
+        state: &Arc<RwLock<KcpState>>,
+        queue: &Queue,
+    ) -> Self {
+        let (client, namespace) = (|| Client::clone(kcp), config.namespace.as_str());
+        let (ready_tx, ready) = watch::channel(0);
+        let context = Arc::new(Context {
+            state: Arc::clone(state),
+            queue: queue.clone(),
+            ready: ready_tx,
+            rollout: config.rollout_window,
+        });
+        let mut tasks = JoinSet::new();
+        let plain = watcher::Config::default().timeout(WATCH_SECONDS);
+
+        macro_rules! feed {
+            ($kind:ty, $apply:expr, $remove:expr) => {
+                feed!($kind, nothing, $apply, $remove)
+            };
+            ($kind:ty, $keep:expr, $apply:expr, $remove:expr) => {
+                feed!($kind, $keep, $apply, $remove, None)
+            };
+            ($kind:ty, $keep:expr, $apply:expr, $remove:expr, $others:expr) => {
+                let kind = <$kind as Resource>::kind(&()).into_owned();
+                let events = guarded::<$kind>(Api::namespaced(client(), namespace), plain.clone(), $keep);
+                tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove, $others));
+            };
+        }
+        let kymas = Some(KcpState::kymas_besides as Others);
+        feed!(Kyma, keep_writers, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma, kymas);
+        let manifests = Some(KcpState::manifests_besides as Others);
+        feed!(Manifest, keep_writers, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest, manifests);
+        feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
+        feed!(
+            ModuleReleaseMeta,
+            rollout::keep_time_of_change,
+            |s, n, o| s.apply_release(n, Some(o)),
+            |s, n| s.apply_release(n, None)
+        );
+        feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
+        let one = plain.clone().fields(&format!("metadata.name={}", policy::NAME));
+        let settings = guarded::<ConfigMap>(Api::namespaced(client(), namespace), one, nothing);
+        tasks.spawn(run(
+            Arc::clone(&context),
+            "ConfigMap".to_owned(),
+            settings,
+            |s, _, o| {
+                s.apply_policy(Some(o.data.as_ref().and_then(|d| d.get(policy::KEY)).map(String::as_str)))
+            },
+            |s, _| s.apply_policy(None),
+            None,
+        ));
+        if let Some(name) = &config.pull_secret {
+            let seen: Mutex<Option<String>> = Mutex::default();
+            let one = plain.clone().fields(&format!("metadata.name={name}"));
+            let events = metadata(Api::namespaced(client(), namespace), one);
+            tasks.spawn(run(
+                Arc::clone(&context),
+                PULL_SECRET.to_owned(),
+                events,
+                // A list that is read again says nothing new.
+                move |s, _, o| {
+                    let version = o.resource_version();
+                    let before = std::mem::replace(&mut *seen.lock(), version.clone());
+                    if before == version { Vec::new() } else { s.pull_secret_changed() }
+                },
+                |s, _| s.pull_secret_changed(),
+                None,
+            ));
+        }
+        // Those that say so: no others are given to it.
+        let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
+        let module_secrets = metadata(Api::namespaced(client(), namespace), of_module);
+        let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
+        let seen_too = Arc::clone(&seen);
+        tasks.spawn(run(
+            Arc::clone(&context),
+            MODULE_SECRET.to_owned(),
+            module_secrets,
+            // A list that is read again says nothing new.
+            move |s, n, o| {
+                let version = o.resource_version();
+                let before = seen.lock().insert(n.to_owned(), version.clone());
+                if before == Some(version) { Vec::new() } else { s.module_secret_changed() }
+            },
+            move |s, n| {
+                seen_too.lock().remove(n);
+                s.module_secret_changed()
+            },
+            None,
+        ));
+        let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
+        let owners_too = Arc::clone(&owners);
+        tasks.spawn(run(
+            context,
+            "Secret".to_owned(),
+            secrets(client(), namespace),
+            move |s, n, o| {
+                let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
+                let before = owners.lock().insert(n.to_owned(), kyma.clone());
+                let mut wanted = match before {
+                    Some(before) if before != kyma => s.apply_secret(&before, n, None),
+                    _ => Vec::new(),
+                };
+                let secret = SecretRef {
+                    name: n.to_owned(),
+                    uid: o.uid().unwrap_or_default(),
+                    resource_version: o.resource_version().unwrap_or_default(),
+                };
+                wanted.extend(s.apply_secret(&kyma, n, Some(secret)));
+                wanted
+            },
+            move |s, n| match owners_too.lock().remove(n) {
+                Some(kyma) => s.apply_secret(&kyma, n, None),
+                None => Vec::new(),
+            },
+            None,
+        ));
+        let count = tasks.len();
+        Self { tasks, ready, count }
+    }
+
+    /// Waits until every watch has seen what there is. Work must not begin before, or a plan would be
+    /// made from half a picture.
+    pub async fn ready(&mut self) {
+        let mut ready = self.ready.clone();
+        let all = ready.wait_for(|n| *n >= self.count);
+        // The senders live as long as the tasks, and those as long as self.
+        let _ = all.await;
+    }
+
+    /// Ends if a watch ends, which none does by itself.
+    pub async fn failed(&mut self) {
+        self.tasks.join_next().await;
+    }
+}
+
+/// An object of a watch: what it is, or why it cannot be read.
+struct Seen<K> {
+    name: String,
+    object: Result<K, String>,
+    /// Its uid and generation, which tell one change of the catalog from the next.
+    change: Arc<str>,
+}
+
+type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
+
+/// Replaces the object in an event.
+fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event<B> {
+    match event {
+        watcher::Event::Apply(o) => watcher::Event::Apply(f(o)),
+        watcher::Event::Delete(o) => watcher::Event::Delete(f(o)),
+        watcher::Event::InitApply(o) => watcher::Event::InitApply(f(o)),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    }
+}
+
+fn change_of(object: &impl ResourceExt) -> Arc<str> {
+    rollout::change_of(object).into()
+}
+
+/// Of managed fields, which are large.
+fn nothing(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+}
+
+/// Whole objects, of whose managed fields this is kept. One that does not parse is told as such and does not hold up the others.
+fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, keep: fn(&mut ObjectMeta)) -> Events<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default + Clone + Send + Sync,
+{
+    let seen = move |guard: DeserializeGuard<K>| Seen {
+        name: guard.name_any(),
+        change: change_of(&guard),
+        object: guard.0.map_err(|invalid| invalid.error).map(|mut object| {
+            keep(object.meta_mut());
+            object
+        }),
+    };
+    watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
+}
+
+/// Metadata only: the kubeconfig itself is read when it is needed, and never kept here.
+fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
+    let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
+    metadata(api, watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME))
+}
+
+fn metadata(
+    api: Api<PartialObjectMeta<Secret>>,
+    config: watcher::Config,
+) -> Events<PartialObjectMeta<Secret>> {
+    let seen = |object: PartialObjectMeta<Secret>| Seen {
+        name: object.name_any(),
+        change: change_of(&object),
+        object: Ok(object),
+    };
+    watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
+}
+
+/// What an API server says that does not allow a watch.
+fn forbidden(error: &watcher::Error) -> Option<&str> {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchError(status)) = error
+    else {
+        return None;
+    };
+    (status.code == 403).then_some(&*status.message)
+}
+
+/// Follows a watch to its end. With `others`, all that it shows is in the state.
+async fn run<K, A, R>(
+    context: Arc<Context>,
+    kind: String,
+    mut stream: Events<K>,
+    apply: A,
+    remove: R,
+    others: Option<Others>,
+) where
+    K: Send + 'static,
+    A: Fn(&mut KcpState, &str, K) -> Vec<Wanted> + Send,
+    R: Fn(&mut KcpState, &str) -> Vec<Wanted> + Send,
+{
+    let mut known = Known::new(others);
+    let mut pending: Vec<Asked> = Vec::new();
+    let gone = |name: &str, wanted: Vec<Wanted>| asked(name, &"gone".into(), wanted);
+    let mut first = true;
+    while let Some(event) = stream.next().await {
+        match event {
+            Err(error) => match forbidden(&error) {
+                Some(why) => tracing::error!(
+                    kind,
+                    why,
+                    "KCP does not allow a watch that the engine needs; it is tried again: the role is in deploy/receiver/rbac.yaml"
+                ),
+                None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
+            },
+            // What a list that broke off has asked for stays asked for: its objects are in the state already.
+            Ok(watcher::Event::Init) => known.list_begins(),
+            Ok(watcher::Event::InitApply(seen)) => {
+                known.listed(&seen.name);
+                pending.extend(context.apply(&kind, seen, &apply));
+            }
+            Ok(watcher::Event::InitDone) => {
+                let is_empty = known.is_list_empty();
+                let over = known.list_ends(&context.state.read());
+                for name in &over {
+                    pending.extend(gone(name, remove(&mut context.state.write(), name)));
+                }
+                // That there is no policy is one, too.
+                if first && kind == "ConfigMap" && is_empty {
+                    pending.extend(gone(policy::NAME, remove(&mut context.state.write(), policy::NAME)));
+                }
+                context.push(&kind, &mut pending, first);
+                if std::mem::take(&mut first) {
+                    context.ready.send_modify(|n| *n += 1);
+                }
+            }
+            Ok(watcher::Event::Apply(seen)) => {
+                known.shown(&seen.name);
+                pending.extend(context.apply(&kind, seen, &apply));
+                context.push(&kind, &mut pending, false);
+            }
+            Ok(watcher::Event::Delete(seen)) => {
+                pending.extend(gone(&seen.name, remove(&mut context.state.write(), &seen.name)));
+                known.gone(&seen.name);
+                context.push(&kind, &mut pending, false);
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Takes an object over. One that does not parse leaves what was known of it as it is.
+    fn apply<K>(
+        &self,
+        kind: &str,
+        seen: Seen<K>,
+        apply: &impl Fn(&mut KcpState, &str, K) -> Vec<Wanted>,
+    ) -> Vec<Asked> {
+        let Seen { name, object, change } = seen;
+        match object {
+            Ok(object) => asked(&name, &change, apply(&mut self.state.write(), &name, object)),
+            Err(error) => {
+                tracing::warn!(kind, name, error, "an object in KCP cannot be read and is passed over");
+                Vec::new()
+            }
+        }
+    }
+
+    fn push(&self, kind: &str, asked: &mut Vec<Asked>, start: bool) {
+        for Asked { wanted: (key, change), object, change: which } in asked.drain(..) {
+            // At a start each Kyma is reconciled, and asks for its agent when the runtime is prepared for it.
+            if start && matches!(key, WorkKey::AgentConfig { .. }) {
+                continue;
+            }
+            let class = match kind {
+                _ if matches!(key, WorkKey::Catalog { .. }) => Class::Catalog,
+                _ if start => Class::Resync,
+                // Nobody waits for what is watched.
+                _ if matches!(key, WorkKey::AgentConfig { .. }) => Class::Rollout,
+                // Nor for what somebody makes of our bookkeeping, again and again maybe.
+                _ if OF_OUR_BOOKS.contains(&change) => Class::Resync,
+                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
+                | MODULE_SECRET => Class::Rollout,
+                "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
+                _ => Class::UserEdit,
+            };
+            let delay = match kind {
+                // The deletion of a release has no turn: it is for nobody in particular.
+                "ModuleTemplate" | "ModuleReleaseMeta" | "ConfigMap" | PULL_SECRET
+                    if !start && !key.kyma().is_empty() =>
+                {
+                    rollout::delay(key.kyma(), &which, self.rollout)
+                }
+                // Not before the Manifest was looked at, which may tell more.
+                _ if change == TOLD_BY_ANOTHER && !start => 2 * SET_RIGHT,
+                _ if OF_OUR_BOOKS.contains(&change) && !start => SET_RIGHT,
+                _ => Duration::ZERO,
+            };
+            let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };
+            if delay.is_zero() {
+                self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
+            } else {
+                self.queue.look_again(key, class, Some(cause), delay);
+            }
+        }
+    }
+}
+
+fn asked(object: &str, change: &Arc<str>, wanted: Vec<Wanted>) -> Vec<Asked> {
+    let object: Arc<str> = object.into();
+    let of = |wanted| Asked { wanted, object: Arc::clone(&object), change: Arc::clone(change) };
+    wanted.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests;
