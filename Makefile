@@ -39,7 +39,7 @@ demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL
 	@$(TARGET)/debug/tidewatch demo down
 
 export RUST_TEST_THREADS ?= 4
-# The end-to-end tests wait for control planes most of the time: several at once, on however few cores. Real ones want a share of these.
+# The end-to-end tests wait for control planes most of the time: several at once, on however few cores.
 E2E_TEST = $(CARGO) test --workspace --locked --test e2e
 
 .PHONY: test
@@ -53,7 +53,7 @@ test: build
 	@tests/count.sh fake
 endif
 
-REAL_TESTS = TIDEWATCH_E2E=real TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(E2E_TEST)
+REAL_TESTS = TIDEWATCH_E2E=real RUST_TEST_THREADS=6 TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(E2E_TEST)
 
 .PHONY: e2e
 ifdef T

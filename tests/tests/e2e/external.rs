@@ -31,7 +31,7 @@ fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_is_there_is_not_pushed_over_by_another_content() -> Result<()> {
     let place = env::shared().await?.registry.of("kcp-pushed");
-    let registry = oci::Registry::new(RegistryConfig::default())?;
+    let registry = tidewatch_oci::Registry::new(RegistryConfig::default())?;
     let first = module("dinghy", "1.0.0").package();
     let pushed = push_new(&registry, &place, &first).await.context("nothing is there")?;
     let other = module("dinghy", "1.1.0").package();
