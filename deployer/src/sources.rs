@@ -15,7 +15,7 @@ const MAX_OBJECTS: usize = 5_000;
 ///
 /// # Errors
 /// An object that two of them have, and more objects than a module may have. Nothing in a further source is an error of its
-/// renderer; nothing at all is one of the [`bundle`](super::bundle()).
+/// renderer; nothing at all is one of the [`bundle`](crate::bundle::bundle).
 pub fn together(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, BundleError> {
     if sources.iter().map(|(_, objects)| objects.len()).sum::<usize>() > MAX_OBJECTS {
         return Err(BundleError::TooMany(MAX_OBJECTS));

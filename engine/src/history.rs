@@ -12,7 +12,7 @@ use serde::Serialize;
 use tidewatch_api::State;
 
 use crate::{
-    key::{Cause, Outcome, WorkKey},
+    key::{Cause, OutcomeKind, WorkKey},
     lists::{List, Lists},
     stages::{Stage, StageTime},
     texts::Texts,
@@ -41,7 +41,7 @@ pub struct Record {
     /// Its class in the queue.
     pub class: &'static str,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: OutcomeKind,
     /// What its failure is in the status, if it has failed and could say so. Not kept: the status has it.
     #[serde(skip)]
     pub state: Option<State>,
@@ -75,9 +75,9 @@ impl Record {
     #[must_use]
     pub fn is_error(&self) -> bool {
         match self.outcome {
-            Outcome::Done | Outcome::Waiting => false,
-            Outcome::Failed => self.state == Some(State::Error),
-            Outcome::Lost => true,
+            OutcomeKind::Done | OutcomeKind::Waiting => false,
+            OutcomeKind::Failed => self.state == Some(State::Error),
+            OutcomeKind::Lost => true,
         }
     }
 }
@@ -105,7 +105,7 @@ struct Held {
     stages: List,
     cause_count: u32,
     class: &'static str,
-    outcome: Outcome,
+    outcome: OutcomeKind,
     looked: bool,
     finished_at: Timestamp,
     queued_seconds: f64,
@@ -241,7 +241,7 @@ mod tests {
             causes: vec![Cause::Start, Cause::Retry { key: key.into(), attempt: 3, reason: "timeout" }],
             cause_count: 2,
             class: "resync",
-            outcome: Outcome::Done,
+            outcome: OutcomeKind::Done,
             state: None,
             is_found: false,
             looked: true,
@@ -278,12 +278,12 @@ mod tests {
     #[test]
     fn an_error_is_what_the_status_calls_so_and_what_it_could_not_tell() {
         for (outcome, state, is_error) in [
-            (Outcome::Done, None, false),
-            (Outcome::Waiting, None, false),
-            (Outcome::Failed, Some(State::Warning), false),
-            (Outcome::Failed, Some(State::Processing), false),
-            (Outcome::Failed, Some(State::Error), true),
-            (Outcome::Lost, None, true),
+            (OutcomeKind::Done, None, false),
+            (OutcomeKind::Waiting, None, false),
+            (OutcomeKind::Failed, Some(State::Warning), false),
+            (OutcomeKind::Failed, Some(State::Processing), false),
+            (OutcomeKind::Failed, Some(State::Error), true),
+            (OutcomeKind::Lost, None, true),
         ] {
             let record = Record { outcome, state, ..record("k") };
             assert_eq!(record.is_error(), is_error, "{outcome:?} {state:?}");
@@ -295,7 +295,7 @@ mod tests {
         let stage = |stage, seconds| StageTime { stage, seconds };
         let record = Record {
             cause_count: 12,
-            outcome: Outcome::Failed,
+            outcome: OutcomeKind::Failed,
             finished_at: Timestamp::from_second(1_700_000_000).expect("a time"),
             queued_seconds: 1.25,
             work_seconds: 0.5,

@@ -179,7 +179,9 @@ fn manifest_key(kyma: &str, name: &str) -> WorkKey {
 fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
     match key {
         WorkKey::Manifest { name, .. } => Some(("Manifest", name)),
-        WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::EventPath { kyma } => Some(("Kyma", kyma)),
+        WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::EventPath { kyma } => {
+            Some(("Kyma", kyma))
+        }
         _ => None,
     }
 }
@@ -409,7 +411,8 @@ impl KcpState {
         let mut wanted = Vec::new();
         if before.config.generation != plan.config.generation {
             let kymas: BTreeSet<&String> = self.kymas.keys().collect();
-            wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::AgentConfig { kyma: kyma.clone() }, change)));
+            wanted
+                .extend(kymas.into_iter().map(|kyma| (WorkKey::AgentConfig { kyma: kyma.clone() }, change)));
         }
         let mut told: BTreeSet<&str> = plan.verdicts.keys().map(String::as_str).collect();
         told.retain(|name| before.verdicts.get(*name) != plan.verdicts.get(*name));

@@ -240,7 +240,7 @@ pub type Guard = Box<dyn Acknowledge>;
 /// How a reconcile ended, for history and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum OutcomeKind {
     /// Nothing more to do until something changes.
     Done,
     /// It waits for something in the runtime and looks again, or hears of it by an event.
@@ -251,7 +251,7 @@ pub enum Outcome {
     Lost,
 }
 
-impl Outcome {
+impl OutcomeKind {
     /// A stable word for metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {

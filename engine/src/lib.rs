@@ -34,5 +34,5 @@ pub mod stages;
 mod texts;
 pub mod watch;
 
-pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};
+pub use key::{Acknowledge, Cause, Guard, OutcomeKind, WorkKey};
 pub use reconcile::{Engine, EngineConfig, Version};

@@ -27,15 +27,15 @@ pub(crate) mod sources;
 pub(crate) mod standing;
 pub(crate) mod windows;
 
-pub(crate) use outcome::{Finish, Lost, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
+pub(crate) use outcome::{Lost, Outcome, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
 pub use seen::Version;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-pub(crate) use pace::next_try;
 use pace::NEXT_TRY;
+pub(crate) use pace::next_try;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidewatch_api::object::ObjectRef;
 use tidewatch_oci::{Credentials, OciError, Registry, RegistryConfig};
@@ -341,7 +341,7 @@ impl Shared {
         (self.clock)()
     }
 
-    async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
+    async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
         let (is_suspected, is_in_doubt) = {
             let state = self.look();
             let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
@@ -357,11 +357,11 @@ impl Shared {
         if is_in_doubt {
             let cause = why.causes.first().cloned();
             self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
-            return Ok(Finish::Unneeded);
+            return Ok(Outcome::unneeded());
         }
         // What was seen was our own, of which the answer came later.
         if !is_suspected && why.is_all(is_of_another) {
-            return Ok(Finish::Unneeded);
+            return Ok(Outcome::unneeded());
         }
         let _leave = Box::pin(self.leave(key, why)).await?;
         // Whatever it is worked on for: now it is looked at, by what KCP says now and as a whole.
@@ -387,7 +387,7 @@ impl Shared {
                     let mut state = self.change();
                     // Looks at set times are for what does not get ready; of what somebody else says, it is not known.
                     if is_due(why) && !is_suspected && state.is_ready(name) {
-                        return Ok(Finish::Unneeded);
+                        return Ok(Outcome::unneeded());
                     }
                     state.working_on(name, class);
                 }

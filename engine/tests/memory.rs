@@ -15,7 +15,7 @@ use fleet::{MODULES, OBJECTS, kyma, manifest};
 use jiff::Timestamp;
 use tidewatch_api::inventory::inventory;
 use tidewatch_engine::{
-    Cause, Outcome, WorkKey,
+    Cause, OutcomeKind, WorkKey,
     history::{History, Record},
     index::{KcpState, SecretRef, owners::Speaker},
 };
@@ -43,7 +43,7 @@ fn record(key: &WorkKey) -> Record {
         }],
         cause_count: 1,
         class: "user_edit",
-        outcome: Outcome::Done,
+        outcome: OutcomeKind::Done,
         state: None,
         is_found: false,
         looked: true,

@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// A notice. Told once an hour at most for one occasion, however often it is made (see [`tidewatch_engine::reconcile`]).
+/// A notice. Told once an hour at most for one occasion, however often it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// What it is about.

@@ -259,20 +259,20 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
 mod tests {
     use jiff::Timestamp;
     use tidewatch_api::State;
-    use tidewatch_engine::key::Outcome;
+    use tidewatch_engine::key::OutcomeKind;
     use tidewatch_telemetry::BuildInfo;
 
     use super::*;
 
     /// Of one that failed, the status says Error.
-    fn record(outcome: Outcome, next: Option<f64>) -> Record {
+    fn record(outcome: OutcomeKind, next: Option<f64>) -> Record {
         Record {
             key: String::new(),
             causes: Vec::new(),
             cause_count: 0,
             class: "retry",
             outcome,
-            state: (outcome == Outcome::Failed).then_some(State::Error),
+            state: (outcome == OutcomeKind::Failed).then_some(State::Error),
             is_found: false,
             looked: true,
             message: String::new(),
@@ -304,14 +304,14 @@ mod tests {
         let page = || registry.encode().unwrap();
         let kyma = WorkKey::Kyma { kyma: "k".into() };
         for (outcome, next) in [
-            (Outcome::Done, None),
-            (Outcome::Waiting, Some(1.0)),
-            (Outcome::Failed, Some(1.0)),
-            (Outcome::Failed, None),
+            (OutcomeKind::Done, None),
+            (OutcomeKind::Waiting, Some(1.0)),
+            (OutcomeKind::Failed, Some(1.0)),
+            (OutcomeKind::Failed, None),
         ] {
             metrics.reconciled(&kyma, &record(outcome, next));
         }
-        metrics.reconciled(&WorkKey::EventPath { kyma: "k".into() }, &record(Outcome::Done, None));
+        metrics.reconciled(&WorkKey::EventPath { kyma: "k".into() }, &record(OutcomeKind::Done, None));
         metrics.panicked(&WorkKey::Release { module: "m".into() });
         let before = page();
         assert!(
@@ -345,7 +345,7 @@ mod tests {
         let registry = Registry::new("p", build).unwrap();
         let metrics = ControllerMetrics::register(&registry).unwrap();
         for next in [None, Some(1.0)] {
-            let warns = Record { state: Some(State::Warning), ..record(Outcome::Failed, next) };
+            let warns = Record { state: Some(State::Warning), ..record(OutcomeKind::Failed, next) };
             metrics.reconciled(&WorkKey::Kyma { kyma: "k".into() }, &warns);
         }
         let page = registry.encode().unwrap();

@@ -16,7 +16,7 @@ use tidewatch_api::{
     names::{annotations, labels},
 };
 use tidewatch_engine::{
-    Engine, WorkKey, clusters::ErrorClass, gate::Mode, history::Record, key::Outcome, stages::Stage,
+    Engine, WorkKey, clusters::ErrorClass, gate::Mode, history::Record, key::OutcomeKind, stages::Stage,
 };
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
@@ -160,7 +160,7 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
             (false, true) => "manifest_prune_diff_not_finished",
             (false, false) => "manifest_prune_diff",
         },
-        (WorkKey::Manifest { .. }, _) if outcome == Outcome::Done => "manifest_reconcile_finished",
+        (WorkKey::Manifest { .. }, _) if outcome == OutcomeKind::Done => "manifest_reconcile_finished",
         (WorkKey::Manifest { .. }, _) if waits => "manifest_sync_resources_enqueue_required",
         (WorkKey::Manifest { .. }, None | Some(Stage::ReadKcp | Stage::WriteKcp)) => "manifest_retrieval",
         (WorkKey::Manifest { .. }, Some(Stage::Connect)) => "manifest_client_init",

@@ -64,8 +64,8 @@ fn crates_depend_downwards_only() -> Result<()> {
         );
     }
     for (name, allowed) in ALLOWED {
-        let used = uses.get(name).with_context(|| format!("there is no crate tidewatch-{name}"))?;
-        let wrong: Vec<_> = used.iter().filter(|other| !allowed.contains(other)).collect();
+        let dependencies = uses.get(name).with_context(|| format!("there is no crate tidewatch-{name}"))?;
+        let wrong: Vec<_> = dependencies.iter().filter(|other| !allowed.contains(other)).collect();
         ensure!(wrong.is_empty(), "tidewatch-{name} depends on {wrong:?}: move what it needs downwards");
     }
     Ok(())

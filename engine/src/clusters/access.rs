@@ -13,7 +13,7 @@ use crate::{
     clusters::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
     gate::Gated,
     kcp::writes::lost,
-    reconcile::{Finish, Lost, Shared, chain},
+    reconcile::{Lost, Outcome, Shared, chain},
     stages::{Stage, stage},
 };
 
@@ -89,20 +89,20 @@ impl Gone {
 impl Shared {
     /// What is to be waited for before a cluster without a kubeconfig Secret is taken as deleted, which leaves everything
     /// in it behind. `None` if there is no doubt: two fresh lists, ten seconds or more apart, had no such Secret.
-    pub(crate) async fn doubts(&self, kyma: &str) -> Result<Option<Finish>, Lost> {
+    pub(crate) async fn doubts(&self, kyma: &str) -> Result<Option<Outcome>, Lost> {
         let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
         let list = list.map_err(|e| lost(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
         if !list.items.is_empty() {
             self.gone.forget(kyma);
-            return Ok(Some(Finish::Recheck("a kubeconfig Secret has just appeared".into())));
+            return Ok(Some(Outcome::recheck_soon("a kubeconfig Secret has just appeared".into())));
         }
         let since = self.gone.since(kyma);
         if since < BELIEVED_AFTER {
             let what = "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
             let at = self.now() + BELIEVED_AFTER.saturating_sub(since);
-            return Ok(Some(Finish::RecheckAt(at, Box::new(Finish::Waiting(what.into())))));
+            return Ok(Some(Outcome::waiting(what.into()).due_at(Some(at))));
         }
         Ok(None)
     }

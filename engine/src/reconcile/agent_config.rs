@@ -16,7 +16,7 @@ use tidewatch_planner::{
 };
 
 use super::{
-    Finish, Lost, SERVED_AFTER, Shared, Why,
+    Lost, Outcome, SERVED_AFTER, Shared, Why,
     apply::{self, ObjectError},
     error_report, is_of_definition,
     kyma_deletion::shares_with,
@@ -107,7 +107,7 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
+    pub(crate) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, input, is_done, modules) = {
             let state = self.look();
             let input = state.agent_input(name);
@@ -116,22 +116,22 @@ impl Shared {
         };
         let Some(kyma) = kyma else {
             self.agents.forget(name);
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         };
         let deleting = kyma.metadata.deletion_timestamp.is_some();
         // Modules that are on their way out wait for events like all others.
         let leave = (deleting && !modules) || kyma.is_skipped();
         if leave || is_done {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         let runtime = match self.access(name).await? {
             Ok(runtime) => runtime,
             // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Finish::Waiting(why.message())),
+            Err(why) => return Ok(Outcome::waiting(why.message())),
         };
         match self.has_already(name, &runtime).await {
             Ok(None) => {}
-            Ok(Some(other)) => return Ok(Finish::Waiting(shares_with(&other))),
+            Ok(Some(other)) => return Ok(Outcome::waiting(shares_with(&other))),
             Err(error) => return self.failed_at(name, error),
         }
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
@@ -144,12 +144,12 @@ impl Shared {
                 // Somebody may have needed something else since this has begun.
                 self.want_agent(name, why.causes);
                 if left_out.is_empty() {
-                    return Ok(Finish::Done);
+                    return Ok(Outcome::done());
                 }
                 let left_out = left_out.join(", ");
                 tracing::warn!(kyma = name, left_out, "more kinds are installed than an agent watches");
                 let what = "not watched, and looked at by the safety resync only";
-                Ok(Finish::Waiting(format!("{what}: {left_out}")))
+                Ok(Outcome::waiting(format!("{what}: {left_out}")))
             }
             // Their definitions may come a moment later, or never. Whoever has objects of them waits for that, and has definitions watched.
             Ok((Derived { missing, .. }, failed)) => {
@@ -163,11 +163,9 @@ impl Shared {
                     self.want_agent(name, why.causes);
                 }
                 Ok(match !failed && self.is_told_of_all(name, &runtime, &definitions()).await {
-                    true if fresh => {
-                        Finish::RecheckAt(self.now() + SERVED_AFTER, Box::new(Finish::Waiting(what)))
-                    }
-                    true => Finish::Waiting(what),
-                    false => Finish::Patient(what),
+                    true if fresh => Outcome::waiting(what).due_at(Some(self.now() + SERVED_AFTER)),
+                    true => Outcome::waiting(what),
+                    false => Outcome::recheck_rarely(what),
                 })
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
@@ -177,7 +175,7 @@ impl Shared {
                 let cause =
                     Cause::Kcp { object: key.to_string(), change: "namespace missing in the runtime" };
                 self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
-                Ok(Finish::Recheck(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
+                Ok(Outcome::recheck_soon(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }
             Err(error) => self.failed_at(name, error),
         }
@@ -253,19 +251,19 @@ impl Shared {
     }
 
     /// Says in a Watcher's status what has become of it; lets a deleted one go.
-    pub(crate) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
+    pub(crate) async fn reconcile_watcher(&self, name: &str) -> Result<Outcome, Lost> {
         let (watcher, plan) = {
             let state = self.look();
             (state.watcher(name), state.agent_plan())
         };
-        let Some(watcher) = watcher else { return Ok(Finish::Done) };
+        let Some(watcher) = watcher else { return Ok(Outcome::done()) };
         let api: Api<Watcher> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
         if watcher.metadata.deletion_timestamp.is_some() {
             // Ours never get one; those of the Go manager have it.
             self.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
-        let Some(verdict) = plan.verdicts.get(name) else { return Ok(Finish::Done) };
+        let Some(verdict) = plan.verdicts.get(name) else { return Ok(Outcome::done()) };
         let status = watcher_status(&watcher, verdict, self.now());
         if watcher.status.as_ref() != Some(&status) {
             let body = json!({"apiVersion": names::API_VERSION, "kind": "Watcher",
@@ -273,8 +271,8 @@ impl Shared {
             self.apply_kcp(&api, name, field_managers::KCP, true, &body).await?;
         }
         Ok(match verdict {
-            Ok(_) => Finish::Done,
-            Err(fault) => Finish::Settled(error_report(fault.to_string())),
+            Ok(_) => Outcome::done(),
+            Err(fault) => Outcome::failed(error_report(fault.to_string())),
         })
     }
 }

@@ -23,7 +23,7 @@ use tidewatch_planner::{
 };
 
 use super::{
-    Finish, Lost, NEXT_TRY, Shared, Why,
+    Lost, NEXT_TRY, Outcome, Shared, Why,
     apply::{self, Deleted, ObjectError},
     keep::Astray,
     kyma::runtime_kyma,
@@ -184,7 +184,7 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
+    pub(crate) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, view, mark, times) = {
             let mut state = self.change();
             // Whatever becomes of this: what is heard now is not told again.
@@ -193,19 +193,19 @@ impl Shared {
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
             self.catalogs.forget(name);
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         let runtime = match self.access(name).await? {
             Ok(runtime) => runtime,
             // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Finish::Waiting(why.message())),
+            Err(why) => return Ok(Outcome::waiting(why.message())),
         };
         match self.has_already(name, &runtime).await {
             Ok(None) => {}
-            Ok(Some(other)) => return Ok(Finish::Waiting(shares_with(&other))),
+            Ok(Some(other)) => return Ok(Outcome::waiting(shares_with(&other))),
             Err(error) => return self.failed_at(name, error),
         }
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
@@ -242,15 +242,15 @@ impl Shared {
             Ok(true) => {
                 self.catalogs.set_said(name, says.0);
                 if !has_status {
-                    return Ok(Finish::Recheck("the Kyma has no status yet".into()));
+                    return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
                 }
                 Ok(match parked.iter().map(|parked| parked.until).min() {
-                    Some(until) => Finish::RecheckAt(until, Box::new(Finish::Waiting(says.1))),
-                    None => Finish::Done,
+                    Some(until) => Outcome::waiting(says.1).due_at(Some(until)),
+                    None => Outcome::done(),
                 })
             }
             // Its reconcile writes one, and asks for this again.
-            Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
+            Ok(false) => Ok(Outcome::waiting("the runtime's Kyma has no status yet".into())),
             Err(error @ ObjectError::Held(_)) => self.failed_at(name, error),
             Err(error) => {
                 self.catalogs.forget(name);

@@ -1,16 +1,17 @@
 //! One piece of work, from its lease to its end: what becomes of the key, of who waits for it, and of what came meanwhile.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Finish, Lost, Shared, Why, chain, numbered,
-    pace::{self, CROWDED, PATIENCE, RECHECK, RETRY, backoff, until},
+    Lost, Outcome, Shared, Why, chain, numbered,
+    outcome::{self, Ending, Next},
+    pace::{self, RETRY, backoff, until},
     seen::{self, End},
 };
 use crate::{
     gate::Mode,
     history::Record,
-    key::{Cause, Guard, Outcome, WorkKey},
+    key::{Cause, Guard, OutcomeKind, WorkKey},
     queue::{Class, Ended, worker::Lease},
     stages,
 };
@@ -68,69 +69,40 @@ impl Shared {
         let (result, stages) = stages::noted(work).await;
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
-        let (result, look_at) = match result {
-            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some((until(self.now(), at, spread), at))),
-            other => (other, None),
+        let (outcome, message, due) = match &result {
+            Ok(ended) => (ended.kind(), ended.message().to_owned(), ended.due),
+            Err(lost) => (lost.kind(), chain(lost), None),
         };
-        let (result, asked) = match result {
-            Ok(Finish::NotBefore(wait, finish)) => (Ok(*finish), Some(wait)),
-            other => (other, None),
-        };
-        let wait = |pace| pace::at_least(backoff(pace, lease.attempt, spread), asked, spread);
-        let (retry, recheck) = (wait(RETRY), wait(RECHECK));
-        let (outcome, message, next) = match &result {
-            Ok(Finish::Done | Finish::Unneeded) => (Outcome::Done, String::new(), None),
-            Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
-            // Nobody nests them; if somebody did, the outer time would count.
-            Ok(Finish::RecheckAt(..) | Finish::NotBefore(..)) => (Outcome::Waiting, String::new(), None),
-            Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
-            Ok(Finish::Again(delay, what)) => (Outcome::Waiting, what.clone(), Some((*delay, "waiting"))),
-            Ok(Finish::Patient(what)) => (Outcome::Waiting, what.clone(), Some((wait(PATIENCE), "waiting"))),
-            Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
-            Ok(Finish::Failed(report, class)) => {
-                (Outcome::Failed, report.message.clone(), Some((retry, *class)))
-            }
-            // The delay is for the case that the gate has opened in between; else it is asked for when the mode changes.
-            Err(lost @ Lost::Held(_)) => {
-                let delay = if self.gate.hold(&key) { RETRY.1 } else { RETRY.0 };
-                (Outcome::Waiting, chain(lost), Some((delay, lost.class())))
-            }
-            Err(lost @ Lost::Behind(_)) => (Outcome::Waiting, chain(lost), Some((recheck, lost.class()))),
-            Err(lost @ Lost::Crowded(_)) => {
-                (Outcome::Waiting, chain(lost), Some((wait(CROWDED), lost.class())))
-            }
-            Err(lost @ Lost::Parked(_, left)) => (
-                Outcome::Waiting,
-                chain(lost),
-                Some((pace::at_least(RETRY.0, Some(*left), spread), lost.class())),
-            ),
-            Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
-        };
+        let next = self.next_try_of(&key, &result, (lease.attempt, spread));
+        let look_at = due.map(|at| (until(self.now(), at, spread), at));
         // What is only tried is looked at once, unless it has not been.
         let is_dry = self.is_dry();
         let is_unseen = matches!(&result, Err(Lost::Behind(_) | Lost::Crowded(_)));
         let (next, look_at) = if is_dry { (next.filter(|_| is_unseen), None) } else { (next, look_at) };
         match outcome {
-            Outcome::Failed => tracing::warn!(%key, detail = message, "reconcile failed"),
-            Outcome::Lost => {
+            OutcomeKind::Failed => tracing::warn!(%key, detail = message, "reconcile failed"),
+            OutcomeKind::Lost => {
                 tracing::error!(%key, detail = message, "reconcile failed and could not say so in KCP");
             }
-            Outcome::Done | Outcome::Waiting => {
+            OutcomeKind::Done | OutcomeKind::Waiting => {
                 tracing::debug!(%key, ?outcome, detail = message, "reconciled");
             }
         }
         let end = match &result {
             _ if !matches!(self.gate.mode(), Mode::Live) => End::Failed,
-            // A failure may have left undone what is to be done about something that was seen.
-            Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)) => End::Failed,
-            Ok(Finish::Done | Finish::Unneeded) => End::Done,
-            Ok(_) => End::Waiting,
+            Ok(ended) => match ended.state {
+                Ending::Unneeded | Ending::Done => End::Done,
+                Ending::Waiting(_) => End::Waiting,
+                // A failure may have left undone what is to be done about something that was seen.
+                Ending::Failed(_) => End::Failed,
+            },
+            Err(_) => End::Failed,
         };
         let no_news = in_hand.end(end);
         self.observer.no_news(no_news.len());
         let guards = lease.take_guards().into_iter().chain(no_news);
         let why_still = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
-        let report = result.as_ref().ok().and_then(Finish::report);
+        let report = result.as_ref().ok().and_then(Outcome::report);
         let ended_at = self.queue.now();
         let (queued, work) =
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
@@ -142,7 +114,7 @@ impl Shared {
             outcome,
             state: report.map(|report| report.state),
             is_found: report.is_some_and(|report| report.is_found),
-            looked: !matches!(result, Ok(Finish::Unneeded)),
+            looked: !matches!(&result, Ok(Outcome { state: Ending::Unneeded, .. })),
             message,
             finished_at: self.now(),
             queued_seconds: queued.as_secs_f64(),
@@ -178,5 +150,26 @@ impl Shared {
             }
         };
         lease.end(ended);
+    }
+
+    /// The delay after which the key is due again, and why; `None` if an event makes it due.
+    fn next_try_of(
+        &self,
+        key: &WorkKey,
+        result: &Result<Outcome, Lost>,
+        (attempt, spread): (u32, u64),
+    ) -> Option<(Duration, &'static str)> {
+        let (next, reason) = match result {
+            Ok(outcome) => (outcome.next, outcome::WAITING),
+            Err(Lost::Held(_)) if !self.gate.hold(key) => (Next::After(RETRY.first), "held"),
+            Err(lost) => (lost.next(), lost.class()),
+        };
+        match next {
+            Next::OnEvent => None,
+            Next::After(wait) => Some((wait, reason)),
+            Next::Backoff { pace, reason, at_least } => {
+                Some((pace::at_least(backoff(pace, attempt, spread), at_least, spread), reason))
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use tidewatch_planner::{
     writers::has_entry,
 };
 
-use super::{Finish, Lost, Shared};
+use super::{Lost, Outcome, Shared};
 use crate::{index::PathReport, kcp::writes::lost};
 
 /// The reason of a way whose runtime neither speaks nor answers.
@@ -19,12 +19,12 @@ const UNREACHABLE: &str = "Unreachable";
 impl Shared {
     /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
-    pub(crate) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
+    pub(crate) async fn reconcile_path(&self, name: &str) -> Result<Outcome, Lost> {
         let (told, seen) = {
             let state = self.look();
             (state.path(name), state.kyma(name))
         };
-        let Some(told) = told else { return Ok(Finish::Done) };
+        let Some(told) = told else { return Ok(Outcome::done()) };
         if told.proven {
             self.want_exchange(name, None);
         }
@@ -40,13 +40,13 @@ impl Shared {
             })
         };
         if seen.is_some_and(|kyma| says_so(&kyma)) {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
-        let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Finish::Done) };
+        let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Outcome::done()) };
         let Some(before) = kyma.status.clone() else {
             // A condition alone would not be a valid status.
-            return Ok(Finish::Recheck("the Kyma has no status yet".into()));
+            return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
         };
         let says = Says {
             type_: conditions::RUNTIME_EVENTS,
@@ -65,7 +65,7 @@ impl Shared {
         if let Some(notice) = notice {
             let _alone = self.tell(name, None, &[notice]).await;
         }
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 }
 

@@ -20,7 +20,7 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared, Why,
+    Lost, Outcome, Shared, Why,
     apply::ObjectError,
     error_report, found_report,
     kyma_deletion::{remote_kyma, shares_with},
@@ -76,7 +76,7 @@ impl Shared {
         name: &str,
         class: Class,
         why: Why<'_>,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         // Whatever becomes of this: what is heard now is not told again. And a look at the whole does not trust what was done before.
         if why.may_be(|cause| cause.is_whole_look() || is_of_prepared(cause)) {
             self.prepared.forget(name);
@@ -96,7 +96,7 @@ impl Shared {
             self.waiting.forget(name);
             self.history.forget(name);
             self.told.keep_open(name, BTreeSet::new());
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() {
             self.windows.forget(name);
@@ -104,7 +104,7 @@ impl Shared {
             return Box::pin(self.delete_kyma(&kyma)).await;
         }
         if kyma.is_skipped() {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         self.adopt(&kyma).await?;
         let runtime = match self.access(name).await? {
@@ -118,7 +118,7 @@ impl Shared {
             Err(Trouble::Runtime(ObjectError::Kind(why))) => {
                 // Our CRDs are not served: not there any more, or not yet. Never an empty list of modules.
                 self.prepared.forget(name);
-                Ok(Finish::Recheck(why.to_string()))
+                Ok(Outcome::recheck_soon(why.to_string()))
             }
             Err(Trouble::Runtime(error)) => self.runtime_failed(&kyma, &error).await,
             // Of one that does not answer nobody knows what it has.
@@ -158,7 +158,7 @@ impl Shared {
         runtime: &Gated,
         class: Class,
         why: Why<'_>,
-    ) -> Result<Finish, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
         let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
         if let Some(other) = self.has_taken(&name, &found) {
@@ -242,9 +242,9 @@ impl Shared {
             match stage(Stage::ReadRuntime, self.schema_of_list(&name, runtime)).await? {
                 Schema::Ours => {}
                 Schema::Mended(at) => {
-                    return Ok(Finish::RecheckAt(at, Box::new(Finish::Waiting(what.to_owned()))));
+                    return Ok(Outcome::waiting(what.to_owned()).due_at(Some(at)));
                 }
-                Schema::Other => return Ok(Finish::Recheck(what.to_owned())),
+                Schema::Other => return Ok(Outcome::recheck_soon(what.to_owned())),
             }
         }
         if let Some(synced) = &pull_secret {
@@ -276,22 +276,18 @@ impl Shared {
             None if !refused.is_empty() && !plan.retry => {
                 let why: Vec<_> =
                     refused.into_iter().map(|(module, why)| format!("{module}: {why}")).collect();
-                let settled = Finish::Settled(error_report(why.join("; ")));
-                Ok(match plan.look_at {
-                    Some(at) => Finish::RecheckAt(at, Box::new(settled)),
-                    None => settled,
-                })
+                Ok(Outcome::failed(error_report(why.join("; "))).due_at(plan.look_at))
             }
-            None => Ok(self.unread(&sources).unwrap_or_else(|| finish_of(&plan, rest))),
+            None => Ok(self.unread(&sources).unwrap_or_else(|| outcome_of(&plan, rest))),
         }
     }
 
     /// How a dry run ends that could not read what an installed version consists of. A receiver would go by what its Manifest says, and
     /// nobody would hear that another one of its modules can never be installed.
-    pub(crate) fn unread(&self, sources: &Sources) -> Option<Finish> {
+    pub(crate) fn unread(&self, sources: &Sources) -> Option<Outcome> {
         let fault = sources.faults().next().filter(|_| self.is_dry())?;
         let message = format!("what an installed module consists of cannot be read: {}", fault.message);
-        Some(Finish::failed(error_report(message), "module", None))
+        Some(Outcome::retried(error_report(message), "module", None))
     }
 
     /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma
@@ -322,10 +318,10 @@ impl Shared {
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.
-    async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Finish, Lost> {
+    async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Outcome, Lost> {
         let status = self.failed(kyma, message.clone());
         self.write_kyma_status(kyma, &status).await?;
-        Ok(Finish::Settled(error_report(message)))
+        Ok(Outcome::failed(error_report(message)))
     }
 
     /// The runtime's Kyma makes no sense. Its user has to know, where they look.
@@ -335,7 +331,7 @@ impl Shared {
         runtime: &Gated,
         remote: &Value,
         message: String,
-    ) -> Result<Finish, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let status = self.failed(kyma, message.clone());
         self.write_kyma_status(kyma, &status).await?;
         match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
@@ -351,11 +347,11 @@ impl Shared {
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         let notice = Notice::warning(About::RuntimeKyma, "KymaNotReadable", message.clone());
         let _alone = self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
-        Ok(Finish::Settled(error_report(message)))
+        Ok(Outcome::failed(error_report(message)))
     }
 
     /// The runtime answers wrongly or not at all: nothing is changed but what the status says.
-    pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
+    pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
         self.runtime_failed_with(kyma, error, failed_status).await
     }
 
@@ -370,7 +366,7 @@ impl Shared {
         kyma: &Kyma,
         error: &ObjectError,
         status: fn(&Kyma, &[Manifest], String, Timestamp) -> KymaStatus,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
@@ -389,7 +385,7 @@ impl Shared {
         let manifests = self.look().manifests_of(&kyma.name_any());
         let status = status(kyma, &manifests, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
-        Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))
+        Ok(Outcome::retried(error_report(message), error.class(), error.retry_after()))
     }
 }
 
@@ -429,23 +425,16 @@ impl From<ObjectError> for Trouble {
     }
 }
 
-fn finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
-    let finish = present_finish_of(plan, rest);
-    match plan.look_at {
-        Some(at) => Finish::RecheckAt(at, Box::new(finish)),
-        None => finish,
-    }
-}
-
-fn present_finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
+fn outcome_of(plan: &Plan, rest: Option<Duration>) -> Outcome {
     let message = plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
-    match plan.status.state {
-        State::Ready => Finish::Done,
+    let outcome = match plan.status.state {
+        State::Ready => Outcome::done(),
         // Something could not be read, or not be asked for.
-        state if plan.retry => Finish::failed(Report { state, message, is_found: false }, "module", rest),
-        state @ (State::Error | State::Warning) => Finish::Settled(found_report(state, message)),
-        _ => Finish::Waiting(message),
-    }
+        state if plan.retry => Outcome::retried(Report { state, message, is_found: false }, "module", rest),
+        state @ (State::Error | State::Warning) => Outcome::failed(found_report(state, message)),
+        _ => Outcome::waiting(message),
+    };
+    outcome.due_at(plan.look_at)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tidewatch_planner::{
 };
 
 use super::{
-    Finish, Lost, Shared,
+    Lost, Outcome, Shared,
     apply::{self, Deleted, ObjectError},
     error_report,
     kyma::{marked_by, runtime_kyma, write_runtime_status},
@@ -86,7 +86,7 @@ pub(super) fn shares_with(other: &str) -> String {
 }
 
 impl Shared {
-    pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Finish, Lost> {
+    pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Outcome, Lost> {
         let name = kyma.name_any();
         let force = force::forced(kyma);
         let mut deletion = Deletion {
@@ -108,7 +108,7 @@ impl Shared {
             Err(why) if deletion.force.is_none() => {
                 let message = why.message();
                 self.say_deleting(&deletion, &message).await?;
-                return Ok(Finish::Settled(error_report(message)));
+                return Ok(Outcome::failed(error_report(message)));
             }
             Err(why) => deletion.skipped.push(format!("all in the runtime: {}", why.message())),
         }
@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// One step after the other, until one has to be waited for.
-    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Finish, Lost> {
+    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         loop {
             let step = deletion::next(left);
@@ -171,7 +171,7 @@ impl Shared {
                 }
                 Step::AwaitManifests => return self.await_manifests(deletion).await,
                 Step::Remove(thing) => {
-                    let Some(runtime) = deletion.runtime.clone() else { return Ok(Finish::Done) };
+                    let Some(runtime) = deletion.runtime.clone() else { return Ok(Outcome::done()) };
                     match stage(Stage::Delete, delete(&runtime, thing)).await {
                         Ok(going) if going.is_empty() => {}
                         Ok(going) if deletion.force.is_some() => {
@@ -180,7 +180,7 @@ impl Shared {
                         Ok(going) => {
                             let what = format!("waiting for {} to be gone", going.join(", "));
                             self.say_deleting(&deletion, &what).await?;
-                            return Ok(Finish::Patient(what));
+                            return Ok(Outcome::recheck_rarely(what));
                         }
                         Err(error) if deletion.passes(&error) => {
                             let objects: Vec<_> = objects_of(thing).iter().map(ToString::to_string).collect();
@@ -275,7 +275,7 @@ impl Shared {
     }
 
     /// Says which modules are left and what they wait for. Their end is an event.
-    async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Finish, Lost> {
+    async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         let mut modules: Vec<&str> = deletion.manifests.iter().filter_map(Manifest::module_name).collect();
         modules.sort_unstable();
@@ -294,15 +294,15 @@ impl Shared {
                 self.queue.push(key, Push { class: Class::UserEdit, cause: None, guards: Vec::new() });
             }
         }
-        Ok(Finish::Waiting(what))
+        Ok(Outcome::waiting(what))
     }
 
     /// When no Manifest is left, by a list of now.
-    async fn let_kyma_go(&self, deletion: &Deletion<'_>) -> Result<Finish, Lost> {
+    async fn let_kyma_go(&self, deletion: &Deletion<'_>) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         if self.has_manifests(&name).await? {
             // The watch has not shown it yet.
-            return Ok(Finish::Recheck("waiting for a Manifest that was just made".into()));
+            return Ok(Outcome::recheck_soon("waiting for a Manifest that was just made".into()));
         }
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = self.remove_pull_secret(&name, runtime).await
@@ -326,7 +326,7 @@ impl Shared {
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
         self.discredit(&name);
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 
     /// Whether KCP has a Manifest of the Kyma, by a list of now.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidewatch_api::object::ObjectRef;
 
 use super::{
-    Finish, Lost, Shared,
+    Lost, Outcome, Shared,
     apply::{self, ObjectError},
 };
 use crate::{
@@ -45,31 +45,31 @@ impl Shared {
         self.queue.push(WorkKey::LegacyWatcher { kyma: kyma.to_owned() }, push);
     }
 
-    pub(crate) async fn reconcile_exchange(&self, name: &str) -> Result<Finish, Lost> {
+    pub(crate) async fn reconcile_exchange(&self, name: &str) -> Result<Outcome, Lost> {
         let (kyma, proven) = {
             let state = self.look();
             (state.kyma(name), state.path(name).is_some_and(|path| path.proven))
         };
         let Some(kyma) = kyma else {
             self.exchanged.forget(name);
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         };
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
         // It may have been proven when this was asked for, and be it no more. Whoever proves it again asks again.
         if kyma.is_skipped() || kyma.metadata.deletion_timestamp.is_some() || !(is_dry || proven) {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         let runtime = match self.access(name).await? {
             Ok(runtime) => runtime,
             // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Finish::Waiting(why.message())),
+            Err(why) => return Ok(Outcome::waiting(why.message())),
         };
         match stage(Stage::Delete, remove_watcher(name, &runtime)).await {
             Ok(()) => {
                 if !is_dry {
                     self.exchanged.0.lock().insert(name.to_owned());
                 }
-                Ok(Finish::Done)
+                Ok(Outcome::done())
             }
             Err(error) => self.failed_at(name, error),
         }

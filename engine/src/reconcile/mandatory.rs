@@ -14,7 +14,7 @@ use tidewatch_api::{
 use tidewatch_planner::mandatory::{Input, is_legacy, plan};
 
 use super::{
-    Finish, Lost, Shared, Why, error_report, found_report, kyma::Executed, next_try, sources::rest_of,
+    Lost, Outcome, Shared, Why, error_report, found_report, kyma::Executed, next_try, sources::rest_of,
 };
 use crate::{
     kcp::writes::lost,
@@ -33,7 +33,7 @@ impl Shared {
         name: &str,
         class: Class,
         why: Why<'_>,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let (kyma, mut offers) = {
             let state = self.look();
             (state.kyma(name), state.mandatory())
@@ -67,7 +67,7 @@ impl Shared {
             // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
             let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
-            let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
+            let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Outcome::done()) };
             let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
                 asked
             } else {
@@ -86,33 +86,30 @@ impl Shared {
         }
         made.plan.notices.extend(needs.notices());
         let left_out = self.tell(name, None, &made.plan.notices).await;
-        let later = |finish: Finish| match turns.values().copied().chain(left_out).chain(needs.look_at).min()
-        {
-            Some(at) => Finish::RecheckAt(at, Box::new(finish)),
-            None => finish,
-        };
+        let look_at = turns.values().copied().chain(left_out).chain(needs.look_at).min();
         if made.faults.is_empty() {
-            return Ok(later(self.unread(&sources).unwrap_or_else(|| needs.finish())));
+            return Ok(self.unread(&sources).unwrap_or_else(|| needs.finish()).due_at(look_at));
         }
         let text = made.faults.join("; ");
-        Ok(later(if made.plan.retry {
+        let outcome = if made.plan.retry {
             let rest = rest_of(&sources);
             let next = next_try(self.now(), rest);
-            Finish::failed(error_report(format!("{text}; {next}")), "module", rest)
+            Outcome::retried(error_report(format!("{text}; {next}")), "module", rest)
         } else {
-            Finish::Settled(found_report(State::Error, text))
-        }))
+            Outcome::failed(found_report(State::Error, text))
+        };
+        Ok(outcome.due_at(look_at))
     }
 
     /// Nothing is planned.
-    fn forget_mandatory(&self, kyma: &str) -> Finish {
+    fn forget_mandatory(&self, kyma: &str) -> Outcome {
         self.mandatory_waiting.forget(kyma);
-        Finish::Done
+        Outcome::done()
     }
 
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
     /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
-    pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
+    pub(super) async fn reconcile_release(&self, module: &str) -> Result<Outcome, Lost> {
         let (holders, offer) = {
             let state = self.look();
             let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
@@ -129,20 +126,20 @@ impl Shared {
         let leaving_release = holders.release.as_ref().filter(|r| waits(r.as_ref()));
         let leaving_templates: Vec<_> = holders.templates.iter().filter(|t| waits(t.as_ref())).collect();
         if leaving_release.is_none() && leaving_templates.is_empty() {
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         // Where something else keeps the module mandatory, what goes is let go.
         if offer.is_none_or(|offer| offer.leaving) {
             let left = self.delete_mandatory(module).await?;
             if left > 0 {
-                return Ok(Finish::Waiting(format!("waiting for {left} Manifests of {module} to be gone")));
+                return Ok(Outcome::waiting(format!("waiting for {left} Manifests of {module} to be gone")));
             }
         }
         if leaving_release.is_some() && !holders.is_withdrawn {
             let withdrawn = self.withdraw(&templates, &holders.templates).await?;
             if withdrawn && !self.is_dry() {
                 // Without the release the templates would count, until the watch has shown what was written.
-                return Ok(Finish::Recheck("waiting for the templates to be withdrawn".into()));
+                return Ok(Outcome::recheck_soon("waiting for the templates to be withdrawn".into()));
             }
         }
         let ours = [finalizers::MANDATORY_MODULE];
@@ -152,7 +149,7 @@ impl Shared {
         for template in leaving_templates {
             self.drop_finalizers(&templates, template.as_ref(), &ours).await?;
         }
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 
     /// Marks templates that say that their module is mandatory: the release that was deleted had the word. Returns whether there are any.

@@ -24,6 +24,7 @@ mod transforms;
 
 pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
 
+use crate::reconcile::pace::RECHECK_RARELY;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -45,13 +46,13 @@ use tidewatch_planner::{
 };
 
 use self::{
-    causes::{fuller, looking_again, not_later_than},
+    causes::fuller,
     default_cr::{DefaultCr, cr_condition, create_default_cr},
     passed::{Mark, Only, Passed, asked, named, place},
     sync::{Synced, Work},
 };
 use super::{
-    Finish, Lost, Shared, Why, apply::ObjectError, error_report, found_report, is_of_definition,
+    Lost, Outcome, Shared, Why, apply::ObjectError, error_report, found_report, is_of_definition,
     kyma_deletion::shares_with, parked::Parked,
 };
 use crate::{
@@ -128,16 +129,16 @@ impl Shared {
         key: &WorkKey,
         (kyma, name): (&str, &str),
         why: Why<'_>,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
             self.change().owners.release(kyma, name);
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         };
         if manifest.is_skipped() {
             self.listen_no_more(kyma, name);
-            return Ok(Finish::Done);
+            return Ok(Outcome::done());
         }
         if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
             return Ok(finish);
@@ -211,7 +212,7 @@ impl Shared {
         manifest: Manifest,
         runtime: &Gated,
         force: Option<&Forced>,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let (manifest, unknown) = self.with_inventory(kyma, manifest, runtime).await;
         let whole = unknown.is_none();
         if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
@@ -284,7 +285,7 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         bundle: Bundle,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let first = Progress::Waiting(manifest::APPLYING.into());
         let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
             self.sync(&work, manifest, runtime, bundle, first).await?;
@@ -370,7 +371,7 @@ impl Shared {
             let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
             if stopped.passing && stopped.lost.is_none() && is_ready && !again {
                 let report = error_report(stopped.message);
-                return Ok(Finish::failed(report, stopped.class, stopped.retry_after));
+                return Ok(Outcome::retried(report, stopped.class, stopped.retry_after));
             }
             return self.stopped_with(kyma, manifest, stopped, write).await;
         }
@@ -378,17 +379,17 @@ impl Shared {
         if !applied.stuck.is_empty() {
             let what = applied.missing.clone().unwrap_or_default();
             let mut rest = self.missed(kyma, runtime, what, &applied.awaited, fresh).await;
-            if !left.is_empty() && matches!(leaving(String::new()).await, Finish::Patient(_)) {
-                rest = Finish::Patient(String::new());
+            if !left.is_empty() && leaving(String::new()).await.has_pace(RECHECK_RARELY) {
+                rest = Outcome::recheck_rarely(String::new());
             }
             return Box::pin(self.left_out(manifest, runtime, &applied, rest, write)).await;
         }
         if let Some(what) = applied.missing.take() {
-            let finish = match self.missed(kyma, runtime, what.clone(), &applied.awaited, fresh).await {
-                // As a rule its operator brings it in a moment.
-                Finish::Patient(what) if only_cr => Finish::Recheck(what),
-                finish => finish,
-            };
+            let mut finish = self.missed(kyma, runtime, what.clone(), &applied.awaited, fresh).await;
+            // As a rule its operator brings it in a moment.
+            if only_cr && finish.has_pace(RECHECK_RARELY) {
+                finish = Outcome::recheck_soon(finish.message().to_owned());
+            }
             return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         if let Some(first) = left.first() {
@@ -405,12 +406,12 @@ impl Shared {
             let warned = manifest.status.as_ref().is_some_and(|status| status.state == State::Warning);
             if first.is_trial() && warned {
                 // What is said there is still so, until that is over.
-                return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+                return Ok(Outcome::failed(report).due_at(Some(first.until)));
             }
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
             self.write_manifest_status(manifest, &status).await?;
             self.tell_conflict(kyma, manifest, first).await;
-            return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+            return Ok(Outcome::failed(report).due_at(Some(first.until)));
         }
         // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
         let conflict = parked.filter(|one| !one.is_trial());
@@ -436,13 +437,13 @@ impl Shared {
             self.keep(kyma, manifest, Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said });
         }
         if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {
-            return Ok(Finish::Again(left, what.clone()));
+            return Ok(Outcome::after(left, what.clone()));
         }
         if readiness == Readiness::Ready {
             return Ok(match status.state {
-                State::Ready => Finish::Done,
+                State::Ready => Outcome::done(),
                 // What its default CR says; each change of that is an event.
-                _ => Finish::Waiting(said(&status)),
+                _ => Outcome::waiting(said(&status)),
             });
         }
         if let Some(conflict) = conflict {
@@ -450,33 +451,30 @@ impl Shared {
         }
         // The agent reports the next change of state.
         let told = self.is_told_of_status(kyma, runtime, &unready).await;
-        let finish = looking_again(
-            looked.again,
-            match readiness {
-                // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
-                Readiness::Processing(what) | Readiness::Warning(what)
-                    if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
-                {
-                    Finish::Waiting(what)
-                }
-                // But not that there was none for too long.
-                Readiness::Processing(what) | Readiness::Warning(what) if told => Finish::RecheckAt(
-                    self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX),
-                    Box::new(Finish::Waiting(what)),
-                ),
-                Readiness::Processing(what) | Readiness::Warning(what) => Finish::Recheck(what),
-                Readiness::Error(message) if unready.is_empty() || told => {
-                    Finish::Settled(found_report(State::Error, message))
-                }
-                Readiness::Error(message) => Finish::Failed(found_report(State::Error, message), "unready"),
-                Readiness::Ready => Finish::Done,
-            },
-        );
-        // Then it is set back once more.
-        Ok(match parked {
-            Some(Parked { until, .. }) => not_later_than(*until, finish),
-            None => finish,
-        })
+        let finish = match readiness {
+            // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
+            Readiness::Processing(what) | Readiness::Warning(what)
+                if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
+            {
+                Outcome::waiting(what)
+            }
+            // But not that there was none for too long.
+            Readiness::Processing(what) | Readiness::Warning(what) if told => {
+                let deadline =
+                    self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX);
+                Outcome::waiting(what).due_at(Some(deadline))
+            }
+            Readiness::Processing(what) | Readiness::Warning(what) => Outcome::recheck_soon(what),
+            Readiness::Error(message) if unready.is_empty() || told => {
+                Outcome::failed(found_report(State::Error, message))
+            }
+            Readiness::Error(message) => {
+                Outcome::retried(found_report(State::Error, message), "unready", None)
+            }
+            Readiness::Ready => Outcome::done(),
+        };
+        // At the end of its suspension, an object is set back once more.
+        Ok(finish.if_waiting_due_by(looked.again).due_by(parked.map(|one| one.until)))
     }
 
     /// What this pass has found, for the next one; not where nothing is written.
@@ -501,7 +499,7 @@ impl Shared {
     }
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
-    async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Finish, Lost> {
+    async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Outcome, Lost> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
@@ -516,7 +514,7 @@ impl Shared {
         manifest: &Manifest,
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let (status, finish) = self.said_of(kyma, manifest, stopped, write)?;
         self.write_manifest_status(manifest, &status).await?;
         Ok(finish)
@@ -529,7 +527,7 @@ impl Shared {
         manifest: &Manifest,
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
-    ) -> Result<(ManifestStatus, Finish), Lost> {
+    ) -> Result<(ManifestStatus, Outcome), Lost> {
         if let Some(lost) = stopped.lost {
             return Err(lost);
         }
@@ -553,9 +551,9 @@ impl Shared {
         };
         let report = Report { state, message, is_found: false };
         let finish = if stopped.retryable {
-            Finish::failed(report, class, stopped.retry_after)
+            Outcome::retried(report, class, stopped.retry_after)
         } else {
-            Finish::Settled(report)
+            Outcome::failed(report)
         };
         Ok((write(progress), finish))
     }

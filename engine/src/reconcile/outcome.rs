@@ -6,54 +6,173 @@ use jiff::Timestamp;
 use tidewatch_api::State;
 use tidewatch_planner::watches;
 
-use super::{Shared, apply::ObjectError, next_try};
+use super::{
+    Shared,
+    apply::ObjectError,
+    next_try,
+    pace::{self, Pace},
+};
 use crate::{
     gate,
-    key::{Cause, Report},
+    key::{Cause, OutcomeKind, Report},
 };
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
 pub(crate) const SERVED_AFTER: Duration = Duration::from_secs(2);
 
-/// How one reconcile ended.
-#[derive(Debug)]
-pub(crate) enum Finish {
-    /// Nothing more to do.
-    Done,
-    /// What this was asked for has come before: nothing was read.
-    Unneeded,
-    /// Nothing more to do until an event; what is missing stands in the status.
-    Waiting(String),
-    /// Looks again soon: what it waits for has no event of its own.
-    Recheck(String),
-    /// Nothing more to do until an event; if none has ended it by then, it looks again after this time.
-    Again(Duration, String),
-    /// Looks again, soon at first and then seldom: it may wait for days, for somebody whom no event of ours tells of.
-    Patient(String),
-    /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
-    RecheckAt(Timestamp, Box<Finish>),
-    /// It ended like this, and whoever failed asks not to be tried again before that.
-    NotBefore(Duration, Box<Finish>),
-    /// The failure stands in the status. Only a change can mend it, and that is an event.
-    Settled(Report),
-    /// The failure, of a class, stands in the status. Trying again can mend it.
-    Failed(Report, &'static str),
+/// How a reconcile ended, and when its key is due again. An event always makes it due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// What the reconcile achieved.
+    pub(crate) state: Ending,
+    /// When the key is due again to finish this.
+    pub(crate) next: Next,
+    /// A time at which the key is due besides, since a plan may differ then though nothing has changed.
+    pub(crate) due: Option<Timestamp>,
 }
 
-impl Finish {
-    /// A failure of a class, which may be tried again after `wait` at the earliest.
-    pub(crate) fn failed(report: Report, class: &'static str, wait: Option<Duration>) -> Self {
-        let failed = Self::Failed(report, class);
-        match wait {
-            Some(wait) => Self::NotBefore(wait, Box::new(failed)),
-            None => failed,
+/// What a reconcile achieved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Nothing was read: an earlier reconcile had observed every event that asked for this one.
+    Unneeded,
+    /// Nothing is left to do.
+    Done,
+    /// It waits for this; the status says so.
+    Waiting(String),
+    /// It failed; the status says so.
+    Failed(Report),
+}
+
+/// When a key is due again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// On an event.
+    OnEvent,
+    /// After this time.
+    After(Duration),
+    /// After pauses that grow.
+    Backoff {
+        /// How long the first and the longest pause are.
+        pace: Pace,
+        /// Why, as a stable word for metrics.
+        reason: &'static str,
+        /// The server asked for at least this pause.
+        at_least: Option<Duration>,
+    },
+}
+
+/// The reason of all retries that no failure causes.
+pub(crate) const WAITING: &str = "waiting";
+
+impl Outcome {
+    const fn on_event(state: Ending) -> Self {
+        Self { state, next: Next::OnEvent, due: None }
+    }
+
+    const fn backing_off(
+        state: Ending,
+        pace: Pace,
+        reason: &'static str,
+        at_least: Option<Duration>,
+    ) -> Self {
+        Self { state, next: Next::Backoff { pace, reason, at_least }, due: None }
+    }
+
+    /// Nothing was read, see [`Ending::Unneeded`].
+    pub(crate) const fn unneeded() -> Self {
+        Self::on_event(Ending::Unneeded)
+    }
+
+    /// Nothing is left to do.
+    pub(crate) const fn done() -> Self {
+        Self::on_event(Ending::Done)
+    }
+
+    /// It waits for an event.
+    pub(crate) const fn waiting(reason: String) -> Self {
+        Self::on_event(Ending::Waiting(reason))
+    }
+
+    /// It waits for an event that comes soon, or for something without an event.
+    pub(crate) const fn recheck_soon(reason: String) -> Self {
+        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_SOON, WAITING, None)
+    }
+
+    /// It waits for something without an event, maybe for days.
+    pub(crate) const fn recheck_rarely(reason: String) -> Self {
+        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_RARELY, WAITING, None)
+    }
+
+    /// It waits for an event, for at most this time.
+    pub(crate) const fn after(wait: Duration, reason: String) -> Self {
+        Self { state: Ending::Waiting(reason), next: Next::After(wait), due: None }
+    }
+
+    /// It failed, and only a change can mend that; a change is an event.
+    pub(crate) const fn failed(report: Report) -> Self {
+        Self::on_event(Ending::Failed(report))
+    }
+
+    /// It failed, and is tried again. `reason` is a stable word for metrics; `at_least` is the pause that the server asked for.
+    pub(crate) const fn retried(report: Report, reason: &'static str, at_least: Option<Duration>) -> Self {
+        Self::backing_off(Ending::Failed(report), pace::RETRY, reason, at_least)
+    }
+
+    /// This outcome, with the key due at a time besides; at the earlier one of two.
+    #[must_use]
+    pub(crate) fn due_at(mut self, at: Option<Timestamp>) -> Self {
+        self.due = self.due.into_iter().chain(at).min();
+        self
+    }
+
+    /// This outcome, with the key due at this time at the latest. Nothing changes if it is done, or is looked at soon anyway.
+    #[must_use]
+    pub(crate) fn due_by(self, at: Option<Timestamp>) -> Self {
+        let is_done = matches!(self.state, Ending::Done | Ending::Unneeded);
+        let is_soon = matches!(self.next, Next::After(_))
+            || self.next != Next::OnEvent && !self.has_pace(pace::RECHECK_RARELY);
+        if self.due.is_some() || !is_done && !is_soon { self.due_at(at) } else { self }
+    }
+
+    /// [`Self::due_by`], unless it has failed.
+    #[must_use]
+    pub(crate) fn if_waiting_due_by(self, at: Option<Timestamp>) -> Self {
+        if matches!(self.state, Ending::Waiting(_)) { self.due_by(at) } else { self }
+    }
+
+    /// Its kind, for history and metrics.
+    pub(crate) const fn kind(&self) -> OutcomeKind {
+        match self.state {
+            Ending::Unneeded | Ending::Done => OutcomeKind::Done,
+            Ending::Waiting(_) => OutcomeKind::Waiting,
+            Ending::Failed(_) => OutcomeKind::Failed,
         }
     }
 
-    /// What a failure is in the status; `None` without one.
+    /// The reason that it waits or has failed; empty without one.
+    pub(crate) fn message(&self) -> &str {
+        match &self.state {
+            Ending::Unneeded | Ending::Done => "",
+            Ending::Waiting(reason) => reason,
+            Ending::Failed(report) => &report.message,
+        }
+    }
+
+    /// Whether it waits for an event alone.
+    pub(crate) const fn waits_for_event(&self) -> bool {
+        matches!((&self.state, self.next), (Ending::Waiting(_), Next::OnEvent))
+    }
+
+    /// Whether it is looked at again with pauses of this pace.
+    pub(crate) fn has_pace(&self, of: Pace) -> bool {
+        matches!(self.next, Next::Backoff { pace, .. } if pace == of)
+    }
+
+    /// The failure in the status; `None` without one.
     pub(crate) const fn report(&self) -> Option<&Report> {
-        match self {
-            Self::Settled(report) | Self::Failed(report, _) => Some(report),
+        match &self.state {
+            Ending::Failed(report) => Some(report),
             _ => None,
         }
     }
@@ -140,6 +259,27 @@ impl Lost {
         causes.iter().filter(keeps).cloned().collect()
     }
 
+    /// Its kind, for history and metrics: work that was not begun waits.
+    pub(crate) const fn kind(&self) -> OutcomeKind {
+        match self {
+            Self::Kcp { .. } | Self::Deadline(_) => OutcomeKind::Lost,
+            Self::Behind(_) | Self::Held(_) | Self::Crowded(_) | Self::Parked(..) => OutcomeKind::Waiting,
+        }
+    }
+
+    /// When the key is due again.
+    pub(crate) fn next(&self) -> Next {
+        let backoff = |pace, at_least| Next::Backoff { pace, reason: self.class(), at_least };
+        match self {
+            Self::Kcp { .. } | Self::Deadline(_) => backoff(pace::RETRY, None),
+            Self::Behind(_) => backoff(pace::RECHECK_SOON, None),
+            Self::Crowded(_) => backoff(pace::CROWDED, None),
+            // The change of the mode asks for the key; this is for the case that it has changed in between.
+            Self::Held(_) => Next::After(pace::RETRY.longest),
+            Self::Parked(_, left) => backoff(pace::PARKED, Some(*left)),
+        }
+    }
+
     pub(crate) const fn class(&self) -> &'static str {
         match self {
             Self::Kcp { .. } | Self::Behind(_) => "kcp",
@@ -153,7 +293,7 @@ impl Lost {
 
 impl Shared {
     /// The end of a reconcile that a runtime did not let come to its own. What it shows of the client and of how long to wait counts.
-    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Finish, Lost> {
+    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Lost> {
         if let ObjectError::Held(held) = error {
             return Err(held.into());
         }
@@ -162,7 +302,7 @@ impl Shared {
         }
         let rest = error.retry_after();
         let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
-        Ok(Finish::failed(report, error.class(), rest))
+        Ok(Outcome::retried(report, error.class(), rest))
     }
 }
 
@@ -173,4 +313,43 @@ pub(crate) fn error_report(message: String) -> Report {
 /// An Error or Warning that a look at everything has found.
 pub(crate) const fn found_report(state: State, message: String) -> Report {
     Report { state, message, is_found: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_earlier_of_two_due_times_counts() {
+        let waiting = || Outcome::waiting("for a kind".into());
+        for (outcome, due) in [
+            (waiting().if_waiting_due_by(None), None),
+            (waiting().if_waiting_due_by(Some(at(5))), Some(at(5))),
+            (waiting().due_at(Some(at(9))).if_waiting_due_by(Some(at(5))), Some(at(5))),
+            (waiting().due_at(Some(at(3))).if_waiting_due_by(Some(at(5))), Some(at(3))),
+            (waiting().due_at(Some(at(9))).due_by(Some(at(5))), Some(at(5))),
+            (Outcome::recheck_rarely("w".into()).if_waiting_due_by(Some(at(5))), Some(at(5))),
+        ] {
+            assert_eq!(outcome.due, due, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_or_looked_at_soon_is_not_due_besides() {
+        let failed = || Outcome::failed(error_report("e".into()));
+        for outcome in [
+            Outcome::done(),
+            Outcome::recheck_soon("r".into()),
+            Outcome::after(Duration::from_secs(5), "w".into()),
+            Outcome::retried(error_report("e".into()), "unready", None),
+        ] {
+            assert_eq!(outcome.clone().due_by(Some(at(5))), outcome);
+        }
+        assert_eq!(failed().if_waiting_due_by(Some(at(5))), failed());
+        assert_eq!(failed().due_by(Some(at(5))).due, Some(at(5)), "even what only a user can end");
+    }
 }

@@ -4,14 +4,27 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// Pauses that double from the first one to the longest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// The pause before the second try.
+    pub(crate) first: Duration,
+    /// No pause is longer.
+    pub(crate) longest: Duration,
+}
+
 /// The delay before a retry: 1 s doubling to 5 min.
-pub(crate) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+pub(crate) const RETRY: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_mins(5) };
 /// The delay before a look at something without an event: 200 ms doubling to 30 s.
-pub(crate) const RECHECK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+pub(crate) const RECHECK_SOON: Pace =
+    Pace { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
 /// The delay before a look at what somebody else has to end: 200 ms doubling to 5 min.
-pub(crate) const PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
+pub(crate) const RECHECK_RARELY: Pace =
+    Pace { first: Duration::from_millis(200), longest: Duration::from_mins(5) };
 /// The delay before another try of what found no place among those that wait: 1 s doubling to 15 s.
-pub(crate) const CROWDED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
+pub(crate) const CROWDED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(15) };
+/// The delay before another look at a suspended runtime, after the end of its suspension.
+pub(crate) const PARKED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(1) };
 /// What messages promise about the next try; the longest delay of a retry.
 pub(crate) const NEXT_TRY: &str = "next try within 5 min";
 
@@ -28,8 +41,8 @@ pub(crate) fn share(spread: u64) -> f64 {
 }
 
 /// A delay that doubles with each attempt; up to a fifth less.
-pub(crate) fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Duration {
-    let full = base.saturating_mul(1 << attempt.min(16)).min(max);
+pub(crate) fn backoff(pace: Pace, attempt: u32, spread: u64) -> Duration {
+    let full = pace.first.saturating_mul(1 << attempt.min(16)).min(pace.longest);
     full.mul_f64(1.0 - share(spread) / 5.0)
 }
 
@@ -51,7 +64,7 @@ pub(crate) fn at_least(delay: Duration, asked: Option<Duration>, spread: u64) ->
 /// What a message promises, if a server asks to be left alone for so long.
 pub(crate) fn next_try(now: Timestamp, asked: Option<Duration>) -> String {
     match asked.map(|wait| wait.min(LONGEST_REST)) {
-        Some(wait) if wait + wait / 10 > RETRY.1 => {
+        Some(wait) if wait + wait / 10 > RETRY.longest => {
             let at = now.saturating_add(wait).unwrap_or(now);
             format!("next try after {}", at.strftime("%Y-%m-%dT%H:%MZ"))
         }

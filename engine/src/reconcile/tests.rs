@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     gate::Mode,
     history::Record,
-    key::{Acknowledge, Outcome, Report},
+    key::{Acknowledge, OutcomeKind, Report},
     queue::Push,
     reconcile::{dispatch::InHand, seen::End},
     scripted,
@@ -68,7 +68,7 @@ fn engine() -> (Engine, Heard) {
 }
 
 /// Reconciles what is queued first.
-async fn work_once(engine: &Engine) -> Outcome {
+async fn work_once(engine: &Engine) -> OutcomeKind {
     let lease = engine.queue().next().await;
     let kyma = lease.key().kyma().to_owned();
     Arc::clone(&engine.0).work(lease).await;
@@ -187,19 +187,19 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     let secrets = Arc::new(Mutex::new(json!([])));
     let (engine, heard) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
     want_kyma(&engine);
-    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(!let_go(&heard), "a Secret may be on its way");
     // It was made anew, and the watch has not said so yet.
     *secrets.lock() = json!([{"metadata": {"name": "kubeconfig-harbour", "namespace": "kcp-system"}}]);
     tokio::time::advance(Duration::from_secs(30)).await;
     want_kyma(&engine);
-    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(!let_go(&heard), "there is one");
     *secrets.lock() = json!([]);
     want_kyma(&engine);
-    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(!let_go(&heard), "the count starts anew");
-    assert_eq!(work_once(&engine).await, Outcome::Done, "it looks again by itself");
+    assert_eq!(work_once(&engine).await, OutcomeKind::Done, "it looks again by itself");
     assert!(let_go(&heard));
     let record = engine.history().of("harbour").pop().unwrap();
     assert!(matches!(record.causes[..], [Cause::Due { .. }]), "{:?}", record.causes);
@@ -212,13 +212,13 @@ async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet()
     let (engine, heard) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
     for _ in 0..2 {
         want_kyma(&engine);
-        assert_eq!(work_once(&engine).await, Outcome::Waiting);
+        assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
         tokio::time::advance(Duration::from_secs(10)).await;
     }
     assert!(!let_go(&heard), "it has a Manifest");
     *manifests.lock() = json!([]);
     want_kyma(&engine);
-    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Done);
     assert!(let_go(&heard));
 }
 
@@ -237,7 +237,7 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     work().await;
     let ready = || engine.queue().inspect(|q| q.ready().map(|(_, n)| n).sum::<usize>());
     assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len(), ready()), (0, 0, 0));
-    assert_eq!(engine.history().of("harbour")[0].outcome, Outcome::Waiting);
+    assert_eq!(engine.history().of("harbour")[0].outcome, OutcomeKind::Waiting);
     engine.set_mode(Mode::Live);
     assert_eq!(ready(), 1, "it is asked for at once");
     work().await;
@@ -309,7 +309,7 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
             let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
             engine.queue().push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
         }
-        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!heard.lock().is_empty(), reads, "{state}: {:?}", heard.lock());
         let record = engine.history().of("harbour").pop().unwrap();
         assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
@@ -382,13 +382,13 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
             let key = WorkKey::Kyma { kyma: "harbour".into() };
             engine.queue().push(key, Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
         }
-        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!heard.lock().is_empty(), reads, "{:?}", heard.lock());
         // What was put off is looked at when the Manifest was.
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         assert!(engine.state().write().take_suspicion(&key).is_some());
         if !reads {
-            assert_eq!(work_once(&engine).await, Outcome::Done);
+            assert_eq!(work_once(&engine).await, OutcomeKind::Done);
             assert!(!heard.lock().is_empty(), "it is not forgotten");
         }
     }
@@ -403,10 +403,10 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
     let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
     let cause = Cause::Kcp { object: key.to_string(), change };
     engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
-    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(engine.state().read().doubts_manifests_of("harbour"), "nothing was set right");
     engine.set_mode(Mode::Live);
-    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert_eq!(work_once(&engine).await, OutcomeKind::Done);
     assert!(!engine.state().read().doubts_manifests_of("harbour"));
 }
 
@@ -414,9 +414,9 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
 fn a_failure_is_told_with_the_state_that_it_has_in_the_status() {
     let report = |state| Report { state, message: String::new(), is_found: false };
     for (finish, state) in [
-        (Finish::Settled(report(State::Warning)), Some(State::Warning)),
-        (Finish::Failed(report(State::Error), "module"), Some(State::Error)),
-        (Finish::Waiting("what".into()), None),
+        (Outcome::failed(report(State::Warning)), Some(State::Warning)),
+        (Outcome::retried(report(State::Error), "module", None), Some(State::Error)),
+        (Outcome::waiting("what".into()), None),
     ] {
         assert_eq!(finish.report().map(|report| report.state), state, "{finish:?}");
     }

@@ -10,7 +10,7 @@ use tidewatch_engine::{
     compat::legacy_watcher,
     gate::{Recorder, Side, Tried},
     history::{Observer, Record},
-    key::Outcome,
+    key::OutcomeKind,
 };
 
 use super::fields::{MOST, differing};
@@ -187,7 +187,7 @@ impl Observer for Book {
         if let WorkKey::Kyma { kyma } = key {
             inner.looked_at.insert(kyma.clone());
         }
-        if matches!(record.outcome, Outcome::Failed | Outcome::Lost) {
+        if matches!(record.outcome, OutcomeKind::Failed | OutcomeKind::Lost) {
             let lines = if record.is_found { &mut inner.troubles } else { &mut inner.failures };
             let lines = lines.entry(key.kyma().to_owned()).or_default();
             if lines.len() < FAILURES {

@@ -13,9 +13,9 @@ fn manifest() -> WorkKey {
 }
 
 /// A reconcile that ended so, after these steps. Of one that failed, the status says Error.
-fn ended(outcome: Outcome, all: &[Stage]) -> Record {
+fn ended(outcome: OutcomeKind, all: &[Stage]) -> Record {
     let stages = all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect();
-    let state = (outcome == Outcome::Failed).then_some(State::Error);
+    let state = (outcome == OutcomeKind::Failed).then_some(State::Error);
     Record { outcome, state, stages, ..record(None, 0.0) }
 }
 
@@ -23,26 +23,26 @@ fn ended(outcome: Outcome, all: &[Stage]) -> Record {
 fn a_requeue_has_the_words_that_are_known() {
     use Stage::{Apply, Connect, Delete, Prepare, ReadKcp, ReadRuntime, Render, WriteKcp, WriteRuntime};
     let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, &ended(outcome, all));
-    let failed = |key: &WorkKey, all: &[Stage]| of(key, Outcome::Failed, all).unwrap().0;
+    let failed = |key: &WorkKey, all: &[Stage]| of(key, OutcomeKind::Failed, all).unwrap().0;
     assert_eq!(
-        of(&kyma(), Outcome::Waiting, &[ReadKcp, Connect]),
+        of(&kyma(), OutcomeKind::Waiting, &[ReadKcp, Connect]),
         Some(("processing_kyma_state", "intended"))
     );
-    assert_eq!(of(&kyma(), Outcome::Lost, &[]), Some(("kyma_retrieval", "unexpected")));
+    assert_eq!(of(&kyma(), OutcomeKind::Lost, &[]), Some(("kyma_retrieval", "unexpected")));
     assert_eq!(failed(&kyma(), &[ReadKcp, Connect, WriteKcp]), "sync_context_retrieval");
     assert_eq!(failed(&kyma(), &[ReadKcp, Connect, Prepare, WriteKcp, WriteRuntime]), "crds_sync");
     assert_eq!(failed(&kyma(), &[ReadKcp, Prepare, ReadRuntime]), "spec_replacement_from_remote");
     assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp]), "manifest_render_resources");
     assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp, Apply]), "manifest_sync_resources");
     assert_eq!(failed(&manifest(), &[ReadKcp, WriteKcp]), "manifest_retrieval");
-    let waiting = |all: &[Stage]| of(&manifest(), Outcome::Waiting, all).unwrap().0;
+    let waiting = |all: &[Stage]| of(&manifest(), OutcomeKind::Waiting, all).unwrap().0;
     assert_eq!(waiting(&[ReadKcp, Apply, Delete]), "manifest_prune_diff_not_finished");
     assert_eq!(waiting(&[ReadKcp, Apply]), "manifest_sync_resources_enqueue_required");
     assert_eq!(waiting(&[ReadKcp, Delete, WriteKcp]), "manifest_pre_delete_enqueue_required");
     assert_eq!(failed(&manifest(), &[ReadKcp, Delete]), "manifest_pre_delete");
     assert_eq!(failed(&manifest(), &[ReadKcp, Apply, Delete]), "manifest_prune_diff");
-    assert_eq!(of(&kyma(), Outcome::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
-    assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
+    assert_eq!(of(&kyma(), OutcomeKind::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
+    assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, OutcomeKind::Failed, &[]), None);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_warning_waits() {
     for (key, word) in
         [(kyma(), "processing_kyma_state"), (manifest(), "manifest_sync_resources_enqueue_required")]
     {
-        let warns = Record { state: Some(State::Warning), ..ended(Outcome::Failed, &[Stage::Apply]) };
+        let warns = Record { state: Some(State::Warning), ..ended(OutcomeKind::Failed, &[Stage::Apply]) };
         assert_eq!(requeue(&key, &warns), Some((word, "intended")));
     }
 }
@@ -59,7 +59,7 @@ fn a_warning_waits() {
 fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
     for (key, word) in [(kyma(), "kyma_unauthorized"), (manifest(), "manifest_unauthorized")] {
         let refused =
-            Record { next_try_for: Some("unauthorized"), ..ended(Outcome::Failed, &[Stage::Apply]) };
+            Record { next_try_for: Some("unauthorized"), ..ended(OutcomeKind::Failed, &[Stage::Apply]) };
         assert_eq!(requeue(&key, &refused), Some((word, "unexpected")));
         let other = Record { next_try_for: Some("forbidden"), ..refused };
         assert_ne!(requeue(&key, &other).unwrap().0, word);
@@ -72,9 +72,12 @@ fn each_reason_that_is_known_has_a_series_from_the_start() {
     let registry = Registry::new("p", build).unwrap();
     let metrics = KlmMetrics::register(&registry, false).unwrap();
     assert_eq!(series(&metrics.requeues), REASONS.len() * TYPES.len());
-    let waiting = |all: &[Stage]| requeue(&manifest(), &ended(Outcome::Waiting, all)).unwrap();
-    let counted =
-        [requeue(&kyma(), &ended(Outcome::Failed, &[])).unwrap(), waiting(&[Stage::Delete]), waiting(&[])];
+    let waiting = |all: &[Stage]| requeue(&manifest(), &ended(OutcomeKind::Waiting, all)).unwrap();
+    let counted = [
+        requeue(&kyma(), &ended(OutcomeKind::Failed, &[])).unwrap(),
+        waiting(&[Stage::Delete]),
+        waiting(&[]),
+    ];
     assert!(counted.iter().all(|(reason, kind)| REASONS.contains(reason) && TYPES.contains(kind)));
 }
 
@@ -101,7 +104,7 @@ fn record(next: Option<f64>, seconds: f64) -> Record {
         causes: Vec::new(),
         cause_count: 0,
         class: "retry",
-        outcome: Outcome::Waiting,
+        outcome: OutcomeKind::Waiting,
         state: None,
         is_found: false,
         looked: true,

@@ -255,7 +255,7 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     let (configured, also) = (versions(with_agent).await?, versions(without).await?);
     drop((agent, receiver));
     let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
-    let done = "tidewatch_receiver_reconciles_total{class=\"rollout\",kind=\"Agent\",outcome=\"done\"}";
+    let done = "tidewatch_receiver_reconciles_total{class=\"rollout\",kind=\"AgentConfig\",outcome=\"done\"}";
     wait::until("both runtimes to have been looked at", SOON, || async {
         Ok((metric(&receiver.admin, done).await? >= 2).then_some(()))
     })

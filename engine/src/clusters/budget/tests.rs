@@ -10,7 +10,7 @@ use crate::{
     clusters::SecretVersion,
     history::{Observer, Record},
     index::SecretRef,
-    key::Outcome,
+    key::OutcomeKind,
     reconcile::tests::{self, not_found},
     scripted,
 };
@@ -164,7 +164,7 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
     }
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
     engine.queue().push(kyma, Push { class: Class::UserEdit, cause: Some(Cause::Start), guards: Vec::new() });
-    assert_eq!(work_once(&engine).await.1, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);
     assert_eq!((calls.load(Ordering::SeqCst), reach.0.lock().clone()), (0, vec![false]));
 }
 
@@ -206,7 +206,7 @@ fn engine_observed_by(
     (engine, calls, heard)
 }
 
-async fn work_once(engine: &Engine) -> (WorkKey, Outcome, String) {
+async fn work_once(engine: &Engine) -> (WorkKey, OutcomeKind, String) {
     let lease = engine.queue().next().await;
     let key = lease.key().clone();
     Arc::clone(&engine.0).work(lease).await;
@@ -227,7 +227,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     want(&kyma, Cause::Start);
     for _ in 0..3 {
         let (_, outcome, _) = work_once(&engine).await;
-        assert_eq!(outcome, Outcome::Failed);
+        assert_eq!(outcome, OutcomeKind::Failed);
     }
     let told = engine.history().of("harbour").pop().unwrap().message;
     assert!(told.contains("is left alone until 1970-01-01T00:0"), "{told}");
@@ -235,7 +235,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     // It asks for itself once more, to say so where a Manifest has found out; and its retry is not done either.
     heard.lock().clear();
     let (_, outcome, told) = work_once(&engine).await;
-    assert_eq!((outcome, calls.load(Ordering::SeqCst)), (Outcome::Waiting, 3));
+    assert_eq!((outcome, calls.load(Ordering::SeqCst)), (OutcomeKind::Waiting, 3));
     assert!(told.contains("left alone"), "{told}");
     assert!(
         heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
@@ -243,16 +243,16 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     // An event gets one try.
     let event = || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "o".into() };
     want(&kyma, event());
-    assert_eq!(work_once(&engine).await.1, Outcome::Failed);
+    assert_eq!(work_once(&engine).await.1, OutcomeKind::Failed);
     assert_eq!(calls.load(Ordering::SeqCst), 4);
-    assert_eq!(work_once(&engine).await.1, Outcome::Waiting);
+    assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);
     // A canary has the rest tried at once; and this time there is an answer.
     answers.store(1, Ordering::SeqCst);
     let before = engine.queue().now();
     want(&WorkKey::EventPath { kyma: "harbour".into() }, event());
     assert!(matches!(work_once(&engine).await.0, WorkKey::EventPath { .. }));
     let (key, outcome, told) = work_once(&engine).await;
-    assert_eq!((key, outcome, engine.queue().now()), (kyma, Outcome::Failed, before), "{told}");
+    assert_eq!((key, outcome, engine.queue().now()), (kyma, OutcomeKind::Failed, before), "{told}");
     assert!(told.contains("forbids") && told.contains("next try within 5 min"), "{told}");
     assert_eq!(engine.parked_runtimes(), 0);
     assert!(engine.0.budgets.runtimes.lock().is_empty());

@@ -15,7 +15,11 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
     let (left, too) = of_another(1, at_noon);
     assert_eq!(keys(state.apply_kyma(left)), ["Kyma/a"], "as each at a start");
-    assert_eq!(keys(state.apply_manifest(too)), ["Kyma/a", "AgentConfig/a"], "what somebody has left is no news");
+    assert_eq!(
+        keys(state.apply_manifest(too)),
+        ["Kyma/a", "AgentConfig/a"],
+        "what somebody has left is no news"
+    );
     let mut see = |version, time| {
         let (kyma, manifest) = of_another(version, time);
         let mut wanted = state.apply_kyma(kyma);
@@ -146,7 +150,10 @@ fn what_holds_an_object_is_put_back() {
         manifest
     };
     let mut state = KcpState::default();
-    assert_eq!(keys(state.apply_manifest(with_cr(1, &[own, finalizers::DEFAULT_CR]))), ["Kyma/a", "AgentConfig/a"]);
+    assert_eq!(
+        keys(state.apply_manifest(with_cr(1, &[own, finalizers::DEFAULT_CR]))),
+        ["Kyma/a", "AgentConfig/a"]
+    );
     assert_eq!(keys(state.apply_manifest(with_cr(2, &[own]))), ["Manifest/m"]);
     state.wrote("Manifest", "m", Some("4".into()));
     state.apply_manifest(with_cr(3, &[own, finalizers::DEFAULT_CR]));

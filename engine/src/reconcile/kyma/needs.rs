@@ -205,10 +205,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Engine, scripted,
-        reconcile::{
-            tests::{Heard, engine_on, not_found},
-        },
+        Engine,
+        reconcile::tests::{Heard, engine_on, not_found},
+        scripted,
     };
 
     fn at(second: i64) -> Timestamp {

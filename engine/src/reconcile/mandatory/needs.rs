@@ -18,7 +18,7 @@ use crate::{
     index::Awaits,
     key::Cause,
     reconcile::{
-        Finish, Lost, Shared, Why, apply, found_report, is_of_definition,
+        Lost, Outcome, Shared, Why, apply, found_report, is_of_definition,
         kyma::needs::{gvk_of, served},
     },
 };
@@ -53,19 +53,21 @@ impl Needs {
     }
 
     /// How the reconcile ends that has nothing else to say.
-    pub(super) fn finish(&self) -> Finish {
+    pub(super) fn finish(&self) -> Outcome {
         if self.waits.is_empty() {
-            return Finish::Done;
+            return Outcome::done();
         }
         let says = self.waits.iter().map(|(module, waits)| format!("'{module}' {}", waits.message));
         let what = says.collect::<Vec<_>>().join("; ");
         if let Some(why) = &self.unknown {
-            return Finish::Patient(format!("{what}; which kinds are served cannot be found out: {why}"));
+            return Outcome::recheck_rarely(format!(
+                "{what}; which kinds are served cannot be found out: {why}"
+            ));
         }
         if self.waits.values().any(|waits| waits.state == State::Warning) {
-            return Finish::Settled(found_report(State::Warning, what));
+            return Outcome::failed(found_report(State::Warning, what));
         }
-        Finish::Waiting(what)
+        Outcome::waiting(what)
     }
 }
 

@@ -21,7 +21,6 @@ use tidewatch_deployer::{
     readiness::{self, Facts, ObjectReadiness},
     refusal::{self, Cause},
 };
-use tidewatch_oci;
 
 use self::write::Refused;
 use super::{Stopped, causes, is_crd, schemas::defines};

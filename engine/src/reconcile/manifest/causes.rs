@@ -16,7 +16,7 @@ use super::apply::Applied;
 use crate::{
     gate::Gated,
     reconcile::{
-        Finish, Shared,
+        Shared,
         apply::{self, ObjectError},
     },
 };
@@ -67,32 +67,9 @@ pub(super) fn deadline(manifest: &Manifest) -> Duration {
     manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
 }
 
-/// A reconcile that waits for an event, or looks again seldom, looks again at that time besides. One that looks again soon anyway, or
-/// has found what nobody but a user can end, does not.
-pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
-    match (at, finish) {
-        (Some(at), finish @ (Finish::Waiting(_) | Finish::Patient(_))) => {
-            Finish::RecheckAt(at, Box::new(finish))
-        }
-        (Some(at), Finish::RecheckAt(later, finish)) => Finish::RecheckAt(at.min(later), finish),
-        (_, finish) => finish,
-    }
-}
-
 /// What is said now, or what was said before if that says the same and why: a kubelet that waits before its next try may not say why.
 pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
     if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
-}
-
-/// A reconcile that looks again at that time at the latest, whatever it has found.
-pub(super) fn not_later_than(at: Timestamp, finish: Finish) -> Finish {
-    match finish {
-        Finish::RecheckAt(other, finish) => Finish::RecheckAt(at.min(other), finish),
-        finish @ (Finish::Waiting(_) | Finish::Patient(_) | Finish::Settled(_)) => {
-            Finish::RecheckAt(at, Box::new(finish))
-        }
-        finish => finish,
-    }
 }
 
 impl Shared {
@@ -279,7 +256,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::reconcile::error_report;
 
     #[test]
     fn a_claim_that_does_not_tell_is_looked_into() {
@@ -305,39 +281,5 @@ mod tests {
         assert_eq!((fuller(with, without), fuller(without, with)), (with, with));
         assert_eq!(fuller(with, "a cannot pull its image"), "a cannot pull its image", "another image");
         assert_eq!(fuller("", without), without);
-    }
-
-    #[test]
-    fn a_look_never_comes_later_than_it_would_have() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let waiting = || Finish::Waiting("w".into());
-        let due = |finish: Finish| match finish {
-            Finish::RecheckAt(at, inner) => {
-                assert!(matches!(*inner, Finish::Waiting(_)));
-                Some(at)
-            }
-            _ => None,
-        };
-        assert_eq!(due(looking_again(None, waiting())), None);
-        assert_eq!(due(looking_again(Some(at(5)), waiting())), Some(at(5)));
-        let planned = |second| Finish::RecheckAt(at(second), Box::new(waiting()));
-        assert_eq!(due(looking_again(Some(at(5)), planned(9))), Some(at(5)));
-        assert_eq!(due(looking_again(Some(at(5)), planned(3))), Some(at(3)));
-        assert!(matches!(looking_again(Some(at(5)), Finish::Recheck("r".into())), Finish::Recheck(_)));
-        assert!(matches!(looking_again(Some(at(5)), Finish::Done), Finish::Done));
-
-        let settled = || Finish::Settled(error_report("e".into()));
-        assert!(matches!(looking_again(Some(at(5)), settled()), Finish::Settled(_)));
-        let at_of = |finish: Finish| match finish {
-            Finish::RecheckAt(at, _) => Some(at),
-            _ => None,
-        };
-        assert_eq!(at_of(not_later_than(at(5), settled())), Some(at(5)), "even what only a user can end");
-        assert_eq!(at_of(not_later_than(at(5), planned(9))), Some(at(5)));
-        assert_eq!(at_of(not_later_than(at(5), planned(3))), Some(at(3)));
-        assert!(
-            matches!(not_later_than(at(5), Finish::Recheck("r".into())), Finish::Recheck(_)),
-            "sooner anyway"
-        );
     }
 }

@@ -11,7 +11,7 @@ use tidewatch_planner::{
 use crate::{
     gate::Gated,
     reconcile::{
-        Finish, Lost, Shared,
+        Lost, Outcome, Shared,
         apply::{self, Deleted, ObjectError},
     },
     stages::{Stage, stage},
@@ -39,7 +39,7 @@ impl Shared {
         (manifest, whole): (&Manifest, bool),
         runtime: Option<&Gated>,
         force: &Forced,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut left = match runtime {
@@ -150,7 +150,7 @@ mod tests {
                 Box::pin(engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force))
                     .await
                     .unwrap();
-            assert!(matches!(finish, Finish::Done), "{code}: {finish:?}");
+            assert!(finish == Outcome::done(), "{code}: {finish:?}");
             assert!(
                 heard
                     .lock()

@@ -9,7 +9,7 @@ use tidewatch_planner::manifest::default_cr;
 use crate::{
     gate::Gated,
     reconcile::{
-        Finish, Lost, Shared,
+        Lost, Outcome, Shared,
         apply::{self, ObjectError},
     },
     stages::{Stage, stage},
@@ -27,7 +27,7 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         forced: bool,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let name = manifest.name_any();
         match stage(Stage::Apply, self.release(kyma, manifest, runtime)).await {
             Ok(()) => {}
@@ -41,7 +41,7 @@ impl Shared {
         if manifest.metadata.deletion_timestamp.is_none() {
             self.delete_kcp(&self.manifests(), &name).await?;
         }
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 
     /// Takes our marks off all objects of a Manifest that no managed one has too.

@@ -9,7 +9,7 @@ use super::remove::Theirs;
 use crate::{
     gate::Gated,
     index::Successor,
-    reconcile::{Finish, Lost, Shared},
+    reconcile::{Lost, Outcome, Shared},
     stages::{Stage, stage},
 };
 
@@ -22,12 +22,12 @@ impl Shared {
         manifest: &Manifest,
         successor: &Successor,
         runtime: &Gated,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let Some(theirs) = &successor.settled else {
             let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
             self.say_handing_over(manifest, &inventory, &what).await?;
-            return Ok(Finish::Recheck(what));
+            return Ok(Outcome::recheck_soon(what));
         };
         let gone = prune::prune(&inventory, theirs);
         let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);

@@ -1,6 +1,7 @@
 //! What is said of a Manifest that is on its way is held for a moment: as a rule it is Ready soon, and nobody needs to be told of
 //! each step on the way there. Each would cost a write, and a reconcile and two writes of its Kyma.
 
+use crate::reconcile::outcome::Next;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,7 +12,7 @@ use tidewatch_planner::manifest;
 
 use crate::{
     lru::Lru,
-    reconcile::{Finish, Lost, Shared},
+    reconcile::{Lost, Outcome, Shared},
 };
 
 /// How long at most.
@@ -56,10 +57,10 @@ impl Holds {
 }
 
 /// A reconcile that waits for an event looks again once what is held is to be said.
-pub(super) fn said_in_time(held: Option<Duration>, finish: Finish) -> Finish {
-    match (held, finish) {
-        (Some(left), Finish::Waiting(what)) => Finish::Again(left, what),
-        (_, finish) => finish,
+pub(super) fn said_in_time(held: Option<Duration>, finish: Outcome) -> Outcome {
+    match held {
+        Some(left) if finish.waits_for_event() => Outcome { next: Next::After(left), ..finish },
+        _ => finish,
     }
 }
 
@@ -89,12 +90,13 @@ mod tests {
 
     #[test]
     fn what_is_held_is_said_though_no_event_comes() {
-        let waits = || Finish::Waiting("for a kind".into());
+        let waits = || Outcome::waiting("for a kind".into());
         let again = said_in_time(Some(HELD), waits());
-        assert!(matches!(again, Finish::Again(left, what) if left == HELD && what == "for a kind"));
-        assert!(matches!(said_in_time(None, waits()), Finish::Waiting(_)));
+        assert_eq!(again, Outcome::after(HELD, "for a kind".into()));
+        assert_eq!(said_in_time(None, waits()), waits());
         // It looks again soon, anyway.
-        assert!(matches!(said_in_time(Some(HELD), Finish::Recheck("w".into())), Finish::Recheck(_)));
+        let soon = || Outcome::recheck_soon("w".into());
+        assert_eq!(said_in_time(Some(HELD), soon()), soon());
     }
 
     #[test]

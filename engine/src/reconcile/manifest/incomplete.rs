@@ -1,18 +1,15 @@
 //! A pass that could not be finished: something that an object needs is missing, or something has to go first.
 
+use crate::reconcile::pace::{RECHECK_RARELY, RECHECK_SOON};
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, ManifestStatus, State, readiness::Readiness};
 use tidewatch_deployer::readiness;
 use tidewatch_planner::{manifest, manifest_status::Progress};
 
-use super::{
-    apply::Applied,
-    causes::{self, looking_again},
-    hold::said_in_time,
-};
+use super::{apply::Applied, causes, hold::said_in_time};
 use crate::{
     gate::Gated,
-    reconcile::{Finish, Lost, Shared},
+    reconcile::{Lost, Outcome, Shared},
     stages::{Stage, stage},
 };
 
@@ -38,9 +35,9 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         mut applied: Applied,
-        (what, finish): (String, Finish),
+        (what, finish): (String, Outcome),
         write: impl Fn(Progress) -> ManifestStatus,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let readiness = readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged);
         let (now, deadline) = (self.now(), causes::deadline(manifest));
@@ -49,14 +46,15 @@ impl Shared {
         let overdue = due <= now;
         let status = write(says(readiness, looked.found, &what, overdue.then_some(late)));
         let held = self.say(manifest, &status, looked.found).await?;
-        let said = held.filter(|_| matches!(finish, Finish::Patient(_))).map(|left| now + left);
+        let said = held.filter(|_| finish.has_pace(RECHECK_RARELY)).map(|left| now + left);
         let again = [looked.again, said, Some(due).filter(|_| !overdue)].into_iter().flatten().min();
-        let finish = match finish {
-            // Whoever was to end it in a moment has not.
-            Finish::Recheck(what) if overdue => Finish::Patient(what),
-            finish => finish,
+        // Whoever was to end it in a moment has not.
+        let finish = if overdue && finish.has_pace(RECHECK_SOON) {
+            Outcome::recheck_rarely(finish.message().to_owned())
+        } else {
+            finish
         };
-        Ok(looking_again(again, said_in_time(held, finish)))
+        Ok(said_in_time(held, finish).if_waiting_due_by(again))
     }
 }
 

@@ -23,7 +23,6 @@ use tidewatch_planner::{
 use super::{
     Stopped,
     blockers::{self, Obstacle, Whose},
-    causes::looking_again,
     is_crd, is_namespace,
     passed::Mark,
     sync::Work,
@@ -33,7 +32,7 @@ use crate::{
     key::{Cause, WorkKey},
     queue::{Class, Push},
     reconcile::{
-        Finish, Lost, Shared,
+        Lost, Outcome, Shared,
         apply::{self, Deleted, ObjectError},
         standing::Standing,
     },
@@ -178,7 +177,7 @@ impl Shared {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         match stage(Stage::Delete, self.obstacle(kyma, manifest, runtime)).await {
             Ok(None) => {}
             Ok(Some(obstacle)) if obstacle.of == Whose::Leaving => {
@@ -221,7 +220,7 @@ impl Shared {
                         self.tell_user(kyma, runtime, notice).await;
                     }
                     let look_at = (!for_long).then_some(long_at);
-                    Ok(looking_again(look_at, self.leaving(kyma, runtime, going.as_deref(), what).await))
+                    Ok(self.leaving(kyma, runtime, going.as_deref(), what).await.if_waiting_due_by(look_at))
                 }
             },
             Err(error) => self.stopped(manifest, error.into()).await,
@@ -236,7 +235,7 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         obstacle: Obstacle,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let groups = self.look().groups_of_leaving(kyma);
         let goes =
             |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
@@ -258,7 +257,7 @@ impl Shared {
         runtime: &Gated,
         Obstacle { what, kinds, there, of }: Obstacle,
         goes: impl Fn(&ObjectRef) -> bool + Send,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
             Box::pin(self.tell_blocked(kyma, manifest, runtime, &there)).await;
@@ -297,9 +296,9 @@ impl Shared {
         let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.now());
         self.write_manifest_status(manifest, &status).await?;
         Ok(if !failed && self.is_told_of(kyma, runtime, &kinds).await {
-            Finish::Waiting(what)
+            Outcome::waiting(what)
         } else {
-            Finish::Patient(what)
+            Outcome::recheck_rarely(what)
         })
     }
 
@@ -315,7 +314,7 @@ impl Shared {
     }
 
     /// Takes our finalizers off a Manifest, and says which others hold it.
-    pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Finish, Lost> {
+    pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
         self.drop_finalizers(&self.manifests(), manifest, &OURS).await?;
         let others: Vec<&str> =
@@ -334,16 +333,16 @@ impl Shared {
                 self.now(),
             );
             self.write_manifest_status(manifest, &status).await?;
-            return Ok(Finish::Waiting(what));
+            return Ok(Outcome::waiting(what));
         }
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 
     /// Lets a Manifest go whose cluster is gone, whoever else holds it: nobody can do anything there any more.
-    pub(super) async fn let_go_with_cluster(&self, manifest: &Manifest) -> Result<Finish, Lost> {
+    pub(super) async fn let_go_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
         self.drop_finalizers(&self.manifests(), manifest, &all).await?;
-        Ok(Finish::Done)
+        Ok(Outcome::done())
     }
 
     /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. What is not ours,

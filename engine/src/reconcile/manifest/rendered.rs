@@ -8,7 +8,6 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tidewatch_oci;
 use tokio::sync::Semaphore;
 
 use super::Stopped;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     gate::Gated,
-    reconcile::{Finish, Lost, SERVED_AFTER, Shared},
+    reconcile::{Lost, Outcome, SERVED_AFTER, Shared},
     stages::{Stage, stage},
 };
 
@@ -102,7 +102,7 @@ impl Shared {
         what: String,
         awaited: &Awaited,
         fresh: bool,
-    ) -> Finish {
+    ) -> Outcome {
         let kinds = |kinds: &[Gvk]| {
             let mut kinds = kinds.to_vec();
             kinds.sort();
@@ -116,10 +116,10 @@ impl Shared {
         match told {
             true if fresh && !awaited.groups.is_empty() => {
                 // By an event that comes before that, this is not forgotten.
-                Finish::RecheckAt(self.now() + SERVED_AFTER, Box::new(Finish::Waiting(what)))
+                Outcome::waiting(what).due_at(Some(self.now() + SERVED_AFTER))
             }
-            true => Finish::Waiting(what),
-            false => Finish::Patient(what),
+            true => Outcome::waiting(what),
+            false => Outcome::recheck_rarely(what),
         }
     }
 }

@@ -11,13 +11,13 @@ use tidewatch_planner::{
 
 use crate::{
     kcp::writes::lost,
-    reconcile::{Finish, Lost, Shared, found_report},
+    reconcile::{Lost, Outcome, Shared, found_report},
     stages::{Stage, stage},
 };
 
 impl Shared {
     /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
-    pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Finish>, Lost> {
+    pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Outcome>, Lost> {
         let seen = self.look().kyma(kyma);
         if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
@@ -31,7 +31,7 @@ impl Shared {
         if let Ok(left) = Duration::try_from(told_from.duration_since(self.now()))
             && !left.is_zero()
         {
-            return Ok(Some(Finish::Again(left, message)));
+            return Ok(Some(Outcome::after(left, message)));
         }
         let report = found_report(State::Error, message.clone());
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
@@ -39,7 +39,7 @@ impl Shared {
         let status = manifest_status::manifest_status(manifest, &progress, &inventory, None, self.now());
         self.write_manifest_status_unseen(manifest, &status).await?;
         tracing::debug!(kyma, manifest = manifest.name_any(), "no Kyma owns it; it is left as it is");
-        Ok(Some(Finish::Settled(report)))
+        Ok(Some(Outcome::failed(report)))
     }
 }
 
@@ -52,6 +52,7 @@ mod tests {
     use tidewatch_api::names::{API_VERSION, field_managers, labels};
 
     use super::*;
+    use crate::reconcile::outcome::Next;
     use crate::{
         Engine,
         key::WorkKey,
@@ -98,7 +99,7 @@ mod tests {
         (engine, heard, kept)
     }
 
-    async fn reconcile(engine: &Engine) -> Finish {
+    async fn reconcile(engine: &Engine) -> Outcome {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         // Boxed: its future is large.
         let reconciled = engine.0.reconcile_manifest(&key, ("harbour", "m"), Why { causes: &[], count: 0 });
@@ -115,14 +116,15 @@ mod tests {
         let (engine, heard, _) = engine(manifest(-10));
         let finish = reconcile(&engine).await;
         assert!(
-            matches!(&finish, Finish::Again(left, why) if left.as_secs() == 290 && why.starts_with("orphaned:")),
+            matches!(finish.next, Next::After(left) if left.as_secs() == 290)
+                && finish.message().starts_with("orphaned:"),
             "{finish:?}"
         );
         assert_eq!(writes(&heard), [""; 0]);
 
         let (engine, heard, kept) = self::engine(manifest(-301));
         let finish = reconcile(&engine).await;
-        assert!(matches!(&finish, Finish::Settled(report) if report.state == State::Error), "{finish:?}");
+        assert!(finish.report().is_some_and(|report| report.state == State::Error), "{finish:?}");
         let path = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m/status";
         assert_eq!(writes(&heard), [path]);
 
@@ -147,10 +149,7 @@ mod tests {
             json!([{"apiVersion": API_VERSION, "kind": "Kyma", "name": "harbour", "uid": "k"}]);
         let (engine, _, kept) = engine(owned);
         let finish = reconcile(&engine).await;
-        assert!(
-            matches!(&finish, Finish::Settled(report) if report.message.contains("kubeconfig")),
-            "{finish:?}"
-        );
+        assert!(finish.report().is_some_and(|report| report.message.contains("kubeconfig")), "{finish:?}");
         // So does the end of one that nobody owns.
         {
             let metadata = &mut kept.lock()["metadata"];
@@ -158,9 +157,6 @@ mod tests {
             metadata["deletionTimestamp"] = "1970-01-01T00:00:00Z".into();
         }
         let finish = reconcile(&engine).await;
-        assert!(
-            matches!(finish, Finish::RecheckAt(..)),
-            "it is waited until the cluster is known to be gone: {finish:?}"
-        );
+        assert!(finish.due.is_some(), "it is waited until the cluster is known to be gone: {finish:?}");
     }
 }

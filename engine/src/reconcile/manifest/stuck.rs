@@ -11,10 +11,10 @@ use tidewatch_api::{Manifest, ManifestStatus, State, object::ObjectRef};
 use tidewatch_deployer::namespace::stuck;
 use tidewatch_planner::manifest_status::Progress;
 
-use super::{apply::Applied, causes::looking_again, told::namespace_kind};
+use super::{apply::Applied, told::namespace_kind};
 use crate::{
     gate::Gated,
-    reconcile::{Finish, Lost, Shared, apply, found_report},
+    reconcile::{Lost, Outcome, Shared, apply, found_report},
     stages::{Stage, stage},
 };
 
@@ -29,9 +29,9 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         applied: &Applied,
-        rest: Finish,
+        rest: Outcome,
         write: impl Fn(Progress) -> ManifestStatus + Send,
-    ) -> Result<Finish, Lost> {
+    ) -> Result<Outcome, Lost> {
         let mut said = Vec::new();
         let (mut unread, mut gone, mut for_long) = (false, false, false);
         let mut again: Vec<Timestamp> = applied.parked.iter().map(|parked| parked.until).collect();
@@ -69,21 +69,15 @@ impl Shared {
         tracing::debug!(manifest = manifest.name_any(), detail = message, "objects were left out");
         again.extend(held.map(|left| self.now() + left));
         let kyma = manifest.kyma_name().unwrap_or_default();
-        let told = match rest {
-            Finish::Waiting(_) => true,
-            Finish::RecheckAt(at, rest) if matches!(*rest, Finish::Waiting(_)) => {
-                again.push(at);
-                true
-            }
-            _ => false,
-        };
+        let told = rest.waits_for_event();
+        again.extend(rest.due.filter(|_| told));
         if unread || !told || !self.is_told_of_all(kyma, runtime, &[namespace_kind()]).await {
-            return Ok(looking_again(again.into_iter().min(), Finish::Patient(message)));
+            return Ok(Outcome::recheck_rarely(message).due_at(again.into_iter().min()));
         }
         if gone {
             // Its end may have been told before anybody here waited for it.
-            return Ok(Finish::Recheck(message));
+            return Ok(Outcome::recheck_soon(message));
         }
-        Ok(looking_again(again.into_iter().min(), Finish::Waiting(message)))
+        Ok(Outcome::waiting(message).due_at(again.into_iter().min()))
     }
 }

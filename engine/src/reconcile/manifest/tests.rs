@@ -13,13 +13,15 @@ use tidewatch_api::{
 use tidewatch_deployer::bundle::{self, Scope};
 
 use super::*;
+use crate::reconcile::{
+    outcome::Next,
+    pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
+};
 use crate::{
-    scripted::{self, stored},
     Engine,
     key::Cause,
-    reconcile::{
-        tests::{Heard, engine_on, not_found},
-    },
+    reconcile::tests::{Heard, engine_on, not_found},
+    scripted::{self, stored},
 };
 
 mod upgrades;
@@ -134,7 +136,7 @@ fn engine() -> (Engine, Heard) {
 }
 
 /// One pass: over what these causes say after such a pass, else over all.
-async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Cause]) -> Finish {
+async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Cause]) -> Outcome {
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let mark = Mark::default();
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
@@ -150,14 +152,6 @@ fn passed(engine: &Engine) -> Option<Passed> {
 fn event(object: &Value) -> Cause {
     let object = ObjectRef::of(object).unwrap().to_string();
     Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
-}
-
-/// How a pass ended, without the time at which it looks again besides.
-fn ended(finish: Finish) -> Finish {
-    match finish {
-        Finish::RecheckAt(_, inner) => *inner,
-        finish => finish,
-    }
 }
 
 fn heard_paths(heard: &Heard) -> Vec<String> {
@@ -185,9 +179,9 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         let written = kcp.lock().clone();
         assert_eq!(written.len(), usize::from(says_more), "{written:?}");
         if says_more {
-            assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(60).unwrap()));
+            assert!(finish.due == Some(Timestamp::from_second(60).unwrap()));
         } else {
-            assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
+            assert!(matches!(finish.next, Next::After(_)), "what the Deployment tells itself waits a moment");
         }
         assert_eq!(passed(&engine).unwrap().unready, std::slice::from_ref(&deployment));
     }
@@ -208,7 +202,7 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
         manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
         let work = Work { again, ..whole(&key) };
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
-        assert!(matches!(finish, Finish::Failed(..) | Finish::NotBefore(..)), "it is tried again");
+        assert!(finish.report().is_some() && finish.has_pace(RETRY), "it is tried again");
         let heard = std::mem::take(&mut *kcp.lock());
         assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
     }
@@ -231,8 +225,9 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         let mut objects = well();
         objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
         let (runtime, _) = runtime(objects.clone());
-        let finish = ended(engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap());
-        let Finish::Patient(what) = finish else { panic!("{finish:?}") };
+        let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
+        assert!(finish.has_pace(RECHECK_RARELY), "{finish:?}");
+        let what = finish.message();
         assert!(what.contains(says), "{what}");
 
         manifest.spec.install.source.0.insert("ref".into(), "sha256:1".into());
@@ -240,7 +235,7 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         manifest.status.as_mut().unwrap().state = State::Ready;
         let (runtime, _) = self::runtime(objects);
         let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
-        assert!(matches!(finish, Finish::Done), "{finish:?}");
+        assert!(finish == Outcome::done(), "{finish:?}");
     }
 }
 
@@ -262,9 +257,7 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
         let before = passed(&engine).unwrap();
         assert_eq!(before.unready, [ObjectRef::of(&bundle().main[0]).unwrap()]);
         let finish = pass(&engine, &refusing, Some(before), &retry).await;
-        assert!(
-            matches!(ended(finish), Finish::Failed(report, _) if report.message.contains("must not be 1"))
-        );
+        assert!(finish.has_pace(RETRY) && finish.message().contains("must not be 1"), "{finish:?}");
         assert_eq!(heard_paths(&heard), tried);
     }
     let (well, heard) = runtime(well());
@@ -287,7 +280,7 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let deployment = bundle().main.remove(0);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
     assert_eq!(heard_paths(&heard), [format!("GET {DEPLOYMENT}")]);
-    assert!(matches!(finish, Finish::Waiting(what) if what.contains("is in state Warning")));
+    assert!(finish.waits_for_event() && finish.message().contains("is in state Warning"), "{finish:?}");
     assert_eq!(passed(&engine), Some(before.clone()), "nothing was heard of the default CR");
 
     let mut objects = well();
@@ -295,7 +288,7 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let (runtime, heard) = self::runtime(objects);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&beacon("b"))]).await;
     assert_eq!(heard_paths(&heard), [format!("GET {DEFAULT_CR}")]);
-    assert!(matches!(finish, Finish::Done));
+    assert!(finish == Outcome::done());
     assert_eq!(passed(&engine).unwrap().said.unwrap().state, State::Ready);
 
     // One that was deleted is made again.
@@ -342,7 +335,7 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
         let (runtime, heard) = runtime(objects.clone());
         let finish = pass(&engine, &runtime, None, &[]).await;
         assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
-        assert_eq!(matches!(ended(finish), Finish::Patient(what) if what.contains("to be served")), waits);
+        assert_eq!(finish.has_pace(RECHECK_RARELY) && finish.message().contains("to be served"), waits);
         assert_eq!(passed(&engine), None);
     }
     let (runtime, _) = runtime(well());
@@ -379,12 +372,8 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
         }
         let work = whole(&key);
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
-        let looks = match &finish {
-            Finish::Recheck(what) => due.is_some() && what.contains("default CR"),
-            Finish::Patient(what) => due.is_none() && what.contains("default CR"),
-            _ => false,
-        };
-        assert!(looks, "{finish:?}");
+        let pace = if due.is_some() { RECHECK_SOON } else { RECHECK_RARELY };
+        assert!(finish.has_pace(pace) && finish.message().contains("default CR"), "{finish:?}");
         let written = std::mem::take(&mut *kcp.lock()).len();
         assert_eq!(
             written,
@@ -403,9 +392,9 @@ async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
         "message": "Internal error occurred: failed calling webhook \"b.x.dev\": no endpoints available for service \"b\""});
     objects.insert(UNASKED, failed);
     let (runtime, _) = runtime(objects);
-    let finish = ended(pass(&engine, &runtime, None, &[]).await);
+    let finish = pass(&engine, &runtime, None, &[]).await;
     assert!(
-        matches!(&finish, Finish::Patient(what) if what.contains("failed calling webhook")),
+        finish.has_pace(RECHECK_RARELY) && finish.message().contains("failed calling webhook"),
         "{finish:?}"
     );
 }

@@ -12,7 +12,7 @@ use super::{apply::Applied, sync::Work};
 use crate::{
     gate::Gated,
     index::{Configured, owners::Wait},
-    reconcile::{Finish, Shared, apply},
+    reconcile::{Outcome, Shared, apply},
 };
 
 /// The kind of a namespace.
@@ -75,10 +75,10 @@ impl Shared {
         runtime: &Gated,
         going: Option<&[Gvk]>,
         what: String,
-    ) -> Finish {
+    ) -> Outcome {
         match going {
-            Some(kinds) if self.is_told_of_ends(kyma, runtime, kinds).await => Finish::Waiting(what),
-            _ => Finish::Patient(what),
+            Some(kinds) if self.is_told_of_ends(kyma, runtime, kinds).await => Outcome::waiting(what),
+            _ => Outcome::recheck_rarely(what),
         }
     }
 

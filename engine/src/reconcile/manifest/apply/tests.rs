@@ -6,15 +6,12 @@ use tidewatch_deployer::{definitions::Sorted, transform};
 
 use super::*;
 use crate::{
-    scripted::{self, stored},
     clusters::RuntimeClient,
     gate::Gate,
     key::{Acknowledge, Guard},
     queue::{Class, Push, Tick},
-    reconcile::{
-        Version,
-        seen::End,
-    },
+    reconcile::{Version, seen::End},
+    scripted::{self, stored},
 };
 
 /// What the scripted API server makes of a Beacon that is applied.

@@ -19,7 +19,7 @@ fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
 }
 
 /// How it ends, and the paths of what was written to KCP.
-async fn end(manifest: Manifest) -> (Finish, Vec<String>) {
+async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
     let (engine, heard) = engine_on(|method, path| match method {
         "PATCH" if path.contains("/manifests/m") => {
             (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}}))
@@ -39,19 +39,19 @@ async fn end(manifest: Manifest) -> (Finish, Vec<String>) {
 async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_remove() {
     const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
     let (finish, written) = end(manifest(&[], &json!({}))).await;
-    let Finish::Settled(report) = finish else { panic!("{finish:?}") };
+    let report = finish.report().unwrap();
     assert!(report.message.contains("its inventory was changed or taken away"), "{}", report.message);
     assert_eq!(written, [format!("{MANIFEST}/status")], "its finalizers stay");
 
     let (finish, written) =
         end(manifest(&[], &json!({annotations::FORCE_DELETE: "the cluster is another team's"}))).await;
-    assert!(matches!(finish, Finish::Done), "{finish:?}");
+    assert!(finish == Outcome::done(), "{finish:?}");
     assert_eq!(written, [MANIFEST], "its finalizers");
 
     let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
         "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
     let (finish, written) = end(manifest(&[own], &json!({}))).await;
-    assert!(matches!(finish, Finish::Done), "nothing of it was installed: {finish:?}");
+    assert!(finish == Outcome::done(), "nothing of it was installed: {finish:?}");
     assert_eq!(written, [MANIFEST], "its finalizers");
 }
 
@@ -137,7 +137,8 @@ async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
         let mut held = manifest(std::slice::from_ref(&own), &json!({}));
         held.metadata.finalizers = Some(finalizers.into_iter().map(str::to_owned).collect());
         let (finish, lines) = end(held).await;
-        let Finish::Waiting(what) = finish else { panic!("{finish:?}") };
+        assert!(finish.waits_for_event(), "{finish:?}");
+        let what = finish.message();
         assert!(what.contains("finalizer x.dev/backup, x.dev/audit"), "{what}");
         assert_eq!(lines, written);
     }
@@ -149,7 +150,7 @@ async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
         engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
     let mut held = manifest(&[], &json!({}));
     held.metadata.finalizers = Some(vec!["x.dev/backup".to_owned()]);
-    assert!(matches!(engine.0.let_go_with_cluster(&held).await, Ok(Finish::Done)));
+    assert_eq!(engine.0.let_go_with_cluster(&held).await.unwrap(), Outcome::done());
     let lines: Vec<_> = heard.lock().clone();
     assert!(
         matches!(&lines[..], [line] if line.starts_with("PATCH") && line.ends_with("/manifests/m")),
