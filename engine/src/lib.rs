@@ -25,7 +25,6 @@ mod kcp;
 pub mod key;
 mod lines;
 mod lists;
-mod lru;
 pub mod queue;
 mod reconcile;
 #[cfg(test)]

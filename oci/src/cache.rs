@@ -10,43 +10,15 @@ use std::{
     },
 };
 
-use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::Digest;
+use super::{ByteLru, Digest};
 
 /// Content-addressed store. Nothing is given out that does not match its digest.
 #[derive(Debug)]
 pub(super) struct BlobCache {
-    memory: Mutex<Memory>,
+    memory: Mutex<ByteLru<Digest, Arc<[u8]>>>,
     disk: Option<Arc<Disk>>,
-}
-
-/// Blobs by digest, bounded by the sum of their sizes: the blob that was used least recently goes first.
-#[derive(Debug)]
-struct Memory {
-    blobs: LruCache<Digest, Arc<[u8]>>,
-    /// Bytes of all blobs.
-    used: usize,
-    /// Most bytes of all blobs.
-    budget: usize,
-}
-
-impl Memory {
-    /// Stores a blob. One that is larger than the whole budget is left out.
-    fn insert(&mut self, digest: &Digest, blob: &Arc<[u8]>) {
-        if blob.len() > self.budget {
-            return;
-        }
-        self.used += blob.len();
-        if let Some((_, replaced)) = self.blobs.push(digest.clone(), Arc::clone(blob)) {
-            self.used -= replaced.len();
-        }
-        while self.used > self.budget {
-            let Some((_, oldest)) = self.blobs.pop_lru() else { break };
-            self.used -= oldest.len();
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -60,13 +32,12 @@ impl BlobCache {
     pub(super) fn new(memory_budget: u64, disk: Option<PathBuf>, disk_budget: u64) -> Self {
         let disk =
             disk.map(|folder| Arc::new(Disk { folder, budget: disk_budget, writes: AtomicU64::new(0) }));
-        let budget = usize::try_from(memory_budget).unwrap_or(usize::MAX);
-        Self { memory: Mutex::new(Memory { blobs: LruCache::unbounded(), used: 0, budget }), disk }
+        Self { memory: Mutex::new(ByteLru::new(memory_budget)), disk }
     }
 
     /// From memory only; never blocks.
     pub(super) fn in_memory(&self, digest: &Digest) -> Option<Arc<[u8]>> {
-        self.memory.lock().blobs.get(digest).cloned()
+        self.memory.lock().get(digest).cloned()
     }
 
     /// From the folder, verified; a damaged file is removed and counts as absent. Files above `limit` are ignored.
@@ -92,7 +63,7 @@ impl BlobCache {
     }
 
     fn remember(&self, digest: &Digest, bytes: &Arc<[u8]>) {
-        self.memory.lock().insert(digest, bytes);
+        self.memory.lock().insert(digest.clone(), Arc::clone(bytes), bytes.len() as u64);
     }
 }
 

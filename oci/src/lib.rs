@@ -9,6 +9,7 @@
 //! - [`manifests_of`] turns a layer into Kubernetes objects; it is pure.
 
 mod breaker;
+mod byte_lru;
 mod cache;
 mod descriptor;
 mod distribution;
@@ -24,6 +25,7 @@ mod unpack;
 
 use std::sync::OnceLock;
 
+pub use byte_lru::ByteLru;
 pub use descriptor::{Access, ComponentDescriptor, Resource};
 pub use distribution::Credentials;
 pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_for, credentials_of};

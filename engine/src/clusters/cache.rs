@@ -1,12 +1,12 @@
 //! Clients that were built before, as long as their Secret is the same.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
+use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::RuntimeClient;
-use crate::lru::Lru;
 
 /// Which state of which Secret a client was built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct SecretVersion {
 /// its connections when its last clone is dropped.
 #[derive(Debug)]
 pub struct ClientCache<C = RuntimeClient> {
-    clients: Mutex<Lru<String, Cached<C>>>,
+    clients: Mutex<LruCache<String, Cached<C>>>,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct Cached<C> {
 }
 
 /// About 30 KiB each without connections.
-const DEFAULT_CAPACITY: u64 = 2000;
+const DEFAULT_CAPACITY: NonZeroUsize = NonZeroUsize::new(2000).unwrap();
 
 impl<C: Clone> Default for ClientCache<C> {
     /// A cache of 2,000 clients.
@@ -43,8 +43,8 @@ impl<C: Clone> Default for ClientCache<C> {
 
 impl<C: Clone> ClientCache<C> {
     /// A cache of at most `capacity` clients.
-    pub fn new(capacity: u64) -> Self {
-        Self { clients: Mutex::new(Lru::new(capacity)) }
+    pub fn new(capacity: NonZeroUsize) -> Self {
+        Self { clients: Mutex::new(LruCache::new(capacity)) }
     }
 
     /// The runtime's client, if it was built from this very Secret; else a new one, which replaces the old. `build`
@@ -55,7 +55,7 @@ impl<C: Clone> ClientCache<C> {
         version: &SecretVersion,
         build: impl FnOnce() -> Result<C, E>,
     ) -> Result<C, E> {
-        if let Some(cached) = self.clients.lock().get(runtime)
+        if let Some(cached) = self.clients.lock().get_mut(runtime)
             && cached.built_from == *version
         {
             cached.used = Instant::now();
@@ -66,17 +66,17 @@ impl<C: Clone> ClientCache<C> {
         match &outcome {
             Ok(client) => {
                 let (built_from, client) = (version.clone(), client.clone());
-                clients.insert(runtime.to_owned(), Cached { built_from, client, used: Instant::now() }, 1);
+                clients.put(runtime.to_owned(), Cached { built_from, client, used: Instant::now() });
             }
             // The old one is of another Secret: it must not be used again, whatever happens to the new one.
-            Err(_) => drop(clients.remove(runtime)),
+            Err(_) => drop(clients.pop(runtime)),
         }
         outcome
     }
 
     /// Forgets the runtime's client, so that the next call builds a new one.
     pub fn invalidate(&self, runtime: &str) {
-        let removed = self.clients.lock().remove(runtime);
+        let removed = self.clients.lock().pop(runtime);
         // Dropped after the lock: the last clone of a client closes connections.
         drop(removed);
     }
@@ -86,7 +86,10 @@ impl<C: Clone> ClientCache<C> {
         let old = |cached: &Cached<C>| cached.used.elapsed() >= idle;
         loop {
             // Dropped without the lock.
-            let dropped = self.clients.lock().pop_oldest_if(old);
+            let mut clients = self.clients.lock();
+            let is_old = clients.peek_lru().is_some_and(|(_, cached)| old(cached));
+            let dropped = if is_old { clients.pop_lru() } else { None };
+            drop(clients);
             if dropped.is_none() {
                 return;
             }
@@ -116,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_client_lives_as_long_as_its_secret() {
-        let cache = ClientCache::new(10);
+        let cache = ClientCache::new(NonZeroUsize::new(10).unwrap());
         let builds = Cell::new(0);
         let get = |runtime: &str, version: &SecretVersion| {
             let build = || {
@@ -137,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_failed_build_leaves_no_old_client() {
-        let cache = ClientCache::new(10);
+        let cache = ClientCache::new(NonZeroUsize::new(10).unwrap());
         cache.get_or_build("a", &version("u", "1"), || Ok::<_, ()>(1)).unwrap();
         cache.get_or_build("a", &version("u", "2"), || Err(())).unwrap_err();
         assert!(cache.is_empty());
@@ -145,7 +148,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_uses_is_dropped() {
-        let cache = ClientCache::new(10);
+        let cache = ClientCache::new(NonZeroUsize::new(10).unwrap());
         let get = |runtime| cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(runtime)).unwrap();
         get("a");
         get("b");
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        let cache = ClientCache::new(2);
+        let cache = ClientCache::new(NonZeroUsize::new(2).unwrap());
         for runtime in ["a", "b", "c"] {
             cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(())).unwrap();
         }

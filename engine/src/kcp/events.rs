@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    num::NonZeroUsize,
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{Api, ResourceExt, api::PostParams};
+use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::names;
 use tidewatch_planner::notice::{About, Notice};
@@ -20,7 +22,6 @@ use tokio::time::Instant;
 use crate::{
     gate::Gated,
     kcp::writes::lost,
-    lru::Lru,
     reconcile::{Lost, Shared, apply, chain, kyma::runtime_kyma},
 };
 
@@ -31,13 +32,13 @@ const FAILED_FOR: Duration = Duration::from_mins(5);
 /// What is left out is told after this time, if nothing asks for the work sooner.
 const LATER: SignedDuration = SignedDuration::from_mins(1);
 /// Notices remembered for that; the oldest are forgotten, and may then be told sooner.
-const REMEMBERED: u64 = 20_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 /// Between two Events about one Kyma, on average, and how many may come at once. What is more is left out, and told later.
 const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
 /// The same of the whole engine: a version that ends is news for thousands, whose reconciles are spread already.
 const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
 /// Kymas whose Events are counted; one that is forgotten may be told of more at once.
-const COUNTED: u64 = 20_000;
+const COUNTED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 /// Events of one reconcile.
 const AT_ONCE: usize = 8;
 /// Notices whose cause is gone when they are told: what is left out of them is not noticed again.
@@ -58,10 +59,10 @@ type Open = HashMap<String, BTreeSet<String>>;
 
 #[derive(Debug)]
 struct Book {
-    said: Lru<u64, Said>,
+    said: LruCache<u64, Said>,
     /// When all Events so far would be over, had they come one after the other (the generic cell rate algorithm): of each Kyma, and of
     /// all together.
-    over: Lru<u64, Instant>,
+    over: LruCache<u64, Instant>,
     all_over: Option<Instant>,
     open: Open,
 }
@@ -87,8 +88,8 @@ enum Turn {
 impl Default for Told {
     fn default() -> Self {
         Self(Mutex::new(Book {
-            said: Lru::new(REMEMBERED),
-            over: Lru::new(COUNTED),
+            said: LruCache::new(REMEMBERED),
+            over: LruCache::new(COUNTED),
             all_over: None,
             open: Open::new(),
         }))
@@ -105,9 +106,9 @@ impl Told {
         let one = after(OF_ONE, book.over.get(&kyma).copied(), now);
         let all = after(OF_ALL, book.all_over, now);
         let (Some(one), Some(all)) = (one, all) else { return Turn::Later };
-        book.over.insert(kyma, one, 1);
+        book.over.put(kyma, one);
         book.all_over = Some(all);
-        book.said.insert(notice, Said { at: now, until: now + ONCE_IN }, 1);
+        book.said.put(notice, Said { at: now, until: now + ONCE_IN });
         Turn::Now
     }
 
@@ -132,12 +133,12 @@ impl Told {
 
     /// It could not be told after all.
     fn failed(&self, notice: u64, now: Instant) {
-        self.0.lock().said.insert(notice, Said { at: now, until: now + FAILED_FOR }, 1);
+        self.0.lock().said.put(notice, Said { at: now, until: now + FAILED_FOR });
     }
 
     /// Nobody has tried to tell it.
     fn was_not(&self, notice: u64) {
-        self.0.lock().said.remove(&notice);
+        self.0.lock().said.pop(&notice);
     }
 }
 

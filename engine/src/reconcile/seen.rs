@@ -6,8 +6,9 @@
 //! its end anyway, and by then it is known what the work has seen: an agent is often faster than the answer to a write. What it tells before
 //! the work *reads* that version is news all the same where the work leaves something undone: it may be what that waits for.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
+use lru::LruCache;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
@@ -15,12 +16,11 @@ use tokio::time::Instant;
 
 use crate::{
     key::{Cause, Guard, WorkKey},
-    lru::Lru,
     queue::{Push, Tick},
 };
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a look that finds nothing.
-const REMEMBERED: u64 = 20_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 /// For how long. An agent tells within moments; and a runtime whose data is restored from a backup gives the same versions to other
 /// contents.
 const FRESH: Duration = Duration::from_mins(1);
@@ -66,7 +66,7 @@ pub(crate) struct Seen(Mutex<Book>);
 
 struct Book {
     /// By work and object: the version that work has seen which ended well, and when.
-    done: Lru<u64, (u64, Instant)>,
+    done: LruCache<u64, (u64, Instant)>,
     in_hand: HashMap<WorkKey, Meanwhile>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) enum Taken {
 
 impl Default for Book {
     fn default() -> Self {
-        Self { done: Lru::new(REMEMBERED), in_hand: HashMap::new() }
+        Self { done: LruCache::new(REMEMBERED), in_hand: HashMap::new() }
     }
 }
 
@@ -228,9 +228,9 @@ impl Seen {
         let now = Instant::now();
         for (object, Noted { version, .. }) in versions {
             if end == End::Failed {
-                book.done.remove(&object);
+                book.done.pop(&object);
             } else {
-                book.done.insert(object, (version, now), 1);
+                book.done.put(object, (version, now));
             }
         }
         let mut come = Come { waiting, news: Vec::new() };
@@ -246,7 +246,7 @@ impl Seen {
 
     /// Forgets what work has seen that has ended.
     pub(crate) fn forget(&self) {
-        self.0.lock().done = Lru::new(REMEMBERED);
+        self.0.lock().done.clear();
     }
 
     /// Takes an event, which came at `since`, that says nothing new to this work, or may say nothing new to it when it ends. Gives

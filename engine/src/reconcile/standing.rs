@@ -1,7 +1,10 @@
 //! What is remembered of objects that were applied again. Of all others nothing has to be: they say themselves whether they stand
 //! ([`drift`](tidewatch_deployer::drift)).
 
+use std::num::NonZeroUsize;
+
 use jiff::{SignedDuration, Timestamp};
+use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::object::ObjectRef;
 use tidewatch_deployer::{
@@ -9,16 +12,16 @@ use tidewatch_deployer::{
     readiness::End,
 };
 
-use crate::{key::WorkKey, lru::Lru};
+use crate::key::WorkKey;
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
-const REMEMBERED: u64 = 20_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
 /// CRDs remembered, of the whole fleet, that were written just now.
-const REMEMBERED_SCHEMAS: u64 = 2_000;
+const REMEMBERED_SCHEMAS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 
 /// Jobs remembered, of the whole fleet, that go by themselves. One that is forgotten runs again if its module was not ready since.
-const REMEMBERED_JOBS: u64 = 2_000;
+const REMEMBERED_JOBS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 
 /// For how long after a CRD was written an API server may still go by the old one. Each has its own memory of them, and there may be
 /// several behind one address.
@@ -27,11 +30,11 @@ const FRESH: SignedDuration = SignedDuration::from_secs(10);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    objects: Mutex<Lru<u64, Entry>>,
+    objects: Mutex<LruCache<u64, Entry>>,
     /// When CRDs were written.
-    schemas: Mutex<Lru<u64, Timestamp>>,
+    schemas: Mutex<LruCache<u64, Timestamp>>,
     /// Jobs that go by themselves: the spec with which they were last seen or made, and how that one has ended.
-    jobs: Mutex<Lru<u64, (u64, Run)>>,
+    jobs: Mutex<LruCache<u64, (u64, Run)>>,
 }
 
 /// What is known of a run of a Job.
@@ -55,9 +58,9 @@ struct Entry {
 impl Default for Standing {
     fn default() -> Self {
         Self {
-            objects: Mutex::new(Lru::new(REMEMBERED)),
-            schemas: Mutex::new(Lru::new(REMEMBERED_SCHEMAS)),
-            jobs: Mutex::new(Lru::new(REMEMBERED_JOBS)),
+            objects: Mutex::new(LruCache::new(REMEMBERED)),
+            schemas: Mutex::new(LruCache::new(REMEMBERED_SCHEMAS)),
+            jobs: Mutex::new(LruCache::new(REMEMBERED_JOBS)),
         }
     }
 }
@@ -95,13 +98,13 @@ impl Standing {
             Some(entry) if entry.wanted == wanted => entry.fight.fought(now),
             _ => Fight::default(),
         };
-        all.insert(key, Entry { wanted, content, fight }, 1);
+        all.put(key, Entry { wanted, content, fight });
     }
 
     /// The engine removes it: what somebody did to it before says nothing of the next that is made.
     pub(crate) fn forget(&self, key: u64) {
-        self.objects.lock().remove(&key);
-        self.jobs.lock().remove(&key);
+        self.objects.lock().pop(&key);
+        self.jobs.lock().pop(&key);
     }
 
     /// A Job that goes by itself was seen or made, with this spec. An end that was seen stays.
@@ -109,7 +112,7 @@ impl Standing {
         let mut jobs = self.jobs.lock();
         let has_ended = matches!(jobs.get(&key), Some((of, Run::Ended(_))) if *of == spec);
         if run != Run::Made || !has_ended {
-            jobs.insert(key, (spec, run), 1);
+            jobs.put(key, (spec, run));
         }
     }
 
@@ -120,12 +123,12 @@ impl Standing {
 
     /// Somebody has deleted a Job before it has ended: it is made again.
     pub(crate) fn interrupted(&self, key: u64) {
-        self.jobs.lock().remove(&key);
+        self.jobs.lock().pop(&key);
     }
 
     /// A CRD was written.
     pub(crate) fn wrote_schema(&self, key: u64, now: Timestamp) {
-        self.schemas.lock().insert(key, now, 1);
+        self.schemas.lock().put(key, now);
     }
 
     /// Whether a CRD was written so lately that an object of its kind may have met the old one.

@@ -1,32 +1,29 @@
 //! What is said of a Manifest that is on its way is held for a moment: as a rule it is Ready soon, and nobody needs to be told of
 //! each step on the way there. Each would cost a write, and a reconcile and two writes of its Kyma.
 
-use crate::reconcile::outcome::Next;
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::{Manifest, ManifestStatus};
 use tidewatch_planner::manifest;
 
-use crate::{
-    lru::Lru,
-    reconcile::{Lost, Outcome, Shared},
-};
+use crate::reconcile::{Lost, Outcome, Shared, outcome::Next};
 
 /// How long at most.
 const FOR: SignedDuration = SignedDuration::from_secs(5);
 /// Manifests remembered, of the whole fleet. One that is forgotten is held once more.
-const REMEMBERED: u64 = 20_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
 /// Since when something is to be said of Manifests, by uid.
 #[derive(Debug)]
-pub(crate) struct Holds(Mutex<Lru<String, Timestamp>>);
+pub(crate) struct Holds(Mutex<LruCache<String, Timestamp>>);
 
 impl Default for Holds {
     fn default() -> Self {
-        Self(Mutex::new(Lru::new(REMEMBERED)))
+        Self(Mutex::new(LruCache::new(REMEMBERED)))
     }
 }
 
@@ -40,7 +37,7 @@ impl Holds {
     fn left(&self, uid: &str, may: bool, now: Timestamp) -> Option<Duration> {
         let mut all = self.0.lock();
         if !may {
-            all.remove(uid);
+            all.pop(uid);
             return None;
         }
         // A clock that was set back begins anew.
@@ -48,9 +45,9 @@ impl Holds {
         let left = FOR - since.map_or(SignedDuration::ZERO, |since| now.duration_since(since));
         let left = Duration::try_from(left).ok().filter(|left| !left.is_zero());
         if left.is_none() {
-            all.remove(uid);
+            all.pop(uid);
         } else if since.is_none() {
-            all.insert(uid.to_owned(), now, 1);
+            all.put(uid.to_owned(), now);
         }
         left
     }

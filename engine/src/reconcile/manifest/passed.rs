@@ -4,10 +4,12 @@
 use std::{
     collections::BTreeSet,
     hash::{Hash, Hasher},
+    num::NonZeroUsize,
     sync::Arc,
 };
 
 use kube::ResourceExt;
+use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE, object::ObjectRef, readiness::CrState};
 use tidewatch_deployer::{definitions::Definitions, readiness::ObjectReadiness};
@@ -18,25 +20,24 @@ use crate::{
     alike,
     index::SecretRef,
     key::{Cause, WorkKey},
-    lru::Lru,
 };
 
 /// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
-const REMEMBERED: u64 = 50_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(50_000).unwrap();
 /// The epoch of events of the v2 contract. They come before their change is committed: what they name may not be all that is to come.
 const V2: &str = "v2";
 
 /// The last passes of which it is known what they have left undone.
 #[derive(Debug)]
 pub(crate) struct Passes {
-    kept: Mutex<Lru<u64, Kept>>,
+    kept: Mutex<LruCache<u64, Kept>>,
     /// What runtimes have alike that have the same version of a module.
     contents: Mutex<alike::Shared<Contents>>,
 }
 
 impl Default for Passes {
     fn default() -> Self {
-        Self { kept: Mutex::new(Lru::new(REMEMBERED)), contents: Mutex::default() }
+        Self { kept: Mutex::new(LruCache::new(REMEMBERED)), contents: Mutex::default() }
     }
 }
 
@@ -110,21 +111,21 @@ fn key(kyma: &str, name: &str) -> u64 {
 impl Passes {
     /// What the last pass has found. It counts no more: the pass that begins now may not get to its end.
     pub(super) fn take(&self, kyma: &str, name: &str) -> Option<Passed> {
-        self.kept.lock().remove(&key(kyma, name)).map(Passed::from)
+        self.kept.lock().pop(&key(kyma, name)).map(Passed::from)
     }
 
     /// Forgets what the last pass has found: the next one looks at everything.
     pub(crate) fn forget_one(&self, kyma: &str, name: &str) {
-        self.kept.lock().remove(&key(kyma, name));
+        self.kept.lock().pop(&key(kyma, name));
     }
 
     /// Forgets all of it.
     pub(crate) fn forget(&self) {
-        *self.kept.lock() = Lru::new(REMEMBERED);
+        self.kept.lock().clear();
     }
 
     pub(super) fn put(&self, kyma: &str, name: &str, passed: Passed) {
-        self.kept.lock().insert(key(kyma, name), passed.into(), 1);
+        self.kept.lock().put(key(kyma, name), passed.into());
     }
 
     /// The same contents, held together with whoever else has them.

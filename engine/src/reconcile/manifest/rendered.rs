@@ -8,10 +8,11 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tidewatch_oci::ByteLru;
 use tokio::sync::Semaphore;
 
 use super::Stopped;
-use crate::{lru::Lru, reconcile::chain};
+use crate::reconcile::chain;
 
 /// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
 const KEPT: u64 = 64 * 1024 * 1024;
@@ -31,8 +32,8 @@ type Turn = tokio::sync::Mutex<()>;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Rendered {
-    central: Mutex<Lru<String, Objects>>,
-    tenants: Mutex<Lru<String, Objects>>,
+    central: Mutex<ByteLru<String, Objects>>,
+    tenants: Mutex<ByteLru<String, Objects>>,
     /// Whoever comes while a layer is read and parsed waits for it, and for no other. By who names it, and its key.
     turns: Mutex<HashMap<(bool, String), Weak<Turn>>>,
     /// Places for those that are parsed.
@@ -42,8 +43,8 @@ pub(crate) struct Rendered {
 impl Default for Rendered {
     fn default() -> Self {
         Self {
-            central: Mutex::new(Lru::new(KEPT)),
-            tenants: Mutex::new(Lru::new(KEPT_FOR_TENANTS)),
+            central: Mutex::new(ByteLru::new(KEPT)),
+            tenants: Mutex::new(ByteLru::new(KEPT_FOR_TENANTS)),
             turns: Mutex::default(),
             places: Semaphore::new(PARSED),
         }
@@ -51,7 +52,7 @@ impl Default for Rendered {
 }
 
 impl Rendered {
-    fn shelf(&self, local: bool) -> &Mutex<Lru<String, Objects>> {
+    fn shelf(&self, local: bool) -> &Mutex<ByteLru<String, Objects>> {
         if local { &self.tenants } else { &self.central }
     }
 
