@@ -7,14 +7,14 @@
 //! | Why does the API server refuse an update? | [`refusal`], [`drift::leftovers`] |
 //! | May an object be deleted, and in which order? | [`ownership`], [`prune`], [`namespace`] |
 //! | Is the module ready? | [`readiness`] |
-//! | Who else writes the objects? | [`adoption`], [`fight`] |
+//! | Who else writes the objects? | [`adoption`], [`conflict`] |
 //! | How does an object lose the engine's marks? | [`release`] |
 
 pub mod adoption;
 pub mod bundle;
+pub mod conflict;
 pub mod definitions;
 pub mod drift;
-pub mod fight;
 pub(crate) mod kinds;
 pub mod namespace;
 pub mod ownership;

@@ -7,7 +7,7 @@
 pub(crate) mod access;
 pub(crate) mod budget;
 mod cache;
-mod care;
+mod call_limiter;
 mod client;
 mod counted;
 mod error;
@@ -20,7 +20,7 @@ pub(crate) mod reached;
 mod tests;
 
 pub use cache::{ClientCache, SecretVersion};
-pub(crate) use care::{Care, Effect};
+pub(crate) use call_limiter::{CallLimiter, Effect};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub use counted::{Answered, Counted, CountedLayer};
 pub use error::{ErrorClass, RuntimeError};

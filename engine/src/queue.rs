@@ -7,8 +7,8 @@
 //! adds up in an entry are its guards (what waits for the work to finish). Those of numbers that the receiver's
 //! ledger has forgotten are dropped at each retry, so the ledger's capacity is their bound.
 
-mod fair;
-mod room;
+mod capacity;
+mod round_robin;
 pub mod worker;
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use fair::Lane;
+use round_robin::Lane;
 
 /// Time since an arbitrary start, on one monotonic clock.
 pub type Tick = Duration;
@@ -403,7 +403,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             (None, None) => {
                 if slot.looks.is_empty() {
                     self.slots.remove(key);
-                    room::entries(&mut self.slots);
+                    capacity::entries(&mut self.slots);
                 }
             }
             // It was asked for again while it was worked on.

@@ -17,14 +17,14 @@ mod mandatory;
 pub(crate) mod manifest;
 pub(crate) mod outcome;
 pub(crate) mod pace;
-pub(crate) mod parked;
-pub(crate) mod patience;
 mod paused;
 pub(crate) mod prepare;
 mod pull_secret;
+pub(crate) mod registry_limiter;
 pub(crate) mod seen;
 pub(crate) mod sources;
 pub(crate) mod standing;
+pub(crate) mod suspended;
 pub(crate) mod windows;
 
 pub(crate) use outcome::{Lost, Outcome, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
@@ -42,13 +42,12 @@ use tidewatch_oci::{Credentials, OciError, Registry, RegistryConfig};
 use tidewatch_planner::{needs, windows::MIN_WINDOW};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::clusters::{access, budget, reached};
-use crate::gate;
-use crate::kcp::events;
 use crate::{
-    clusters::{AddressPolicy, ClientCache, Connector, CountedLayer},
+    clusters::{AddressPolicy, ClientCache, Connector, CountedLayer, access, budget, reached},
+    gate,
     history::{History, Observer},
     index::{KcpState, STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
+    kcp::events,
     key::{Cause, Guard, WorkKey},
     queue::{
         Class, Push,
@@ -139,7 +138,7 @@ pub(crate) struct Shared {
     /// For what runtimes name themselves: without credentials, and with a cache of its own.
     pub(crate) tenants: Registry,
     pub(crate) sources: sources::Descriptors,
-    pub(crate) patience: patience::Patience,
+    pub(crate) patience: registry_limiter::RegistryLimiter,
     pub(crate) budgets: Arc<budget::Budgets>,
     pub(crate) prepared: prepare::Prepared,
     pub(crate) agents: agent_config::Agents,
@@ -184,8 +183,8 @@ impl Engine {
         let tenants = Registry::new(config.registry.for_tenants())?;
         let mut state = KcpState::default();
         state.restrict(&config.restricted_modules);
-        let (ear, addresses) = (Arc::clone(&observer), Arc::new(config.addresses.clone()));
-        let counted = CountedLayer::new(Arc::new(move |method, code| ear.answered(method, code)));
+        let (recorder, addresses) = (Arc::clone(&observer), Arc::new(config.addresses.clone()));
+        let counted = CountedLayer::new(Arc::new(move |method, code| recorder.answered(method, code)));
         Ok(Self(Arc::new(Shared {
             kcp,
             state: Arc::new(RwLock::new(state)),
@@ -195,7 +194,7 @@ impl Engine {
             registry,
             tenants,
             sources: sources::Descriptors::default(),
-            patience: patience::Patience::new(config.workers),
+            patience: registry_limiter::RegistryLimiter::new(config.workers),
             budgets: Arc::new(budget::Budgets::new(config.workers)),
             prepared: prepare::Prepared::default(),
             agents: agent_config::Agents::default(),

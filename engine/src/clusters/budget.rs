@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    clusters::{Care, Effect, RateLimit, RuntimeClient},
+    clusters::{CallLimiter, Effect, RateLimit, RuntimeClient},
     index::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
     kcp::writes::lost,
     key::{Cause, Guard, WorkKey},
@@ -308,12 +308,12 @@ pub(crate) fn counted(
     let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
     let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
     let queue = queue.clone();
-    let ear = Arc::new(move |effect: Effect, took: Duration, answered: bool| {
+    let observer = Arc::new(move |effect: Effect, took: Duration, answered: bool| {
         let (keys, reason) = budgets.ended(&kyma, effect, took, answered);
         push(&queue, keys, reason);
     });
     let rate = Arc::new(RateLimit::new(Instant::now()));
-    client.under(Care { places, own, ear, rate })
+    client.under(CallLimiter { places, own, observer, rate })
 }
 
 fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {
@@ -362,7 +362,7 @@ impl Shared {
 
     /// A reconcile is not done now. The Kyma's status says so.
     async fn refused(&self, key: &WorkKey, left: Left) -> Lost {
-        let parked = Lost::Parked(self.parked(key.kyma(), left), left.alone);
+        let parked = Lost::Suspended(self.parked(key.kyma(), left), left.alone);
         if matches!(key, WorkKey::Kyma { .. }) && !left.reads_on {
             // A Manifest may have found out, and then no reconcile of the Kyma gets as far as to notice.
             self.observer.reachable(key.kyma(), false);

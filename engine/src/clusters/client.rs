@@ -40,9 +40,10 @@ use rustls::{
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
-    AddressPolicy, Care, CountedLayer, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError,
+    AddressPolicy, CountedLayer, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError,
     error::TooManyRequests, mapper::Pool,
 };
+use crate::clusters::CallLimiter;
 
 /// What the receiver calls itself to API servers.
 pub const USER_AGENT: &str = concat!("tidewatch-receiver/", env!("CARGO_PKG_VERSION"));
@@ -247,7 +248,7 @@ pub struct RuntimeClient {
     kube: kube::Client,
     deadline: Duration,
     mapper: Arc<Mapper>,
-    care: Option<Care>,
+    care: Option<CallLimiter>,
 }
 
 impl std::fmt::Debug for RuntimeClient {
@@ -263,7 +264,7 @@ impl RuntimeClient {
     }
 
     /// The same client, whose calls are counted, and cut short while too many take long.
-    pub(crate) fn under(self, care: Care) -> Self {
+    pub(crate) fn under(self, care: CallLimiter) -> Self {
         Self { care: Some(care), ..self }
     }
 
@@ -318,7 +319,7 @@ impl RuntimeClient {
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
-        let turn = self.care.as_ref().and_then(Care::turn);
+        let turn = self.care.as_ref().and_then(CallLimiter::turn);
         // They are large, and everything that makes a call would be.
         let call = Box::pin(async move {
             if let Some(turn) = turn {

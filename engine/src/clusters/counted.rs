@@ -80,8 +80,9 @@ mod tests {
     #[tokio::test]
     async fn each_answer_is_told_and_that_there_was_none() {
         let told = Arc::new(Mutex::new(Vec::new()));
-        let ear = Arc::clone(&told);
-        let layer = CountedLayer::new(Arc::new(move |method, code| ear.lock().push((method.clone(), code))));
+        let recorder = Arc::clone(&told);
+        let layer =
+            CountedLayer::new(Arc::new(move |method, code| recorder.lock().push((method.clone(), code))));
         let service = layer.layer(tower::service_fn(|request: Request<u16>| async move {
             let code = StatusCode::from_u16(*request.body()).map_err(|_| "no answer")?;
             Ok::<_, &str>(Response::builder().status(code).body(()).unwrap())

@@ -50,10 +50,10 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
     let places = || Arc::new(tokio::sync::Semaphore::new(1));
     let rate = crate::clusters::RateLimit::new(tokio::time::Instant::now());
     while rate.wait().is_none() {}
-    let care = crate::clusters::Care {
+    let care = crate::clusters::CallLimiter {
         places: places(),
         own: places(),
-        ear: Arc::new(|_, _, _| {}),
+        observer: Arc::new(|_, _, _| {}),
         rate: Arc::new(rate),
     };
     let runtime = Gated::new(runtime.client.under(care), gate.clone(), "harbour");

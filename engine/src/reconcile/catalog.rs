@@ -28,13 +28,13 @@ use super::{
     keep::Astray,
     kyma::runtime_kyma,
     kyma_deletion::shares_with,
-    parked::Parked,
 };
 use crate::{
     gate::Gated,
     kcp::writes::lost,
     key::{Cause, WorkKey},
     queue::{Class, Push},
+    reconcile::suspended::Suspended,
     stages::{Stage, stage},
 };
 
@@ -94,7 +94,7 @@ impl Catalogs {
     }
 
     /// It is as it is to be, but for what somebody keeps changing, and for what is doubted since it was doubted so many `times`.
-    fn put(&self, kyma: &str, mark: u64, view: &View, (parked, times): (&[Parked], u64), now: Timestamp) {
+    fn put(&self, kyma: &str, mark: u64, view: &View, (parked, times): (&[Suspended], u64), now: Timestamp) {
         let mut known = self.0.lock();
         let before = known.get(kyma);
         let is_as_before = before.is_none_or(|done| done.times == times);
@@ -282,7 +282,7 @@ impl Shared {
         kyma: &str,
         runtime: &Gated,
         view: &View,
-    ) -> Result<Vec<Parked>, ObjectError> {
+    ) -> Result<Vec<Suspended>, ObjectError> {
         let known = self.catalogs.of(kyma);
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
         let doubted = known.as_ref().and_then(Done::doubted);
@@ -395,7 +395,7 @@ impl Shared {
 }
 
 /// What is said of a catalog of which all was written that can be.
-fn said_of(parked: &[Parked]) -> (bool, String) {
+fn said_of(parked: &[Suspended]) -> (bool, String) {
     match parked {
         [] => (true, "module templates are synchronized".to_owned()),
         [first] => (false, first.message()),

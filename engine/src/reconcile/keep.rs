@@ -4,17 +4,20 @@
 use serde_json::Value;
 use tidewatch_api::object::{ObjectRef, content_hash};
 use tidewatch_deployer::{
+    conflict::Verdict,
     drift::{self, Difference, Ignored},
-    fight::Verdict,
 };
 
 use super::{
     Shared,
     apply::{self, ObjectError},
-    parked::{Parked, Tug},
     standing::Standing,
 };
-use crate::{gate::Gated, key::WorkKey};
+use crate::{
+    gate::Gated,
+    key::WorkKey,
+    reconcile::suspended::{OtherChange, Suspended},
+};
 
 /// One that is not as it is to be.
 #[derive(Debug)]
@@ -37,15 +40,15 @@ impl Shared {
         work: &WorkKey,
         runtime: &Gated,
         astray: Astray<'_>,
-    ) -> Result<Option<Parked>, ObjectError> {
+    ) -> Result<Option<Suspended>, ObjectError> {
         let Astray { object, wanted, manager, live, again } = astray;
         let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.now());
         let difference = live.map(|live| {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
         });
-        if again && let Verdict::Parked(until) = self.standing.verdict(key, content, now) {
-            let tug = difference.map_or(Tug::Deletes, Tug::from);
-            let parked = Parked::of_engine(object, tug, until);
+        if again && let Verdict::Suspended(until) = self.standing.verdict(key, content, now) {
+            let change = difference.map_or(OtherChange::Deletes, OtherChange::from);
+            let parked = Suspended::of_engine(object, change, until);
             tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
             return Ok(Some(parked));
         }
@@ -62,12 +65,12 @@ impl Shared {
             None => tracing::info!(kyma = work.kyma(), %object, "made again: it was gone"),
         }
         let until = self.standing.on_trial(key, now);
-        Ok(until.map(|until| Parked::of_engine(object, Tug::Ended, until)))
+        Ok(until.map(|until| Suspended::of_engine(object, OtherChange::Ended, until)))
     }
 
     /// An object that is as it is to be, and has to stay so for a while since it was left alone before.
-    pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Parked> {
+    pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Suspended> {
         let until = self.standing.on_trial(Standing::key(work, object), self.now())?;
-        Some(Parked::of_engine(object, Tug::Ended, until))
+        Some(Suspended::of_engine(object, OtherChange::Ended, until))
     }
 }

@@ -24,11 +24,10 @@ use super::{
     apply::ObjectError,
     error_report, found_report,
     kyma_deletion::{remote_kyma, shares_with},
-    parked::Parked,
     prepare::{Schema, is_of_prepared},
     sources::rest_of,
 };
-use crate::{gate::Gated, kcp::writes::lost};
+use crate::{gate::Gated, kcp::writes::lost, reconcile::suspended::Suspended};
 pub(crate) use execute::Executed;
 pub(crate) use needs::Waiting;
 pub(crate) use remote::wishes;
@@ -390,12 +389,12 @@ impl Shared {
 }
 
 /// Until when the first of these is left alone.
-fn until_of(kept: &[Parked]) -> Option<Timestamp> {
+fn until_of(kept: &[Suspended]) -> Option<Timestamp> {
     kept.iter().map(|kept| kept.until).min()
 }
 
 /// Somebody keeps changing what every module stands on.
-fn notice_of(kept: &Parked) -> Notice {
+fn notice_of(kept: &Suspended) -> Notice {
     Notice::warning(About::Kyma, "FieldConflict", kept.message())
 }
 

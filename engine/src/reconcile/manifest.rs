@@ -24,7 +24,6 @@ mod transforms;
 
 pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
 
-use crate::reconcile::pace::RECHECK_RARELY;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -53,13 +52,14 @@ use self::{
 };
 use super::{
     Lost, Outcome, Shared, Why, apply::ObjectError, error_report, found_report, is_of_definition,
-    kyma_deletion::shares_with, parked::Parked,
+    kyma_deletion::shares_with,
 };
 use crate::{
     gate::{Gated, Mode},
     index::SecretRef,
     kcp::writes::lost,
     key::{Cause, Report, WorkKey},
+    reconcile::{pace::RECHECK_RARELY, suspended::Suspended},
     stages::{Stage, stage},
 };
 
@@ -484,7 +484,7 @@ impl Shared {
         }
     }
 
-    async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Parked) {
+    async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Suspended) {
         let (about, message) = (About::Manifest(manifest.name_any()), conflict.message());
         if !conflict.is_trial() {
             tracing::warn!(

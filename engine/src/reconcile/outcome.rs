@@ -226,7 +226,7 @@ pub(crate) enum Lost {
     Crowded(String),
     /// Its runtime is left alone, for so long.
     #[error("{0}")]
-    Parked(String, Duration),
+    Suspended(String, Duration),
     /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
@@ -253,7 +253,7 @@ impl Lost {
             (_, Cause::Retry { .. }) => false,
             (Self::Held(_) | Self::Behind(_) | Self::Crowded(_), _) => true,
             // Who was heard of has had its try, or somebody tries for all.
-            (Self::Parked(..), cause) => cause.is_whole_look(),
+            (Self::Suspended(..), cause) => cause.is_whole_look(),
             _ => false,
         };
         causes.iter().filter(keeps).cloned().collect()
@@ -263,7 +263,7 @@ impl Lost {
     pub(crate) const fn kind(&self) -> OutcomeKind {
         match self {
             Self::Kcp { .. } | Self::Deadline(_) => OutcomeKind::Lost,
-            Self::Behind(_) | Self::Held(_) | Self::Crowded(_) | Self::Parked(..) => OutcomeKind::Waiting,
+            Self::Behind(_) | Self::Held(_) | Self::Crowded(_) | Self::Suspended(..) => OutcomeKind::Waiting,
         }
     }
 
@@ -276,7 +276,7 @@ impl Lost {
             Self::Crowded(_) => backoff(pace::CROWDED, None),
             // The change of the mode asks for the key; this is for the case that it has changed in between.
             Self::Held(_) => Next::After(pace::RETRY.longest),
-            Self::Parked(_, left) => backoff(pace::PARKED, Some(*left)),
+            Self::Suspended(_, left) => backoff(pace::PARKED, Some(*left)),
         }
     }
 
@@ -285,7 +285,7 @@ impl Lost {
             Self::Kcp { .. } | Self::Behind(_) => "kcp",
             Self::Held(_) => "held",
             Self::Crowded(_) => "crowded",
-            Self::Parked(..) => "parked",
+            Self::Suspended(..) => "parked",
             Self::Deadline(_) => "deadline",
         }
     }

@@ -24,12 +24,12 @@ use super::{
     Shared,
     apply::{self, ObjectError},
     keep::Astray,
-    parked::Parked,
 };
 use crate::{
     gate::{Gated, Mode},
     kcp::writes::differs,
     key::{Cause, WorkKey},
+    reconcile::suspended::Suspended,
 };
 
 const CRD: &str = "CustomResourceDefinition";
@@ -190,7 +190,7 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
 impl Shared {
     /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has. Returns what
     /// somebody keeps changing.
-    pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Parked>, ObjectError> {
+    pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Suspended>, ObjectError> {
         let Wanted { objects, hash, .. } = &*WANTED;
         let name = kyma.name_any();
         if self.prepared.stands(&name, *hash) {

@@ -8,13 +8,13 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::object::ObjectRef;
 use tidewatch_deployer::{
-    fight::{Fight, Verdict},
+    conflict::{Conflict, Verdict},
     readiness::End,
 };
 
 use crate::key::WorkKey;
 
-/// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
+/// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a conflict.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
 /// CRDs remembered, of the whole fleet, that were written just now.
@@ -52,7 +52,7 @@ struct Entry {
     wanted: u64,
     /// What the API server made of it, hashed: the fields of ours and their values.
     content: u64,
-    fight: Fight,
+    conflict: Conflict,
 }
 
 impl Default for Standing {
@@ -66,7 +66,7 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// The key of an object that a piece of work sees to. What two Manifests want of one object is a fight like any other.
+    /// The key of an object that a piece of work sees to. What two Manifests want of one object is a conflict like any other.
     pub(crate) fn key(work: &WorkKey, object: &ObjectRef) -> u64 {
         let (kyma, (group, kind, namespace, name)) = (work.kyma(), object.identity());
         let text = format!("{kyma}\n{work}\n{group}\n{kind}\n{namespace}\n{name}");
@@ -81,24 +81,24 @@ impl Standing {
     /// Whether it may be applied again.
     pub(crate) fn verdict(&self, key: u64, wanted: u64, now: Timestamp) -> Verdict {
         match self.objects.lock().get(&key) {
-            Some(entry) if entry.wanted == wanted => entry.fight.verdict(now),
+            Some(entry) if entry.wanted == wanted => entry.conflict.verdict(now),
             _ => Verdict::Go,
         }
     }
 
     /// Until when an object that was left alone, and has been set back since, has to stay so.
     pub(crate) fn on_trial(&self, key: u64, now: Timestamp) -> Option<Timestamp> {
-        self.objects.lock().get(&key)?.fight.on_trial(now)
+        self.objects.lock().get(&key)?.conflict.on_trial(now)
     }
 
-    /// It was applied again. Only the same content counts as a round of a fight; another one is an upgrade.
+    /// It was applied again. Only the same content counts as a round of a conflict; another one is an upgrade.
     pub(crate) fn applied(&self, key: u64, wanted: u64, content: u64, now: Timestamp) {
         let mut all = self.objects.lock();
-        let fight = match all.get(&key) {
-            Some(entry) if entry.wanted == wanted => entry.fight.fought(now),
-            _ => Fight::default(),
+        let conflict = match all.get(&key) {
+            Some(entry) if entry.wanted == wanted => entry.conflict.reverted(now),
+            _ => Conflict::default(),
         };
-        all.put(key, Entry { wanted, content, fight });
+        all.put(key, Entry { wanted, content, conflict });
     }
 
     /// The engine removes it: what somebody did to it before says nothing of the next that is made.
@@ -140,7 +140,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use tidewatch_api::object::Gvk;
-    use tidewatch_deployer::fight::TIMES;
+    use tidewatch_deployer::conflict::TIMES;
 
     use super::*;
 
@@ -170,7 +170,7 @@ mod tests {
             assert_eq!(standing.verdict(key, 1, now), Verdict::Go);
             standing.applied(key, 1, 10, now);
         }
-        assert!(matches!(standing.verdict(key, 1, now), Verdict::Parked(_)));
+        assert!(matches!(standing.verdict(key, 1, now), Verdict::Suspended(_)));
         assert_eq!(standing.verdict(key, 2, now), Verdict::Go, "an upgrade");
         assert_eq!(standing.verdict(other, 1, now), Verdict::Go, "another runtime");
         standing.forget(key);

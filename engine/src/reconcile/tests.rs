@@ -48,9 +48,9 @@ pub(crate) fn engine_observed_by(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Heard) {
     let heard = Heard::default();
-    let ear = Arc::clone(&heard);
+    let recorder = Arc::clone(&heard);
     let client = scripted::client(move |asked| {
-        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        recorder.lock().push(format!("{} {}", asked.method, asked.path));
         answer(&asked.method, &asked.path)
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
@@ -361,7 +361,7 @@ fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
     for (lost, kept) in [
         (Lost::Crowded("c".into()), vec![event(), edit(), Cause::SafetyResync]),
         (Lost::Behind("b".into()), vec![event(), edit(), Cause::SafetyResync]),
-        (Lost::Parked("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
+        (Lost::Suspended("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
         (Lost::Deadline(Duration::ZERO), vec![]),
     ] {
         assert_eq!(lost.leaves(&all), kept, "{lost}");

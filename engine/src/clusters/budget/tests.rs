@@ -193,9 +193,9 @@ fn engine_observed_by(
         state.apply_secret("harbour", "s", Some(secret));
     }
     let calls = Arc::new(AtomicUsize::new(0));
-    let ear = Arc::clone(&calls);
+    let recorder = Arc::clone(&calls);
     let client = scripted::client(move |_| {
-        ear.fetch_add(1, Ordering::SeqCst);
+        recorder.fetch_add(1, Ordering::SeqCst);
         (answers.load(Ordering::SeqCst) > 0).then(|| scripted::refused(403, "Forbidden", "no"))
     });
     let shared = &engine.0;

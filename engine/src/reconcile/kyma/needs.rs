@@ -217,9 +217,9 @@ mod tests {
     /// A runtime that answers like this to every discovery of a group version, and what it was asked for.
     fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
         let heard = Heard::default();
-        let (ear, answer) = (Arc::clone(&heard), Arc::clone(answer));
+        let (recorder, answer) = (Arc::clone(&heard), Arc::clone(answer));
         let runtime = scripted::runtime(move |asked| {
-            ear.lock().push(asked.path.clone());
+            recorder.lock().push(asked.path.clone());
             answer.lock().clone()
         });
         (runtime, heard)

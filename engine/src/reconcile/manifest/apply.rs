@@ -14,9 +14,9 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef, content_hash},
 };
 use tidewatch_deployer::{
+    conflict::Verdict,
     definitions::Definitions,
     drift::{self, Ignored},
-    fight::Verdict,
     ownership::Marks,
     readiness::{self, Facts, ObjectReadiness},
     refusal::{self, Cause},
@@ -29,9 +29,9 @@ use crate::{
     key::WorkKey,
     reconcile::{
         apply::{self, ObjectError},
-        parked::{Parked, Tug},
         seen::Seen,
         standing::Standing,
+        suspended::{OtherChange, Suspended},
     },
 };
 
@@ -71,7 +71,7 @@ pub(super) struct Applied {
     /// Objects that are not known to be ready, and of which more can be found out.
     pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
-    pub(super) parked: Vec<Parked>,
+    pub(super) parked: Vec<Suspended>,
     /// Whether there are Jobs that go by themselves, and each has completed.
     pub(super) jobs_completed: bool,
 }
@@ -180,11 +180,11 @@ impl Applied {
 /// What became of one object.
 enum Settled {
     /// It is there, as wanted or as somebody keeps it.
-    There(Value, Option<Parked>),
+    There(Value, Option<Suspended>),
     /// It was written, and came back so.
-    Written(Value, Option<Parked>),
+    Written(Value, Option<Suspended>),
     /// It is not there, and left so.
-    Missing(Parked),
+    Missing(Suspended),
     /// A Job that has ended and gone by itself.
     Ended(ObjectRef, ObjectReadiness),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
@@ -378,8 +378,8 @@ impl Installer<'_> {
         if known && let Some(ended) = jobs::gone(self, id, wanted) {
             return Ok(ended);
         }
-        if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-            return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
+        if known && let Verdict::Suspended(until) = self.standing.verdict(key, content, self.now) {
+            return Ok(Settled::Missing(Suspended::of_module(id, OtherChange::Deletes, until)));
         }
         let made = match self.write(id, wanted, ignored, None).await {
             Ok(made) => made,
@@ -425,9 +425,9 @@ impl Installer<'_> {
         if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
             return Ok(Settled::There(live, stands()));
         }
-        if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-            let tug = self.also_of(id).map_or_else(|| Tug::from(difference), Tug::Wants);
-            return Ok(Settled::There(live, Some(Parked::of_module(id, tug, until))));
+        if let Verdict::Suspended(until) = self.standing.verdict(key, content, self.now) {
+            let change = self.also_of(id).map_or_else(|| OtherChange::from(difference), OtherChange::Wants);
+            return Ok(Settled::There(live, Some(Suspended::of_module(id, change, until))));
         }
         let applied = match self.write(id, &wanted, ignored, Some(&live)).await {
             Ok(applied) => applied,
@@ -452,9 +452,9 @@ impl Installer<'_> {
     }
 
     /// What is to be said of an object that is as it is to be, if it was left alone before.
-    fn trial(&self, id: &ObjectRef, key: u64) -> Option<Parked> {
+    fn trial(&self, id: &ObjectRef, key: u64) -> Option<Suspended> {
         let until = self.standing.on_trial(key, self.now)?;
-        Some(Parked::of_module(id, Tug::Ended, until))
+        Some(Suspended::of_module(id, OtherChange::Ended, until))
     }
 
     /// The other Manifest that has an object, too.

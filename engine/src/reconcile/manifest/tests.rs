@@ -13,14 +13,14 @@ use tidewatch_api::{
 use tidewatch_deployer::bundle::{self, Scope};
 
 use super::*;
-use crate::reconcile::{
-    outcome::Next,
-    pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
-};
 use crate::{
     Engine,
     key::Cause,
-    reconcile::tests::{Heard, engine_on, not_found},
+    reconcile::{
+        outcome::Next,
+        pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
+        tests::{Heard, engine_on, not_found},
+    },
     scripted::{self, stored},
 };
 
@@ -97,12 +97,12 @@ fn well() -> BTreeMap<&'static str, Value> {
 /// A runtime with these objects, which takes what is applied, and what it has heard but discovery.
 fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
     let heard = Heard::default();
-    let ear = Arc::clone(&heard);
+    let recorder = Arc::clone(&heard);
     let runtime = scripted::runtime(move |asked| {
         if let Some(kinds) = kinds(&asked.path) {
             return kinds;
         }
-        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        recorder.lock().push(format!("{} {}", asked.method, asked.path));
         let found = match asked.method.as_str() {
             "GET" => objects.get(asked.path.as_str()).cloned(),
             "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),

@@ -120,13 +120,13 @@ fn installer<'a>(
 /// A runtime in which there is this Job, or none, and what it was told to make.
 fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
     let made = Arc::new(Mutex::new(0));
-    let ear = Arc::clone(&made);
+    let recorder = Arc::clone(&made);
     let runtime = scripted::runtime(move |asked| match live.lock().clone() {
         _ if asked.path == "/apis/batch/v1" => scripted::kinds("batch/v1", "jobs", "Job", true),
         Some(live) if asked.reads() => (200, live),
         None if asked.reads() => scripted::not_found(),
         _ => {
-            *ear.lock() += 1;
+            *recorder.lock() += 1;
             (200, stored(job()))
         }
     });
@@ -271,7 +271,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
 #[tokio::test]
 async fn what_users_may_change_is_left_where_another_manifest_has_installed_it() {
     let written = Arc::new(Mutex::new(Vec::new()));
-    let ear = Arc::clone(&written);
+    let recorder = Arc::clone(&written);
     let runtime = scripted::runtime(move |asked| match asked.path.as_str() {
         "/apis/x.dev/v1" => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
         _ if asked.reads() => {
@@ -280,7 +280,7 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
             (200, stored(theirs))
         }
         _ => {
-            ear.lock().push(asked.body["spec"].clone());
+            recorder.lock().push(asked.body["spec"].clone());
             (200, stored(asked.body.clone()))
         }
     });
@@ -298,7 +298,7 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
 /// to delete.
 fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc<Mutex<usize>>) {
     let deleted = Arc::new(Mutex::new(0));
-    let ear = Arc::clone(&deleted);
+    let recorder = Arc::clone(&deleted);
     let runtime = scripted::runtime(move |asked| {
         let mut live = stored(crd());
         if let Some(owner) = owner {
@@ -317,7 +317,7 @@ fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc
             }
             ("GET", _) => (200, live),
             ("DELETE", _) => {
-                *ear.lock() += 1;
+                *recorder.lock() += 1;
                 (200, live)
             }
             _ => scripted::refused(422, "Invalid", "spec.names.kind: Invalid value: field is immutable"),
@@ -403,11 +403,11 @@ fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
         live["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
     }
     let (live, heard) = (Arc::new(Mutex::new(live)), Arc::new(Mutex::new(Vec::new())));
-    let ear = Arc::clone(&heard);
+    let recorder = Arc::clone(&heard);
     let runtime = scripted::runtime(move |asked| {
         let mut live = live.lock();
         if asked.path.contains("/deployments/") {
-            ear.lock().push(format!("{} {}", asked.method, asked.content_type));
+            recorder.lock().push(format!("{} {}", asked.method, asked.content_type));
         }
         let ours = &live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:strategy"];
         let owns = !ours["f:rollingUpdate"].is_null();

@@ -1,30 +1,29 @@
-//! Gives back what a busy time has made large. A table keeps its room for ever, and after the installation of a fleet it has room for
-//! all of its keys; at rest there are none.
+//! Shrinks tables after a busy time. A hash table keeps its capacity for ever: after the installation of a fleet it has room for all keys,
+//! and at rest there are none.
 
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
 };
 
-/// Room that is always kept.
+/// Capacity that is always kept.
 const KEPT: usize = 1_024;
-/// A table with more than so many times the room that it needs gives back all but twice that. Most of its entries have to go before the
-/// next time, so this costs each of them the same, however many there are.
+/// A table whose capacity is more than this many times its length shrinks to twice its length. The amortised cost of a removal is constant.
 const LOOSE: usize = 8;
 
-/// The room that a table should have, if it is less than it has.
+/// The capacity to which a table shrinks; `None` if it stays.
 fn less(entries: usize, room: usize) -> Option<usize> {
     (room > KEPT.max(entries * LOOSE)).then(|| (entries * 2).max(KEPT / 2))
 }
 
-/// For a map that has just lost an entry.
+/// Shrinks a map that has lost an entry, if it is too large.
 pub(super) fn entries<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if let Some(room) = less(map.len(), map.capacity()) {
         map.shrink_to(room);
     }
 }
 
-/// For a set that has just lost a member.
+/// Shrinks a set that has lost a member, if it is too large.
 pub(super) fn members<K: Eq + Hash>(set: &mut HashSet<K>) {
     if let Some(room) = less(set.len(), set.capacity()) {
         set.shrink_to(room);

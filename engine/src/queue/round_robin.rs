@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::{Key, room};
+use super::Key;
+use crate::queue::capacity;
 
 /// Keys of one class, in the order in which they are served. Taking a key out of the middle would cost a
 /// look at everything, so a key that has gone elsewhere stays until its turn and is passed over then: who
@@ -62,11 +63,11 @@ impl<K: Key> Lane<K> {
             let keys = self.keys.get_mut(&group)?;
             let key = keys.pop_front()?;
             self.members.remove(&key);
-            room::members(&mut self.members);
+            capacity::members(&mut self.members);
             let counted = counts(&key);
             if keys.is_empty() {
                 self.keys.remove(&group);
-                room::entries(&mut self.keys);
+                capacity::entries(&mut self.keys);
             } else if counted {
                 self.turns.push_back(group);
             } else {

@@ -1,4 +1,4 @@
-//! How long a runtime's calls may take while others need the workers, and who hears how they end.
+//! Limits the calls to one runtime: their rate, and how many of them may take long while other runtimes need the workers.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -9,40 +9,41 @@ use tokio::{
 
 use super::RateLimit;
 
-/// What a call does. An API server may answer the one and not the other: one whose store has lost its majority, say.
+/// Whether a call writes. An API server may answer reads and no writes, for example when etcd has lost its quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing.
+    /// It reads.
     Reads,
-    /// Something.
+    /// It writes.
     Writes,
 }
 
-/// Hears how a call ended: what it does, how long it took, and whether an API server has answered, if only with an error.
-pub(crate) type Ear = dyn Fn(Effect, Duration, bool) + Send + Sync;
+/// Observes the end of a call: its effect, its duration, and whether an API server has answered, if only with an error.
+pub(crate) type Observer = dyn Fn(Effect, Duration, bool) + Send + Sync;
 
-/// What a client's calls are under. Cheap to clone.
+/// The limits of one runtime's calls. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Care {
-    /// Places for calls of all runtimes that take long.
+pub(crate) struct CallLimiter {
+    /// Places for slow calls, shared by all runtimes.
     pub(crate) places: Arc<Semaphore>,
-    /// How many of them this one may have.
+    /// Places for slow calls of this runtime.
     pub(crate) own: Arc<Semaphore>,
-    pub(crate) ear: Arc<Ear>,
-    /// Those of one runtime.
+    /// Observes the end of each call.
+    pub(crate) observer: Arc<Observer>,
+    /// The rate of this runtime's calls.
     pub(crate) rate: Arc<RateLimit>,
 }
 
-/// The share of its deadline that a call gets without a place.
+/// A call without a place gets this fraction of its deadline.
 const SHARE: u32 = 4;
 
-impl Care {
-    /// What a call has to wait for before its turn.
+impl CallLimiter {
+    /// The wait before the call's turn by the rate; `None` if it may start.
     pub(super) fn turn(&self) -> Option<Sleep> {
         self.rate.wait()
     }
 
-    /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.
+    /// Waits for `call` until its deadline; without a place for a slow call, until a quarter of it.
     pub(super) async fn within<T>(
         &self,
         deadline: Duration,
@@ -60,7 +61,7 @@ impl Care {
     }
 
     pub(super) fn heard(&self, effect: Effect, since: Instant, answered: bool) {
-        (self.ear)(effect, Instant::now().duration_since(since), answered);
+        (self.observer)(effect, Instant::now().duration_since(since), answered);
     }
 }
 
@@ -72,10 +73,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_hang_have_the_whole_time_only_while_there_is_room() {
-        let care = Care {
+        let care = CallLimiter {
             places: Arc::new(Semaphore::new(2)),
             own: Arc::new(Semaphore::new(2)),
-            ear: Arc::new(|_, _, _| {}),
+            observer: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let deadline = Duration::from_secs(20);
@@ -97,10 +98,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_runtime_has_a_part_of_the_places_at_most() {
         let (places, deadline) = (Arc::new(Semaphore::new(4)), Duration::from_secs(20));
-        let of_one = || Care {
+        let of_one = || CallLimiter {
             places: Arc::clone(&places),
             own: Arc::new(Semaphore::new(2)),
-            ear: Arc::new(|_, _, _| {}),
+            observer: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let (bad, other) = (of_one(), of_one());

@@ -1,34 +1,34 @@
-//! How many reconciles may wait for registries, so that one that hangs does not hold all workers.
+//! Limits how many reconciles wait for registries, so that a registry that hangs does not hold all workers.
 
 use std::{pin::pin, time::Duration};
 
 use tokio::{sync::Semaphore, time::timeout};
 
-/// How long everybody may wait. As a rule a registry answers in less.
+/// How long every reconcile may wait. Registries answer in less as a rule.
 const MOMENT: Duration = Duration::from_secs(1);
-/// The same while somebody waits for longer already: enough for what is on our own disk.
+/// How long a reconcile may wait while another one waits for longer than [`MOMENT`]: enough for a layer on our own disk.
 const BLINK: Duration = Duration::from_millis(50);
 
-/// Too many wait already.
+/// As many reconciles as may wait do so already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowded;
 
-/// See the module.
+/// Places for the reconciles that wait for longer than a moment: a quarter of the workers.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RegistryLimiter {
     places: Semaphore,
     most: usize,
 }
 
-impl Patience {
-    /// A quarter of the workers may wait for long.
+impl RegistryLimiter {
+    /// A limiter for so many workers.
     pub(crate) fn new(workers: usize) -> Self {
         let most = (workers / 4).max(1);
         Self { places: Semaphore::new(most), most }
     }
 
-    /// Waits for `work` for a moment, and then only if there is a place among those that wait for long. Without one, `work` is given
-    /// up: whoever has a place and waits for the same goes on waiting for it.
+    /// Waits for `work` for a moment, and for longer only if there is a place. Without one, `work` is dropped; another reconcile that waits
+    /// for the same layer and has a place goes on.
     pub(crate) async fn wait<T>(&self, work: impl Future<Output = T> + Send) -> Result<T, Crowded> {
         let mut work = pin!(work);
         let free = self.places.available_permits() == self.most;
@@ -50,7 +50,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_quarter_waits_and_the_others_go_on() {
-        let patience = Arc::new(Patience::new(16));
+        let patience = Arc::new(RegistryLimiter::new(16));
         let hangs = |tasks: &mut JoinSet<Result<(), Crowded>>| {
             let patience = Arc::clone(&patience);
             tasks.spawn(async move { patience.wait(future::pending()).await });

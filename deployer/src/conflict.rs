@@ -1,0 +1,130 @@
+//! Conflicts with another writer that keeps changing an object back. Both sides would write for ever, so the engine suspends the object
+//! and reports the other writer.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Reverts of an object within [`WITHIN`] that suspend it. People revert less often; a controller that reconciles every few minutes is
+/// noticed within the hour.
+pub const TIMES: usize = 30;
+/// The time in which reverts count. A writer that comes every half an hour is noticed on the same day.
+pub const WITHIN: Duration = Duration::from_hours(24);
+/// How long an object is suspended before it is reverted once more.
+pub const PAUSE: Duration = Duration::from_mins(10);
+/// How long an object must stay as it was reverted for the conflict to count as over.
+pub const TRIAL: Duration = Duration::from_mins(1);
+
+/// The times of the last reverts of an object to the same content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict([Option<Timestamp>; TIMES]);
+
+impl Default for Conflict {
+    fn default() -> Self {
+        Self([None; TIMES])
+    }
+}
+
+/// Whether an object may be reverted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Go,
+    /// Not before this time.
+    Suspended(Timestamp),
+}
+
+impl Conflict {
+    /// Whether the object may be reverted at this time. It is suspended for [`PAUSE`] at most, also if the clock was set back.
+    #[must_use]
+    pub fn verdict(&self, now: Timestamp) -> Verdict {
+        match self.last(now).map(|at| at + PAUSE) {
+            Some(until) if until > now && until <= now + PAUSE => Verdict::Suspended(until),
+            _ => Verdict::Go,
+        }
+    }
+
+    /// The end of the trial of an object that was reverted after a suspension; `None` without a trial.
+    #[must_use]
+    pub fn on_trial(&self, now: Timestamp) -> Option<Timestamp> {
+        let until = self.last(now)? + TRIAL;
+        (until > now && until <= now + TRIAL).then_some(until)
+    }
+
+    /// The time of the last revert if there were [`TIMES`] within [`WITHIN`].
+    fn last(&self, now: Timestamp) -> Option<Timestamp> {
+        let [Some(oldest), .., Some(newest)] = self.0 else { return None };
+        (now < oldest + WITHIN).then_some(newest)
+    }
+
+    /// Records a revert.
+    #[must_use]
+    pub fn reverted(mut self, now: Timestamp) -> Self {
+        self.0.rotate_left(1);
+        self.0[TIMES - 1] = Some(now);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn so_many_times_and_then_once_after_each_pause() {
+        let mut conflict = Conflict::default();
+        for second in 0..30 {
+            assert_eq!((conflict.verdict(at(second)), conflict.on_trial(at(second))), (Verdict::Go, None));
+            conflict = conflict.reverted(at(second));
+        }
+        assert_eq!(conflict.verdict(at(30)), Verdict::Suspended(at(629)));
+        assert_eq!(conflict.verdict(at(629)), Verdict::Go);
+        conflict = conflict.reverted(at(629));
+        assert_eq!(conflict.on_trial(at(640)), Some(at(689)));
+        assert_eq!(conflict.verdict(at(640)), Verdict::Suspended(at(1229)), "the other one is still there");
+        assert_eq!(conflict.on_trial(at(689)), None, "it has stayed so");
+        let hours = |hours: u64| at(hours * 3600);
+        assert_eq!(conflict.verdict(hours(25)), Verdict::Go);
+        assert_eq!(conflict.reverted(hours(25)).verdict(hours(25)), Verdict::Go, "it begins anew");
+        assert_eq!(conflict.verdict(at(0)), Verdict::Go, "a clock that was set back");
+    }
+
+    #[test]
+    fn who_comes_every_few_minutes_is_noticed_and_who_edits_now_and_then_is_not() {
+        for (minutes, noticed) in [(3, true), (10, true), (45, true), (60, false)] {
+            let mut conflict = Conflict::default();
+            let parked = (0..200).any(|round| {
+                let now = at(round * minutes * 60);
+                let verdict = conflict.verdict(now);
+                conflict = conflict.reverted(now);
+                // At the very end of the pause it is tried again; that it is on trial then shows the same.
+                verdict != Verdict::Go || conflict.on_trial(now).is_some()
+            });
+            assert_eq!(parked, noticed, "every {minutes} min");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_interleaving_sets_back_more_often(gaps in prop::collection::vec(0_u64..900, 1..400)) {
+            let (mut now, mut conflict, mut went) = (at(0), Conflict::default(), Vec::new());
+            for gap in gaps {
+                now += Duration::from_secs(gap);
+                if conflict.verdict(now) == Verdict::Go {
+                    conflict = conflict.reverted(now);
+                    went.push(now);
+                }
+            }
+            for window in went.windows(TIMES + 1) {
+                let (oldest, last, next) = (window[0], window[TIMES - 1], window[TIMES]);
+                prop_assert!(next >= oldest + WITHIN || next >= last + PAUSE);
+            }
+        }
+    }
+}
