@@ -19,7 +19,6 @@ use super::{
     Lost, Outcome, SERVED_AFTER, Shared, Why,
     apply::{self, ObjectError},
     error_report, is_of_definition,
-    kyma_deletion::shares_with,
 };
 use crate::{
     clusters::ErrorClass,
@@ -124,16 +123,10 @@ impl Shared {
         if leave || is_done {
             return Ok(Outcome::done());
         }
-        let runtime = match self.access(name).await? {
+        let runtime = match self.own_runtime(name).await? {
             Ok(runtime) => runtime,
-            // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Outcome::waiting(why.message())),
+            Err(outcome) => return Ok(outcome),
         };
-        match self.has_already(name, &runtime).await {
-            Ok(None) => {}
-            Ok(Some(other)) => return Ok(Outcome::waiting(shares_with(&other))),
-            Err(error) => return self.failed_at(name, error),
-        }
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
                 {

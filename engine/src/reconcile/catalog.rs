@@ -27,7 +27,6 @@ use super::{
     apply::{self, Deleted, ObjectError},
     keep::Astray,
     kyma::runtime_kyma,
-    kyma_deletion::shares_with,
 };
 use crate::{
     gate::Gated,
@@ -198,16 +197,10 @@ impl Shared {
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
             return Ok(Outcome::done());
         }
-        let runtime = match self.access(name).await? {
+        let runtime = match self.own_runtime(name).await? {
             Ok(runtime) => runtime,
-            // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Outcome::waiting(why.message())),
+            Err(outcome) => return Ok(outcome),
         };
-        match self.has_already(name, &runtime).await {
-            Ok(None) => {}
-            Ok(Some(other)) => return Ok(Outcome::waiting(shares_with(&other))),
-            Err(error) => return self.failed_at(name, error),
-        }
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let now = self.now();
         let says = match &synced {

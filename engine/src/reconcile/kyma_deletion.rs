@@ -209,6 +209,20 @@ impl Shared {
         (is_other && self.look().kyma(owner).is_some()).then(|| owner.to_owned())
     }
 
+    /// The runtime of a Kyma, if no other Kyma has it; else how a reconcile of something in it ends.
+    pub(super) async fn own_runtime(&self, kyma: &str) -> Result<Result<Gated, Outcome>, Lost> {
+        let runtime = match self.access(kyma).await? {
+            Ok(runtime) => runtime,
+            // The Kyma's status says so, and its reconcile asks for this again.
+            Err(why) => return Ok(Err(Outcome::waiting(why.message()))),
+        };
+        match self.has_already(kyma, &runtime).await {
+            Ok(None) => Ok(Ok(runtime)),
+            Ok(Some(other)) => Ok(Err(Outcome::waiting(shares_with(&other)))),
+            Err(error) => self.failed_at(kyma, error).map(Err),
+        }
+    }
+
     /// Another Kyma of KCP that stays and has the runtime of this one, by what both are called and by what the Kyma in it says. Two that
     /// write there would take each other's modules away. The runtime is asked only if KCP names it twice.
     pub(super) async fn has_already(
