@@ -11,19 +11,24 @@ mod call_limiter;
 mod client;
 mod counted;
 mod error;
+mod gated;
 mod kubeconfig;
 mod mapper;
+pub(crate) mod objects;
 mod policy;
 mod rate;
-pub(crate) mod reached;
+pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use access::Clusters;
+pub(crate) use budget::{Leave, Refusal, Suspension};
 pub use cache::{ClientCache, SecretVersion};
 pub(crate) use call_limiter::{CallLimiter, Effect};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub use counted::{Answered, Counted, CountedLayer};
 pub use error::{ErrorClass, RuntimeError};
+pub(crate) use gated::Gated;
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};
 pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};
 pub use policy::{AddressPolicy, AddressPolicyError};

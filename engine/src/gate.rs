@@ -1,14 +1,11 @@
 //! Whether anything may be written now. Every writer asks, whatever has brought it there.
 
-use std::{collections::BTreeSet, fmt, ops::Deref, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::{
-    clusters::{RuntimeClient, RuntimeError},
-    key::WorkKey,
-};
+use crate::key::WorkKey;
 
 /// What the engine may write.
 #[derive(Clone, Default)]
@@ -179,60 +176,6 @@ impl Gate {
     /// The mode.
     pub(crate) fn mode(&self) -> Mode {
         self.0.lock().mode.clone()
-    }
-}
-
-/// A runtime's client that knows whether it may write.
-#[derive(Clone, Debug)]
-pub(crate) struct Gated {
-    client: RuntimeClient,
-    gate: Gate,
-    kyma: Arc<str>,
-    /// It writes nothing but that the engine is paused.
-    says_paused: bool,
-}
-
-impl Gated {
-    pub(crate) fn new(client: RuntimeClient, gate: Gate, kyma: &str) -> Self {
-        Self { client, gate, kyma: kyma.into(), says_paused: false }
-    }
-
-    /// The one client that may write in a runtime while the engine is paused. It is for saying so, and for nothing else.
-    pub(crate) fn to_say_paused(&self) -> Self {
-        Self { says_paused: true, ..self.clone() }
-    }
-
-    /// The same client behind another gate.
-    #[cfg(test)]
-    pub(crate) fn through(&self, gate: Gate) -> Self {
-        Self { gate, ..self.clone() }
-    }
-
-    /// Leave to write in this runtime.
-    pub(crate) fn permit(&self) -> Result<Permit, Held> {
-        if self.says_paused { self.gate.kcp() } else { self.gate.runtime() }
-    }
-
-    /// Awaits one call that writes, if that is still allowed when its turn has come: what was found out for it may have taken a while.
-    pub(crate) async fn write<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<Result<T, RuntimeError>, Held> {
-        self.client.write_if(what, || self.permit().map(drop), call).await
-    }
-
-    /// This runtime, for a recorder.
-    pub(crate) fn side(&self) -> Side {
-        Side::Runtime { kyma: self.kyma.to_string() }
-    }
-}
-
-impl Deref for Gated {
-    type Target = RuntimeClient;
-
-    fn deref(&self) -> &RuntimeClient {
-        &self.client
     }
 }
 

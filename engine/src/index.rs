@@ -24,16 +24,11 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use manifests::is_settled;
 use tidewatch_api::{
     Kyma, Manifest, State, Watcher,
     names::{field_managers, finalizers},
 };
-
-pub use agents::{AgentInput, Configured};
-pub use mandatory::{Awaits, Holders};
-use manifests::is_settled;
-pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor};
-
 use tidewatch_planner::{
     agent::{self, AgentPlan},
     mandatory::Offer,
@@ -41,6 +36,10 @@ use tidewatch_planner::{
 };
 
 use crate::{index::owners::Owners, key::WorkKey};
+
+pub use agents::{AgentInput, Configured};
+pub use mandatory::{Awaits, Holders};
+pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor};
 
 /// What happened, where a kubeconfig Secret is another one.
 pub(crate) const NEW_KUBECONFIG: &str = "kubeconfig secret changed";

@@ -8,6 +8,9 @@ use tidewatch_api::State;
 
 use crate::queue;
 
+/// The engine's queue: reconciles by key, with the causes that asked for them and the guards that wait for them.
+pub type Queue = queue::worker::WorkQueue<WorkKey, Cause, Guard>;
+
 /// What a reconcile is about. Everything lives in the one namespace the engine is configured for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkKey {

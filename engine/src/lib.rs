@@ -18,6 +18,9 @@
 mod alike;
 pub mod clusters;
 pub mod compat;
+mod config;
+mod engine;
+mod error;
 pub mod gate;
 pub mod history;
 pub mod index;
@@ -25,6 +28,8 @@ mod kcp;
 pub mod key;
 mod lines;
 mod lists;
+mod outcome;
+mod pace;
 pub mod queue;
 mod reconcile;
 #[cfg(test)]
@@ -33,5 +38,7 @@ pub mod stages;
 mod texts;
 pub mod watch;
 
+pub use config::EngineConfig;
+pub use engine::Engine;
 pub use key::{Acknowledge, Cause, Guard, OutcomeKind, WorkKey};
-pub use reconcile::{Engine, EngineConfig, Version};
+pub use reconcile::Version;

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use tidewatch_api::names::field_managers;
 
 use crate::{
-    clusters::RuntimeClient,
-    gate::{Gate, Gated},
+    clusters::{Gated, RuntimeClient},
+    gate::Gate,
 };
 
 /// An HTTP status and a body.

@@ -1,19 +1,27 @@
 //! From a Kyma's name to a client of its runtime.
 
-use std::{collections::HashMap, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, api::ListParams};
-use parking_lot::Mutex;
 use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
-use super::{budget::counted, reached::Before};
+use super::{
+    ClientCache, Connector, CountedLayer, Gated, KubeconfigError, Limits, RuntimeAccess, RuntimeClient,
+    RuntimeError, SecretVersion,
+    budget::{Budgets, counted},
+    record::{Cluster, Record, Records},
+};
 use crate::{
-    clusters::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
-    gate::Gated,
-    kcp::writes::lost,
-    reconcile::{Lost, Outcome, Shared, chain},
+    EngineConfig,
+    clusters::objects::ObjectError,
+    error::chain,
+    history::Observer,
+    kcp::{Kcp, writes::lost},
+    key::Queue,
+    outcome::{Lost, Outcome, error_report},
+    pace::next_try,
     stages::{Stage, stage},
 };
 
@@ -57,7 +65,7 @@ pub(crate) enum NoAccess {
 }
 
 impl NoAccess {
-    /// Whether the cluster may be deleted (contract, section 2.3); see [`Shared::doubts`] before it is taken as such.
+    /// Whether the cluster may be deleted (contract, section 2.3); see [`Clusters::confirm_deleted`] before it is taken as such.
     pub(crate) const fn cluster_is_gone(&self) -> bool {
         matches!(self, Self::NoSecret(_))
     }
@@ -67,41 +75,77 @@ impl NoAccess {
     }
 }
 
+/// A client that was idle for so long is dropped: it costs as much memory as half of the index of its runtime.
+const CLIENT_IDLE: Duration = Duration::from_mins(1);
+
 /// How long a cluster without a kubeconfig Secret is not taken as deleted: one that is made anew is gone for a moment.
 const BELIEVED_AFTER: Duration = Duration::from_secs(10);
 
-/// Since when clusters have had no kubeconfig Secret, of those whose Kyma or Manifest is being deleted.
-#[derive(Debug, Default)]
-pub(crate) struct Gone(Mutex<HashMap<String, Instant>>);
-
-impl Gone {
-    pub(crate) fn forget(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
-    }
-
-    /// How long it has been so.
-    fn since(&self, kyma: &str) -> Duration {
-        let now = Instant::now();
-        now.duration_since(*self.0.lock().entry(kyma.to_owned()).or_insert(now))
-    }
+/// The runtimes' clusters: clients, and the limits that protect the fleet from one of them.
+pub(crate) struct Clusters {
+    pub(super) kcp: Kcp,
+    config: Arc<EngineConfig>,
+    pub(super) runtimes: ClientCache,
+    connector: Connector,
+    pub(super) budgets: Arc<Budgets>,
+    /// What is remembered of each runtime.
+    pub(crate) records: Records,
+    pub(super) queue: Queue,
 }
 
-impl Shared {
+impl Clusters {
+    /// Clusters of which none was reached yet.
+    pub(crate) fn new(
+        kcp: Kcp,
+        config: Arc<EngineConfig>,
+        queue: Queue,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let counted = CountedLayer::new(Arc::new(move |method, code| observer.answered(method, code)));
+        Self {
+            kcp,
+            runtimes: ClientCache::default(),
+            connector: Connector::new(Arc::new(config.addresses.clone())).counted(counted),
+            budgets: Arc::new(Budgets::new(config.workers)),
+            records: Records::default(),
+            config,
+            queue,
+        }
+    }
+
+    /// Drops the clients of idle runtimes; their records stay.
+    pub(crate) fn drop_idle_clients(&self) {
+        self.runtimes.drop_idle(CLIENT_IDLE);
+    }
+
+    /// Forgets a runtime: its Kyma is gone.
+    pub(crate) fn forget(&self, kyma: &str) {
+        self.runtimes.invalidate(kyma);
+        self.budgets.forget(kyma);
+        self.records.remove(kyma);
+    }
+
+    /// Counts the suspended runtimes, for a gauge.
+    pub(crate) fn count_suspended(&self) -> usize {
+        self.budgets.count()
+    }
+
     /// What is to be waited for before a cluster without a kubeconfig Secret is taken as deleted, which leaves everything
     /// in it behind. `None` if there is no doubt: two fresh lists, ten seconds or more apart, had no such Secret.
-    pub(crate) async fn doubts(&self, kyma: &str) -> Result<Option<Outcome>, Lost> {
-        let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+    pub(crate) async fn confirm_deleted(&self, kyma: &str) -> Result<Option<Outcome>, Lost> {
+        let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
         let list = list.map_err(|e| lost(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
         if !list.items.is_empty() {
-            self.gone.forget(kyma);
+            self.records.change_known(kyma, |record| record.no_secret_since = None);
             return Ok(Some(Outcome::recheck_soon("a kubeconfig Secret has just appeared".into())));
         }
-        let since = self.gone.since(kyma);
+        let now = Instant::now();
+        let since = self.records.change(kyma, |record| now - *record.no_secret_since.get_or_insert(now));
         if since < BELIEVED_AFTER {
             let what = "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
-            let at = self.now() + BELIEVED_AFTER.saturating_sub(since);
+            let at = self.kcp.now() + BELIEVED_AFTER.saturating_sub(since);
             return Ok(Some(Outcome::waiting(what.into()).due_at(Some(at))));
         }
         Ok(None)
@@ -110,20 +154,20 @@ impl Shared {
     /// The runtime's client may not be used any more, and what was learned by it is in doubt.
     pub(crate) fn discredit(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
-        self.reached.doubt(kyma);
+        self.records.change_known(kyma, Record::doubt);
     }
 
     fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
-        Gated::new(client, self.gate.clone(), kyma)
+        Gated::new(client, self.kcp.gate.clone(), kyma)
     }
 
     /// A client of the runtime, from the cache or newly made.
     pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
-        let mut secrets = self.look().secrets_of(kyma);
+        let mut secrets = self.kcp.index().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {
-                self.gone.forget(kyma);
+                self.records.change_known(kyma, |record| record.no_secret_since = None);
                 one
             }
             (Some(one), false) => {
@@ -137,7 +181,7 @@ impl Shared {
         if let Ok(client) = self.runtimes.get_or_build(kyma, &version, || Err(())) {
             return Ok(Ok(self.gated(client, kyma)));
         }
-        let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let secret = match stage(Stage::Connect, api.get_opt(&reference.name)).await {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
@@ -156,27 +200,31 @@ impl Shared {
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
-        let before = self.reached.before(kyma, &version);
-        if !matches!(before, Before::Known(_)) {
-            // What was prepared there before does not count.
-            self.prepared.forget(kyma);
-            self.agents.forget(kyma);
-            self.exchanged.forget(kyma);
-        }
-        if matches!(before, Before::Nothing) {
-            self.catalogs.forget(kyma);
-        }
+        let cluster = self.records.change(kyma, |record| record.reach(&version));
         let built = self.runtimes.get_or_build(kyma, &version, || {
             let client = self.connector.client(&access, limits)?;
-            let client = match before {
-                Before::Known(mapper) => client.knowing(mapper),
-                Before::Doubted | Before::Nothing => client,
+            let client = match cluster {
+                Cluster::Known(mapper) => client.knowing(mapper),
+                Cluster::Doubted | Cluster::New => client,
             };
-            self.reached.by(kyma, &version, client.shared_mapper());
+            self.records.change(kyma, |record| record.reached(&version, client.shared_mapper()));
             Ok(counted(client, kyma, &self.budgets, &self.queue))
         });
         Ok(built
             .map(|client| self.gated(client, kyma))
             .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
+    }
+
+    /// The end of a reconcile that a runtime did not let come to its own. What it shows of the client and of how long to wait counts.
+    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Lost> {
+        if let ObjectError::Held(held) = error {
+            return Err(held.into());
+        }
+        if error.discredits_client() {
+            self.discredit(kyma);
+        }
+        let rest = error.retry_after();
+        let report = error_report(format!("{}; {}", error.message(), next_try(self.kcp.now(), rest)));
+        Ok(Outcome::retried(report, error.class(), rest))
     }
 }

@@ -20,13 +20,12 @@ use tokio::{
     time::Instant,
 };
 
+use super::{CallLimiter, Clusters, Effect, RateLimit, RuntimeClient};
 use crate::{
-    clusters::{CallLimiter, Effect, RateLimit, RuntimeClient},
     index::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
-    kcp::writes::lost,
-    key::{Cause, Guard, WorkKey},
-    queue::{Class, Push, worker::WorkQueue},
-    reconcile::{Lost, Shared, Why, next_try},
+    key::{Cause, Queue, WorkKey},
+    pace::next_try,
+    queue::{Class, Push},
 };
 
 /// What calls without an answer may cost in [`WINDOW`], together.
@@ -223,7 +222,7 @@ impl Budgets {
         }
         let budget = runtimes.entry(kyma.to_owned()).or_default();
         let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
-        let parked = budget.failed(effect, now, took, crate::reconcile::pace::share(spread));
+        let parked = budget.failed(effect, now, took, crate::pace::share(spread));
         // Its status is to say so.
         (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, PARKED_CAUSE)
     }
@@ -286,6 +285,33 @@ impl Drop for Leave {
     }
 }
 
+/// The suspension of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspension {
+    /// Why and until when, for a status.
+    pub(crate) message: String,
+    /// The time that is left.
+    pub(crate) left: Duration,
+    /// Whether the runtime answers reads, and only writes get no answer.
+    pub(crate) answers_reads: bool,
+}
+
+impl Suspension {
+    /// Whether it ends so soon that no status mentions it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.left <= WHILE_TRYING
+    }
+}
+
+/// Why a reconcile may not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The runtime's last call got no answer, and all places for such runtimes are taken.
+    Crowded(String),
+    /// The runtime is suspended.
+    Suspended(Suspension),
+}
+
 /// Whether a key's work talks to its runtime.
 const fn is_of_runtime(key: &WorkKey) -> bool {
     matches!(
@@ -303,7 +329,7 @@ pub(crate) fn counted(
     client: RuntimeClient,
     kyma: &str,
     budgets: &Arc<Budgets>,
-    queue: &WorkQueue<WorkKey, Cause, Guard>,
+    queue: &Queue,
 ) -> RuntimeClient {
     let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
     let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
@@ -316,18 +342,18 @@ pub(crate) fn counted(
     client.under(CallLimiter { places, own, observer, rate })
 }
 
-fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {
+fn push(queue: &Queue, keys: Vec<WorkKey>, reason: &'static str) {
     for key in keys {
         let cause = Some(Cause::retry(&key, reason));
         queue.push(key, Push { class: Class::Retry, cause, guards: Vec::new() });
     }
 }
 
-impl Shared {
+impl Clusters {
     /// Leave to begin a reconcile, by what its runtime has cost.
-    pub(crate) async fn leave(&self, key: &WorkKey, why: Why<'_>) -> Result<Leave, Lost> {
+    pub(crate) fn admit(&self, key: &WorkKey, causes: &[Cause]) -> Result<Leave, Refusal> {
         let kyma = key.kyma();
-        let press = Press::of(why.causes);
+        let press = Press::of(causes);
         if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
             // A canary has come back.
             push(&self.queue, self.budgets.wake(kyma), PARKED_CAUSE);
@@ -339,84 +365,53 @@ impl Shared {
         let (verdict, reads_on) = {
             let mut runtimes = self.budgets.runtimes.lock();
             let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
-            if why.causes.iter().any(|c| matches!(c, Cause::Kcp { change, .. } if *change == NEW_KUBECONFIG))
-            {
+            if causes.iter().any(|c| matches!(c, Cause::Kcp { change, .. } if *change == NEW_KUBECONFIG)) {
                 // It may be another cluster.
                 budget.until = budget.until.map(|_| Instant::now());
             }
             (budget.admit(key, Instant::now(), press), budget.reads_on)
         };
         match verdict {
-            Verdict::Wait(alone) => Err(self.refused(key, Left { alone, reads_on }).await),
+            Verdict::Wait(alone) => Err(Refusal::Suspended(self.suspension(kyma, Left { alone, reads_on }))),
             Verdict::Try(tries) => {
                 let tries = tries.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
                 let leave = Leave { place: None, tries };
                 let Ok(place) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
                     let what = format!("the last call to the runtime of {kyma} got no answer");
-                    return Err(Lost::Crowded(what));
+                    return Err(Refusal::Crowded(what));
                 };
                 Ok(leave.with(place))
             }
         }
     }
 
-    /// A reconcile is not done now. The Kyma's status says so.
-    async fn refused(&self, key: &WorkKey, left: Left) -> Lost {
-        let parked = Lost::Suspended(self.parked(key.kyma(), left), left.alone);
-        if matches!(key, WorkKey::Kyma { .. }) && !left.reads_on {
-            // A Manifest may have found out, and then no reconcile of the Kyma gets as far as to notice.
-            self.observer.reachable(key.kyma(), false);
-        }
-        if !matches!(key, WorkKey::Kyma { .. }) || left.alone <= WHILE_TRYING {
-            return parked;
-        }
-        match self.say_parked(key.kyma(), &parked).await {
-            Ok(()) => parked,
-            Err(lost) => lost,
-        }
-    }
-
-    /// Unless it says so already, with the failure that was found.
-    async fn say_parked(&self, kyma: &str, why: &Lost) -> Result<(), Lost> {
-        let read = self.kymas().get_opt(kyma).await;
-        let read = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
-        let Some(kyma) = read.filter(|kyma| !kyma.is_skipped()) else { return Ok(()) };
-        let says = kyma.status.as_ref().and_then(|status| status.last_operation.as_ref());
-        let said = says.map(|says| says.operation.clone()).filter(|said| said.contains(&why.to_string()));
-        let message = said.unwrap_or_else(|| {
-            tracing::warn!(kyma = kyma.metadata.name, why = %why, "parked");
-            why.to_string()
-        });
-        // Its Manifests may have found out meanwhile that it does not answer.
-        let status = self.failed(&kyma, message);
-        self.write_kyma_status(&kyma, &status).await
-    }
-
-    fn parked(&self, kyma: &str, left: Left) -> String {
-        // To the minute, so that it stays the same while it is.
-        let at = self.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
+    /// Describes the suspension of a runtime, until a whole minute so that the message stays the same.
+    fn suspension(&self, kyma: &str, left: Left) -> Suspension {
+        let at =
+            self.kcp.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
         let at = at.strftime("%Y-%m-%dT%H:%MZ");
         let answers = if left.reads_on {
             "answers what is read, but no writes (is its etcd well, do its webhooks answer?)"
         } else {
             "does not answer"
         };
-        format!(
+        let message = format!(
             "the runtime of {kyma} {answers}, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
              changes"
-        )
+        );
+        Suspension { message, left: left.alone, answers_reads: left.reads_on }
     }
 
     /// Whether a runtime is parked.
-    pub(crate) fn is_left_alone(&self, kyma: &str) -> bool {
+    pub(crate) fn is_suspended(&self, kyma: &str) -> bool {
         self.budgets.parked(kyma).is_some()
     }
 
     /// What a message says of the next try of something that has failed in a runtime.
-    pub(crate) fn next_try_in(&self, runtime: &str, asked: Option<Duration>) -> String {
+    pub(crate) fn next_try(&self, runtime: &str, asked: Option<Duration>) -> String {
         match self.budgets.parked(runtime) {
-            Some(left) => self.parked(runtime, left),
-            None => next_try(self.now(), asked),
+            Some(left) => self.suspension(runtime, left).message,
+            None => next_try(self.kcp.now(), asked),
         }
     }
 }

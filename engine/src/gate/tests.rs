@@ -7,8 +7,9 @@ use serde_json::json;
 use tidewatch_api::object::ObjectRef;
 
 use super::*;
+use crate::clusters::{Gated, RuntimeClient};
 use crate::{
-    reconcile::apply::{self, ObjectError},
+    clusters::objects::{self, ObjectError},
     scripted,
 };
 
@@ -56,7 +57,7 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
         observer: Arc::new(|_, _, _| {}),
         rate: Arc::new(rate),
     };
-    let runtime = Gated::new(runtime.client.under(care), gate.clone(), "harbour");
+    let runtime = Gated::new(RuntimeClient::clone(&runtime).under(care), gate.clone(), "harbour");
     let permit = runtime.permit();
     let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(runtime.kube(), "n");
     let params = kube::api::DeleteParams::default();
@@ -78,10 +79,10 @@ fn config_map() -> Value {
 async fn write_everything(runtime: &Gated) -> Vec<String> {
     let (body, id) = (config_map(), ObjectRef::of(&config_map()).unwrap());
     let results = [
-        apply::apply(runtime, &body, "m").await.map(drop),
-        apply::apply_status(runtime, &body, "m").await,
-        apply::create(runtime, &body, "m").await.map(drop),
-        apply::delete(runtime, &id, "u").await.map(drop),
+        objects::apply(runtime, &body, "m").await.map(drop),
+        objects::apply_status(runtime, &body, "m").await,
+        objects::create(runtime, &body, "m").await.map(drop),
+        objects::delete(runtime, &id, "u").await.map(drop),
     ];
     let held = results.into_iter().filter_map(Result::err);
     held.map(|error| {
@@ -104,13 +105,13 @@ async fn nothing_is_written_while_paused() {
         assert!(held.iter().all(|message| message.contains(label)), "{held:?}");
     }
     gate.set(Mode::Paused);
-    assert!(apply::get(&runtime, &ObjectRef::of(&config_map()).unwrap()).await.unwrap().is_some());
+    assert!(objects::get(&runtime, &ObjectRef::of(&config_map()).unwrap()).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_deletion_is_of_the_object_that_was_looked_at() {
     let (runtime, seen) = runtime(&Gate::default());
-    apply::delete(&runtime, &ObjectRef::of(&config_map()).unwrap(), "the-uid").await.unwrap();
+    objects::delete(&runtime, &ObjectRef::of(&config_map()).unwrap(), "the-uid").await.unwrap();
     let deletions = seen.deletions.lock();
     assert_eq!(deletions.len(), 1);
     assert!(deletions[0].contains(r#""preconditions":{"uid":"the-uid"}"#), "{}", deletions[0]);

@@ -19,10 +19,12 @@ use tidewatch_api::names;
 use tidewatch_planner::notice::{About, Notice};
 use tokio::time::Instant;
 
+use super::{Kcp, writes::lost};
 use crate::{
-    gate::Gated,
-    kcp::writes::lost,
-    reconcile::{Lost, Shared, apply, chain, kyma::runtime_kyma},
+    clusters::{Gated, objects},
+    error::chain,
+    outcome::Lost,
+    reconcile::kyma::runtime_kyma,
 };
 
 /// The same notice is told once in this time.
@@ -202,18 +204,18 @@ fn is_taken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-impl Shared {
+impl Kcp {
     /// Tells something to a runtime's user, about their Kyma.
-    pub(crate) async fn tell_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
-        let there = apply::look(runtime, &runtime_kyma()).await.ok().flatten();
+    pub(crate) async fn notify_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
+        let there = objects::look(runtime, &runtime_kyma()).await.ok().flatten();
         let uid = there.map(|there| there.uid).unwrap_or_default();
-        let _alone = self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
+        let _alone = self.notify(kyma, Some((runtime, &uid)), &[notice]).await;
     }
 
     /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
     /// the uid of the Kyma in it, without which tools do not find the Event. Returns when what there was no room for may be told, if
     /// anything was left out.
-    pub(crate) async fn tell(
+    pub(crate) async fn notify(
         &self,
         kyma: &str,
         runtime: Option<(&Gated, &str)>,
@@ -249,7 +251,7 @@ impl Shared {
                     continue;
                 }
             }
-            let (object, runtime) = match (self.in_kcp(kyma, &notice.about), runtime) {
+            let (object, runtime) = match (self.reference(kyma, &notice.about), runtime) {
                 (Some(object), _) => (object, None),
                 (None, Some((runtime, uid))) => {
                     let (namespace, name) = (names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME);
@@ -285,9 +287,9 @@ impl Shared {
             if self.gate.kcp()?.is_dry() {
                 continue;
             }
-            let Some(object) = self.in_kcp(kyma, &notice.about) else { continue };
+            let Some(object) = self.reference(kyma, &notice.about) else { continue };
             let event = event(notice, object, fingerprint(kyma, notice), self.now());
-            match self.write_in_kcp(&event).await {
+            match self.create_event(&event).await {
                 Ok(Ok(())) => {}
                 // It would be refused again, and holds nothing up: the log has said the same.
                 Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
@@ -308,15 +310,15 @@ impl Shared {
     }
 
     /// What a notice in KCP is about; `None` for one that is told in a runtime.
-    fn in_kcp(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
-        let namespace = self.config.namespace.as_str();
+    fn reference(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
+        let namespace = &*self.namespace;
         Some(match about {
             About::Kyma => {
-                let uid = self.look().kyma(kyma).and_then(|k| k.uid());
+                let uid = self.index().kyma(kyma).and_then(|k| k.uid());
                 reference("Kyma", namespace, kyma, uid)
             }
             About::Manifest(name) => {
-                let manifests = self.look().manifests_of(kyma);
+                let manifests = self.index().manifests_of(kyma);
                 let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
                 reference("Manifest", namespace, name, uid)
             }
@@ -325,9 +327,9 @@ impl Shared {
     }
 
     /// Writes an Event in KCP, unless it is there.
-    async fn write_in_kcp(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
+    async fn create_event(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Event> = Api::namespaced(self.kcp.clone(), &namespace);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         let written = tokio::time::timeout(DEADLINE, api.create(&params, event)).await?;
         Ok(match written {
@@ -339,7 +341,7 @@ impl Shared {
     async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), NotWritten> {
         let failed = |error: &dyn std::error::Error| NotWritten::Failed(chain(error));
         let Some(runtime) = runtime else {
-            let written = self.write_in_kcp(event).await.map_err(|elapsed| failed(&elapsed))?;
+            let written = self.create_event(event).await.map_err(|elapsed| failed(&elapsed))?;
             return written.map_err(|error| failed(&error));
         };
         let namespace = event.metadata.namespace.clone().unwrap_or_default();

@@ -15,9 +15,10 @@ use tidewatch_planner::{
     writers::{has_entry, has_own_inventory, has_written_inventory, reclaim},
 };
 
+use super::Kcp;
 use crate::{
     gate::{Mode, Permit, Side, Tried},
-    reconcile::{Lost, Shared},
+    outcome::Lost,
     stages::{Stage, stage},
 };
 
@@ -76,17 +77,9 @@ fn manifest_status(
     Some(body)
 }
 
-impl Shared {
-    pub(crate) fn kymas(&self) -> Api<Kyma> {
-        Api::namespaced(self.kcp.clone(), &self.config.namespace)
-    }
-
-    pub(crate) fn manifests(&self) -> Api<Manifest> {
-        Api::namespaced(self.kcp.clone(), &self.config.namespace)
-    }
-
+impl Kcp {
     /// Applies a body; `Ok(None)` if the object went away meanwhile.
-    pub(crate) async fn apply_kcp<K>(
+    pub(crate) async fn apply<K>(
         &self,
         api: &Api<K>,
         name: &str,
@@ -114,7 +107,7 @@ impl Shared {
                 Ok(Some(object))
             }
             Ok(object) => {
-                self.change().wrote(&K::kind(&()), name, object.resource_version());
+                self.index_mut().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
@@ -123,12 +116,7 @@ impl Shared {
     }
 
     /// Merges fields into an object; `Ok(None)` if it went away meanwhile. Fails on a concurrent change if the fields name a version.
-    pub(crate) async fn merge_kcp<K>(
-        &self,
-        api: &Api<K>,
-        name: &str,
-        fields: &Value,
-    ) -> Result<Option<K>, Lost>
+    pub(crate) async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> Result<Option<K>, Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -142,7 +130,7 @@ impl Shared {
                 Ok(None)
             }
             Ok(object) => {
-                self.change().wrote(&K::kind(&()), name, object.resource_version());
+                self.index_mut().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
@@ -159,7 +147,7 @@ impl Shared {
         let Some(entries) = reclaim(object.meta(), main) else { return Ok(false) };
         let fields =
             json!({"metadata": {"managedFields": entries, "resourceVersion": object.resource_version()}});
-        self.merge_kcp(api, &object.name_any(), &fields).await?;
+        self.merge(api, &object.name_any(), &fields).await?;
         Ok(true)
     }
 
@@ -192,9 +180,9 @@ impl Shared {
                 all.extend(kept.iter().cloned());
             }
             let kept = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": kept});
-            self.apply_kcp(&self.kymas(), &name, names::field_managers::CATALOG_STATUS, true, &kept).await?;
+            self.apply(&self.kymas(), &name, names::field_managers::CATALOG_STATUS, true, &kept).await?;
         }
-        self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
+        self.apply(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
     }
 
     /// Writes a Manifest's status if it differs, or is another's.
@@ -207,7 +195,7 @@ impl Shared {
     }
 
     /// The same, in the midst of a pass: the Manifest becomes what KCP has then, for the next write.
-    pub(crate) async fn write_manifest_status_and_go_on(
+    pub(crate) async fn write_manifest_status_in_place(
         &self,
         manifest: &mut Manifest,
         status: ManifestStatus,
@@ -226,7 +214,7 @@ impl Shared {
     }
 
     /// The same where nobody has found out what is installed.
-    pub(crate) async fn write_manifest_status_unseen(
+    pub(crate) async fn write_manifest_status_unobserved(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
@@ -244,19 +232,24 @@ impl Shared {
         let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(None) };
         let name = manifest.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
-        self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
+        self.apply(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
     }
 
     /// Deletes an object in KCP; one that is gone already is fine.
-    pub(crate) async fn delete_kcp<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
+    pub(crate) async fn delete<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
-        self.delete_seen(api, name, None).await
+        self.delete_if_unchanged(api, name, None).await
     }
 
     /// The same, unless it is another one than was `seen`, or has changed since.
-    pub(crate) async fn delete_seen<K>(&self, api: &Api<K>, name: &str, seen: Option<&K>) -> Result<(), Lost>
+    pub(crate) async fn delete_if_unchanged<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        seen: Option<&K>,
+    ) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {

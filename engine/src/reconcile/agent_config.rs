@@ -1,9 +1,8 @@
 //! What a runtime's agent watches and what it may see for it: one `ConfigMap`, one `ClusterRole`, one binding.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use kube::{Api, ResourceExt};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
     Watcher,
@@ -15,39 +14,24 @@ use tidewatch_planner::{
     watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
 };
 
-use super::{
-    Lost, Outcome, SERVED_AFTER, Shared, Why,
-    apply::{self, ObjectError},
-    error_report, is_of_definition,
-};
 use crate::{
-    clusters::ErrorClass,
-    gate::Gated,
+    clusters::{
+        Clusters, ErrorClass, Gated,
+        objects::{self, ObjectError},
+    },
+    config::EngineConfig,
     index::AgentInput,
-    kcp::writes::differs,
-    key::{Cause, WorkKey},
+    kcp::{Kcp, writes::differs},
+    key::{Cause, Queue, WorkKey},
+    outcome::{Lost, Outcome, SERVED_AFTER, Why, error_report, is_of_definition},
     queue::{Class, Push},
+    reconcile::{followups::FollowUps, manifest::told::Watched, owners::Owners},
     stages::{Stage, stage},
 };
 
 /// The mark on them.
 const MANAGED_BY: &str = "tidewatch";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
-
-/// What the configuration was made of that this process has written to, or found in, each runtime
-/// ([`AgentInput::hash`]). The same is not looked at again.
-#[derive(Debug, Default)]
-pub(crate) struct Agents(Mutex<HashMap<String, u64>>);
-
-impl Agents {
-    pub(crate) fn forget(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
-    }
-
-    fn has(&self, kyma: &str, input: &AgentInput) -> bool {
-        self.0.lock().get(kyma) == Some(&input.hash)
-    }
-}
 
 fn config_map() -> ObjectRef {
     ObjectRef {
@@ -96,25 +80,27 @@ fn binding(users: &[String]) -> Value {
     body(&rbac("ClusterRoleBinding"), &json!({"roleRef": role, "subjects": subjects}))
 }
 
-impl Shared {
-    /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
-    pub(crate) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
-        let state = self.look();
-        if !self.agents.has(kyma, &state.agent_input(kyma)) {
-            let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
-            self.queue.push(WorkKey::AgentConfig { kyma: kyma.to_owned() }, push);
-        }
-    }
+/// Reconciles agents' configurations and roles in runtimes.
+pub(crate) struct AgentConfigReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) queue: Queue,
+    pub(crate) followups: Arc<FollowUps>,
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) watched: Arc<Watched>,
+}
 
-    pub(crate) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
+impl AgentConfigReconciler {
+    pub(crate) async fn reconcile(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, input, is_done, modules) = {
-            let state = self.look();
+            let state = self.kcp.index();
             let input = state.agent_input(name);
-            let is_done = self.agents.has(name, &input);
+            let is_done = self.clusters.records.read(name, |record| record.agent_config) == Some(input.hash);
             (state.kyma(name), input, is_done, state.has_manifests(name))
         };
         let Some(kyma) = kyma else {
-            self.agents.forget(name);
+            self.clusters.records.change_known(name, |record| record.agent_config = None);
             return Ok(Outcome::done());
         };
         let deleting = kyma.metadata.deletion_timestamp.is_some();
@@ -123,19 +109,19 @@ impl Shared {
         if leave || is_done {
             return Ok(Outcome::done());
         }
-        let runtime = match self.own_runtime(name).await? {
+        let runtime = match self.owners.own_runtime(name).await? {
             Ok(runtime) => runtime,
             Err(outcome) => return Ok(outcome),
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
                 {
-                    let mut state = self.change();
+                    let mut state = self.kcp.index_mut();
                     state.lacks_kinds(name, false);
-                    self.agents.0.lock().insert(name.to_owned(), input.hash);
+                    self.clusters.records.change(name, |record| record.agent_config = Some(input.hash));
                 }
                 // Somebody may have needed something else since this has begun.
-                self.want_agent(name, why.causes);
+                self.followups.agent_config(name, why.causes);
                 if left_out.is_empty() {
                     return Ok(Outcome::done());
                 }
@@ -148,29 +134,32 @@ impl Shared {
             Ok((Derived { missing, .. }, failed)) => {
                 let what = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
-                    let mut state = self.change();
+                    let mut state = self.kcp.index_mut();
                     let fresh = state.lacks_kinds(name, true) || why.may_be(is_of_definition);
                     (fresh, state.agent_input(name).hash != input.hash)
                 };
                 if is_old {
-                    self.want_agent(name, why.causes);
+                    self.followups.agent_config(name, why.causes);
                 }
-                Ok(match !failed && self.is_told_of_all(name, &runtime, &definitions()).await {
-                    true if fresh => Outcome::waiting(what).due_at(Some(self.now() + SERVED_AFTER)),
-                    true => Outcome::waiting(what),
-                    false => Outcome::recheck_rarely(what),
-                })
+                Ok(
+                    match !failed && self.watched.watches_status_of_all(name, &runtime, &definitions()).await
+                    {
+                        true if fresh => Outcome::waiting(what).due_at(Some(self.kcp.now() + SERVED_AFTER)),
+                        true => Outcome::waiting(what),
+                        false => Outcome::recheck_rarely(what),
+                    },
+                )
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
                 // An apply creates what is not there, so it is the namespace that is not.
-                self.prepared.forget(name);
+                self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
                 let cause =
                     Cause::Kcp { object: key.to_string(), change: "namespace missing in the runtime" };
                 self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 Ok(Outcome::recheck_soon(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }
-            Err(error) => self.failed_at(name, error),
+            Err(error) => self.clusters.failed_at(name, error),
         }
     }
 
@@ -187,7 +176,7 @@ impl Shared {
         for (group, kind, versions) in input.needs.kinds() {
             let plural = match well_known(group, kind) {
                 Some(plural) => Some(plural.to_owned()),
-                None => match apply::watchable(runtime, group, kind, versions).await {
+                None => match objects::watchable(runtime, group, kind, versions).await {
                     // The others are watched all the same; this one is missing, and looked for again.
                     Err(error) if error.is_of_one_kind() => {
                         let error = error.message();
@@ -210,21 +199,21 @@ impl Shared {
         let mut derived = derive(&input.needs, plural, &input.plan.config.watches, MAX_DERIVED);
         let (config, rules) = input.plan.with(std::mem::take(&mut derived.watches));
         let map = config_map();
-        let there = if deleting { apply::metadata(runtime, &map).await? } else { None };
+        let there = if deleting { objects::metadata(runtime, &map).await? } else { None };
         if deleting && there.is_none() {
             return Ok((derived, failed));
         }
         let text = config.text();
         {
             // Before it is written: an agent is fast.
-            let mut state = self.change();
+            let mut state = self.kcp.index_mut();
             state.configure_agent(kyma, config);
             // What was there before is no more, whoever needs the same again.
-            self.agents.forget(kyma);
+            self.clusters.records.change_known(kyma, |record| record.agent_config = None);
         }
 
         let role = rbac("ClusterRole");
-        let present = apply::get(runtime, &role).await?;
+        let present = objects::get(runtime, &role).await?;
         let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &rules);
         if let Some(rules) = &steps.before {
             write_role(runtime, &role, rules).await?;
@@ -242,26 +231,33 @@ impl Shared {
         }
         Ok((derived, failed))
     }
+}
 
+/// Reconciles the statuses of Watchers.
+pub(crate) struct WatcherReconciler {
+    pub(crate) kcp: Kcp,
+}
+
+impl WatcherReconciler {
     /// Says in a Watcher's status what has become of it; lets a deleted one go.
-    pub(crate) async fn reconcile_watcher(&self, name: &str) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
         let (watcher, plan) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.watcher(name), state.agent_plan())
         };
         let Some(watcher) = watcher else { return Ok(Outcome::done()) };
-        let api: Api<Watcher> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let api: Api<Watcher> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         if watcher.metadata.deletion_timestamp.is_some() {
             // Ours never get one; those of the Go manager have it.
-            self.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
+            self.kcp.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
             return Ok(Outcome::done());
         }
         let Some(verdict) = plan.verdicts.get(name) else { return Ok(Outcome::done()) };
-        let status = watcher_status(&watcher, verdict, self.now());
+        let status = watcher_status(&watcher, verdict, self.kcp.now());
         if watcher.status.as_ref() != Some(&status) {
             let body = json!({"apiVersion": names::API_VERSION, "kind": "Watcher",
                               "metadata": {"name": watcher.name_any()}, "status": status});
-            self.apply_kcp(&api, name, field_managers::KCP, true, &body).await?;
+            self.kcp.apply(&api, name, field_managers::KCP, true, &body).await?;
         }
         Ok(match verdict {
             Ok(_) => Outcome::done(),
@@ -272,20 +268,20 @@ impl Shared {
 
 async fn write_role(runtime: &Gated, role: &ObjectRef, rules: &[Rule]) -> Result<(), ObjectError> {
     let body = body(role, &json!({"rules": rules}));
-    apply::apply(runtime, &body, field_managers::AGENT).await.map(drop)
+    objects::apply(runtime, &body, field_managers::AGENT).await.map(drop)
 }
 
 async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> Result<(), ObjectError> {
-    if let Some(present) = apply::get(runtime, id).await? {
+    if let Some(present) = objects::get(runtime, id).await? {
         if !differs(&present, wanted) {
             return Ok(());
         }
         // What a binding binds to cannot be changed.
         if differs(&present["roleRef"], &wanted["roleRef"]) {
-            apply::remove(runtime, id).await?;
+            objects::remove(runtime, id).await?;
         }
     }
-    apply::apply(runtime, wanted, field_managers::AGENT).await.map(drop)
+    objects::apply(runtime, wanted, field_managers::AGENT).await.map(drop)
 }
 
 #[cfg(test)]
@@ -298,9 +294,19 @@ mod tests {
     async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
         let (engine, _) = engine_on(|_, _| not_found());
         let runtime = runtime_on(|_| (500, json!({"kind": "Status", "status": "Failure", "code": 500})));
-        let input = engine.0.look().agent_input("harbour");
-        engine.0.agents.0.lock().insert("harbour".into(), input.hash);
-        assert!(engine.0.configure("harbour", &runtime, &input, false).await.is_err());
-        assert!(!engine.0.agents.has("harbour", &input), "nobody knows how much of it was written");
+        let input = engine.dispatcher.kcp.index().agent_input("harbour");
+        let records = &engine.dispatcher.clusters.records;
+        records.change("harbour", |record| record.agent_config = Some(input.hash));
+        assert!(
+            engine
+                .dispatcher
+                .reconcilers
+                .agent_config
+                .configure("harbour", &runtime, &input, false)
+                .await
+                .is_err()
+        );
+        let known = records.read("harbour", |record| record.agent_config);
+        assert_eq!(known, None, "it is unknown how much of it was written");
     }
 }

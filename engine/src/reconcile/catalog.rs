@@ -1,14 +1,11 @@
 //! The catalog in a runtime: what its user may see of KCP's, and the condition that says so.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
-use jiff::Timestamp;
 use kube::{ResourceExt, api::ListParams};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma,
@@ -22,18 +19,19 @@ use tidewatch_planner::{
     writers::has_entry,
 };
 
-use super::{
-    Lost, NEXT_TRY, Outcome, Shared, Why,
-    apply::{self, Deleted, ObjectError},
-    keep::Astray,
-    kyma::runtime_kyma,
-};
+use super::{keep::Astray, kyma::runtime_kyma, suspended::Suspended};
 use crate::{
-    gate::Gated,
-    kcp::writes::lost,
-    key::{Cause, WorkKey},
+    clusters::{
+        Clusters, Gated,
+        objects::{self, Deleted, ObjectError},
+        record::catalog::CatalogRecord,
+    },
+    kcp::{Kcp, writes::lost},
+    key::{Cause, Queue, WorkKey},
+    outcome::{Lost, Outcome, Why},
+    pace::NEXT_TRY,
     queue::{Class, Push},
-    reconcile::suspended::Suspended,
+    reconcile::{keep::Keeper, owners::Owners, seen::Seen},
     stages::{Stage, stage},
 };
 
@@ -41,95 +39,11 @@ use crate::{
 const PAGE: u32 = 100;
 /// Objects of one kind that are read at most: the rest of a runtime's own is none of ours.
 const PAGES: usize = 100;
-/// Between two looks at the whole that polls of a runtime ask for: its catalog may be megabytes, and no module waits for it.
-const POLLED: Duration = Duration::from_hours(1);
-/// Objects of one runtime that are doubted one by one, at most: beyond, a look at the whole costs less.
-const DOUBTS: usize = 20;
-
-/// What this process has brought to, or found in, each runtime, and what it has said of it.
-#[derive(Debug, Default)]
-pub(crate) struct Catalogs(Mutex<HashMap<String, Done>>);
-
-#[derive(Clone, Debug)]
-struct Done {
-    /// Of the catalog and the Kyma's labels, by which it was found.
-    mark: u64,
-    /// When it was last looked at as a whole.
-    looked_at: Timestamp,
-    /// What stood there. Shared by all who see the same.
-    hashes: Arc<BTreeMap<Id, u64>>,
-    /// What somebody may have changed since, as events name it; `None`: all of it.
-    doubted: Option<BTreeSet<String>>,
-    /// How often it was doubted.
-    times: u64,
-    /// Whether the runtime's Kyma says that all is well with it.
-    said: bool,
-}
-
-impl Catalogs {
-    pub(crate) fn forget(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
-    }
-
-    fn of(&self, kyma: &str) -> Option<Done> {
-        self.0.lock().get(kyma).cloned()
-    }
-
-    /// Somebody may have changed these, or anything. Stays so until it was looked at.
-    pub(crate) fn doubt(&self, kyma: &str, named: Option<BTreeSet<String>>) {
-        let mut known = self.0.lock();
-        let Some(done) = known.get_mut(kyma) else { return };
-        done.times += 1;
-        let all =
-            done.doubted.take().zip(named).map(|(doubted, named)| doubted.union(&named).cloned().collect());
-        done.doubted = all.filter(|doubted: &BTreeSet<String>| doubted.len() <= DOUBTS);
-        // Nor is it known what its user was told.
-        done.said &= done.doubted.is_some();
-    }
-
-    /// How often it was doubted.
-    fn times(&self, kyma: &str) -> u64 {
-        self.of(kyma).map_or(0, |done| done.times)
-    }
-
-    /// It is as it is to be, but for what somebody keeps changing, and for what is doubted since it was doubted so many `times`.
-    fn put(&self, kyma: &str, mark: u64, view: &View, (parked, times): (&[Suspended], u64), now: Timestamp) {
-        let mut known = self.0.lock();
-        let before = known.get(kyma);
-        let is_as_before = before.is_none_or(|done| done.times == times);
-        let doubted = is_as_before.then(|| parked.iter().map(|parked| parked.object().to_string()).collect());
-        let done = Done {
-            mark,
-            looked_at: before.filter(|done| done.doubted.is_some()).map_or(now, |done| done.looked_at),
-            hashes: Arc::clone(&view.hashes),
-            doubted,
-            times: before.map_or(0, |done| done.times),
-            said: before.is_some_and(|done| done.said),
-        };
-        known.insert(kyma.to_owned(), done);
-    }
-
-    /// Whether it is time for a poll to look at the whole.
-    fn is_old(&self, kyma: &str, now: Timestamp) -> bool {
-        let known = self.0.lock();
-        known.get(kyma).is_some_and(|done| now.duration_since(done.looked_at).unsigned_abs() >= POLLED)
-    }
-
-    /// The runtime's Kyma says that all is well, or nobody knows what it says.
-    fn set_said(&self, kyma: &str, said: bool) {
-        if let Some(done) = self.0.lock().get_mut(kyma) {
-            done.said = said;
-        }
-    }
-}
-
-impl Done {
-    /// Which objects may be other ones than those that stood there; `None`: any.
-    fn doubted(&self) -> Option<BTreeSet<Id>> {
-        let named = self.doubted.as_ref()?;
-        let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).to_string());
-        Some(self.hashes.keys().filter(is).cloned().collect())
-    }
+/// The objects of the catalog that may differ from those that were brought; `None`: any may.
+fn doubted(record: &CatalogRecord) -> Option<BTreeSet<Id>> {
+    let named = record.doubted.as_ref()?;
+    let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).to_string());
+    Some(record.hashes.keys().filter(is).cloned().collect())
 }
 
 /// What causes name of which somebody may have changed it; `None`: anything.
@@ -155,85 +69,73 @@ fn reference((kind, name): &Id) -> ObjectRef {
     }
 }
 
-impl Shared {
-    /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
-    /// runtime's Kyma, which says whether its user was told.
-    pub(crate) fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
-        let now = self.now();
-        let state = self.look();
-        let is_old = self.catalogs.is_old(kyma, now);
-        let whole = |cause: &Cause| match cause {
-            Cause::FallbackPoll => is_old,
-            cause => cause.is_whole_look(),
-        };
-        // A look at the whole does not trust what was done before.
-        if why.causes.iter().any(whole) {
-            self.catalogs.doubt(kyma, None);
-        }
-        let done =
-            self.catalogs.of(kyma).filter(|done| done.doubted.as_ref().is_some_and(BTreeSet::is_empty));
-        let stands = done.is_some() && done.map(|done| done.mark) == state.catalog_mark(kyma);
-        let told = condition_of(remote).is_some();
-        if !told {
-            self.catalogs.set_said(kyma, false);
-        }
-        if !stands || !told {
-            let push = Push { class: Class::Catalog, cause: why.causes.first().cloned(), guards: Vec::new() };
-            self.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
-        }
-    }
+/// Reconciles the catalogs in runtimes.
+pub(crate) struct CatalogReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) queue: Queue,
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) seen: Arc<Seen>,
+}
 
-    pub(crate) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
-        let (kyma, view, mark, times) = {
-            let mut state = self.change();
-            // Whatever becomes of this: what is heard now is not told again.
-            self.catalogs.doubt(name, named(why));
-            (state.kyma(name), state.view(name), state.catalog_mark(name), self.catalogs.times(name))
+impl CatalogReconciler {
+    pub(crate) async fn reconcile(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
+        let (kyma, view, mark, doubts) = {
+            let mut index = self.kcp.index_mut();
+            // Noted however this reconcile ends: the events do not come again.
+            let doubts = self.clusters.records.change(name, |record| {
+                record.doubt_catalog(named(why));
+                record.catalog.as_ref().map_or(0, |catalog| catalog.doubts)
+            });
+            (index.kyma(name), index.view(name), index.catalog_mark(name), doubts)
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
-            self.catalogs.forget(name);
+            self.clusters.records.change_known(name, |record| record.catalog = None);
             return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
             return Ok(Outcome::done());
         }
-        let runtime = match self.own_runtime(name).await? {
+        let runtime = match self.owners.own_runtime(name).await? {
             Ok(runtime) => runtime,
             Err(outcome) => return Ok(outcome),
         };
-        let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
-        let now = self.now();
+        let synced = stage(Stage::Apply, self.sync(name, &runtime, &view)).await;
+        let now = self.kcp.now();
         let says = match &synced {
             Ok(parked) => {
-                // Not between a doubt and the look at what is done, in [`Shared::want_catalog`].
-                let order = self.change();
-                self.catalogs.put(name, mark, &view, (parked, times), now);
-                drop(order);
+                let suspended = parked.iter().map(|parked| parked.object().to_string()).collect();
+                self.clusters.records.change(name, |record| {
+                    let before = record.catalog.as_ref();
+                    let synced = CatalogRecord::synced(before, mark, &view.hashes, suspended, doubts, now);
+                    record.catalog = Some(synced);
+                });
                 said_of(parked)
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
-                self.catalogs.forget(name);
+                self.clusters.records.change_known(name, |record| record.catalog = None);
                 let what = "module templates are out of sync and need to be resynchronized";
                 (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
             }
         };
-        let has_status = self.say_catalog(&kyma, &says).await?;
+        let has_status = self.report(&kyma, &says).await?;
         let (said, parked) = match synced {
-            Ok(parked) if says.0 && self.has_said_catalog(name) => (Ok(true), parked),
+            Ok(parked) if says.0 && self.is_reported(name) => (Ok(true), parked),
             Ok(parked) => {
-                let said = self.say_catalog_in_runtime(&runtime, &says);
+                let said = self.report_in_runtime(&runtime, &says);
                 (stage(Stage::WriteRuntime, said).await, parked)
             }
             Err(error) => {
                 // Its user is told if that is possible at all.
-                let _told = self.say_catalog_in_runtime(&runtime, &says).await;
+                let _told = self.report_in_runtime(&runtime, &says).await;
                 (Err(error), Vec::new())
             }
         };
         match said {
             Ok(true) => {
-                self.catalogs.set_said(name, says.0);
+                self.set_reported(name, says.0);
                 if !has_status {
                     return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
                 }
@@ -244,12 +146,12 @@ impl Shared {
             }
             // Its reconcile writes one, and asks for this again.
             Ok(false) => Ok(Outcome::waiting("the runtime's Kyma has no status yet".into())),
-            Err(error @ ObjectError::Held(_)) => self.failed_at(name, error),
+            Err(error @ ObjectError::Held(_)) => self.clusters.failed_at(name, error),
             Err(error) => {
-                self.catalogs.forget(name);
+                self.clusters.records.change_known(name, |record| record.catalog = None);
                 if error.is_kind_missing() || error.is_not_found() {
                     // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
-                    self.prepared.forget(name);
+                    self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                     let key = WorkKey::Kyma { kyma: name.to_owned() };
                     let cause = Cause::Kcp {
                         object: key.to_string(),
@@ -258,27 +160,32 @@ impl Shared {
                     self.queue
                         .push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 }
-                self.failed_at(name, error)
+                self.clusters.failed_at(name, error)
             }
         }
     }
 
     /// Whether the runtime's Kyma says already that all is well.
-    fn has_said_catalog(&self, kyma: &str) -> bool {
-        self.catalogs.of(kyma).is_some_and(|done| done.said)
+    fn is_reported(&self, kyma: &str) -> bool {
+        self.clusters
+            .records
+            .read(kyma, |record| record.catalog.as_ref().is_some_and(|catalog| catalog.reported))
+    }
+
+    fn set_reported(&self, kyma: &str, reported: bool) {
+        self.clusters.records.change_known(kyma, |record| {
+            if let Some(catalog) = &mut record.catalog {
+                catalog.reported = reported;
+            }
+        });
     }
 
     /// Writes what differs. What this process knows of the runtime is not read again, unless it is doubted. One object that the runtime
     /// does not take holds up no other; the first refusal is the error. Returns what somebody keeps changing.
-    async fn sync_catalog(
-        &self,
-        kyma: &str,
-        runtime: &Gated,
-        view: &View,
-    ) -> Result<Vec<Suspended>, ObjectError> {
-        let known = self.catalogs.of(kyma);
+    async fn sync(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<Vec<Suspended>, ObjectError> {
+        let known = self.clusters.records.read(kyma, |record| record.catalog.clone());
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
-        let doubted = known.as_ref().and_then(Done::doubted);
+        let doubted = known.as_ref().and_then(doubted);
         let stood = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();
         let (todo, live) = match &doubted {
             Some(doubted) => {
@@ -286,7 +193,7 @@ impl Shared {
                 let looked_at: BTreeSet<&Id> = gone.iter().chain(doubted).collect();
                 let mut live = BTreeMap::new();
                 for id in &looked_at {
-                    if let Some(object) = apply::get(runtime, &reference(id)).await? {
+                    if let Some(object) = objects::get(runtime, &reference(id)).await? {
                         self.seen.saw(&work, &reference(id), &object);
                         live.insert((*id).clone(), object);
                     }
@@ -308,14 +215,14 @@ impl Shared {
             let object = &reference(id);
             let astray =
                 Astray { object, wanted, manager: field_managers::CATALOG_SYNC, live: live.get(id), again };
-            match self.set_right(&work, runtime, astray).await {
+            match self.keeper.restore(&work, runtime, astray).await {
                 Err(error) if error.is_refused() => refused = refused.or(Some(error)),
                 result => parked.extend(result?),
             }
         }
         // Releases go before the templates that they name.
         for (id, uid) in &todo.delete {
-            if matches!(apply::delete(runtime, &reference(id), uid).await?, Deleted::Gone) {
+            if matches!(objects::delete(runtime, &reference(id), uid).await?, Deleted::Gone) {
                 self.seen.deleted(&work, &reference(id), uid);
             }
         }
@@ -325,14 +232,14 @@ impl Shared {
         }
         let stands = view.objects.keys().filter(|id| !todo.apply.contains(id));
         let looked_at = stands.filter(|id| doubted.as_ref().is_none_or(|doubted| doubted.contains(*id)));
-        parked.extend(looked_at.filter_map(|id| self.on_trial(&work, &reference(id))));
+        parked.extend(looked_at.filter_map(|id| self.keeper.on_trial(&work, &reference(id))));
         refused.map_or(Ok(parked), Err)
     }
 
     /// The condition in KCP, under a field manager of its own; written if it differs, or is not ours: of what nobody is known to have
     /// written it would go unnoticed if somebody changes it. `false` if the Kyma has no status yet: a condition
     /// alone would not be a valid one.
-    async fn say_catalog(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
+    async fn report(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
             has_entry(&kyma.metadata, field_managers::CATALOG_STATUS)
@@ -342,31 +249,32 @@ impl Shared {
             return Ok(true);
         }
         let name = kyma.name_any();
-        let fresh = self.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let fresh =
+            self.kcp.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         // One that is gone has nobody to tell.
         let Some(fresh) = fresh.filter(|k| !same(k)) else { return Ok(true) };
         if fresh.status.is_none() {
             return Ok(false);
         }
         let before = fresh.status.clone().unwrap_or_default().conditions;
-        let now = status::whole_seconds(self.now());
+        let now = status::whole_seconds(self.kcp.now());
         // It is about no generation of the spec: `kubectl wait` would not believe one of another generation.
         let condition = status::condition(&before, says(*holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": name}, "status": {"conditions": [condition]}
         });
-        self.apply_kcp(&self.kymas(), &name, field_managers::CATALOG_STATUS, true, &body).await?;
+        self.kcp.apply(&self.kcp.kymas(), &name, field_managers::CATALOG_STATUS, true, &body).await?;
         Ok(true)
     }
 
     /// The same in the runtime. `false` if its Kyma has no status yet.
-    async fn say_catalog_in_runtime(
+    async fn report_in_runtime(
         &self,
         runtime: &Gated,
         (holds, message): &(bool, String),
     ) -> Result<bool, ObjectError> {
-        let Some(remote) = apply::get(runtime, &runtime_kyma()).await? else { return Ok(false) };
+        let Some(remote) = objects::get(runtime, &runtime_kyma()).await? else { return Ok(false) };
         if is_said(condition_of(&remote), *holds, message) {
             return Ok(true);
         }
@@ -375,14 +283,14 @@ impl Shared {
         }
         let before = serde_json::from_value(remote["status"]["conditions"].clone()).unwrap_or_default();
         let before: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = before;
-        let now = status::whole_seconds(self.now());
+        let now = status::whole_seconds(self.kcp.now());
         let condition = status::condition(&before, says(*holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
             "status": {"conditions": [condition]}
         });
-        apply::apply_status(runtime, &body, field_managers::CATALOG_STATUS).await?;
+        objects::apply_status(runtime, &body, field_managers::CATALOG_STATUS).await?;
         Ok(true)
     }
 }
@@ -406,7 +314,7 @@ fn says(holds: bool, message: &str) -> Says<'static> {
 }
 
 /// The condition of a Kyma in a runtime.
-fn condition_of(remote: &Value) -> Option<&Value> {
+pub(crate) fn condition_of(remote: &Value) -> Option<&Value> {
     condition_in(&remote["status"]["conditions"])
 }
 
@@ -426,12 +334,12 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
     let mut present = BTreeMap::new();
     for kind in KINDS {
         let gvk = Gvk::of(names::API_VERSION, kind);
-        let api = apply::api(runtime, &gvk, names::RUNTIME_NAMESPACE).await?;
+        let api = objects::api(runtime, &gvk, names::RUNTIME_NAMESPACE).await?;
         let mut params = ListParams::default().limit(PAGE);
         for _ in 0..PAGES {
             let page = match runtime.call(&format!("listing the {kind}s"), api.list(&params)).await {
                 Ok(page) => page,
-                Err(error) => return Err(apply::explain(runtime, &gvk, error).await),
+                Err(error) => return Err(objects::explain(runtime, &gvk, error).await),
             };
             for object in page.items {
                 let name = object.name_any();

@@ -1,41 +1,69 @@
-//! One piece of work, from its lease to its end: what becomes of the key, of who waits for it, and of what came meanwhile.
+//! One reconcile, from the lease of its key to its end: the outcome decides when the key is due again, and which events are acknowledged.
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{
-    Lost, Outcome, Shared, Why, chain, numbered,
-    outcome::{self, Ending, Next},
-    pace::{self, RETRY, backoff, until},
-    seen::{self, End},
+    Reconcilers,
+    kyma::failures::Failures,
+    manifest::passed::Passes,
+    paused::PauseNotice,
+    seen::{self, End, Seen},
 };
 use crate::{
+    clusters::{Clusters, Leave, Refusal},
+    config::EngineConfig,
+    error::chain,
     gate::Mode,
-    history::Record,
-    key::{Cause, Guard, OutcomeKind, WorkKey},
+    history::{History, Observer, Record},
+    index::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
+    kcp::Kcp,
+    key::{Cause, Guard, OutcomeKind, Queue, WorkKey},
+    outcome::{self, Ending, Lost, Next, Outcome, Why},
+    pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
-    stages,
+    stages::{self, StageTime},
+    watch::SET_RIGHT,
 };
 
-/// Work in hand, for events that come meanwhile. Dropping it (a panic, a cancelled task) ends it, too: what was told is asked for anew, and
-/// what it has seen was worked on by nobody, so that guards are dropped, and agents send it again.
+/// Reconciles leased keys.
+pub(crate) struct Dispatcher {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) queue: Queue,
+    pub(crate) seen: Arc<Seen>,
+    pub(crate) passes: Arc<Passes>,
+    pub(crate) failures: Arc<Failures>,
+    pub(crate) pause: PauseNotice,
+    pub(crate) reconcilers: Reconcilers,
+    pub(crate) history: History,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+/// A reconcile in flight, for events that come meanwhile. Dropping it (after a panic or a cancelled task) ends it, too: events that may be
+/// changes are queued, and the guards of echoes are dropped, so that agents send these events again.
 pub(crate) struct InHand<'a> {
-    shared: &'a Shared,
+    seen: &'a Seen,
+    queue: &'a Queue,
     key: &'a WorkKey,
     ended: bool,
 }
 
 impl<'a> InHand<'a> {
-    pub(crate) fn begin(shared: &'a Shared, key: &'a WorkKey) -> Self {
-        shared.seen.begin(key);
-        Self { shared, key, ended: false }
+    pub(crate) fn begin(seen: &'a Seen, queue: &'a Queue, key: &'a WorkKey) -> Self {
+        seen.begin(key);
+        Self { seen, queue, key, ended: false }
     }
 
-    /// Asks for what is news. Returns what has waited for the end.
+    /// Queues the events that are changes. Returns the guards of echoes.
     pub(crate) fn end(&mut self, end: End) -> Vec<Guard> {
         self.ended = true;
-        let seen::Come { waiting, news } = self.shared.seen.end(self.key, end);
+        let seen::Come { waiting, news } = self.seen.end(self.key, end);
         for (ask, since) in news {
-            self.shared.queue.push_of(self.key.clone(), ask, since);
+            self.queue.push_of(self.key.clone(), ask, since);
         }
         waiting
     }
@@ -49,111 +77,149 @@ impl Drop for InHand<'_> {
     }
 }
 
-impl Shared {
-    /// Does the work of a lease.
+/// When a key is due again without an event.
+#[derive(Default)]
+struct Due {
+    /// To finish its reconcile: after this delay, for this reason.
+    retry: Option<(Duration, &'static str)>,
+    /// For a new plan: after this delay, at this time.
+    plan: Option<(Duration, Timestamp)>,
+}
+
+impl Due {
+    fn first(&self) -> Option<Duration> {
+        self.retry.map(|(delay, _)| delay).into_iter().chain(self.plan.map(|(delay, _)| delay)).min()
+    }
+}
+
+impl Dispatcher {
+    /// Reconciles the key of a lease, and ends the lease.
     pub(crate) async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
-        // Declared after the lease, so that it ends before that: then the key may be worked on again.
-        let mut in_hand = InHand::begin(&self, &key);
+        // Declared after the lease, so that it ends first: then the key may be leased again.
+        let mut in_hand = InHand::begin(&self.seen, &self.queue, &key);
         lease.causes = numbered(&lease);
-        // Boxed: its future is large.
-        let work = tokio::time::timeout(
-            self.config.deadline,
-            Box::pin(self.reconcile(
-                &key,
-                lease.class,
-                Why { causes: &lease.causes, count: lease.cause_count },
-            )),
-        );
-        let (result, stages) = stages::noted(work).await;
-        let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
-        let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
-        let (outcome, message, due) = match &result {
-            Ok(ended) => (ended.kind(), ended.message().to_owned(), ended.due),
-            Err(lost) => (lost.kind(), chain(lost), None),
-        };
-        let next = self.next_try_of(&key, &result, (lease.attempt, spread));
-        let look_at = due.map(|at| (until(self.now(), at, spread), at));
-        // What is only tried is looked at once, unless it has not been.
-        let is_dry = self.is_dry();
-        let is_unseen = matches!(&result, Err(Lost::Behind(_) | Lost::Crowded(_)));
-        let (next, look_at) = if is_dry { (next.filter(|_| is_unseen), None) } else { (next, look_at) };
-        match outcome {
-            OutcomeKind::Failed => tracing::warn!(%key, detail = message, "reconcile failed"),
-            OutcomeKind::Lost => {
-                tracing::error!(%key, detail = message, "reconcile failed and could not say so in KCP");
-            }
-            OutcomeKind::Done | OutcomeKind::Waiting => {
-                tracing::debug!(%key, ?outcome, detail = message, "reconciled");
-            }
-        }
-        let end = match &result {
-            _ if !matches!(self.gate.mode(), Mode::Live) => End::Failed,
-            Ok(ended) => match ended.state {
-                Ending::Unneeded | Ending::Done => End::Done,
-                Ending::Waiting(_) => End::Waiting,
-                // A failure may have left undone what is to be done about something that was seen.
-                Ending::Failed(_) => End::Failed,
-            },
-            Err(_) => End::Failed,
-        };
-        let no_news = in_hand.end(end);
-        self.observer.no_news(no_news.len());
-        let guards = lease.take_guards().into_iter().chain(no_news);
-        let why_still = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
-        let report = result.as_ref().ok().and_then(Outcome::report);
-        let ended_at = self.queue.now();
-        let (queued, work) =
-            (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
-        let record = Record {
-            key: key.to_string(),
-            causes: std::mem::take(&mut lease.causes),
-            cause_count: lease.cause_count,
-            class: lease.class.label(),
-            outcome,
-            state: report.map(|report| report.state),
-            is_found: report.is_some_and(|report| report.is_found),
-            looked: !matches!(&result, Ok(Outcome { state: Ending::Unneeded, .. })),
-            message,
-            finished_at: self.now(),
-            queued_seconds: queued.as_secs_f64(),
-            work_seconds: work.as_secs_f64(),
-            stages,
-            next_try_seconds: next
-                .map(|(delay, _)| delay)
-                .into_iter()
-                .chain(look_at.map(|(delay, _)| delay))
-                .min()
-                .map(|d| d.as_secs_f64()),
-            next_try_for: next.map(|(_, reason)| reason),
-        };
-        self.observer.reconciled(&key, &record);
-        self.history.add(&key, &record);
-        // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
-        let kept = if result.is_ok() {
-            for guard in guards {
-                guard.finished();
-            }
-            Vec::new()
-        } else {
-            guards.filter(|guard| guard.is_wanted()).collect()
-        };
-        if let Some((delay, at)) = look_at {
+        let (result, stages) =
+            self.attempt(&key, lease.class, Why { causes: &lease.causes, count: lease.cause_count }).await;
+        let due = self.due(&key, lease.attempt, &result);
+        log(&key, &result);
+        let echoes = in_hand.end(self.progress(&result));
+        self.observer.no_news(echoes.len());
+        let remaining = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
+        self.record(&mut lease, &result, stages, &due);
+        let guards = acknowledge(lease.take_guards().into_iter().chain(echoes), result.is_ok());
+        if let Some((delay, at)) = due.plan {
             self.queue.look_again(key.clone(), Class::Rollout, Some(Cause::Due { at }), delay);
         }
-        let ended = match next {
+        lease.end(match due.retry {
             None => Ended::Done,
             Some((delay, reason)) => {
-                let causes = std::iter::once(Cause::retry(&key, reason)).chain(why_still).collect();
-                Ended::Retry(delay, kept, causes)
+                let causes = std::iter::once(Cause::retry(&key, reason)).chain(remaining).collect();
+                Ended::Retry(delay, guards, causes)
             }
-        };
-        lease.end(ended);
+        });
     }
 
-    /// The delay after which the key is due again, and why; `None` if an event makes it due.
-    fn next_try_of(
+    /// Reconciles within the deadline, and measures the stages.
+    async fn attempt(
+        &self,
+        key: &WorkKey,
+        class: Class,
+        why: Why<'_>,
+    ) -> (Result<Outcome, Lost>, Vec<StageTime>) {
+        // Boxed: its future is large.
+        let reconcile = Box::pin(self.reconcile(key, class, why));
+        let (result, stages) = stages::noted(tokio::time::timeout(self.config.deadline, reconcile)).await;
+        (result.unwrap_or(Err(Lost::Deadline(self.config.deadline))), stages)
+    }
+
+    async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
+        let (is_suspected, is_in_doubt) = {
+            let index = self.kcp.index();
+            let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
+            (index.is_suspected(key), told && index.doubts_manifests_of(key.kyma()))
+        };
+        if let Err(held) = self.kcp.gate.begin(key) {
+            if let WorkKey::Kyma { kyma } = key {
+                Box::pin(self.pause.publish(kyma)).await?;
+            }
+            return Err(held.into());
+        }
+        // The Manifest's own reconcile corrects its status first; that is a change for the Kyma.
+        if is_in_doubt {
+            let cause = why.causes.first().cloned();
+            self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
+            return Ok(Outcome::unneeded());
+        }
+        // The status is the engine's own: the answer to its write came after the event.
+        if !is_suspected && why.is_all(is_of_another) {
+            return Ok(Outcome::unneeded());
+        }
+        let _leave = Box::pin(self.admit(key, why)).await?;
+        if is_suspected {
+            self.take_suspicion(key);
+        }
+        if let WorkKey::Manifest { name, .. } = key {
+            let mut index = self.kcp.index_mut();
+            // A time is due only for a Manifest that is not Ready. A suspected status says nothing about that.
+            if is_due(why) && !is_suspected && index.is_ready(name) {
+                return Ok(Outcome::unneeded());
+            }
+            index.working_on(name, class);
+        }
+        let outcome = self.reconcilers.reconcile(key, class, why).await;
+        if let WorkKey::Kyma { kyma } = key
+            && self.kcp.index().kyma(kyma).is_none()
+        {
+            self.history.forget(kyma);
+        }
+        outcome
+    }
+
+    /// Leave to begin a reconcile, by the cost of its runtime's last calls.
+    async fn admit(&self, key: &WorkKey, why: Why<'_>) -> Result<Leave, Lost> {
+        match self.clusters.admit(key, why.causes) {
+            Ok(leave) => Ok(leave),
+            Err(Refusal::Crowded(why)) => Err(Lost::Crowded(why)),
+            Err(Refusal::Suspended(suspension)) => {
+                if let WorkKey::Kyma { kyma } = key {
+                    self.failures.suspended(kyma, &suspension).await?;
+                }
+                Err(Lost::Suspended(suspension.message, suspension.left))
+            }
+        }
+    }
+
+    /// Another client may have written the status: this reconcile takes a full look.
+    fn take_suspicion(&self, key: &WorkKey) {
+        if let WorkKey::Manifest { kyma, name } = key {
+            self.passes.forget_one(kyma, name);
+        }
+        match self.kcp.index_mut().take_suspicion(key) {
+            Some(Suspected { by: Some(by) }) => {
+                tracing::warn!(%key, by, "another client has written the status; it is checked");
+            }
+            Some(Suspected { by: None }) => {
+                tracing::info!(%key, "another client has removed a part of the status; it is checked");
+            }
+            None => {}
+        }
+    }
+
+    /// When the key is due again without an event. A dry run tries each key once, unless the index was behind or there was no capacity.
+    fn due(&self, key: &WorkKey, attempt: u32, result: &Result<Outcome, Lost>) -> Due {
+        let spread = xxh3_64(key.to_string().as_bytes());
+        let retry = self.retry(key, result, (attempt, spread));
+        if self.kcp.is_dry() {
+            let is_unseen = matches!(result, Err(Lost::Behind(_) | Lost::Crowded(_)));
+            return Due { retry: retry.filter(|_| is_unseen), plan: None };
+        }
+        let plan = result.as_ref().ok().and_then(|outcome| outcome.due);
+        Due { retry, plan: plan.map(|at| (until(self.kcp.now(), at, spread), at)) }
+    }
+
+    fn retry(
         &self,
         key: &WorkKey,
         result: &Result<Outcome, Lost>,
@@ -161,7 +227,7 @@ impl Shared {
     ) -> Option<(Duration, &'static str)> {
         let (next, reason) = match result {
             Ok(outcome) => (outcome.next, outcome::WAITING),
-            Err(Lost::Held(_)) if !self.gate.hold(key) => (Next::After(RETRY.first), "held"),
+            Err(Lost::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), "held"),
             Err(lost) => (lost.next(), lost.class()),
         };
         match next {
@@ -172,4 +238,93 @@ impl Shared {
             }
         }
     }
+
+    /// How far the reconcile came with the object versions that it has seen.
+    fn progress(&self, result: &Result<Outcome, Lost>) -> End {
+        let Ok(outcome) = result else { return End::Failed };
+        match outcome.state {
+            _ if !matches!(self.kcp.gate.mode(), Mode::Live) => End::Failed,
+            Ending::Unneeded | Ending::Done => End::Done,
+            Ending::Waiting(_) => End::Waiting,
+            Ending::Failed(_) => End::Failed,
+        }
+    }
+
+    fn record(
+        &self,
+        lease: &mut Lease<WorkKey, Cause, Guard>,
+        result: &Result<Outcome, Lost>,
+        stages: Vec<StageTime>,
+        due: &Due,
+    ) {
+        let report = result.as_ref().ok().and_then(Outcome::report);
+        let queued = lease.started_at.saturating_sub(lease.queued_at);
+        let work = self.queue.now().saturating_sub(lease.started_at);
+        let (outcome, message) = summary(result);
+        let key = lease.key().clone();
+        let record = Record {
+            key: key.to_string(),
+            causes: std::mem::take(&mut lease.causes),
+            cause_count: lease.cause_count,
+            class: lease.class.label(),
+            outcome,
+            state: report.map(|report| report.state),
+            is_found: report.is_some_and(|report| report.is_found),
+            looked: !matches!(result, Ok(Outcome { state: Ending::Unneeded, .. })),
+            message,
+            finished_at: self.kcp.now(),
+            queued_seconds: queued.as_secs_f64(),
+            work_seconds: work.as_secs_f64(),
+            stages,
+            next_try_seconds: due.first().map(|delay| delay.as_secs_f64()),
+            next_try_for: due.retry.map(|(_, reason)| reason),
+        };
+        self.observer.reconciled(&key, &record);
+        self.history.add(&key, &record);
+    }
+}
+
+/// Acknowledges the events of a reconcile that has written down how it ended. Returns the guards that wait for a retry otherwise.
+fn acknowledge(guards: impl Iterator<Item = Guard>, is_finished: bool) -> Vec<Guard> {
+    if !is_finished {
+        return guards.filter(|guard| guard.is_wanted()).collect();
+    }
+    guards.for_each(|guard| guard.finished());
+    Vec::new()
+}
+
+fn summary(result: &Result<Outcome, Lost>) -> (OutcomeKind, String) {
+    match result {
+        Ok(outcome) => (outcome.kind(), outcome.message().to_owned()),
+        Err(lost) => (lost.kind(), chain(lost)),
+    }
+}
+
+fn log(key: &WorkKey, result: &Result<Outcome, Lost>) {
+    let (outcome, detail) = summary(result);
+    match outcome {
+        OutcomeKind::Failed => tracing::warn!(%key, detail, "reconcile failed"),
+        OutcomeKind::Lost => tracing::error!(%key, detail, "reconcile failed and could not say so in KCP"),
+        OutcomeKind::Done | OutcomeKind::Waiting => tracing::debug!(%key, ?outcome, detail, "reconciled"),
+    }
+}
+
+/// Whether only a time that is due asks for a reconcile.
+fn is_due(why: Why<'_>) -> bool {
+    why.is_all(|cause| matches!(cause, Cause::Due { .. }))
+}
+
+/// Whether a status that another client may have written asks for a reconcile.
+fn is_of_another(cause: &Cause) -> bool {
+    matches!(cause, Cause::Kcp { change, .. } if *change == STATUS_OF_ANOTHER)
+}
+
+/// Whether the status of a Manifest that another client may have written asks for a reconcile.
+fn is_told_by_another(cause: &Cause) -> bool {
+    matches!(cause, Cause::Kcp { change, .. } if *change == TOLD_BY_ANOTHER)
+}
+
+/// The causes of a lease, with the number of the attempt.
+fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
+    lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }

@@ -1,5 +1,7 @@
 //! The condition on a Kyma that says whether its runtime's events are proven to arrive.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::json;
@@ -10,23 +12,33 @@ use tidewatch_planner::{
     writers::has_entry,
 };
 
-use super::{Lost, Outcome, Shared};
-use crate::{index::PathReport, kcp::writes::lost};
+use crate::{
+    index::PathReport,
+    kcp::{Kcp, writes::lost},
+    outcome::{Lost, Outcome},
+    reconcile::followups::FollowUps,
+};
 
 /// The reason of a way whose runtime neither speaks nor answers.
 const UNREACHABLE: &str = "Unreachable";
 
-impl Shared {
+/// Reconciles the condition of Kymas about the path of their events.
+pub(crate) struct EventPathReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) followups: Arc<FollowUps>,
+}
+
+impl EventPathReconciler {
     /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
-    pub(crate) async fn reconcile_path(&self, name: &str) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
         let (told, seen) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.path(name), state.kyma(name))
         };
         let Some(told) = told else { return Ok(Outcome::done()) };
         if told.proven {
-            self.want_exchange(name, None);
+            self.followups.legacy_watcher(name, None);
         }
         // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing. Of what nobody is
         // known to have written it would go unnoticed if somebody changes it.
@@ -42,7 +54,8 @@ impl Shared {
         if seen.is_some_and(|kyma| says_so(&kyma)) {
             return Ok(Outcome::done());
         }
-        let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let kyma =
+            self.kcp.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Outcome::done()) };
         let Some(before) = kyma.status.clone() else {
             // A condition alone would not be a valid status.
@@ -54,16 +67,16 @@ impl Shared {
             reason: told.reason,
             message: told.message.clone(),
         };
-        let now = status::whole_seconds(self.now());
+        let now = status::whole_seconds(self.kcp.now());
         let condition = status::condition(&before.conditions, says, None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}
         });
         let notice = change(&before.conditions, &told);
-        self.apply_kcp(&self.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
+        self.kcp.apply(&self.kcp.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
         if let Some(notice) = notice {
-            let _alone = self.tell(name, None, &[notice]).await;
+            let _alone = self.kcp.notify(name, None, &[notice]).await;
         }
         Ok(Outcome::done())
     }

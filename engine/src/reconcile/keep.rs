@@ -1,6 +1,8 @@
 //! Objects that the engine brings to a runtime whatever its modules: the catalog, our CRDs, the namespace. Somebody who keeps changing
 //! one of them back is left alone for a while, as in modules.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tidewatch_api::object::{ObjectRef, content_hash};
 use tidewatch_deployer::{
@@ -9,14 +11,17 @@ use tidewatch_deployer::{
 };
 
 use super::{
-    Shared,
-    apply::{self, ObjectError},
     standing::Standing,
+    suspended::{OtherChange, Suspended},
 };
 use crate::{
-    gate::Gated,
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
+    },
+    kcp::Kcp,
     key::WorkKey,
-    reconcile::suspended::{OtherChange, Suspended},
+    reconcile::seen::Seen,
 };
 
 /// One that is not as it is to be.
@@ -33,16 +38,23 @@ pub(super) struct Astray<'a> {
     pub(super) again: bool,
 }
 
-impl Shared {
+/// Restores the objects that the engine brings to every runtime.
+pub(crate) struct Keeper {
+    pub(crate) kcp: Kcp,
+    pub(crate) standing: Arc<Standing>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+impl Keeper {
     /// Sets an object right for this work. Says so if it is left alone, or was until now.
-    pub(super) async fn set_right(
+    pub(super) async fn restore(
         &self,
         work: &WorkKey,
         runtime: &Gated,
         astray: Astray<'_>,
     ) -> Result<Option<Suspended>, ObjectError> {
         let Astray { object, wanted, manager, live, again } = astray;
-        let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.now());
+        let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.kcp.now());
         let difference = live.map(|live| {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
         });
@@ -52,7 +64,7 @@ impl Shared {
             tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
             return Ok(Some(parked));
         }
-        let made = apply::apply(runtime, wanted, manager).await?;
+        let made = objects::apply(runtime, wanted, manager).await?;
         self.seen.wrote(work, object, &made);
         if !again {
             return Ok(None);
@@ -70,7 +82,7 @@ impl Shared {
 
     /// An object that is as it is to be, and has to stay so for a while since it was left alone before.
     pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Suspended> {
-        let until = self.standing.on_trial(Standing::key(work, object), self.now())?;
+        let until = self.standing.on_trial(Standing::key(work, object), self.kcp.now())?;
         Some(Suspended::of_engine(object, OtherChange::Ended, until))
     }
 }

@@ -1,12 +1,12 @@
 //! A Kyma that is being deleted: one step after the other, each repeatable.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use kube::{ResourceExt, api::ListParams};
 use serde_json::Value;
 use tidewatch_api::{
     Kyma, KymaStatus, Manifest,
-    names::{annotations, finalizers, labels},
+    names::{finalizers, labels},
     object::{Gvk, ObjectRef},
 };
 use tidewatch_planner::{
@@ -18,17 +18,21 @@ use tidewatch_planner::{
 };
 
 use super::{
-    Lost, Outcome, Shared,
-    apply::{self, Deleted, ObjectError},
-    error_report,
-    kyma::{marked_by, runtime_kyma, write_runtime_status},
+    agent_config,
+    kyma::{runtime_kyma, write_runtime_status},
+    legacy_watcher::remove_watcher,
+    owners::remote_kyma,
 };
 use crate::{
-    gate::Gated,
-    kcp::writes::lost,
-    key::WorkKey,
+    clusters::{
+        Clusters, Gated,
+        objects::{self, Deleted, ObjectError},
+    },
+    kcp::{Kcp, writes::lost},
+    key::{Queue, WorkKey},
+    outcome::{Lost, Outcome, error_report},
     queue::{Class, Push},
-    reconcile::{agent_config, legacy_watcher::remove_watcher},
+    reconcile::{kyma::failures::Failures, owners::Owners, pull_secret::PullSecrets},
     stages::{Stage, stage},
 };
 
@@ -74,40 +78,39 @@ impl Deletion<'_> {
     }
 }
 
-/// Why nothing is done for a Kyma whose runtime is another one's.
-pub(super) fn shares_with(other: &str) -> String {
-    format!(
-        "the Kyma '{other}' of the control plane has this runtime: the Kyma in it says so (annotation {}); nothing is changed for this one; \
-         delete it, or give it the id (label {}) and the kubeconfig of a runtime of its own; if '{other}' has another runtime by now, take \
-         that annotation off",
-        annotations::OWNED_BY,
-        labels::RUNTIME_ID
-    )
+/// Deletes Kymas, step by step.
+pub(crate) struct KymaDeletion {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) queue: Queue,
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) failures: Arc<Failures>,
+    pub(crate) pull_secrets: Arc<PullSecrets>,
 }
 
-impl Shared {
-    pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Outcome, Lost> {
+impl KymaDeletion {
+    pub(super) async fn reconcile(&self, kyma: &Kyma) -> Result<Outcome, Lost> {
         let name = kyma.name_any();
         let force = force::forced(kyma);
         let mut deletion = Deletion {
             kyma,
-            manifests: self.look().manifests_of(&name),
+            manifests: self.kcp.index().manifests_of(&name),
             runtime: None,
             remote: Value::Null,
             force,
             skipped: Vec::new(),
         };
-        match self.access(&name).await? {
+        match self.clusters.access(&name).await? {
             Ok(runtime) => deletion.runtime = Some(runtime),
             Err(why) if why.cluster_is_gone() => {
-                if let Some(wait) = self.doubts(&name).await? {
+                if let Some(wait) = self.clusters.confirm_deleted(&name).await? {
                     return Ok(wait);
                 }
             }
             // A kubeconfig that cannot be used says nothing about the cluster: it is not taken as gone.
             Err(why) if deletion.force.is_none() => {
                 let message = why.message();
-                self.say_deleting(&deletion, &message).await?;
+                self.write_status(&deletion, &message).await?;
                 return Ok(Outcome::failed(error_report(message)));
             }
             Err(why) => deletion.skipped.push(format!("all in the runtime: {}", why.message())),
@@ -130,7 +133,7 @@ impl Shared {
                 deletion.runtime = None;
                 Runtime::Gone
             }
-            Err(error) => return self.runtime_failed(kyma, &error).await,
+            Err(error) => return self.failures.runtime_failed(kyma, &error).await,
         };
         let deleting = deletion.manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_some()).count();
         let left = Left {
@@ -150,12 +153,12 @@ impl Shared {
             tracing::info!(kyma = name, ?step, "the Kyma is being deleted");
             match step {
                 Step::Say => {
-                    self.say_deleting(&deletion, "the Kyma is being deleted").await?;
+                    self.write_status(&deletion, "the Kyma is being deleted").await?;
                     left.said = true;
                 }
                 Step::SayInRuntime => {
                     let status = self.status_of(&deletion, "the Kyma is being deleted");
-                    self.say_in_runtime(&mut deletion, &status).await?;
+                    self.write_status_in_runtime(&mut deletion, &status).await?;
                     // That it cannot be shown to the user holds nothing up.
                     if let Runtime::There(there) = &mut left.runtime {
                         there.kyma = Some(true);
@@ -165,7 +168,7 @@ impl Shared {
                     for manifest in
                         deletion.manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_none())
                     {
-                        self.delete_kcp(&self.manifests(), &manifest.name_any()).await?;
+                        self.kcp.delete(&self.kcp.manifests(), &manifest.name_any()).await?;
                     }
                     return self.await_manifests(deletion).await;
                 }
@@ -179,92 +182,35 @@ impl Shared {
                         }
                         Ok(going) => {
                             let what = format!("waiting for {} to be gone", going.join(", "));
-                            self.say_deleting(&deletion, &what).await?;
+                            self.write_status(&deletion, &what).await?;
                             return Ok(Outcome::recheck_rarely(what));
                         }
                         Err(error) if deletion.passes(&error) => {
                             let objects: Vec<_> = objects_of(thing).iter().map(ToString::to_string).collect();
                             deletion.skipped.push(format!("{}: {}", objects.join(", "), error.message()));
                         }
-                        Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
+                        Err(error) => return self.failures.runtime_failed(deletion.kyma, &error).await,
                     }
                     if thing == Thing::AgentConfiguration {
-                        let mut state = self.change();
-                        self.agents.forget(&name);
+                        let mut state = self.kcp.index_mut();
+                        self.clusters.records.change_known(&name, |record| record.agent_config = None);
                         state.forget_agent(&name);
                     }
                     if let Runtime::There(there) = &mut left.runtime {
                         there.without(thing);
                     }
                 }
-                Step::DropFinalizer => return self.let_kyma_go(&deletion).await,
+                Step::DropFinalizer => return self.release(&deletion).await,
             }
         }
     }
+}
 
-    /// Another Kyma of KCP that has a runtime by now, by what the Kyma in it says.
-    fn has_instead(&self, kyma: &str, remote: &Value) -> Option<String> {
-        let (namespace, owner) = marked_by(remote)?.split_once('/')?;
-        let is_other = namespace == self.config.namespace && owner != kyma;
-        (is_other && self.look().kyma(owner).is_some()).then(|| owner.to_owned())
-    }
-
-    /// The runtime of a Kyma, if no other Kyma has it; else how a reconcile of something in it ends.
-    pub(super) async fn own_runtime(&self, kyma: &str) -> Result<Result<Gated, Outcome>, Lost> {
-        let runtime = match self.access(kyma).await? {
-            Ok(runtime) => runtime,
-            // The Kyma's status says so, and its reconcile asks for this again.
-            Err(why) => return Ok(Err(Outcome::waiting(why.message()))),
-        };
-        match self.has_already(kyma, &runtime).await {
-            Ok(None) => Ok(Ok(runtime)),
-            Ok(Some(other)) => Ok(Err(Outcome::waiting(shares_with(&other)))),
-            Err(error) => self.failed_at(kyma, error).map(Err),
-        }
-    }
-
-    /// Another Kyma of KCP that stays and has the runtime of this one, by what both are called and by what the Kyma in it says. Two that
-    /// write there would take each other's modules away. The runtime is asked only if KCP names it twice.
-    pub(super) async fn has_already(
-        &self,
-        kyma: &str,
-        runtime: &Gated,
-    ) -> Result<Option<String>, ObjectError> {
-        let others = self.look().others_of_runtime(kyma);
-        if others.is_empty() {
-            return Ok(None);
-        }
-        let remote = remote_kyma(runtime).await?;
-        let owner = self.has_instead(kyma, &remote);
-        Ok(owner.filter(|owner| others.contains(owner)))
-    }
-
-    /// The same by what the Kyma in the runtime says alone, whatever KCP calls both: what was found is known to all that is done in it from
-    /// then on.
-    pub(super) fn has_taken(&self, kyma: &str, remote: &Value) -> Option<String> {
-        let owner = self.has_instead(kyma, remote);
-        let (owner, is_known) = {
-            let state = self.look();
-            let owner = owner.filter(|owner| state.stays(owner));
-            let is_known = state.taken_by(kyma) == owner.as_ref();
-            (owner, is_known)
-        };
-        if !is_known {
-            self.change().note_taken(kyma, owner.clone());
-        }
-        owner
-    }
-
-    /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.
-    pub(super) async fn owner_now(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
-        let remote = remote_kyma(runtime).await?;
-        Ok(self.has_instead(kyma, &remote))
-    }
-
+impl KymaDeletion {
     /// What is left of ours in a runtime, and its Kyma. `None` if another Kyma of KCP has the runtime by now.
     async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<Option<(Value, InRuntime)>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
-        if let Some(owner) = self.has_instead(kyma, &remote) {
+        if let Some(owner) = self.owners.successor(kyma, &remote) {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok(None);
         }
@@ -278,12 +224,13 @@ impl Shared {
             (Thing::KymaCrd, &mut there.kyma_crd),
         ] {
             for object in objects_of(thing) {
-                *is_there |= apply::look(runtime, &object).await?.is_some();
+                *is_there |= objects::look(runtime, &object).await?.is_some();
             }
         }
         for object in agent_config::objects() {
-            there.agent +=
-                usize::from(apply::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours));
+            there.agent += usize::from(
+                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours),
+            );
         }
         Ok(Some((remote, there)))
     }
@@ -300,8 +247,8 @@ impl Shared {
             let _ = write!(what, "; {skipped}");
         }
         let status = self.status_of(&deletion, &what);
-        self.write_kyma_status(deletion.kyma, &status).await?;
-        self.say_in_runtime(&mut deletion, &status).await?;
+        self.kcp.write_kyma_status(deletion.kyma, &status).await?;
+        self.write_status_in_runtime(&mut deletion, &status).await?;
         if deletion.force.is_some() {
             for manifest in &deletion.manifests {
                 let key = WorkKey::Manifest { kyma: name.clone(), name: manifest.name_any() };
@@ -312,55 +259,59 @@ impl Shared {
     }
 
     /// When no Manifest is left, by a list of now.
-    async fn let_kyma_go(&self, deletion: &Deletion<'_>) -> Result<Outcome, Lost> {
+    async fn release(&self, deletion: &Deletion<'_>) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         if self.has_manifests(&name).await? {
             // The watch has not shown it yet.
             return Ok(Outcome::recheck_soon("waiting for a Manifest that was just made".into()));
         }
         if let Some(runtime) = &deletion.runtime
-            && let Err(error) = self.remove_pull_secret(&name, runtime).await
+            && let Err(error) = self.pull_secrets.remove(&name, runtime).await
             && !deletion.passes(&error)
         {
-            return self.runtime_failed(deletion.kyma, &error).await;
+            return self.failures.runtime_failed(deletion.kyma, &error).await;
         }
         // Of a runtime that was taken over and never proven.
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = remove_watcher(&name, runtime).await
             && !deletion.passes(&error)
         {
-            return self.runtime_failed(deletion.kyma, &error).await;
+            return self.failures.runtime_failed(deletion.kyma, &error).await;
         }
-        self.remove_go_certificate(&name).await?;
+        self.remove_legacy_certificate(&name).await?;
         if let Some(force) = &deletion.force {
             tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);
-            self.audit(&name, &[notice]).await?;
+            self.kcp.audit(&name, &[notice]).await?;
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
-        self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
-        self.discredit(&name);
+        self.kcp.drop_finalizers(&self.kcp.kymas(), deletion.kyma, &ours).await?;
+        self.clusters.discredit(&name);
         Ok(Outcome::done())
     }
 
     /// Whether KCP has a Manifest of the Kyma, by a list of now.
     async fn has_manifests(&self, kyma: &str) -> Result<bool, Lost> {
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
-        let list = stage(Stage::ReadKcp, self.manifests().list_metadata(&params)).await;
+        let list = stage(Stage::ReadKcp, self.kcp.manifests().list_metadata(&params)).await;
         list.map(|list| !list.items.is_empty())
             .map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))
     }
 
     fn status_of(&self, deletion: &Deletion<'_>, message: &str) -> KymaStatus {
-        deleting_status(deletion.kyma, &deletion.manifests, message.to_owned(), self.now())
+        deleting_status(deletion.kyma, &deletion.manifests, message.to_owned(), self.kcp.now())
     }
 
-    async fn say_deleting(&self, deletion: &Deletion<'_>, message: &str) -> Result<(), Lost> {
-        self.write_kyma_status(deletion.kyma, &self.status_of(deletion, message)).await
+    async fn write_status(&self, deletion: &Deletion<'_>, message: &str) -> Result<(), Lost> {
+        self.kcp.write_kyma_status(deletion.kyma, &self.status_of(deletion, message)).await
     }
 
     /// The user should see it too. That it cannot be shown is no failure.
-    async fn say_in_runtime(&self, deletion: &mut Deletion<'_>, status: &KymaStatus) -> Result<(), Lost> {
+    async fn write_status_in_runtime(
+        &self,
+        deletion: &mut Deletion<'_>,
+        status: &KymaStatus,
+    ) -> Result<(), Lost> {
         let Some(runtime) = deletion.runtime.as_ref().filter(|_| !deletion.remote.is_null()) else {
             return Ok(());
         };
@@ -379,25 +330,16 @@ impl Shared {
     }
 }
 
-/// The Kyma in a runtime; null if there is none.
-pub(super) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
-    match apply::get(runtime, &runtime_kyma()).await {
-        Ok(found) => Ok(found.unwrap_or_default()),
-        Err(error) if error.is_kind_missing() => Ok(Value::Null),
-        Err(error) => Err(error),
-    }
-}
-
 /// Deletes what belongs to a step, and returns what is still there.
 async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
     for object in objects_of(thing) {
         if thing == Thing::AgentConfiguration
-            && !apply::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours)
+            && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours)
         {
             continue;
         }
-        if apply::remove(runtime, &object).await? == Deleted::Going {
+        if objects::remove(runtime, &object).await? == Deleted::Going {
             going.push(object.to_string());
         }
     }
@@ -433,7 +375,7 @@ mod tests {
     async fn a_runtime_that_another_kyma_has_by_now_is_not_this_ones() {
         let (engine, _) = engine_on(|_, _| not_found());
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
-        drop(engine.0.change().apply_kyma(serde_json::from_value(lagoon).unwrap()));
+        drop(engine.dispatcher.kcp.index_mut().apply_kyma(serde_json::from_value(lagoon).unwrap()));
         for (owner, anothers) in [
             (Some("kcp-system/lagoon"), Some("lagoon")),
             (Some("kcp-system/harbour"), None),
@@ -442,10 +384,20 @@ mod tests {
             (None, None),
         ] {
             let runtime = runtime(owner);
-            let now = engine.0.owner_now("harbour", &runtime).await.unwrap();
+            let now = engine.dispatcher.reconcilers.kyma.owners.owner("harbour", &runtime).await.unwrap();
             assert_eq!(now.as_deref(), anothers, "{owner:?}");
             if anothers.is_some() {
-                assert!(engine.0.left_in("harbour", &runtime).await.unwrap().is_none());
+                assert!(
+                    engine
+                        .dispatcher
+                        .reconcilers
+                        .kyma
+                        .deletion
+                        .left_in("harbour", &runtime)
+                        .await
+                        .unwrap()
+                        .is_none()
+                );
             }
         }
     }

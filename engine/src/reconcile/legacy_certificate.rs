@@ -10,9 +10,10 @@ use kube::{
 use serde_json::Value;
 use tidewatch_api::names::labels;
 
-use super::{Lost, Shared};
 use crate::{
     kcp::writes::lost,
+    outcome::Lost,
+    reconcile::kyma_deletion::KymaDeletion,
     stages::{Stage, stage},
 };
 
@@ -46,19 +47,19 @@ fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
     }
 }
 
-impl Shared {
+impl KymaDeletion {
     /// Deletes the Certificate of a runtime that the Go manager has had, and its Secret, which issuers leave. Where the receiver has no leave
     /// for that (`deploy/receiver/takeover.yaml`), there is none, or it stays.
-    pub(crate) async fn remove_go_certificate(&self, kyma: &str) -> Result<(), Lost> {
+    pub(crate) async fn remove_legacy_certificate(&self, kyma: &str) -> Result<(), Lost> {
         let name = format!("{kyma}-webhook-tls");
-        let permit = self.gate.kcp()?;
+        let permit = self.kcp.gate.kcp()?;
         if permit.is_dry() {
             // Of what a deletion does, the list has said enough.
             return Ok(());
         }
         for (group, version) in ISSUERS {
             let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "Certificate"));
-            let api: Api<DynamicObject> = Api::namespaced_with(self.kcp.clone(), NAMESPACE, &kind);
+            let api: Api<DynamicObject> = Api::namespaced_with(self.kcp.client.clone(), NAMESPACE, &kind);
             let failed = |error| lost(format!("removing the Certificate {name} of {group}"), error);
             let certificate = match stage(Stage::ReadKcp, api.get(&name)).await {
                 Ok(certificate) if is_of_a_watcher(&certificate) => certificate,
@@ -79,7 +80,7 @@ impl Shared {
             };
             let preconditions = Some(Preconditions { uid: certificate.uid(), resource_version: None });
             // With the Secret first a crash in between leaves a Certificate, which is found again. Its issuer may make the Secret once more.
-            let secrets: Api<Secret> = Api::namespaced(self.kcp.clone(), NAMESPACE);
+            let secrets: Api<Secret> = Api::namespaced(self.kcp.client.clone(), NAMESPACE);
             let delete_secret = || async {
                 match stage(Stage::WriteKcp, secrets.delete(&name, &DeleteParams::background())).await {
                     Ok(_) => Ok(()),

@@ -1,65 +1,43 @@
 //! Takes the Go manager's watcher out of a runtime whose events are proven to arrive by our agent.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tidewatch_api::object::ObjectRef;
 
-use super::{
-    Lost, Outcome, Shared,
-    apply::{self, ObjectError},
-};
 use crate::{
+    clusters::{
+        Clusters, Gated,
+        objects::{self, ObjectError},
+    },
     compat::legacy_watcher::{first, is_the_go_managers, last, objects},
-    gate::{Gated, Mode},
-    key::{Cause, WorkKey},
-    queue::{Class, Push},
+    gate::Mode,
+    kcp::Kcp,
+    outcome::{Lost, Outcome},
     stages::{Stage, stage},
 };
 
-/// Runtimes in which this process has seen to it. As many as there are.
-#[derive(Debug, Default)]
-pub(crate) struct Exchanged(Mutex<BTreeSet<String>>);
-
-impl Exchanged {
-    pub(crate) fn forget(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
-    }
-
-    /// Another process may have worked meanwhile.
-    pub(crate) fn forget_all(&self) {
-        self.0.lock().clear();
-    }
+/// Removes the Go manager's watcher from runtimes.
+pub(crate) struct LegacyWatcherReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
 }
 
-impl Shared {
-    /// Asks for the exchange in a runtime whose way is proven, unless it is known to be done. A dry run asks what it would be.
-    pub(crate) fn want_exchange(&self, kyma: &str, cause: Option<Cause>) {
-        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let state = self.look();
-        let is_proven = state.path(kyma).is_some_and(|path| path.proven);
-        if self.config.keep_watcher || self.exchanged.0.lock().contains(kyma) || !(is_dry || is_proven) {
-            return;
-        }
-        let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
-        self.queue.push(WorkKey::LegacyWatcher { kyma: kyma.to_owned() }, push);
-    }
-
-    pub(crate) async fn reconcile_exchange(&self, name: &str) -> Result<Outcome, Lost> {
+impl LegacyWatcherReconciler {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
         let (kyma, proven) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.kyma(name), state.path(name).is_some_and(|path| path.proven))
         };
         let Some(kyma) = kyma else {
-            self.exchanged.forget(name);
+            self.clusters.records.change_known(name, |record| record.legacy_watcher_removed = false);
             return Ok(Outcome::done());
         };
-        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let is_dry = matches!(self.kcp.gate.mode(), Mode::DryRun(_));
         // It may have been proven when this was asked for, and be it no more. Whoever proves it again asks again.
         if kyma.is_skipped() || kyma.metadata.deletion_timestamp.is_some() || !(is_dry || proven) {
             return Ok(Outcome::done());
         }
-        let runtime = match self.access(name).await? {
+        let runtime = match self.clusters.access(name).await? {
             Ok(runtime) => runtime,
             // The Kyma's status says so, and its reconcile asks for this again.
             Err(why) => return Ok(Outcome::waiting(why.message())),
@@ -67,11 +45,11 @@ impl Shared {
         match stage(Stage::Delete, remove_watcher(name, &runtime)).await {
             Ok(()) => {
                 if !is_dry {
-                    self.exchanged.0.lock().insert(name.to_owned());
+                    self.clusters.records.change(name, |record| record.legacy_watcher_removed = true);
                 }
                 Ok(Outcome::done())
             }
-            Err(error) => self.failed_at(name, error),
+            Err(error) => self.clusters.failed_at(name, error),
         }
     }
 }
@@ -82,7 +60,7 @@ pub(crate) async fn remove_watcher(kyma: &str, runtime: &Gated) -> Result<(), Ob
     let mut is_there = false;
     for end in &ends {
         is_there |=
-            apply::metadata(runtime, end).await?.is_some_and(|metadata| is_the_go_managers(&metadata));
+            objects::metadata(runtime, end).await?.is_some_and(|metadata| is_the_go_managers(&metadata));
     }
     if !is_there {
         return Ok(());
@@ -96,10 +74,10 @@ pub(crate) async fn remove_watcher(kyma: &str, runtime: &Gated) -> Result<(), Ob
 }
 
 async fn remove(runtime: &Gated, object: &ObjectRef) -> Result<bool, ObjectError> {
-    let Some(metadata) = apply::metadata(runtime, object).await? else { return Ok(false) };
+    let Some(metadata) = objects::metadata(runtime, object).await? else { return Ok(false) };
     if !is_the_go_managers(&metadata) || metadata["deletionTimestamp"].is_string() {
         return Ok(false);
     }
-    apply::delete(runtime, object, metadata["uid"].as_str().unwrap_or_default()).await?;
+    objects::delete(runtime, object, metadata["uid"].as_str().unwrap_or_default()).await?;
     Ok(true)
 }

@@ -13,11 +13,13 @@ use tidewatch_planner::{
     versions::local::{MAX_TEMPLATES, ignored, usable},
 };
 
-use super::{
-    Shared,
-    apply::{self, ObjectError},
+use crate::{
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
+    },
+    reconcile::kyma::KymaReconciler,
 };
-use crate::gate::Gated;
 
 /// Templates read at once, and how often. KCP's own may be among them, which do not count.
 const PAGE: u32 = 100;
@@ -32,7 +34,7 @@ pub(super) struct Local {
     pub(super) notices: Vec<Notice>,
 }
 
-impl Shared {
+impl KymaReconciler {
     /// The runtime's own templates of modules that its user asks for and KCP has nothing of, or not in the version that is
     /// asked for. Read freshly, and only if there are such modules and the Kyma in KCP allows it.
     pub(super) async fn local_templates(
@@ -44,18 +46,18 @@ impl Shared {
         if !kyma.takes_runtime_templates() {
             return Ok(Local::default());
         }
-        let unknown: BTreeSet<&str> = self.look().unknown(wanted);
+        let unknown: BTreeSet<&str> = self.kcp.index().unknown(wanted);
         if unknown.is_empty() {
             return Ok(Local::default());
         }
         let gvk = Gvk::of(names::API_VERSION, "ModuleTemplate");
-        let api = apply::api(runtime, &gvk, names::RUNTIME_NAMESPACE).await?;
+        let api = objects::api(runtime, &gvk, names::RUNTIME_NAMESPACE).await?;
         let mut params = ListParams::default().limit(PAGE);
         let mut local = Local::default();
         for _ in 0..PAGES {
             let page = match runtime.call("listing the ModuleTemplates", api.list(&params)).await {
                 Ok(page) => page,
-                Err(error) => return Err(apply::explain(runtime, &gvk, error).await),
+                Err(error) => return Err(objects::explain(runtime, &gvk, error).await),
             };
             for object in page.items {
                 let name = object.metadata.name.clone().unwrap_or_default();

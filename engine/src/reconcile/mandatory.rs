@@ -14,44 +14,60 @@ use tidewatch_api::{
 use tidewatch_planner::mandatory::{Input, is_legacy, plan};
 
 use super::{
-    Lost, Outcome, Shared, Why, error_report, found_report, kyma::Executed, next_try, sources::rest_of,
+    kyma::{Executed, list_now, turns, unread},
+    sources::rest_of,
 };
 use crate::{
-    kcp::writes::lost,
+    clusters::Clusters,
+    config::EngineConfig,
+    kcp::{Kcp, writes::lost},
+    outcome::{Lost, Outcome, Why, error_report, found_report},
+    pace::next_try,
     queue::Class,
+    reconcile::{
+        followups::FollowUps,
+        kyma::{execute::Executor, needs::Waiting},
+        sources::Registries,
+    },
     stages::{Stage, stage},
 };
 
 /// Manifests that are listed, and deleted, at once.
 const PAGE: u32 = 500;
 
-impl Shared {
+/// Reconciles the mandatory modules of Kymas.
+pub(crate) struct MandatoryReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) registries: Arc<Registries>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) followups: Arc<FollowUps>,
+    pub(crate) waiting: Waiting,
+}
+
+impl MandatoryReconciler {
     /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime but whether kinds are served that a
     /// module requires, and writes nothing if nothing differs.
-    pub(super) async fn reconcile_mandatory(
-        &self,
-        name: &str,
-        class: Class,
-        why: Why<'_>,
-    ) -> Result<Outcome, Lost> {
+    pub(super) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, mut offers) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.kyma(name), state.mandatory())
         };
-        let Some(kyma) = kyma else { return Ok(self.forget_mandatory(name)) };
+        let Some(kyma) = kyma else { return Ok(self.forget(name)) };
         let leave = |k: &Kyma| k.metadata.deletion_timestamp.is_some() || k.is_skipped();
         if leave(&kyma) {
-            return Ok(self.forget_mandatory(name));
+            return Ok(self.forget(name));
         }
-        let turns = self.turns(name, why);
-        let needs = self.mandatory_needs(name, &offers, why).await?;
+        let turns = turns(&self.kcp, self.config.rollout_window, name, why);
+        let needs = self.needs(name, &offers, why).await?;
         offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
         let (manifests, (chosen_by_users, asked)) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.manifests_of(name), state.chosen_by_users(name))
         };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
-        let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
+        let sources = stage(Stage::Resolve, self.registries.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
             plan(&Input {
                 kyma,
@@ -65,7 +81,7 @@ impl Shared {
         let mut made = made_of(&kyma, &manifests, asked.as_ref());
         if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
             // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
-            let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+            let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Outcome::done()) };
             let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
@@ -73,27 +89,27 @@ impl Shared {
             } else {
                 // What is removed for not being on a list is removed for not being on it now. A list that cannot be read is none; its
                 // Kyma's next reconcile that reads it asks for this again.
-                let now = self.list_now(name).await?;
+                let now = list_now(&self.clusters, name).await?;
                 now.zip(asked).map(|(now, noted)| &now | &noted)
             };
             made = made_of(&fresh, &manifests, list.as_ref());
             let Executed { behind, refused } =
-                self.execute(name, &made.plan, &manifests, class, why.causes).await?;
+                self.executor.execute(name, &made.plan, &manifests, class, why.causes).await?;
             if let Some(behind) = behind {
                 return Err(behind);
             }
             made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
         }
         made.plan.notices.extend(needs.notices());
-        let left_out = self.tell(name, None, &made.plan.notices).await;
+        let left_out = self.kcp.notify(name, None, &made.plan.notices).await;
         let look_at = turns.values().copied().chain(left_out).chain(needs.look_at).min();
         if made.faults.is_empty() {
-            return Ok(self.unread(&sources).unwrap_or_else(|| needs.finish()).due_at(look_at));
+            return Ok(unread(&self.kcp, &sources).unwrap_or_else(|| needs.finish()).due_at(look_at));
         }
         let text = made.faults.join("; ");
         let outcome = if made.plan.retry {
             let rest = rest_of(&sources);
-            let next = next_try(self.now(), rest);
+            let next = next_try(self.kcp.now(), rest);
             Outcome::retried(error_report(format!("{text}; {next}")), "module", rest)
         } else {
             Outcome::failed(found_report(State::Error, text))
@@ -102,26 +118,33 @@ impl Shared {
     }
 
     /// Nothing is planned.
-    fn forget_mandatory(&self, kyma: &str) -> Outcome {
-        self.mandatory_waiting.forget(kyma);
+    fn forget(&self, kyma: &str) -> Outcome {
+        self.waiting.forget(kyma);
         Outcome::done()
     }
+}
 
+/// Reconciles the finalizers of mandatory releases.
+pub(crate) struct ReleaseReconciler {
+    pub(crate) kcp: Kcp,
+}
+
+impl ReleaseReconciler {
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
     /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
-    pub(super) async fn reconcile_release(&self, module: &str) -> Result<Outcome, Lost> {
+    pub(super) async fn reconcile(&self, module: &str) -> Result<Outcome, Lost> {
         let (holders, offer) = {
-            let state = self.look();
+            let state = self.kcp.index();
             let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
             (state.holders(module), offer)
         };
-        let releases: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
-        let templates: Api<ModuleTemplate> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let releases: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
+        let templates: Api<ModuleTemplate> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         if let Some(release) = holders.release.as_ref().filter(|r| r.mandatory_version().is_some()) {
-            self.hold_release(&releases, release.as_ref()).await?;
+            self.add_finalizer(&releases, release.as_ref()).await?;
         }
         for template in holders.templates.iter().filter(|t| is_legacy(t)) {
-            self.hold_release(&templates, template.as_ref()).await?;
+            self.add_finalizer(&templates, template.as_ref()).await?;
         }
         let leaving_release = holders.release.as_ref().filter(|r| waits(r.as_ref()));
         let leaving_templates: Vec<_> = holders.templates.iter().filter(|t| waits(t.as_ref())).collect();
@@ -130,24 +153,24 @@ impl Shared {
         }
         // Where something else keeps the module mandatory, what goes is let go.
         if offer.is_none_or(|offer| offer.leaving) {
-            let left = self.delete_mandatory(module).await?;
+            let left = self.delete_manifests(module).await?;
             if left > 0 {
                 return Ok(Outcome::waiting(format!("waiting for {left} Manifests of {module} to be gone")));
             }
         }
         if leaving_release.is_some() && !holders.is_withdrawn {
             let withdrawn = self.withdraw(&templates, &holders.templates).await?;
-            if withdrawn && !self.is_dry() {
+            if withdrawn && !self.kcp.is_dry() {
                 // Without the release the templates would count, until the watch has shown what was written.
                 return Ok(Outcome::recheck_soon("waiting for the templates to be withdrawn".into()));
             }
         }
         let ours = [finalizers::MANDATORY_MODULE];
         if let Some(release) = leaving_release {
-            self.drop_finalizers(&releases, release.as_ref(), &ours).await?;
+            self.kcp.drop_finalizers(&releases, release.as_ref(), &ours).await?;
         }
         for template in leaving_templates {
-            self.drop_finalizers(&templates, template.as_ref(), &ours).await?;
+            self.kcp.drop_finalizers(&templates, template.as_ref(), &ours).await?;
         }
         Ok(Outcome::done())
     }
@@ -168,14 +191,14 @@ impl Shared {
                 "metadata": {"name": name, "uid": template.uid(),
                              "annotations": {annotations::MANDATORY_WITHDRAWN: "true"}}
             });
-            self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
+            self.kcp.apply(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
             any = true;
         }
         Ok(any)
     }
 
     /// Puts the finalizer on an object that stays and has none.
-    async fn hold_release<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
+    async fn add_finalizer<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,
     {
@@ -189,21 +212,21 @@ impl Shared {
             // With the uid: one that is gone meanwhile is not made anew.
             "metadata": {"name": name, "uid": object.uid(), "finalizers": [finalizers::MANDATORY_MODULE]}
         });
-        self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await.map(drop)
+        self.kcp.apply(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await.map(drop)
     }
 
     /// Deletes the Manifests of a mandatory module, by a fresh list, and says how many there are still.
-    async fn delete_mandatory(&self, module: &str) -> Result<usize, Lost> {
+    async fn delete_manifests(&self, module: &str) -> Result<usize, Lost> {
         let label = format!("{}=true,{}={module}", labels::MANDATORY_MODULE, labels::MODULE_NAME);
         let mut params = ListParams::default().labels(&label).limit(PAGE);
-        let api = self.manifests();
+        let api = self.kcp.manifests();
         let mut left = 0;
         loop {
             let page = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
             let page = page.map_err(|e| lost(format!("listing the Manifests of {module}"), e))?;
             left += page.items.len();
             for manifest in page.items.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
-                self.delete_kcp::<Manifest>(&api, &manifest.name_any()).await?;
+                self.kcp.delete::<Manifest>(&api, &manifest.name_any()).await?;
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {

@@ -8,21 +8,19 @@ mod default_cr;
 mod force;
 mod give_up;
 mod hand_over;
-mod hold;
+pub(crate) mod hold;
 mod incomplete;
 mod lineage;
-mod passed;
-mod remove;
-mod rendered;
+pub(crate) mod passed;
+pub(crate) mod remove;
+pub(crate) mod rendered;
 mod schemas;
-mod source;
+pub(crate) mod source;
 mod stray;
 mod stuck;
-mod sync;
-mod told;
+pub(crate) mod sync;
+pub(crate) mod told;
 mod transforms;
-
-pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,19 +45,25 @@ use tidewatch_planner::{
 use self::{
     causes::fuller,
     default_cr::{DefaultCr, cr_condition, create_default_cr},
-    passed::{Mark, Only, Passed, asked, named, place},
+    hold::Holds,
+    passed::{Mark, Only, Passed, Passes, asked, named, place},
     sync::{Synced, Work},
 };
-use super::{
-    Lost, Outcome, Shared, Why, apply::ObjectError, error_report, found_report, is_of_definition,
-    kyma_deletion::shares_with,
-};
+use super::{owners::shares_with, suspended::Suspended};
 use crate::{
-    gate::{Gated, Mode},
+    clusters::{Clusters, Gated, objects::ObjectError},
+    config::EngineConfig,
+    gate::Mode,
     index::SecretRef,
-    kcp::writes::lost,
+    kcp::{Kcp, writes::lost},
     key::{Cause, Report, WorkKey},
-    reconcile::{pace::RECHECK_RARELY, suspended::Suspended},
+    outcome::{Lost, Outcome, Why, error_report, found_report, is_of_definition},
+    pace::RECHECK_RARELY,
+    reconcile::{
+        manifest::{remove::Removal, source::Bundles, sync::Syncer, told::Watched},
+        owners::Owners,
+        seen::Seen,
+    },
     stages::{Stage, stage},
 };
 
@@ -123,8 +127,24 @@ impl Stopped {
     }
 }
 
-impl Shared {
-    pub(super) async fn reconcile_manifest(
+/// Reconciles Manifests: the objects of one module in one runtime.
+pub(crate) struct ManifestReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) watched: Arc<Watched>,
+    pub(crate) failures: Arc<ManifestFailures>,
+    pub(crate) bundles: Arc<Bundles>,
+    pub(crate) removal: Removal,
+    pub(crate) syncer: Arc<Syncer>,
+    pub(crate) passes: Arc<Passes>,
+    pub(crate) holds: Holds,
+    pub(crate) seen: Arc<Seen>,
+}
+
+impl ManifestReconciler {
+    pub(super) async fn reconcile(
         &self,
         key: &WorkKey,
         (kyma, name): (&str, &str),
@@ -133,23 +153,23 @@ impl Shared {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
-            self.change().owners.release(kyma, name);
+            self.kcp.index_mut().owners.release(kyma, name);
             return Ok(Outcome::done());
         };
         if manifest.is_skipped() {
-            self.listen_no_more(kyma, name);
+            self.watched.unwatch(kyma, name);
             return Ok(Outcome::done());
         }
-        if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
+        if let Some(finish) = self.leave_orphaned(kyma, &manifest).await? {
             return Ok(finish);
         }
-        let manifest = self.with_remembered(manifest);
-        let force = self.forced(kyma, &manifest).await;
-        let runtime = match self.access(kyma).await? {
+        let manifest = self.removal.with_remembered(manifest);
+        let force = self.removal.forced(kyma, &manifest).await;
+        let runtime = match self.clusters.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
-                return match self.doubts(kyma).await? {
-                    None => self.let_go_with_cluster(&manifest).await,
+                return match self.clusters.confirm_deleted(kyma).await? {
+                    None => self.removal.release_with_cluster(&manifest).await,
                     Some(wait) => Ok(wait),
                 };
             }
@@ -157,26 +177,26 @@ impl Shared {
                 return match &force {
                     Some(force) => {
                         let whole = has_own_inventory(&manifest);
-                        Box::pin(self.force_manifest(kyma, (&manifest, whole), None, force)).await
+                        Box::pin(self.removal.force(kyma, (&manifest, whole), None, force)).await
                     }
-                    None => self.stopped(&manifest, Stopped::for_good(why.message())).await,
+                    None => self.failures.stopped(&manifest, Stopped::for_good(why.message())).await,
                 };
             }
         };
-        match stage(Stage::ReadRuntime, self.has_already(kyma, &runtime)).await {
+        match stage(Stage::ReadRuntime, self.owners.occupant(kyma, &runtime)).await {
             Ok(None) => {}
             // Nothing there is this Kyma's.
             Ok(Some(_)) if manifest.metadata.deletion_timestamp.is_some() => {
-                return self.let_manifest_go(&manifest).await;
+                return self.removal.release_manifest(&manifest).await;
             }
             Ok(Some(other)) => {
-                return self.stopped(&manifest, Stopped::for_good(shares_with(&other))).await;
+                return self.failures.stopped(&manifest, Stopped::for_good(shares_with(&other))).await;
             }
-            Err(error) => return self.stopped(&manifest, error.into()).await,
+            Err(error) => return self.failures.stopped(&manifest, error.into()).await,
         }
         if manifest.is_unmanaged() {
             // Before anything that applies or deletes, however the Manifest is to end.
-            self.listen_no_more(kyma, name);
+            self.watched.unwatch(kyma, name);
         }
         if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
             // Boxed: its future is large.
@@ -186,14 +206,14 @@ impl Shared {
         let mut manifest = manifest;
         let is_installed = manifest.status.as_ref().is_some_and(|status| !status.synced.is_empty());
         if is_installed {
-            self.hold(&mut manifest).await?;
+            self.add_finalizers(&mut manifest).await?;
         }
-        let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
+        let (bundle, given) = match stage(Stage::Render, self.bundles.bundle(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
-            Err(stopped) => return self.stopped(&manifest, stopped).await,
+            Err(stopped) => return self.failures.stopped(&manifest, stopped).await,
         };
         if !is_installed {
-            self.hold(&mut manifest).await?;
+            self.add_finalizers(&mut manifest).await?;
         }
         let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
@@ -213,23 +233,23 @@ impl Shared {
         runtime: &Gated,
         force: Option<&Forced>,
     ) -> Result<Outcome, Lost> {
-        let (manifest, unknown) = self.with_inventory(kyma, manifest, runtime).await;
+        let (manifest, unknown) = self.removal.with_inventory(kyma, manifest, runtime).await;
         let whole = unknown.is_none();
         if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
-            return self.stopped(&manifest, stopped).await;
+            return self.failures.stopped(&manifest, stopped).await;
         }
         if manifest.is_unmanaged() {
-            return self.give_up(kyma, &manifest, runtime, force.is_some()).await;
+            return self.removal.unmanage(kyma, &manifest, runtime, force.is_some()).await;
         }
         if let Some(force) = force {
-            return Box::pin(self.force_manifest(kyma, (&manifest, whole), Some(runtime), force)).await;
+            return Box::pin(self.removal.force(kyma, (&manifest, whole), Some(runtime), force)).await;
         }
-        let successor = self.look().successor(kyma, &manifest);
+        let successor = self.kcp.index().successor(kyma, &manifest);
         if let Some(successor) = successor {
-            self.listen_no_more(kyma, &manifest.name_any());
-            return self.hand_over(kyma, &manifest, &successor, runtime).await;
+            self.watched.unwatch(kyma, &manifest.name_any());
+            return self.removal.transfer(kyma, &manifest, &successor, runtime).await;
         }
-        Box::pin(self.delete_manifest(kyma, &manifest, runtime)).await
+        Box::pin(self.removal.delete(kyma, &manifest, runtime)).await
     }
 
     /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
@@ -241,7 +261,7 @@ impl Shared {
         passed: Option<&Passed>,
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
         let (secrets, watched) = {
-            let state = self.look();
+            let state = self.kcp.index();
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)
@@ -250,7 +270,7 @@ impl Shared {
         {
             return Ok(Some((manifest, secrets)));
         }
-        let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
+        let read = stage(Stage::ReadKcp, self.kcp.manifests().get_opt(name)).await;
         let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
         Ok(manifest.map(|manifest| (manifest, secrets)))
     }
@@ -262,7 +282,7 @@ impl Shared {
     }
 
     /// Finalizers, before anything is created in the runtime.
-    async fn hold(&self, manifest: &mut Manifest) -> Result<(), Lost> {
+    async fn add_finalizers(&self, manifest: &mut Manifest) -> Result<(), Lost> {
         let wanted = held_by(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
             return Ok(());
@@ -272,8 +292,9 @@ impl Shared {
             "apiVersion": names::API_VERSION, "kind": "Manifest",
             "metadata": {"name": name, "uid": manifest.uid(), "finalizers": wanted}
         });
-        let held = self.apply_kcp(&self.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await?;
-        if let Some(held) = held.filter(|_| !self.is_dry()) {
+        let held =
+            self.kcp.apply(&self.kcp.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await?;
+        if let Some(held) = held.filter(|_| !self.kcp.is_dry()) {
             manifest.metadata = held.metadata;
         }
         Ok(())
@@ -288,7 +309,7 @@ impl Shared {
     ) -> Result<Outcome, Lost> {
         let first = Progress::Waiting(manifest::APPLYING.into());
         let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
-            self.sync(&work, manifest, runtime, bundle, first).await?;
+            self.syncer.sync(&work, manifest, runtime, bundle, first).await?;
         let Work { key, kyma, mark, again, .. } = &work;
         let (kyma, mark, again) = (*kyma, *mark, *again);
         let manifest = &manifest;
@@ -314,7 +335,7 @@ impl Shared {
             Ok(cr) => {
                 cr_there = cr.there();
                 if cr.is_anew(manifest) {
-                    Box::pin(self.tell_anew(kyma, manifest, runtime)).await;
+                    Box::pin(self.notify_recreated(kyma, manifest, runtime)).await;
                 }
                 cr_said = self.config.module_cr_state.then(|| cr.said()).flatten();
                 if cr_there == Some(false) && applied.failed.is_none() {
@@ -343,21 +364,22 @@ impl Shared {
                 Err(error) => applied.failed = Some(error.into()),
             }
         }
-        let fresh = self.listen(&work, &manifest.name_any(), &applied) || work.defined;
+        let fresh = self.watched.watch(&work, &manifest.name_any(), &applied) || work.defined;
         let cr_state = cr_id.clone().zip(cr_said.clone());
         let jobs_completed = applied.jobs_completed;
         let write = |progress: Progress| {
             if unknown {
-                return not_looked(manifest, &progress, &objects, self.now());
+                return not_looked(manifest, &progress, &objects, self.kcp.now());
             }
             let there = cr_condition(manifest, Some(cr_there == Some(true)));
-            let status = manifest_status::manifest_status(manifest, &progress, &objects, there, self.now());
+            let status =
+                manifest_status::manifest_status(manifest, &progress, &objects, there, self.kcp.now());
             let status = if jobs_completed {
-                manifest_status::with_jobs_completed(status, manifest, self.now())
+                manifest_status::with_jobs_completed(status, manifest, self.kcp.now())
             } else {
                 status
             };
-            manifest_status::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
+            manifest_status::with_cr_state(status, manifest, cr_state.as_ref(), self.kcp.now())
         };
         if let Some(gone) = gone.as_ref().filter(|_| !unknown && applied.only_fails()) {
             let unready = applied.failing.iter().chain(applied.not_ready()).cloned().collect();
@@ -373,9 +395,9 @@ impl Shared {
                 let report = error_report(stopped.message);
                 return Ok(Outcome::retried(report, stopped.class, stopped.retry_after));
             }
-            return self.stopped_with(kyma, manifest, stopped, write).await;
+            return self.failures.stopped_with(kyma, manifest, stopped, write).await;
         }
-        let leaving = async |what: String| self.leaving(kyma, runtime, going.as_deref(), what).await;
+        let leaving = async |what: String| self.watched.leaving(kyma, runtime, going.as_deref(), what).await;
         if !applied.stuck.is_empty() {
             let what = applied.missing.clone().unwrap_or_default();
             let mut rest = self.missed(kyma, runtime, what, &applied.awaited, fresh).await;
@@ -409,8 +431,8 @@ impl Shared {
                 return Ok(Outcome::failed(report).due_at(Some(first.until)));
             }
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
-            self.write_manifest_status(manifest, &status).await?;
-            self.tell_conflict(kyma, manifest, first).await;
+            self.kcp.write_manifest_status(manifest, &status).await?;
+            self.notify_conflict(kyma, manifest, first).await;
             return Ok(Outcome::failed(report).due_at(Some(first.until)));
         }
         // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
@@ -431,7 +453,7 @@ impl Shared {
             Readiness::Error(what) => Readiness::Error(besides(what)),
         };
         let status = write(Progress::Applied(told));
-        let held = self.say(manifest, &status, looked.found).await?;
+        let held = self.write_status(manifest, &status, looked.found).await?;
         if let Some(gone) = gone.filter(|_| applied.is_clean()) {
             let unready = applied.not_ready().cloned().collect();
             self.keep(kyma, manifest, Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said });
@@ -447,10 +469,10 @@ impl Shared {
             });
         }
         if let Some(conflict) = conflict {
-            self.tell_conflict(kyma, manifest, conflict).await;
+            self.notify_conflict(kyma, manifest, conflict).await;
         }
         // The agent reports the next change of state.
-        let told = self.is_told_of_status(kyma, runtime, &unready).await;
+        let told = self.watched.watches_status(kyma, runtime, &unready).await;
         let finish = match readiness {
             // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
             Readiness::Processing(what) | Readiness::Warning(what)
@@ -461,7 +483,7 @@ impl Shared {
             // But not that there was none for too long.
             Readiness::Processing(what) | Readiness::Warning(what) if told => {
                 let deadline =
-                    self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX);
+                    self.kcp.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX);
                 Outcome::waiting(what).due_at(Some(deadline))
             }
             Readiness::Processing(what) | Readiness::Warning(what) => Outcome::recheck_soon(what),
@@ -479,12 +501,12 @@ impl Shared {
 
     /// What this pass has found, for the next one; not where nothing is written.
     fn keep(&self, kyma: &str, manifest: &Manifest, passed: Passed) {
-        if matches!(self.gate.mode(), Mode::Live) {
+        if matches!(self.kcp.gate.mode(), Mode::Live) {
             self.passes.put(kyma, &manifest.name_any(), passed);
         }
     }
 
-    async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Suspended) {
+    async fn notify_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Suspended) {
         let (about, message) = (About::Manifest(manifest.name_any()), conflict.message());
         if !conflict.is_trial() {
             tracing::warn!(
@@ -495,16 +517,24 @@ impl Shared {
             );
         }
         let notice = Notice::warning(about, "FieldConflict", message);
-        let _alone = self.tell(kyma, None, &[notice]).await;
+        let _alone = self.kcp.notify(kyma, None, &[notice]).await;
     }
+}
 
+/// Writes the status of Manifests whose reconcile stopped.
+pub(crate) struct ManifestFailures {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+}
+
+impl ManifestFailures {
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
     async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Outcome, Lost> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
+        let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.kcp.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
-        let (status, finish) = self.said_of(&kyma, manifest, stopped, write)?;
-        self.write_manifest_status_unseen(manifest, &status).await?;
+        let (status, finish) = self.report(&kyma, manifest, stopped, write)?;
+        self.kcp.write_manifest_status_unobserved(manifest, &status).await?;
         Ok(finish)
     }
 
@@ -515,13 +545,13 @@ impl Shared {
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
     ) -> Result<Outcome, Lost> {
-        let (status, finish) = self.said_of(kyma, manifest, stopped, write)?;
-        self.write_manifest_status(manifest, &status).await?;
+        let (status, finish) = self.report(kyma, manifest, stopped, write)?;
+        self.kcp.write_manifest_status(manifest, &status).await?;
         Ok(finish)
     }
 
     /// What a status says of a reconcile that stopped, and how that ends.
-    fn said_of(
+    fn report(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -532,11 +562,11 @@ impl Shared {
             return Err(lost);
         }
         if stopped.discredits_client {
-            self.discredit(kyma);
+            self.clusters.discredit(kyma);
         }
         let class = stopped.class;
         let next = if stopped.retryable {
-            self.next_try_in(kyma, stopped.retry_after)
+            self.clusters.next_try(kyma, stopped.retry_after)
         } else {
             "tried again when the module or the runtime changes".to_owned()
         };

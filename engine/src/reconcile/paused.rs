@@ -3,44 +3,53 @@
 //! In a runtime this is the one thing that is written during a pause: one condition, once, in a status that is ours already. Whatever the
 //! Kyma's next reconcile writes is without it, and each Kyma has one when the pause ends.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tidewatch_api::{Kyma, KymaStatus, names::field_managers};
 use tidewatch_deployer::adoption::take_over_status;
 use tidewatch_planner::kyma::paused_status;
 
 use super::{
-    Lost, Shared,
     kyma::{marked_by, write_runtime_status},
-    kyma_deletion::remote_kyma,
+    owners::remote_kyma,
 };
 use crate::{
-    kcp::writes::lost,
+    clusters::Clusters,
+    kcp::{Kcp, writes::lost},
+    outcome::Lost,
     stages::{Stage, stage},
 };
 
-impl Shared {
+/// Writes into the statuses of Kymas that the engine is paused.
+pub(crate) struct PauseNotice {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+}
+
+impl PauseNotice {
     /// Has a Kyma say that the engine is paused, unless it says so or the engine is not.
-    pub(super) async fn say_paused(&self, name: &str) -> Result<(), Lost> {
-        if !self.gate.is_to_say(name) || self.look().kyma(name).is_none() {
+    pub(super) async fn publish(&self, name: &str) -> Result<(), Lost> {
+        if !self.kcp.gate.is_to_say(name) || self.kcp.index().kyma(name).is_none() {
             return Ok(());
         }
-        let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+        let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         if let Some(kyma) = kyma.filter(|kyma| !kyma.is_skipped()) {
-            let status = paused_status(&kyma, self.now());
-            self.write_kyma_status(&kyma, &status).await?;
-            self.say_paused_in_runtime(name, &kyma, &status).await?;
+            let status = paused_status(&kyma, self.kcp.now());
+            self.kcp.write_kyma_status(&kyma, &status).await?;
+            self.publish_in_runtime(name, &kyma, &status).await?;
         }
-        self.gate.has_said(name);
+        self.kcp.gate.has_said(name);
         Ok(())
     }
 
     /// The same for its user. A runtime that cannot be reached, or that is not taken over yet, is left as it is.
-    async fn say_paused_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
-        if self.is_left_alone(name) {
+    async fn publish_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+        if self.clusters.is_suspended(name) {
             return Ok(());
         }
-        let Ok(runtime) = self.access(name).await? else { return Ok(()) };
+        let Ok(runtime) = self.clusters.access(name).await? else { return Ok(()) };
         let said = async {
             let remote = stage(Stage::ReadRuntime, remote_kyma(&runtime)).await?;
             let mark = format!("{}/{name}", kyma.metadata.namespace.as_deref().unwrap_or_default());
@@ -96,7 +105,7 @@ mod tests {
         let (engine, heard) = engine_on(|_, _| (200, kyma()));
         engine.state().write().apply_kyma(serde_json::from_value(kyma()).unwrap());
         let written = || heard.lock().iter().filter(|call| call.starts_with("PATCH")).count();
-        let say = async || engine.0.say_paused("harbour").await.unwrap();
+        let say = async || engine.dispatcher.pause.publish("harbour").await.unwrap();
         say().await;
         assert!(heard.lock().is_empty(), "it is not paused");
         engine.set_mode(Mode::Paused);
@@ -116,14 +125,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_paused_engine_writes_nothing_in_a_runtime_but_that_it_is_paused() {
-        let (gate, writes) = (Gate::default(), std::sync::Arc::new(parking_lot::Mutex::new(0)));
-        let count = std::sync::Arc::clone(&writes);
+        let (gate, writes) = (Gate::default(), Arc::new(parking_lot::Mutex::new(0)));
+        let count = Arc::clone(&writes);
         let runtime = runtime_on(move |_| {
             *count.lock() += 1;
             (200, json!({"metadata": {}}))
         })
         .through(gate.clone());
-        let write = async |runtime: &crate::gate::Gated| {
+        let write = async |runtime: &crate::clusters::Gated| {
             let maps: Api<ConfigMap> = Api::default_namespaced(runtime.kube());
             runtime
                 .write("trying", maps.create(&kube::api::PostParams::default(), &ConfigMap::default()))

@@ -1,8 +1,8 @@
 //! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::LazyLock,
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -10,7 +10,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionSpec,
 };
 use kube::ResourceExt;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, crds,
@@ -20,37 +19,23 @@ use tidewatch_api::{
 use tidewatch_deployer::drift::{self, Difference, Ignored};
 use tidewatch_planner::ours::CRDS;
 
-use super::{
-    Shared,
-    apply::{self, ObjectError},
-    keep::Astray,
-};
+use super::{keep::Astray, suspended::Suspended};
 use crate::{
-    gate::{Gated, Mode},
-    kcp::writes::differs,
+    clusters::{
+        Clusters, Gated,
+        objects::{self, ObjectError},
+        record::Prepared,
+    },
+    gate::Mode,
+    kcp::{Kcp, writes::differs},
     key::{Cause, WorkKey},
-    reconcile::suspended::Suspended,
+    reconcile::{keep::Keeper, seen::Seen},
 };
 
 const CRD: &str = "CustomResourceDefinition";
 
 /// For how long after its CRD was changed by us a runtime's Kyma may still be read by the old one.
 const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
-
-/// What was done in each runtime by this process. The same content is not applied twice; a runtime that answers "no such kind" is
-/// forgotten and prepared again.
-#[derive(Debug, Default)]
-pub(crate) struct Prepared(Mutex<HashMap<String, Done>>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Done {
-    /// Content hash of what stands there.
-    hash: u64,
-    /// When the CRD of the Kyma was changed by us, that was another one before.
-    mended: Option<Timestamp>,
-    /// Whether that CRD notes that the Kyma was lost with the one before.
-    lost: bool,
-}
 
 /// By which CRD the list of a runtime's Kyma was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,33 +46,6 @@ pub(crate) enum Schema {
     Mended(Timestamp),
     /// By another one, which is mended by the next reconcile. API servers drop what a CRD does not know.
     Other,
-}
-
-impl Prepared {
-    pub(crate) fn forget(&self, kyma: &str) {
-        if let Some(done) = self.0.lock().get_mut(kyma) {
-            done.hash = 0;
-        }
-    }
-
-    /// The same, of a Kyma that is gone.
-    pub(crate) fn remove(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
-    }
-
-    /// Whether it was as it is to be in this process, whatever has become of it since.
-    fn has_stood(&self, kyma: &str) -> bool {
-        self.0.lock().contains_key(kyma)
-    }
-
-    /// Whether the Kyma was lost with its CRD, and is not known to be there again.
-    pub(crate) fn is_lost(&self, kyma: &str) -> bool {
-        self.0.lock().get(kyma).is_some_and(|done| done.lost)
-    }
-
-    fn stands(&self, kyma: &str, hash: u64) -> bool {
-        self.0.lock().get(kyma).is_some_and(|done| done.hash == hash)
-    }
 }
 
 /// What a runtime gets. Made once: building the definitions costs more than a whole reconcile.
@@ -187,19 +145,28 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
     Some(spec)
 }
 
-impl Shared {
+/// Brings the namespace and the CRDs that every runtime needs.
+pub(crate) struct Preparer {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+impl Preparer {
     /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has. Returns what
     /// somebody keeps changing.
     pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Suspended>, ObjectError> {
         let Wanted { objects, hash, .. } = &*WANTED;
         let name = kyma.name_any();
-        if self.prepared.stands(&name, *hash) {
+        let before = self.clusters.records.read(&name, |record| record.prepared);
+        if before.hash == Some(*hash) {
             return Ok(Vec::new());
         }
-        let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, self.prepared.has_stood(&name));
+        let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, before.before);
         let (mut mended, mut lost, mut parked) = (None, false, Vec::new());
         for (object, body) in objects {
-            let live = apply::get(runtime, object).await?;
+            let live = objects::get(runtime, object).await?;
             if let Some(live) = &live {
                 self.seen.saw(&work, object, live);
             }
@@ -209,51 +176,49 @@ impl Shared {
             let wanted = if notes { &noting_loss(body) } else { body };
             lost |= notes;
             let Some(difference) = difference(live.as_ref(), wanted) else {
-                parked.extend(self.on_trial(&work, object));
+                parked.extend(self.keeper.on_trial(&work, object));
                 continue;
             };
             tracing::info!(kyma = name, %object, %difference, "applied, to prepare the runtime");
             let astray = Astray { object, wanted, manager: manager_of(body), live: live.as_ref(), again };
-            parked.extend(self.set_right(&work, runtime, astray).await?);
+            parked.extend(self.keeper.restore(&work, runtime, astray).await?);
             if is_kymas && live.is_some() {
-                mended = Some(self.now());
+                mended = Some(self.kcp.now());
             }
             if live.is_none() && again {
                 // Whatever it had defined is gone with it.
-                self.catalogs.doubt(&name, None);
+                self.clusters.records.change_known(&name, |record| record.doubt_catalog(None));
             }
         }
-        let mut prepared = self.prepared.0.lock();
-        let before = prepared.get(&name).and_then(|done| done.mended);
-        let hash = if parked.is_empty() { *hash } else { 0 };
-        prepared.insert(name, Done { hash, mended: mended.or(before), lost });
-        drop(prepared);
+        let hash = parked.is_empty().then_some(*hash);
+        self.clusters.records.change(&name, |record| {
+            let mended = mended.or(record.prepared.mended);
+            record.prepared = Prepared { hash, before: true, mended, lost };
+        });
         Ok(parked)
     }
 
     /// By which CRD the list of the runtime's Kyma was just read. Where nothing is written nothing can be mended, and it counts as ours.
     pub(crate) async fn schema_of_list(&self, kyma: &str, runtime: &Gated) -> Result<Schema, ObjectError> {
-        let mended = self.prepared.0.lock().get(kyma).and_then(|done| done.mended);
-        if let Some(at) = mended.filter(|at| self.now().duration_since(*at).abs() < SCHEMA_FRESH) {
+        let mended = self.clusters.records.read(kyma, |record| record.prepared.mended);
+        if let Some(at) = mended.filter(|at| self.kcp.now().duration_since(*at).abs() < SCHEMA_FRESH) {
             return Ok(Schema::Mended(at + SCHEMA_FRESH));
         }
-        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let is_dry = matches!(self.kcp.gate.mode(), Mode::DryRun(_));
         let Some((id, crd)) = kyma_crd().filter(|_| !is_dry) else { return Ok(Schema::Ours) };
-        if difference(apply::get(runtime, id).await?.as_ref(), crd).is_none() {
+        if difference(objects::get(runtime, id).await?.as_ref(), crd).is_none() {
             return Ok(Schema::Ours);
         }
-        self.prepared.forget(kyma);
+        self.clusters.records.change_known(kyma, |record| record.prepared.hash = None);
         Ok(Schema::Other)
     }
 
     /// Takes the note of a loss away, when the Kyma is there again.
     pub(crate) async fn found_kyma(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         if let Some((_, crd)) = kyma_crd() {
-            apply::apply(runtime, crd, manager_of(crd)).await?;
+            objects::apply(runtime, crd, manager_of(crd)).await?;
         }
-        if let Some(done) = self.prepared.0.lock().get_mut(kyma) {
-            done.lost = false;
-        }
+        self.clusters.records.change_known(kyma, |record| record.prepared.lost = false);
         Ok(())
     }
 }

@@ -9,13 +9,13 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::drift::{self, Ignored};
 
-use super::{
-    Lost, Shared,
-    apply::{self, ObjectError},
-};
 use crate::{
-    gate::Gated,
-    kcp::writes::lost,
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
+    },
+    kcp::{Kcp, writes::lost},
+    outcome::Lost,
     stages::{Stage, stage},
 };
 
@@ -39,19 +39,21 @@ fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
     wanted
 }
 
-impl Shared {
+/// Brings the platform's image pull Secret to runtimes.
+pub(crate) struct PullSecrets {
+    pub(crate) kcp: Kcp,
+    pub(crate) name: Option<String>,
+}
+
+impl PullSecrets {
     fn owner(&self, kyma: &str) -> String {
-        format!("{}/{kyma}", self.config.namespace)
+        format!("{}/{kyma}", self.kcp.namespace)
     }
 
     /// Brings the Secret to a runtime, if there is one to bring; written only if it differs. `Some(Err)` says why it could not be.
-    pub(super) async fn sync_pull_secret(
-        &self,
-        kyma: &str,
-        runtime: &Gated,
-    ) -> Result<Option<Result<(), String>>, Lost> {
-        let Some(name) = &self.config.pull_secret else { return Ok(None) };
-        let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+    pub(super) async fn sync(&self, kyma: &str, runtime: &Gated) -> Result<Option<Result<(), String>>, Lost> {
+        let Some(name) = &self.name else { return Ok(None) };
+        let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
         let secret = read.map_err(|e| lost(format!("reading Secret {name}"), e))?;
         let Some(secret) = secret else {
@@ -66,12 +68,12 @@ impl Shared {
     }
 
     /// Takes the Secret out of a runtime, if this Kyma has brought it.
-    pub(super) async fn remove_pull_secret(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
-        let Some(name) = &self.config.pull_secret else { return Ok(()) };
+    pub(super) async fn remove(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
+        let Some(name) = &self.name else { return Ok(()) };
         let id = in_runtime(name);
-        let Some(there) = apply::look(runtime, &id).await? else { return Ok(()) };
+        let Some(there) = objects::look(runtime, &id).await? else { return Ok(()) };
         if there.marks.owned_by.as_deref() == Some(self.owner(kyma).as_str()) && !there.deleting {
-            apply::delete(runtime, &id, &there.uid).await?;
+            objects::delete(runtime, &id, &there.uid).await?;
         }
         Ok(())
     }
@@ -81,11 +83,11 @@ async fn bring(runtime: &Gated, wanted: &Value) -> Result<(), ObjectError> {
     // By which the Go manager brings it, too: its fields keep one owner.
     let manager = field_managers::KCP;
     let Some(id) = ObjectRef::of(wanted) else { return Err(ObjectError::Malformed("a Secret".into())) };
-    let live = apply::get(runtime, &id).await?;
+    let live = objects::get(runtime, &id).await?;
     let stands =
         live.is_some_and(|live| drift::difference(&live, wanted, manager, &Ignored::default()).is_none());
     if !stands {
-        apply::apply(runtime, wanted, manager).await?;
+        objects::apply(runtime, wanted, manager).await?;
     }
     Ok(())
 }

@@ -13,14 +13,16 @@ use futures::{
 };
 use parking_lot::Mutex;
 use tidewatch_api::{Layer, SourceType};
-use tidewatch_oci::{ComponentDescriptor, OciError, Registry};
+use tidewatch_oci::{ComponentDescriptor, Credentials, OciError, Registry};
 use tidewatch_planner::{
     kyma::{ComponentVersion, Source, SourceFault, Sources},
     versions::{Choice, Chosen},
 };
 
-use super::{Lost, Shared, chain, next_try};
-use crate::EngineConfig;
+use crate::{
+    EngineConfig, error::chain, kcp::Kcp, outcome::Lost, pace::next_try,
+    reconcile::registry_limiter::RegistryLimiter,
+};
 
 /// The resource that every component of a module has.
 const RAW_MANIFEST: &str = "raw-manifest";
@@ -108,7 +110,44 @@ fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> 
     layers
 }
 
-impl Shared {
+/// Reads what modules consist of, from registries.
+pub(crate) struct Registries {
+    kcp: Kcp,
+    config: Arc<EngineConfig>,
+    registry: Registry,
+    /// For components that runtimes name: without credentials, and with a cache of its own.
+    tenants: Registry,
+    descriptors: Descriptors,
+    /// Limits the reconciles that wait for registries.
+    pub(super) limiter: RegistryLimiter,
+}
+
+impl Registries {
+    /// Clients of the platform's registries and of those that runtimes name.
+    pub(crate) fn new(kcp: Kcp, config: Arc<EngineConfig>) -> Result<Self, OciError> {
+        Ok(Self {
+            kcp,
+            registry: Registry::new(config.registry.clone())?,
+            tenants: Registry::new(config.registry.for_tenants())?,
+            descriptors: Descriptors::default(),
+            limiter: RegistryLimiter::new(config.workers),
+            config,
+        })
+    }
+
+    /// Replaces the credentials of the platform's registries.
+    pub(crate) fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
+        self.registry.set_credentials(credentials);
+    }
+
+    /// The platform's registry, whether it is suspended, and the number of other suspended registries.
+    pub(crate) fn suspended_registries(&self) -> (String, bool, usize) {
+        let host = self.registry.host(&self.config.modules).unwrap_or_default();
+        let open = self.registry.left_alone();
+        let is_open = open.contains(&host);
+        (host, is_open, open.len() - usize::from(is_open) + self.tenants.left_alone().len())
+    }
+
     /// The sources of all chosen versions.
     pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Lost> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
@@ -128,7 +167,7 @@ impl Shared {
             .buffer_unordered(AT_ONCE)
             .collect::<Vec<_>>();
         let crowded = |_| Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
-        let read = self.patience.wait(read).await.map_err(crowded)?;
+        let read = self.limiter.wait(read).await.map_err(crowded)?;
         Ok(read.into_iter().collect())
     }
 
@@ -138,18 +177,18 @@ impl Shared {
     }
 
     async fn source_of(&self, key: &ComponentVersion) -> Result<Source, SourceFault> {
-        let (known, _) = self.sources.of(key.local);
+        let (known, _) = self.descriptors.of(key.local);
         if let Some(known) = known.lock().get(key) {
             return Ok(Source::clone(known));
         }
         let ComponentVersion { component, version, local, registry: named } = key;
         let place = self.config.registry_of(named.as_deref());
-        let read = self.sources.joined(key, || {
+        let read = self.descriptors.joined(key, || {
             read(self.registry(*local).clone(), place.address(&self.config).to_owned(), key.clone()).boxed()
         });
         let source = read.await.map_err(|error| {
             let (retry_after, why) = (error.retry_after(), chain(&error));
-            let next = next_try(self.now(), retry_after);
+            let next = next_try(self.kcp.now(), retry_after);
             let besides = place.remark();
             SourceFault {
                 message: format!("component {component}:{version} cannot be read: {why}{besides}; {next}"),
@@ -163,7 +202,7 @@ impl Shared {
     }
 
     fn keep_source(&self, key: &ComponentVersion, source: &Arc<Source>) {
-        let (known, kept) = self.sources.of(key.local);
+        let (known, kept) = self.descriptors.of(key.local);
         let mut known = known.lock();
         if known.len() >= kept {
             known.clear();

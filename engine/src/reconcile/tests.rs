@@ -6,6 +6,16 @@ use tidewatch_api::{State, names, object::Gvk};
 use tidewatch_planner::kyma::Plan;
 
 use super::*;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tidewatch_api::object::ObjectRef;
+
+use crate::{
+    clusters::Gated,
+    index::TOLD_BY_ANOTHER,
+    key::{Cause, Guard},
+};
 use crate::{
     gate::Mode,
     history::Record,
@@ -58,7 +68,7 @@ pub(crate) fn engine_observed_by(
 }
 
 /// The runtime of `harbour`, which answers like this to a path: a code and a body.
-pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> gate::Gated {
+pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Gated {
     scripted::runtime(move |asked| answer(&asked.path))
 }
 
@@ -71,7 +81,7 @@ fn engine() -> (Engine, Heard) {
 async fn work_once(engine: &Engine) -> OutcomeKind {
     let lease = engine.queue().next().await;
     let kyma = lease.key().kyma().to_owned();
-    Arc::clone(&engine.0).work(lease).await;
+    Arc::clone(&engine.dispatcher).work(lease).await;
     engine.history().of(&kyma).last().unwrap().outcome
 }
 
@@ -140,14 +150,14 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     assert_eq!(done.load(Ordering::SeqCst), 0, "nobody has seen it yet");
     let lease = engine.queue().next().await;
     assert_eq!((lease.class, lease.causes.len()), (Class::UserEdit, 1));
-    Arc::clone(&engine.0).work(lease).await;
+    Arc::clone(&engine.dispatcher).work(lease).await;
     assert_eq!(done.load(Ordering::SeqCst), 1);
 
     let ask = || Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
     let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
     let version = Version::Is { uid: "u", resource_version: "8" };
     drop(engine.queue().next().await);
-    let mut in_hand = InHand::begin(&engine.0, &harbour);
+    let mut in_hand = InHand::begin(&engine.dispatcher.seen, engine.queue(), &harbour);
     let since = engine.queue().now();
     assert!(engine.has_seen(&harbour, &object, version, ask()).is_ok());
     assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
@@ -177,7 +187,7 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
     });
     assert!(told.set(engine.clone()).is_ok());
     want_kyma(&engine);
-    engine.do_leased(engine.queue().next().await).await;
+    engine.work(engine.queue().next().await).await;
     let again = tokio::time::timeout(Duration::from_millis(1), engine.queue().next()).await;
     assert!(again.is_ok(), "not only when the panic is tried again");
 }
@@ -232,7 +242,7 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     let work = || async {
         let lease = engine.queue().next().await;
         assert_eq!(lease.key(), &key);
-        Arc::clone(&engine.0).work(lease).await;
+        Arc::clone(&engine.dispatcher).work(lease).await;
     };
     work().await;
     let ready = || engine.queue().inspect(|q| q.ready().map(|(_, n)| n).sum::<usize>());
@@ -273,7 +283,14 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
     });
     let apply = ["behind", "unlabelled", "new"].map(manifest).to_vec();
     let plan = Plan { apply, delete: vec!["changed".to_owned()], ..Plan::default() };
-    let behind = engine.0.execute("harbour", &plan, &[], Class::UserEdit, &[]).await.unwrap();
+    let behind = engine
+        .dispatcher
+        .reconcilers
+        .kyma
+        .executor
+        .execute("harbour", &plan, &[], Class::UserEdit, &[])
+        .await
+        .unwrap();
     assert!(matches!(behind.behind, Some(Lost::Behind(what)) if what.contains("behind")));
     let heard = heard.lock();
     let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();

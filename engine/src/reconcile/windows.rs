@@ -1,15 +1,14 @@
 //! The policy of maintenance windows, and who waits for a window.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tidewatch_planner::{rollout, windows::Policy};
 
-use super::Shared;
 use crate::{
-    Engine,
-    key::{Cause, WorkKey},
+    key::{Cause, Queue, WorkKey},
     queue::{Class, Push},
+    reconcile::kyma::KymaReconciler,
 };
 
 /// The policy that counts, and the Kymas that wait by it. Both under one lock, so that a new policy finds all that
@@ -43,8 +42,13 @@ impl Windows {
         self.0.lock().waiting.remove(kyma);
     }
 
+    /// Counts the Kymas that wait for a window.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
+
     /// Takes a policy over, and says who waits by the one before if that is another one.
-    fn set(&self, policy: Option<Policy>) -> BTreeSet<String> {
+    pub(crate) fn set(&self, policy: Option<Policy>) -> BTreeSet<String> {
         let mut known = self.0.lock();
         if known.policy.as_deref() == policy.as_ref() {
             return BTreeSet::new();
@@ -54,39 +58,23 @@ impl Windows {
     }
 }
 
-impl Engine {
-    /// Sets the policy of maintenance windows; none until then. Asks for the Kymas that wait for a window, each at its
-    /// turn within [`EngineConfig::rollout_window`](crate::EngineConfig::rollout_window). `name` tells this policy
-    /// from those before and after.
-    pub fn set_windows(&self, policy: Option<Policy>, name: &str) {
-        for kyma in self.0.windows.set(policy) {
-            self.0.after_policy(kyma, name);
-        }
-    }
-
-    /// How many Kymas wait for a maintenance window.
-    #[must_use]
-    pub fn waiting_for_windows(&self) -> usize {
-        self.0.windows.0.lock().waiting.len()
+/// Queues a Kyma to be planned by a new policy, at its turn in the rollout window.
+pub(crate) fn ask_for_plan(queue: &Queue, rollout_window: Duration, kyma: String, policy: &str) {
+    let delay = rollout::delay(&kyma, policy, rollout_window);
+    let cause = Some(Cause::Kcp { object: "maintenance policy".to_owned(), change: "changed" });
+    let key = WorkKey::Kyma { kyma };
+    if delay.is_zero() {
+        queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+    } else {
+        queue.look_again(key, Class::Rollout, cause, delay);
     }
 }
 
-impl Shared {
-    fn after_policy(&self, kyma: String, name: &str) {
-        let delay = rollout::delay(&kyma, name, self.config.rollout_window);
-        let cause = Some(Cause::Kcp { object: "maintenance policy".to_owned(), change: "changed" });
-        let key = WorkKey::Kyma { kyma };
-        if delay.is_zero() {
-            self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
-        } else {
-            self.queue.look_again(key, Class::Rollout, cause, delay);
-        }
-    }
-
-    /// Notes whether a Kyma waits. One that was planned by a policy that does not count any more is planned again.
+impl KymaReconciler {
+    /// Notes whether a Kyma waits for a window. A Kyma that waits by a policy that was replaced during its reconcile is planned again.
     pub(crate) fn note_window(&self, kyma: &str, used: Option<&Arc<Policy>>, waits: bool) {
         if !self.windows.note(kyma, used, waits) && waits {
-            self.after_policy(kyma.to_owned(), "changed meanwhile");
+            ask_for_plan(&self.queue, self.config.rollout_window, kyma.to_owned(), "changed meanwhile");
         }
     }
 }

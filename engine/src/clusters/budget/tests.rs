@@ -160,7 +160,7 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
     let reach = Arc::new(Reach::default());
     let (engine, calls, _) = engine_observed_by(Arc::clone(&reach) as _, Arc::default());
     for _ in 0..3 {
-        engine.0.budgets.ended("harbour", Effect::Reads, seconds(20), false);
+        engine.dispatcher.clusters.budgets.ended("harbour", Effect::Reads, seconds(20), false);
     }
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
     engine.queue().push(kyma, Push { class: Class::UserEdit, cause: Some(Cause::Start), guards: Vec::new() });
@@ -198,18 +198,18 @@ fn engine_observed_by(
         recorder.fetch_add(1, Ordering::SeqCst);
         (answers.load(Ordering::SeqCst) > 0).then(|| scripted::refused(403, "Forbidden", "no"))
     });
-    let shared = &engine.0;
+    let clusters = &engine.dispatcher.clusters;
     let client = RuntimeClient::new(client, seconds(20));
-    let client = counted(client, "harbour", &shared.budgets, &shared.queue);
+    let client = counted(client, "harbour", &clusters.budgets, engine.queue());
     let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
-    shared.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
+    clusters.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
     (engine, calls, heard)
 }
 
 async fn work_once(engine: &Engine) -> (WorkKey, OutcomeKind, String) {
     let lease = engine.queue().next().await;
     let key = lease.key().clone();
-    Arc::clone(&engine.0).work(lease).await;
+    Arc::clone(&engine.dispatcher).work(lease).await;
     let record = engine.history().of("harbour").pop().unwrap();
     (key, record.outcome, record.message)
 }
@@ -255,7 +255,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     assert_eq!((key, outcome, engine.queue().now()), (kyma, OutcomeKind::Failed, before), "{told}");
     assert!(told.contains("forbids") && told.contains("next try within 5 min"), "{told}");
     assert_eq!(engine.parked_runtimes(), 0);
-    assert!(engine.0.budgets.runtimes.lock().is_empty());
+    assert!(engine.dispatcher.clusters.budgets.runtimes.lock().is_empty());
 }
 
 #[test]
@@ -289,24 +289,17 @@ async fn what_a_runtime_that_is_gone_has_cost_is_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn suspects_share_a_quarter_of_the_workers() {
     let (engine, ..) = engine(Arc::default());
-    let shared = &engine.0;
+    let clusters = &engine.dispatcher.clusters;
     for kyma in ["a", "b", "c", "d", "e"] {
-        shared.budgets.ended(kyma, Effect::Reads, seconds(1), false);
+        clusters.budgets.ended(kyma, Effect::Reads, seconds(1), false);
     }
-    let leave = |kyma: &'static str| async move {
-        let key = WorkKey::Kyma { kyma: kyma.into() };
-        engine_leave(shared, &key).await
-    };
+    let leave = |kyma: &str| clusters.admit(&WorkKey::Kyma { kyma: kyma.into() }, &[]);
     let mut held = Vec::new();
     for kyma in ["a", "b", "c", "d"] {
-        held.push(leave(kyma).await.unwrap());
+        held.push(leave(kyma).unwrap());
     }
-    assert!(matches!(leave("e").await, Err(Lost::Crowded(_))), "16 workers, 4 of them for suspects");
-    assert!(leave("well").await.is_ok());
+    assert!(matches!(leave("e"), Err(Refusal::Crowded(_))), "16 workers, 4 of them for suspects");
+    assert!(leave("well").is_ok());
     held.pop();
-    assert!(leave("e").await.is_ok());
-}
-
-async fn engine_leave(shared: &Shared, key: &WorkKey) -> Result<Leave, Lost> {
-    shared.leave(key, Why { causes: &[], count: 0 }).await
+    assert!(leave("e").is_ok());
 }

@@ -10,10 +10,10 @@ use tidewatch_deployer::adoption::take_over_spec;
 use tidewatch_planner::kyma::{Decision, Plan, same};
 
 use crate::{
-    kcp::writes::lost,
-    key::{Cause, WorkKey},
+    kcp::{Kcp, writes::lost},
+    key::{Cause, Queue, WorkKey},
+    outcome::Lost,
     queue::{Class, Push},
-    reconcile::{Lost, Shared},
     stages::{Stage, stage},
 };
 
@@ -26,7 +26,13 @@ pub(crate) struct Executed {
     pub(crate) refused: Vec<(String, String)>,
 }
 
-impl Shared {
+/// Writes planned Manifests to KCP.
+pub(crate) struct Executor {
+    pub(crate) kcp: Kcp,
+    pub(crate) queue: Queue,
+}
+
+impl Executor {
     /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
     /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
     /// a poll or a resync has found to do is done before the next one is looked at.
@@ -69,7 +75,7 @@ impl Shared {
         }
         for name in &plan.delete {
             let old = seen.iter().find(|m| m.name_any() == *name);
-            match self.delete_seen(&self.manifests(), name, old).await {
+            match self.kcp.delete_if_unchanged(&self.kcp.manifests(), name, old).await {
                 Err(lost @ Lost::Behind(_)) => {
                     behind.get_or_insert(lost);
                 }
@@ -95,12 +101,12 @@ impl Shared {
         }
         let version = match seen.iter().find(|m| m.name_any() == name) {
             Some(old) => old.resource_version(),
-            None => self.unseen(manifest).await?,
+            None => self.unobserved(manifest).await?,
         };
         if let Some(version) = version {
             body["metadata"]["resourceVersion"] = version.into();
         }
-        let applied = self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await?;
+        let applied = self.kcp.apply(&self.kcp.manifests(), &name, field_managers::KCP, false, &body).await?;
         match applied.filter(|applied| !same(applied, manifest)) {
             Some(applied) => self.take_over_manifest(&applied, body).await,
             None => Ok(()),
@@ -117,17 +123,17 @@ impl Shared {
         };
         let version = &there["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
-        let Some(taken) = self.merge_kcp(&self.manifests(), &name, &fields).await? else { return Ok(()) };
+        let Some(taken) = self.kcp.merge(&self.kcp.manifests(), &name, &fields).await? else { return Ok(()) };
         body["metadata"]["resourceVersion"] = taken.resource_version().into();
         tracing::info!(manifest = name, "what the Go manager has applied of it by another name is ours now");
-        self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
+        self.kcp.apply(&self.kcp.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
     }
 
     /// The resourceVersion of a Manifest of which no watch tells that it is this Kyma's: there is none, or somebody has taken its
     /// label off, and it is put back. One that has the label will be seen in a moment.
-    async fn unseen(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
+    async fn unobserved(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
         let name = manifest.name_any();
-        let read = stage(Stage::ReadKcp, self.manifests().get_metadata_opt(&name)).await;
+        let read = stage(Stage::ReadKcp, self.kcp.manifests().get_metadata_opt(&name)).await;
         match read.map_err(|e| lost(format!("reading Manifest {name}"), e))? {
             Some(there)
                 if there.labels().get(labels::KYMA_NAME) == manifest.labels().get(labels::KYMA_NAME) =>

@@ -6,14 +6,15 @@ use tidewatch_planner::kyma::Plan;
 
 use crate::{
     key::{Cause, WorkKey},
+    outcome::Lost,
     queue::{Class, Push},
-    reconcile::{Lost, Shared},
+    reconcile::kyma::KymaReconciler,
 };
 
-impl Shared {
+impl KymaReconciler {
     /// Marks the Manifests of modules that are not to be managed any more, and asks for their reconciles. From then on
     /// nothing of theirs is deleted, whatever becomes of the module's entry.
-    pub(super) async fn give_modules_up(
+    pub(super) async fn unmanage_modules(
         &self,
         kyma: &str,
         plan: &Plan,
@@ -25,7 +26,9 @@ impl Shared {
                 // With the uid: one that is gone meanwhile is not made anew.
                 "metadata": {"name": name, "uid": uid, "annotations": {annotations::IS_UNMANAGED: "true"}}
             });
-            self.apply_kcp(&self.manifests(), name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
+            self.kcp
+                .apply(&self.kcp.manifests(), name, field_managers::LIFECYCLE_MANAGER, false, &body)
+                .await?;
             let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: name.clone() };
             // One push per cause; they are merged under the key.
             let mut causes: Vec<Option<Cause>> = causes.iter().cloned().map(Some).collect();

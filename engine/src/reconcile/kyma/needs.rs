@@ -14,13 +14,13 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    gate::Gated,
-    key::Cause,
-    reconcile::{
-        SERVED_AFTER, Shared, Why,
-        apply::{self, ObjectError},
-        is_of_definition,
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
     },
+    key::Cause,
+    outcome::{SERVED_AFTER, Why, is_of_definition},
+    reconcile::kyma::KymaReconciler,
 };
 
 /// What this process knows of what Kymas wait for.
@@ -111,7 +111,7 @@ pub(super) struct Needs {
     pub(super) look_at: Option<Timestamp>,
 }
 
-impl Shared {
+impl KymaReconciler {
     /// What the modules of a Kyma wait for, or have no more. From then on, a definition of a kind that one of them needs is an event for
     /// the Kyma, be the kind served or not.
     pub(super) async fn needs_of(
@@ -123,13 +123,13 @@ impl Shared {
         why: Why<'_>,
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
-        let now = self.now();
+        let now = self.kcp.now();
         let told = !needed.is_empty() && why.may_be(is_of_definition);
         let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Cause::is_whole_look);
         // Before it is looked: nobody tells what came, or went, before that.
         if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
-                apply::forget(runtime, &gvk_of(kind));
+                objects::forget(runtime, &gvk_of(kind));
             }
         }
         let mut broken = BTreeSet::new();
@@ -150,13 +150,13 @@ impl Shared {
     /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
     fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
         let groups = defined_groups(kinds);
-        let before = self.look().awaits(kyma);
+        let before = self.kcp.index().awaits(kyma);
         if before == groups {
             return false;
         }
         let more = !groups.is_subset(&before);
-        self.change().await_kinds(kyma, groups);
-        self.want_agent(kyma, &[]);
+        self.kcp.index_mut().await_kinds(kyma, groups);
+        self.followups.agent_config(kyma, &[]);
         more
     }
 }
@@ -179,7 +179,7 @@ pub(crate) async fn served(
         if broken.contains(&gvk.api_version()) {
             continue;
         }
-        match apply::scope(runtime, &gvk).await {
+        match objects::scope(runtime, &gvk).await {
             Ok(Some(_)) => {
                 served.insert(wanted.clone());
             }
@@ -276,7 +276,8 @@ mod tests {
         let (choices, kyma) = (choices(group), kyma());
         let of = (choices.as_slice(), std::slice::from_ref(&manifest));
         let why = Why { causes, count: causes.len() };
-        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
+        let mut needs =
+            engine.dispatcher.reconcilers.kyma.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
         assert!(needs.waits.is_empty());
         (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
     }
@@ -284,7 +285,7 @@ mod tests {
     #[tokio::test]
     async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
         let (engine, _) = engine_on(|_, _| not_found());
-        drop(engine.0.change().apply_kyma(kyma()));
+        drop(engine.dispatcher.kcp.index_mut().apply_kyma(kyma()));
         let served = (
             200,
             json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
@@ -299,7 +300,7 @@ mod tests {
             object: "CustomResourceDefinition hooks.x.dev".into(),
         }];
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
-        assert!(engine.0.look().awaits_definition("harbour", Some("hooks.x.dev")));
+        assert!(engine.dispatcher.kcp.index().awaits_definition("harbour", Some("hooks.x.dev")));
         *answer.lock() = not_found();
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
         assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
@@ -316,7 +317,7 @@ mod tests {
         heard.lock().clear();
         let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
         assert!(gone.unwrap().contains("no API can have that name"));
-        assert!(heard.lock().is_empty() && engine.0.look().awaits("harbour").is_empty());
+        assert!(heard.lock().is_empty() && engine.dispatcher.kcp.index().awaits("harbour").is_empty());
     }
 
     #[test]

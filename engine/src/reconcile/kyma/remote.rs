@@ -17,13 +17,13 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    gate::Gated,
-    kcp::writes::{catalog_condition_of, differs},
-    reconcile::{
-        Lost, Shared,
-        apply::{self, ObjectError},
-        prepare::had_list,
+    clusters::{
+        Clusters, Gated,
+        objects::{self, ObjectError},
     },
+    kcp::writes::{catalog_condition_of, differs},
+    outcome::Lost,
+    reconcile::{kyma::KymaReconciler, prepare::had_list},
     stages::{Stage, stage},
 };
 
@@ -36,7 +36,7 @@ pub(crate) fn runtime_kyma() -> ObjectRef {
     }
 }
 
-impl Shared {
+impl KymaReconciler {
     /// The runtime's Kyma as it was `found` in this reconcile (null: it was not, or its kind was not served yet); created from KCP's if it does
     /// not exist, with our labels on it.
     pub(crate) async fn runtime_kyma_of(
@@ -46,13 +46,13 @@ impl Shared {
         found: Value,
     ) -> Result<Value, ObjectError> {
         let id = runtime_kyma();
-        let mark = runtime_mark(kyma, &self.config.namespace);
-        let lost = self.prepared.is_lost(&kyma.name_any());
-        let there = if found.is_null() { apply::get(runtime, &id).await? } else { Some(found) };
+        let mark = runtime_mark(kyma, &self.kcp.namespace);
+        let lost = self.clusters.records.read(&kyma.name_any(), |record| record.prepared.lost);
+        let there = if found.is_null() { objects::get(runtime, &id).await? } else { Some(found) };
         let remote = match there {
             Some(remote) => {
                 if lost {
-                    self.found_kyma(&kyma.name_any(), runtime).await?;
+                    self.preparer.found_kyma(&kyma.name_any(), runtime).await?;
                 }
                 remote
             }
@@ -65,50 +65,50 @@ impl Shared {
                     "apiVersion": names::API_VERSION, "kind": "Kyma",
                     "metadata": {"name": name, "namespace": namespace}, "spec": spec
                 });
-                let made = apply::create(runtime, &fresh, field_managers::KCP).await?;
+                let made = objects::create(runtime, &fresh, field_managers::KCP).await?;
                 let name = kyma.name_any();
                 if lost {
-                    self.found_kyma(&name, runtime).await?;
+                    self.preparer.found_kyma(&name, runtime).await?;
                 }
                 if lost || had_list(kyma) {
                     let what = made_again(&spec, lost);
                     tracing::warn!(kyma = name, detail = what, "the runtime's Kyma is made again");
                     let uid = made.as_ref().and_then(|made| made["metadata"]["uid"].as_str());
                     let user = uid.map(|uid| (runtime, uid));
-                    let _alone = self.tell(&name, user, &restored_notices(&what)).await;
+                    let _alone = self.kcp.notify(&name, user, &restored_notices(&what)).await;
                 }
                 Value::Null
             }
         };
         if differs(&remote["metadata"], &mark["metadata"]) {
-            return apply::apply(runtime, &mark, field_managers::KYMA_SYNC).await;
+            return objects::apply(runtime, &mark, field_managers::KYMA_SYNC).await;
         }
         Ok(remote)
     }
 }
 
-impl Shared {
-    /// The names on the list of a runtime's Kyma, freshly read; `None` if it cannot be, or is not there.
-    pub(crate) async fn list_now(&self, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
-        let Ok(runtime) = self.access(kyma).await? else { return Ok(None) };
-        let read = stage(Stage::ReadRuntime, apply::get(&runtime, &runtime_kyma())).await;
-        let remote = match read {
-            Ok(remote) => remote,
-            Err(error) => {
-                if error.discredits_client() {
-                    self.discredit(kyma);
-                }
-                None
-            }
-        };
-        let list = remote.and_then(|remote| wishes(&remote).ok());
-        Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
-    }
-
+impl KymaReconciler {
     fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
-        let manifests = self.look().manifests_of(&kyma.name_any());
+        let manifests = self.kcp.index().manifests_of(&kyma.name_any());
         restored(kyma, &manifests)
     }
+}
+
+/// The names on the list of a runtime's Kyma, freshly read; `None` if it cannot be, or is not there.
+pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
+    let Ok(runtime) = clusters.access(kyma).await? else { return Ok(None) };
+    let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma())).await;
+    let remote = match read {
+        Ok(remote) => remote,
+        Err(error) => {
+            if error.discredits_client() {
+                clusters.discredit(kyma);
+            }
+            None
+        }
+    };
+    let list = remote.and_then(|remote| wishes(&remote).ok());
+    Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
 }
 
 /// What has become of a list of modules that was made again, and what its user can do.
@@ -193,7 +193,7 @@ pub(crate) async fn write_runtime_status(
     if let Some(entries) = &taken {
         let version = &remote["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
-        match apply::merge(runtime, &runtime_kyma(), &fields).await {
+        match objects::merge(runtime, &runtime_kyma(), &fields).await {
             // Somebody was faster: the next reconcile sees what there is to take over then.
             Err(error) if error.held().is_none() && error.is_passing() => {}
             result => drop(result?),
@@ -215,15 +215,15 @@ pub(crate) async fn write_runtime_status(
         owned["metadata"]["managedFields"] = entries;
     }
     if let Some(kept) = catalog_condition_of(&owned) {
-        apply::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
+        objects::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
     }
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
     if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
         // The next write is to tell what there would be after the others, which are not stored.
-        apply::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
+        objects::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
-    apply::apply_status(runtime, &body(status), field_managers::KCP).await
+    objects::apply_status(runtime, &body(status), field_managers::KCP).await
 }
 
 /// A Kyma with those of its conditions alone; `None` if it has none. Its status may be anything: the CRD is in the runtime's hands.

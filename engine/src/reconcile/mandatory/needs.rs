@@ -15,11 +15,13 @@ use tidewatch_planner::{
 };
 
 use crate::{
+    clusters::objects,
     index::Awaits,
     key::Cause,
+    outcome::{Lost, Outcome, Why, found_report, is_of_definition},
     reconcile::{
-        Lost, Outcome, Shared, Why, apply, found_report, is_of_definition,
         kyma::needs::{gvk_of, served},
+        mandatory::MandatoryReconciler,
     },
 };
 
@@ -71,49 +73,43 @@ impl Needs {
     }
 }
 
-impl Shared {
+impl MandatoryReconciler {
     /// What the mandatory modules of a Kyma wait for. From then on, what becomes of that is an event for their plan.
-    pub(super) async fn mandatory_needs(
-        &self,
-        kyma: &str,
-        offers: &[Arc<Offer>],
-        why: Why<'_>,
-    ) -> Result<Needs, Lost> {
+    pub(super) async fn needs(&self, kyma: &str, offers: &[Arc<Offer>], why: Why<'_>) -> Result<Needs, Lost> {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
         let awaits = Awaits { groups: defined_groups(&kinds), modules };
-        let before = self.look().mandatory_awaits(kyma).clone();
+        let before = self.kcp.index().mandatory_awaits(kyma).clone();
         let asks = !kinds.is_empty() || !awaits.modules.is_empty();
         let more = !awaits.groups.is_subset(&before.groups);
         if awaits != before {
             // Before it is looked: nobody tells what came before that.
             let other = awaits.groups != before.groups;
-            self.change().await_for_mandatory(kyma, awaits);
+            self.kcp.index_mut().await_for_mandatory(kyma, awaits);
             if other {
-                self.want_agent(kyma, &[]);
+                self.followups.agent_config(kyma, &[]);
             }
         }
         if !asks {
-            self.mandatory_waiting.forget(kyma);
+            self.waiting.forget(kyma);
             return Ok(Needs::default());
         }
-        let now = self.now();
+        let now = self.kcp.now();
         let told = !kinds.is_empty() && why.may_be(is_of_definition);
-        let doubtful =
-            self.mandatory_waiting.is_doubtful(kyma, told, now) || why.may_be(Cause::is_whole_look) || more;
+        let doubtful = self.waiting.is_doubtful(kyma, told, now) || why.may_be(Cause::is_whole_look) || more;
         let mut broken = BTreeSet::new();
-        let (served, unknown) = self.mandatory_served(kyma, &kinds, doubtful, &mut broken).await?;
-        let manifests = self.look().manifests_of(kyma);
+        let (served, unknown) = self.served(kyma, &kinds, doubtful, &mut broken).await?;
+        let manifests = self.kcp.index().manifests_of(kyma);
         let unmet = unmet(&choices, &manifests, &served);
-        let waits = self.mandatory_waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
-        let later = self.mandatory_waiting.broken(kyma, !broken.is_empty(), now);
+        let waits = self.waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
+        let later = self.waiting.broken(kyma, !broken.is_empty(), now);
         let due = waits.values().filter_map(|waits| waits.look_at);
-        let look_at = due.chain(self.mandatory_waiting.again(kyma)).chain(later).min();
+        let look_at = due.chain(self.waiting.again(kyma)).chain(later).min();
         Ok(Needs { waits, look_at, unknown })
     }
 
     /// Which of these kinds the runtime serves; and why that is not known, if it cannot be asked: what is not required of it goes on.
-    async fn mandatory_served(
+    async fn served(
         &self,
         kyma: &str,
         kinds: &BTreeSet<GroupVersionKind>,
@@ -123,13 +119,13 @@ impl Shared {
         if kinds.is_empty() {
             return Ok((BTreeSet::new(), None));
         }
-        let runtime = match self.access(kyma).await? {
+        let runtime = match self.clusters.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) => return Ok((BTreeSet::new(), Some(why.message()))),
         };
         if doubtful {
             for kind in kinds {
-                apply::forget(&runtime, &gvk_of(kind));
+                objects::forget(&runtime, &gvk_of(kind));
             }
         }
         match served(&runtime, kinds, broken).await {

@@ -36,12 +36,12 @@ async fn a_release_goes_when_its_templates_are_seen_to_be_withdrawn() {
         || -> Vec<String> { heard.lock().drain(..).filter(|line| line.starts_with("PATCH")).collect() };
     engine.state().write().apply_release("guard", Some(release()));
     engine.state().write().apply_template("guard-1.0.0", Some(template(json!({}))));
-    engine.0.reconcile_release("guard").await.unwrap();
+    engine.dispatcher.reconcilers.release.reconcile("guard").await.unwrap();
     let first = written();
     assert!(first.contains(&format!("{OBJECTS}/moduletemplates/guard-1.0.0")), "{first:?}");
     assert!(first.iter().all(|line| !line.contains("modulereleasemetas")), "{first:?}");
     let withdrawn = template(json!({annotations::MANDATORY_WITHDRAWN: "true"}));
     engine.state().write().apply_template("guard-1.0.0", Some(withdrawn));
-    engine.0.reconcile_release("guard").await.unwrap();
+    engine.dispatcher.reconcilers.release.reconcile("guard").await.unwrap();
     assert_eq!(written(), [format!("{OBJECTS}/modulereleasemetas/guard")]);
 }

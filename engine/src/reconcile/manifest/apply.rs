@@ -25,10 +25,12 @@ use tidewatch_deployer::{
 use self::write::Refused;
 use super::{Stopped, causes, is_crd, schemas::defines};
 use crate::{
-    gate::Gated,
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
+    },
     key::WorkKey,
     reconcile::{
-        apply::{self, ObjectError},
         seen::Seen,
         standing::Standing,
         suspended::{OtherChange, Suspended},
@@ -339,7 +341,7 @@ impl Installer<'_> {
         stream::iter(applied.judged.iter_mut().filter(pending))
             .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
                 // One that cannot be read is looked at the next time.
-                if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
+                if let Ok(Some(crd)) = objects::get(self.runtime, id).await {
                     self.seen.saw_status(self.key, id, &crd);
                     *judged = readiness::readiness(&crd, &self.facts, self.now);
                 }
@@ -352,7 +354,7 @@ impl Installer<'_> {
         // What was not installed before may be there all the same, such as of a Manifest that this one succeeds: then what of it is
         // its user's to change has to be seen before it is written.
         let look = known || !ignored.is_empty() || drift::can_grow(id);
-        let live = if look { apply::get(self.runtime, id).await? } else { None };
+        let live = if look { objects::get(self.runtime, id).await? } else { None };
         let Some(live) = live else { return self.make(id, &wanted, &ignored, known).await };
         if let Some(ended) = jobs::seen(self, id, &wanted, &live) {
             return Ok(ended);
@@ -511,7 +513,7 @@ impl Installer<'_> {
             return Ok(None);
         }
         for other in self.gone.iter().filter(is_alike).take(MOST_HOLDERS) {
-            let live = apply::get(self.runtime, other).await?;
+            let live = objects::get(self.runtime, other).await?;
             if let Some(field) = live.and_then(|live| refusal::held(causes, &live)) {
                 return Ok(Some(format!(
                     "waiting for {other} of the version before to be gone: it holds {field} of {id}"
@@ -523,8 +525,8 @@ impl Installer<'_> {
 
     /// Whether there are objects of the kind that a CRD defines. Where nobody can tell, there may be.
     async fn has_instances(&self, crd: &Value) -> Result<bool, ObjectError> {
-        match apply::defined_kind(crd) {
-            Some(gvk) => Ok(!apply::list(self.runtime, &gvk, "", 1).await?.first.is_empty()),
+        match objects::defined_kind(crd) {
+            Some(gvk) => Ok(!objects::list(self.runtime, &gvk, "", 1).await?.first.is_empty()),
             None => Ok(true),
         }
     }
@@ -573,7 +575,7 @@ impl Installer<'_> {
         }
         tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
         let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
-        apply::delete(self.runtime, id, uid).await?;
+        objects::delete(self.runtime, id, uid).await?;
         Ok(Settled::Goes(format!("{id} is being made anew"), Some(id.gvk.clone())))
     }
 }

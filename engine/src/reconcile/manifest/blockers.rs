@@ -15,12 +15,12 @@ use tidewatch_planner::{
 
 use super::{Stopped, is_crd, lineage::Lineage};
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Shared,
-        apply::{self, Deleted, Listed, ObjectError, Page},
-        chain,
+    clusters::{
+        Gated,
+        objects::{self, Deleted, Listed, ObjectError, Page},
     },
+    error::chain,
+    reconcile::manifest::remove::Removal,
 };
 
 /// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
@@ -55,7 +55,7 @@ pub(super) enum Whose {
 async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef>, ObjectError> {
     let Some(mut cr) = default_cr(manifest) else { return Ok(None) };
     if !cr.namespace.is_empty()
-        && matches!(apply::scope(runtime, &cr.gvk).await?, Some(bundle::Scope::Cluster))
+        && matches!(objects::scope(runtime, &cr.gvk).await?, Some(bundle::Scope::Cluster))
     {
         cr.namespace.clear();
     }
@@ -76,7 +76,7 @@ async fn former_crs(
         return Ok(former);
     }
     for gvk in defined {
-        let page = apply::list(runtime, gvk, "", u32::try_from(OWN).unwrap_or(u32::MAX)).await?;
+        let page = objects::list(runtime, gvk, "", u32::try_from(OWN).unwrap_or(u32::MAX)).await?;
         let made = page.first.into_iter().filter(|listed| listed.made_as_default).map(|listed| listed.object);
         former.extend(made.filter(|object| present.is_none_or(|present| !present.same_object(object))));
     }
@@ -90,8 +90,8 @@ async fn defined_kinds(
 ) -> Result<BTreeMap<(String, String), Gvk>, ObjectError> {
     let mut kinds = BTreeMap::new();
     for object in inventory.iter().filter(|object| is_crd(&object.gvk)) {
-        let crd = apply::get(runtime, object).await?;
-        if let Some(gvk) = crd.as_ref().and_then(apply::defined_kind) {
+        let crd = objects::get(runtime, object).await?;
+        if let Some(gvk) = crd.as_ref().and_then(objects::defined_kind) {
             kinds.insert((gvk.group.clone(), gvk.kind.clone()), gvk);
         }
     }
@@ -103,7 +103,7 @@ async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>
     let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
     let mut kinds = Vec::with_capacity(declared.len());
     for gvk in declared {
-        kinds.push(apply::served(runtime, gvk).await?);
+        kinds.push(objects::served(runtime, gvk).await?);
     }
     Ok(kinds)
 }
@@ -118,7 +118,7 @@ async fn users_kinds(
     // Terms that cannot be read declare nothing; whoever needs them says so.
     for gvk in blockers::declared(manifest).unwrap_or_default() {
         if let Entry::Vacant(none) = kinds.entry((gvk.group.clone(), gvk.kind.clone())) {
-            none.insert(apply::served(runtime, gvk).await?);
+            none.insert(objects::served(runtime, gvk).await?);
         }
     }
     Ok(kinds)
@@ -138,7 +138,7 @@ pub(super) async fn users_in(
     let mut users = Users::default();
     for gvk in kinds.values() {
         let room = NAMED + 1 + own.len().min(OWN);
-        let page = apply::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
+        let page = objects::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
         // Objects of a kind without namespaces are in none.
         let there = page.first.into_iter().filter(|Listed { object, owners, .. }| {
             let is_own = || own.iter().any(|own| own.names(object));
@@ -165,9 +165,9 @@ async fn users_of(
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
         // A page with room for our own always has as many of the others as are named.
         let limit = u32::try_from(NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
-        let mut page = apply::list(runtime, gvk, "", limit).await?;
+        let mut page = objects::list(runtime, gvk, "", limit).await?;
         if page.more > 0 && page.first.iter().any(|listed| !listed.owners.is_empty()) {
-            page = apply::list(runtime, gvk, "", OWNED).await?;
+            page = objects::list(runtime, gvk, "", OWNED).await?;
         }
         let Page { first, mut more } = page;
         let mut others = Vec::new();
@@ -181,7 +181,7 @@ async fn users_of(
         }
         // Ours behind the page are counted in `more`, if they are there.
         for object in of_kind.into_iter().take(OWN) {
-            if more > 0 && apply::look(runtime, object).await?.is_some() {
+            if more > 0 && objects::look(runtime, object).await?.is_some() {
                 more -= 1;
             }
         }
@@ -191,7 +191,7 @@ async fn users_of(
     Ok(users)
 }
 
-impl Shared {
+impl Removal {
     /// What has to go before the module does; `None` if nothing is in the way any more. Deletes the default CR when no
     /// object of a user is left.
     pub(super) async fn obstacle(
@@ -205,19 +205,19 @@ impl Shared {
         let defined = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
-        self.change().wait_for(kyma, &name, declared.iter().chain(defined.values()));
-        self.want_agent(kyma, &[]);
+        self.kcp.index_mut().wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.watched.followups.agent_config(kyma, &[]);
 
         let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
         own.extend(crs.iter().cloned());
-        let leaving = self.look().leaving_objects(kyma, &name);
+        let leaving = self.kcp.index().leaving_objects(kyma, &name);
         let modules = inventory::union(&own, &leaving);
         let users = users_of(runtime, &declared, &modules).await?;
         if let Some(what) = users.message() {
             return Ok(Some(Obstacle { what, kinds: declared, there: users.kinds, of: Whose::Users }));
         }
         for cr in self.without_anothers(kyma, runtime, crs).await? {
-            if !self.is_needed(kyma, &name, &cr) && apply::remove(runtime, &cr).await? == Deleted::Going {
+            if !self.is_needed(kyma, &name, &cr) && objects::remove(runtime, &cr).await? == Deleted::Going {
                 // Its operator may have to clean up for it; or waits for objects that others, on their way out, have of its kinds.
                 let what = format!("waiting for the module's {cr} to be gone");
                 let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
@@ -254,7 +254,7 @@ impl Shared {
     ) -> BTreeMap<(String, String), Gvk> {
         let mut alone = BTreeMap::new();
         for (kind, gvk) in defined {
-            let is_theirs = match apply::crd_of(runtime, &gvk).await {
+            let is_theirs = match objects::crd_of(runtime, &gvk).await {
                 Some(crd) => self.is_needed(kyma, manifest, &crd),
                 None => false,
             };
@@ -278,8 +278,8 @@ impl Shared {
         for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
             // Where another module has the kind as well, it may have made it, or have left it to its user.
             let name = manifest.name_any();
-            let claims = self.look().other_claims(kyma, &name, &former);
-            let is_also_theirs = match apply::crd_of(runtime, &former.gvk).await {
+            let claims = self.kcp.index().other_claims(kyma, &name, &former);
+            let is_also_theirs = match objects::crd_of(runtime, &former.gvk).await {
                 Some(crd) => self.is_needed(kyma, &name, &crd),
                 None => false,
             };
@@ -300,11 +300,11 @@ impl Shared {
         if crs.is_empty() {
             return Ok(crs);
         }
-        let Some(owner) = self.owner_now(kyma, runtime).await? else { return Ok(crs) };
+        let Some(owner) = self.owners.owner(kyma, runtime).await? else { return Ok(crs) };
         let mut left = Vec::new();
         for cr in crs {
-            let crd = apply::crd_of(runtime, &cr.gvk).await;
-            let state = self.look();
+            let crd = objects::crd_of(runtime, &cr.gvk).await;
+            let state = self.kcp.index();
             let is_theirs = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
             if !is_theirs(&cr) && !crd.as_ref().is_some_and(is_theirs) {
                 left.push(cr);
@@ -336,7 +336,7 @@ impl Shared {
 
     /// Whether another Manifest of the Kyma, which stays, has it too.
     pub(super) fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
-        let others = self.look().other_claims(kyma, manifest, object);
+        let others = self.kcp.index().other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
     }
 

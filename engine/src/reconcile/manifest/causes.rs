@@ -14,11 +14,11 @@ use tidewatch_planner::manifest::{self, is_as_left};
 
 use super::apply::Applied;
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Shared,
-        apply::{self, ObjectError},
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
     },
+    reconcile::manifest::ManifestReconciler,
 };
 
 /// Objects of a module that are looked into in one reconcile. One cause is told.
@@ -72,7 +72,7 @@ pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
     if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
 }
 
-impl Shared {
+impl ManifestReconciler {
     /// Judges the manager of a module that something else installs. `objects` are the module's own.
     pub(super) async fn judge_manager(
         &self,
@@ -88,7 +88,7 @@ impl Shared {
         };
         // The Go manager has never looked for it.
         let needs_it = || !is_as_left(manifest);
-        let live = match apply::get(runtime, manager).await {
+        let live = match objects::get(runtime, manager).await {
             Ok(Some(live)) => live,
             Ok(None) if !needs_it() => return Ok(()),
             Ok(None) => {
@@ -107,7 +107,7 @@ impl Shared {
         };
         let since = manifest::not_ready_since(manifest);
         let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
-        let judged = readiness::readiness(&live, &facts, self.now());
+        let judged = readiness::readiness(&live, &facts, self.kcp.now());
         // As it is named, not as it is found: of a kind without namespaces it has none.
         if can_tell_more(&live, &judged) {
             applied.unclear.push(live);
@@ -119,7 +119,7 @@ impl Shared {
     /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
     /// that the object tells itself.
     pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
-        let now = self.now();
+        let now = self.kcp.now();
         let mut looked = Looked::default();
         // What is not said yet is known all the same.
         let since = manifest::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
@@ -193,7 +193,7 @@ fn unless_cut_off<T>(read: Result<T, ObjectError>) -> Result<Option<T>, ObjectEr
 
 async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<Value>, ObjectError> {
     let Some(selector) = readiness::selector(workload) else { return Ok(Vec::new()) };
-    let api = apply::api(runtime, &Gvk::of("v1", "Pod"), &id.namespace).await?;
+    let api = objects::api(runtime, &Gvk::of("v1", "Pod"), &id.namespace).await?;
     let params = ListParams::default().labels(&selector).limit(PODS);
     let list = runtime.call(&format!("listing the pods of {id}"), api.list(&params)).await?;
     Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
@@ -210,7 +210,7 @@ async fn claims(
     for name in names.into_iter().take(CLAIMS) {
         let gvk = Gvk::of("v1", "PersistentVolumeClaim");
         let object = ObjectRef { gvk, namespace: id.namespace.clone(), name: name.clone() };
-        let Some(Some(claim)) = unless_cut_off(apply::get(runtime, &object).await)? else { continue };
+        let Some(Some(claim)) = unless_cut_off(objects::get(runtime, &object).await)? else { continue };
         let Some(class) = unless_cut_off(storage_class(runtime, &claim).await)? else { continue };
         found.extend(readiness::unbound(&claim, &class).map(|why| (name, why)));
     }
@@ -230,7 +230,7 @@ async fn refused(
         return Ok(None);
     }
     let listed = async {
-        let api = apply::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await?;
+        let api = objects::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await?;
         let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
         let params = ListParams::default().fields(&fields).limit(EVENTS);
         let what = format!("listing the Events of {id}");
@@ -248,7 +248,7 @@ async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Value, ObjectEr
     };
     let gvk = Gvk::of("storage.k8s.io/v1", "StorageClass");
     let class = ObjectRef { gvk, namespace: String::new(), name: name.to_owned() };
-    Ok(apply::get(runtime, &class).await?.unwrap_or_default())
+    Ok(objects::get(runtime, &class).await?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Shared,
-        apply::{self, ObjectError},
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
     },
+    reconcile::manifest::ManifestReconciler,
 };
 
 /// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
@@ -87,15 +87,15 @@ pub(super) async fn create_default_cr(
     };
     let mut body = cr.to_value();
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
-    let there = match apply::get(runtime, &id).await {
+    let there = match objects::get(runtime, &id).await {
         Ok(Some(live)) => Ok(DefaultCr::There(live)),
         Ok(None) => {
-            if let Ok(Some(Scope::Cluster)) = apply::scope(runtime, &id.gvk).await
+            if let Ok(Some(Scope::Cluster)) = objects::scope(runtime, &id.gvk).await
                 && let Some(metadata) = body["metadata"].as_object_mut()
             {
                 metadata.remove("namespace");
             }
-            apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made)
+            objects::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made)
         }
         Err(error) => Err(error),
     };
@@ -111,9 +111,9 @@ pub(super) async fn create_default_cr(
     }
 }
 
-impl Shared {
+impl ManifestReconciler {
     /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
-    pub(super) async fn tell_anew(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
+    pub(super) async fn notify_recreated(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
         let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
         let module = manifest.module_name().unwrap_or_default();
         let notice = Notice::warning(
@@ -124,7 +124,7 @@ impl Shared {
                  Ignore at the module it stays away"
             ),
         );
-        self.tell_user(kyma, runtime, notice).await;
+        self.kcp.notify_user(kyma, runtime, notice).await;
     }
 }
 

@@ -9,31 +9,32 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Lost, Outcome, Shared,
-        apply::{self, Deleted, ObjectError},
+    clusters::{
+        Gated,
+        objects::{self, Deleted, ObjectError},
     },
+    outcome::{Lost, Outcome},
+    reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
 
-impl Shared {
+impl Removal {
     /// Whether the deletion of a Manifest is forced: by itself, or with that of its Kyma.
     pub(super) async fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
         if let Some(own) = force::forced(manifest) {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let seen = self.look().kyma(kyma)?;
+        let seen = self.kcp.index().kyma(kyma)?;
         let forced = force::forced(&seen)?;
         // Who has set it only KCP knows.
-        let fresh = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await.ok().flatten();
+        let fresh = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await.ok().flatten();
         Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))
     }
 
     /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with
     /// one that cannot be reached, everything in it is left. A Manifest comes with whether its inventory is known to be `whole`.
-    pub(super) async fn force_manifest(
+    pub(super) async fn force(
         &self,
         kyma: &str,
         (manifest, whole): (&Manifest, bool),
@@ -48,7 +49,7 @@ impl Shared {
                 match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
                     Ok(left) => left,
                     Err(error) if error.is_cut_off() => all(),
-                    Err(error) => return self.stopped(manifest, error.into()).await,
+                    Err(error) => return self.failures.stopped(manifest, error.into()).await,
                 }
             }
         };
@@ -66,8 +67,8 @@ impl Shared {
         );
         let what = format!("Manifest {name}");
         let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
-        self.audit(kyma, &notices).await?;
-        self.let_manifest_go(manifest).await
+        self.kcp.audit(kyma, &notices).await?;
+        self.release_manifest(manifest).await
     }
 
     async fn tear_down(
@@ -97,14 +98,16 @@ impl Shared {
             if self.is_needed(kyma, &manifest.name_any(), &cr) {
                 continue;
             }
-            match apply::remove(runtime, &cr).await {
+            match objects::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 Ok(Deleted::Going) => left.push(Forced::going(&cr)),
                 Err(_) => left.push(cr.to_string()),
             }
         }
-        left.extend(self.remove_by_force(kyma, manifest, runtime, prune::prune(inventory, &[])).await?);
+        left.extend(
+            self.remover.remove_by_force(kyma, manifest, runtime, prune::prune(inventory, &[])).await?,
+        );
         Ok(left)
     }
 }
@@ -144,12 +147,23 @@ mod tests {
             });
             let manifest: Manifest = serde_json::from_value(manifest()).unwrap();
             let force = force::forced(&manifest).unwrap();
-            let left = engine.0.tear_down("harbour", &manifest, &runtime, &[]).await.unwrap();
+            let left = engine
+                .dispatcher
+                .reconcilers
+                .manifest
+                .removal
+                .tear_down("harbour", &manifest, &runtime, &[])
+                .await
+                .unwrap();
             assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
-            let finish =
-                Box::pin(engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force))
-                    .await
-                    .unwrap();
+            let finish = Box::pin(engine.dispatcher.reconcilers.manifest.removal.force(
+                "harbour",
+                (&manifest, true),
+                Some(&runtime),
+                &force,
+            ))
+            .await
+            .unwrap();
             assert!(finish == Outcome::done(), "{code}: {finish:?}");
             assert!(
                 heard

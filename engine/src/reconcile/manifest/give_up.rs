@@ -7,21 +7,22 @@ use tidewatch_deployer::release;
 use tidewatch_planner::manifest::default_cr;
 
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Lost, Outcome, Shared,
-        apply::{self, ObjectError},
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
     },
+    outcome::{Lost, Outcome},
+    reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
 
 /// Objects of one runtime that are worked on at the same time.
 const CONCURRENCY: usize = 4;
 
-impl Shared {
+impl Removal {
     /// Lets go of a module's objects, and then of its Manifest. Deletes nothing in the runtime and applies nothing there, whoever
     /// has asked for the Manifest's end. `forced`: objects that cannot be written keep their marks.
-    pub(super) async fn give_up(
+    pub(super) async fn unmanage(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -34,12 +35,12 @@ impl Shared {
             Err(error) if forced && error.held().is_none() => {
                 tracing::warn!(kyma, manifest = name, error = error.message(), "marks are left, by force");
             }
-            Err(error) => return self.stopped(manifest, error.into()).await,
+            Err(error) => return self.failures.stopped(manifest, error.into()).await,
         }
         tracing::info!(kyma, manifest = name, "the module is its user's; its objects stay");
-        self.let_manifest_go(manifest).await?;
+        self.release_manifest(manifest).await?;
         if manifest.metadata.deletion_timestamp.is_none() {
-            self.delete_kcp(&self.manifests(), &name).await?;
+            self.kcp.delete(&self.kcp.manifests(), &name).await?;
         }
         Ok(Outcome::done())
     }
@@ -63,14 +64,14 @@ impl Shared {
         runtime: &Gated,
         object: &ObjectRef,
     ) -> Result<(), ObjectError> {
-        let needed_by = self.look().needed_by(kyma, &manifest.name_any(), object);
+        let needed_by = self.kcp.index().needed_by(kyma, &manifest.name_any(), object);
         if let Some(other) = needed_by {
-            self.leave_to(kyma, &manifest.name_any(), other);
+            self.remover.notify_sharer(kyma, &manifest.name_any(), other);
             return Ok(());
         }
-        let Some(metadata) = apply::metadata(runtime, object).await? else { return Ok(()) };
-        match release::unmark(&self.config.namespace, &metadata) {
-            Some(patch) => apply::merge(runtime, object, &patch).await.map(drop),
+        let Some(metadata) = objects::metadata(runtime, object).await? else { return Ok(()) };
+        match release::unmark(&self.kcp.namespace, &metadata) {
+            Some(patch) => objects::merge(runtime, object, &patch).await.map(drop),
             None => Ok(()),
         }
     }

@@ -7,16 +7,17 @@ use tidewatch_planner::manifest_status::{self, Progress};
 
 use super::remove::Theirs;
 use crate::{
-    gate::Gated,
+    clusters::Gated,
     index::Successor,
-    reconcile::{Lost, Outcome, Shared},
+    outcome::{Lost, Outcome},
+    reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
 
-impl Shared {
+impl Removal {
     /// As an upgrade does: what both have stays, the rest goes once the successor is Ready. Objects of users are not in the way,
     /// and the default CR stays: after its creation it is the user's.
-    pub(super) async fn hand_over(
+    pub(super) async fn transfer(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -26,37 +27,32 @@ impl Shared {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let Some(theirs) = &successor.settled else {
             let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
-            self.say_handing_over(manifest, &inventory, &what).await?;
+            self.report_transfer(manifest, &inventory, &what).await?;
             return Ok(Outcome::recheck_soon(what));
         };
         let gone = prune::prune(&inventory, theirs);
-        let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);
+        let removing = self.remover.remove(kyma, manifest, runtime, gone, Theirs::Stays);
         let (going, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
             Ok(remains) => {
                 (remains.going(Theirs::Stays), remains.left.into_iter().map(|(object, _)| object).collect())
             }
-            Err(error) => return self.stopped(manifest, error.into()).await,
+            Err(error) => return self.failures.stopped(manifest, error.into()).await,
         };
         if let Some(first) = left.first() {
             let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
-            self.say_handing_over(manifest, &left, &what).await?;
-            return Ok(self.leaving(kyma, runtime, going.as_deref(), what).await);
+            self.report_transfer(manifest, &left, &what).await?;
+            return Ok(self.watched.leaving(kyma, runtime, going.as_deref(), what).await);
         }
         let name = manifest.name_any();
         tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");
         // It marks as its own what the other has marked.
-        self.leave_to(kyma, &name, successor.name.clone());
-        self.let_manifest_go(manifest).await
+        self.remover.notify_sharer(kyma, &name, successor.name.clone());
+        self.release_manifest(manifest).await
     }
 
-    async fn say_handing_over(
-        &self,
-        manifest: &Manifest,
-        left: &[ObjectRef],
-        what: &str,
-    ) -> Result<(), Lost> {
+    async fn report_transfer(&self, manifest: &Manifest, left: &[ObjectRef], what: &str) -> Result<(), Lost> {
         let progress = Progress::Deleting(what.to_owned());
-        let status = manifest_status::manifest_status(manifest, &progress, left, None, self.now());
-        self.write_manifest_status(manifest, &status).await
+        let status = manifest_status::manifest_status(manifest, &progress, left, None, self.kcp.now());
+        self.kcp.write_manifest_status(manifest, &status).await
     }
 }

@@ -10,7 +10,10 @@ use parking_lot::Mutex;
 use tidewatch_api::{Manifest, ManifestStatus};
 use tidewatch_planner::manifest;
 
-use crate::reconcile::{Lost, Outcome, Shared, outcome::Next};
+use crate::{
+    outcome::{Lost, Next, Outcome},
+    reconcile::manifest::ManifestReconciler,
+};
 
 /// How long at most.
 const FOR: SignedDuration = SignedDuration::from_secs(5);
@@ -61,19 +64,19 @@ pub(super) fn said_in_time(held: Option<Duration>, finish: Outcome) -> Outcome {
     }
 }
 
-impl Shared {
+impl ManifestReconciler {
     /// Writes a Manifest's status if it differs, unless that can wait. Returns how long: by then, the Manifest has to be looked at
     /// again. `found`: it says what nobody but a look could find out, and is said at once.
-    pub(super) async fn say(
+    pub(super) async fn write_status(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
         found: bool,
     ) -> Result<Option<Duration>, Lost> {
         let may = !found && manifest::may_wait(manifest, status);
-        let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.now());
+        let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.kcp.now());
         if left.is_none() {
-            self.write_manifest_status(manifest, status).await?;
+            self.kcp.write_manifest_status(manifest, status).await?;
         }
         Ok(left)
     }

@@ -1,6 +1,5 @@
 //! A pass that could not be finished: something that an object needs is missing, or something has to go first.
 
-use crate::reconcile::pace::{RECHECK_RARELY, RECHECK_SOON};
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, ManifestStatus, State, readiness::Readiness};
 use tidewatch_deployer::readiness;
@@ -8,8 +7,10 @@ use tidewatch_planner::{manifest, manifest_status::Progress};
 
 use super::{apply::Applied, causes, hold::said_in_time};
 use crate::{
-    gate::Gated,
-    reconcile::{Lost, Outcome, Shared},
+    clusters::Gated,
+    outcome::{Lost, Outcome},
+    pace::{RECHECK_RARELY, RECHECK_SOON},
+    reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
 
@@ -27,7 +28,7 @@ fn says(readiness: Readiness, found: bool, what: &str, overdue: Option<String>) 
     }
 }
 
-impl Shared {
+impl ManifestReconciler {
     /// Says what a pass waits for, beside what is wrong with the objects that are there, and that it is an error after the module's
     /// deadline. Goes on waiting all the same.
     pub(super) async fn incomplete(
@@ -40,12 +41,12 @@ impl Shared {
     ) -> Result<Outcome, Lost> {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let readiness = readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged);
-        let (now, deadline) = (self.now(), causes::deadline(manifest));
+        let (now, deadline) = (self.kcp.now(), causes::deadline(manifest));
         let late = readiness::not_within(deadline);
         let due = since(manifest, &what, &late, now).saturating_add(deadline).unwrap_or(Timestamp::MAX);
         let overdue = due <= now;
         let status = write(says(readiness, looked.found, &what, overdue.then_some(late)));
-        let held = self.say(manifest, &status, looked.found).await?;
+        let held = self.write_status(manifest, &status, looked.found).await?;
         let said = held.filter(|_| finish.has_pace(RECHECK_RARELY)).map(|left| now + left);
         let again = [looked.again, said, Some(due).filter(|_| !overdue)].into_iter().flatten().min();
         // Whoever was to end it in a moment has not.

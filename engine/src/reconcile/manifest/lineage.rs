@@ -7,9 +7,9 @@ use tidewatch_api::object::{Gvk, ObjectRef};
 use tidewatch_deployer::bundle::Scope;
 use tidewatch_planner::blockers;
 
-use crate::{
-    gate::Gated,
-    reconcile::apply::{self, ObjectError},
+use crate::clusters::{
+    Gated,
+    objects::{self, ObjectError},
 };
 
 /// Owners of owners that are asked for: in one chain, and in one look at what is in the way.
@@ -56,7 +56,7 @@ impl Lineage {
                 return Ok(false);
             };
             let gvk = Gvk::of(&next.api_version, &next.kind);
-            let scope = apply::scope(runtime, &gvk).await?;
+            let scope = objects::scope(runtime, &gvk).await?;
             let is_in_none = matches!(scope, Some(Scope::Cluster));
             let namespace = if is_in_none { String::new() } else { object.namespace.clone() };
             let owner = ObjectRef { gvk, namespace, name: next.name.clone() };
@@ -64,7 +64,7 @@ impl Lineage {
                 Some(above) => above.clone(),
                 None if scope.is_none() || self.known.len() >= LOOKS => return Ok(false),
                 None => {
-                    let there = apply::get(runtime, &owner).await?.unwrap_or_default();
+                    let there = objects::get(runtime, &owner).await?.unwrap_or_default();
                     let metadata = &there["metadata"];
                     let is_it = metadata["uid"].as_str() == Some(&next.uid);
                     let above = Some(&metadata["ownerReferences"]).filter(|_| is_it);

@@ -1,6 +1,8 @@
 //! What goes: objects that are not wanted any more, and a Manifest that is being deleted (what users have made with it first,
 //! then the default CR, then its objects in a safe order, then the finalizers).
 
+use std::sync::Arc;
+
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, ManifestStatus, inventory,
@@ -28,12 +30,17 @@ use super::{
     sync::Work,
 };
 use crate::{
-    gate::Gated,
-    key::{Cause, WorkKey},
+    clusters::{
+        Gated,
+        objects::{self, Deleted, ObjectError},
+    },
+    kcp::Kcp,
+    key::{Cause, Queue, WorkKey},
+    outcome::{Lost, Outcome},
     queue::{Class, Push},
     reconcile::{
-        Lost, Outcome, Shared,
-        apply::{self, Deleted, ObjectError},
+        manifest::{ManifestFailures, source::Bundles, sync::Syncer, told::Watched},
+        owners::Owners,
         standing::Standing,
     },
     stages::{Stage, stage},
@@ -100,20 +107,31 @@ enum Left {
 /// What holds an object that has been on its way for long, and who can end that.
 async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
     // One that cannot be read is told of by its name.
-    let live = stage(Stage::ReadRuntime, apply::get(runtime, object)).await.ok().flatten();
+    let live = stage(Stage::ReadRuntime, objects::get(runtime, object)).await.ok().flatten();
     live.and_then(|live| held(object, &live)).map_or_else(
         || "it takes longer than a deletion does".to_owned(),
         |held| format!("{held}: whoever has set a finalizer has to take it away"),
     )
 }
 
-impl Shared {
+/// Ends Manifests: deleted, transferred, unmanaged or forced.
+pub(crate) struct Removal {
+    pub(crate) kcp: Kcp,
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) watched: Arc<Watched>,
+    pub(crate) failures: Arc<ManifestFailures>,
+    pub(crate) bundles: Arc<Bundles>,
+    pub(crate) remover: Arc<Remover>,
+    pub(crate) syncer: Arc<Syncer>,
+}
+
+impl Removal {
     /// A Manifest with what was in its inventory before somebody else wrote it or took it away, as far as it is remembered.
     pub(super) fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
         if has_written_inventory(&manifest) {
             return manifest;
         }
-        let before = self.look().inventory(&manifest);
+        let before = self.kcp.index().inventory(&manifest);
         add(&mut manifest, &before);
         manifest
     }
@@ -130,15 +148,15 @@ impl Shared {
         if has_own_inventory(&manifest) {
             return (manifest, None);
         }
-        let rendered = Box::pin(stage(Stage::Render, self.bundle_of(&manifest, runtime))).await;
+        let rendered = Box::pin(stage(Stage::Render, self.bundles.bundle(&manifest, runtime))).await;
         let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
         let mut own = Vec::new();
         let mut objects =
             inventory::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
         while let Some(object) = objects.next() {
-            match stage(Stage::ReadRuntime, apply::look(runtime, &object)).await {
+            match stage(Stage::ReadRuntime, objects::look(runtime, &object)).await {
                 Ok(None) => {}
-                Ok(Some(there)) => match self.verdict(kyma, &manifest, &object, &there) {
+                Ok(Some(there)) => match self.remover.verdict(kyma, &manifest, &object, &there) {
                     Verdict::NotOurs => {
                         tracing::warn!(
                             kyma,
@@ -172,7 +190,7 @@ impl Shared {
         (manifest, stopped.map(unknown))
     }
 
-    pub(super) async fn delete_manifest(
+    pub(super) async fn delete(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -184,21 +202,24 @@ impl Shared {
                 return self.make_way(kyma, manifest, runtime, obstacle).await;
             }
             Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle, |_| false).await,
-            Err(stopped) => return self.stopped(manifest, stopped).await,
+            Err(stopped) => return self.failures.stopped(manifest, stopped).await,
         }
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let status = |left: &[ObjectRef], progress: Progress| -> ManifestStatus {
-            manifest_status::manifest_status(manifest, &progress, left, None, self.now())
+            manifest_status::manifest_status(manifest, &progress, left, None, self.kcp.now())
         };
         // Everything of ours is to go; `prune` knows what never does.
         let gone = prune::prune(&inventory, &[]);
-        match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack)).await {
+        match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack))
+            .await
+        {
             Ok(remains) => match (remains.going(Theirs::HoldsBack), remains.all().as_slice()) {
-                (_, []) => self.let_manifest_go(manifest).await,
+                (_, []) => self.release_manifest(manifest).await,
                 (going, left @ [(first, why), ..]) => {
-                    let since = manifest.metadata.deletion_timestamp.as_ref().map_or(self.now(), |at| at.0);
+                    let since =
+                        manifest.metadata.deletion_timestamp.as_ref().map_or(self.kcp.now(), |at| at.0);
                     let long_at = for_long(since);
-                    let for_long = long_at <= self.now();
+                    let for_long = long_at <= self.kcp.now();
                     let why = match why {
                         None if for_long => Some(held_by(runtime, first).await),
                         why => why.clone(),
@@ -208,7 +229,8 @@ impl Shared {
                         |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
                     );
                     let left: Vec<ObjectRef> = left.iter().map(|(object, _)| object.clone()).collect();
-                    self.write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
+                    self.kcp
+                        .write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
                         .await?;
                     if for_long {
                         let notice = Notice::warning(
@@ -217,13 +239,17 @@ impl Shared {
                             format!("module '{}': {what}", manifest.module_name().unwrap_or_default()),
                         )
                         .of_occasion(manifest.uid().unwrap_or_default());
-                        self.tell_user(kyma, runtime, notice).await;
+                        self.kcp.notify_user(kyma, runtime, notice).await;
                     }
                     let look_at = (!for_long).then_some(long_at);
-                    Ok(self.leaving(kyma, runtime, going.as_deref(), what).await.if_waiting_due_by(look_at))
+                    Ok(self
+                        .watched
+                        .leaving(kyma, runtime, going.as_deref(), what)
+                        .await
+                        .if_waiting_due_by(look_at))
                 }
             },
-            Err(error) => self.stopped(manifest, error.into()).await,
+            Err(error) => self.failures.stopped(manifest, error.into()).await,
         }
     }
 
@@ -236,15 +262,15 @@ impl Shared {
         runtime: &Gated,
         obstacle: Obstacle,
     ) -> Result<Outcome, Lost> {
-        let groups = self.look().groups_of_leaving(kyma);
+        let groups = self.kcp.index().groups_of_leaving(kyma);
         let goes =
             |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let first = prune::prune(&inventory, &[]).into_iter().filter(&goes).collect();
         // Whether or not what is kept can be found out.
-        let removing = self.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
+        let removing = self.remover.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
         if let Err(error) = stage(Stage::Delete, removing).await {
-            return self.stopped(manifest, error.into()).await;
+            return self.failures.stopped(manifest, error.into()).await;
         }
         self.wait_for(kyma, manifest, runtime, obstacle, goes).await
     }
@@ -260,16 +286,17 @@ impl Shared {
     ) -> Result<Outcome, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
-            Box::pin(self.tell_blocked(kyma, manifest, runtime, &there)).await;
+            Box::pin(self.notify_blocked(kyma, manifest, runtime, &there)).await;
         }
-        let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await
+        let (objects, missing, failure) = match stage(Stage::Render, self.bundles.bundle(manifest, runtime))
+            .await
         {
             Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
                 let mark = Mark::default();
                 let work = Work { key: &key, kyma, mark, only: None, again: true, defined: false };
-                let synced = self.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
+                let synced = self.syncer.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
             Err(stopped) => (
@@ -287,15 +314,15 @@ impl Shared {
                     return Err(lost);
                 }
                 if stopped.discredits_client {
-                    self.discredit(kyma);
+                    self.owners.clusters.discredit(kyma);
                 }
                 behind(&stopped.message)
             }
         };
         let progress = Progress::Deleting(what.clone());
-        let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.now());
-        self.write_manifest_status(manifest, &status).await?;
-        Ok(if !failed && self.is_told_of(kyma, runtime, &kinds).await {
+        let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.kcp.now());
+        self.kcp.write_manifest_status(manifest, &status).await?;
+        Ok(if !failed && self.watched.watches_changes(kyma, runtime, &kinds).await {
             Outcome::waiting(what)
         } else {
             Outcome::recheck_rarely(what)
@@ -303,20 +330,20 @@ impl Shared {
     }
 
     /// Tells the runtime's user once that a removal waits for what only they can end. The status says which objects these are.
-    async fn tell_blocked(&self, kyma: &str, manifest: &Manifest, runtime: &Gated, kinds: &[Gvk]) {
+    async fn notify_blocked(&self, kyma: &str, manifest: &Manifest, runtime: &Gated, kinds: &[Gvk]) {
         let kinds: Vec<String> = kinds.iter().map(|gvk| format!("{}.{}", gvk.kind, gvk.group)).collect();
         let notice = Notice::warning(About::RuntimeKyma, "ModuleDeletionBlocked", format!(
                 "module '{}' is not removed before your resources of it are: {}; its entry in the status of this Kyma names them",
                 manifest.module_name().unwrap_or_default(),
                 kinds.join(", ")
             )).of_occasion(manifest.uid().unwrap_or_default());
-        self.tell_user(kyma, runtime, notice).await;
+        self.kcp.notify_user(kyma, runtime, notice).await;
     }
 
     /// Takes our finalizers off a Manifest, and says which others hold it.
-    pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
+    pub(super) async fn release_manifest(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
-        self.drop_finalizers(&self.manifests(), manifest, &OURS).await?;
+        self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &OURS).await?;
         let others: Vec<&str> =
             manifest.finalizers().iter().map(String::as_str).filter(|one| !OURS.contains(one)).collect();
         if manifest.metadata.deletion_timestamp.is_some() && !others.is_empty() {
@@ -330,21 +357,30 @@ impl Shared {
                 &Progress::Deleting(what.clone()),
                 &[],
                 None,
-                self.now(),
+                self.kcp.now(),
             );
-            self.write_manifest_status(manifest, &status).await?;
+            self.kcp.write_manifest_status(manifest, &status).await?;
             return Ok(Outcome::waiting(what));
         }
         Ok(Outcome::done())
     }
 
     /// Lets a Manifest go whose cluster is gone, whoever else holds it: nobody can do anything there any more.
-    pub(super) async fn let_go_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
+    pub(super) async fn release_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
-        self.drop_finalizers(&self.manifests(), manifest, &all).await?;
+        self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &all).await?;
         Ok(Outcome::done())
     }
+}
 
+/// Deletes modules' objects, unless they are shared or in use.
+pub(crate) struct Remover {
+    pub(crate) kcp: Kcp,
+    pub(crate) queue: Queue,
+    pub(crate) standing: Arc<Standing>,
+}
+
+impl Remover {
     /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. What is not ours,
     /// or another Manifest's too, stays and is forgotten. A CRD that has instances is left alone.
     pub(super) async fn remove(
@@ -417,7 +453,7 @@ impl Shared {
     }
 
     /// Asks for the reconcile of another Manifest that has an object too: it applies it again, with its own marks.
-    pub(super) fn leave_to(&self, kyma: &str, manifest: &str, other: String) {
+    pub(super) fn notify_sharer(&self, kyma: &str, manifest: &str, other: String) {
         let object = format!("Manifest/{manifest}");
         let cause = Cause::Kcp { object, change: "a shared object was let go" };
         let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
@@ -430,13 +466,13 @@ impl Shared {
         kyma: &str,
         manifest: &Manifest,
         object: &ObjectRef,
-        there: &apply::Present,
+        there: &objects::Present,
     ) -> Verdict {
         let name = manifest.name_any();
-        let state = self.look();
+        let state = self.kcp.index();
         let others = state.other_claims(kyma, &name, object);
         let is_anothers = |other: &str| state.is_of_another(kyma, other);
-        ownership::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
+        ownership::verdict((&self.kcp.namespace, &name), &there.marks, &others, is_anothers)
     }
 
     /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
@@ -449,13 +485,13 @@ impl Shared {
     ) -> Result<Option<Left>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
         self.standing.forget(Standing::key(&key, object));
-        let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
+        let Some(there) = objects::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
-                self.leave_to(kyma, &name, other);
+                self.notify_sharer(kyma, &name, other);
                 return Ok(None);
             }
             Verdict::NotOurs => {
@@ -469,10 +505,10 @@ impl Shared {
             return Ok(Some(Left::Going));
         }
         if is_crd(&object.gvk)
-            && let Some(crd) = apply::get(runtime, object).await?
+            && let Some(crd) = objects::get(runtime, object).await?
         {
-            let Some(gvk) = apply::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
-            if !apply::list(runtime, &gvk, "", 1).await?.first.is_empty() {
+            let Some(gvk) = objects::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
+            if !objects::list(runtime, &gvk, "", 1).await?.first.is_empty() {
                 return Ok(Some(Left::Instances));
             }
         }
@@ -481,7 +517,7 @@ impl Shared {
         {
             return Ok(Some(Left::Users(users)));
         }
-        let deleted = apply::delete(runtime, object, &there.uid).await?;
+        let deleted = objects::delete(runtime, object, &there.uid).await?;
         tracing::info!(kyma, manifest = name, %object, "deleted");
         Ok((deleted == Deleted::Going).then_some(Left::Going))
     }

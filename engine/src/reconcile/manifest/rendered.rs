@@ -12,7 +12,7 @@ use tidewatch_oci::ByteLru;
 use tokio::sync::Semaphore;
 
 use super::Stopped;
-use crate::reconcile::chain;
+use crate::error::chain;
 
 /// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
 const KEPT: u64 = 64 * 1024 * 1024;

@@ -11,8 +11,9 @@ use super::{
     is_crd,
 };
 use crate::{
-    gate::Gated,
-    reconcile::{Lost, Outcome, SERVED_AFTER, Shared},
+    clusters::Gated,
+    outcome::{Lost, Outcome, SERVED_AFTER},
+    reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
 
@@ -92,7 +93,7 @@ fn nothing_more() -> Applied {
     Applied { failed: Some(stopped), ..Applied::default() }
 }
 
-impl Shared {
+impl ManifestReconciler {
     /// How a reconcile ends whose objects wait for others: by an event where the agent tells of all that is waited for, else by another
     /// look, soon at first and then seldom. `fresh`: of some of it nobody was told until just now.
     pub(super) async fn missed(
@@ -110,13 +111,14 @@ impl Shared {
             kinds
         };
         let told = !awaited.untold
-            && self.is_told_of_status(kyma, runtime, &kinds(&awaited.status)).await
-            && self.is_told_of_ends(kyma, runtime, &kinds(&awaited.end)).await
-            && (awaited.groups.is_empty() || self.is_told_of_all(kyma, runtime, &definitions()).await);
+            && self.watched.watches_status(kyma, runtime, &kinds(&awaited.status)).await
+            && self.watched.watches_deletions(kyma, runtime, &kinds(&awaited.end)).await
+            && (awaited.groups.is_empty()
+                || self.watched.watches_status_of_all(kyma, runtime, &definitions()).await);
         match told {
             true if fresh && !awaited.groups.is_empty() => {
                 // By an event that comes before that, this is not forgotten.
-                Outcome::waiting(what).due_at(Some(self.now() + SERVED_AFTER))
+                Outcome::waiting(what).due_at(Some(self.kcp.now() + SERVED_AFTER))
             }
             true => Outcome::waiting(what),
             false => Outcome::recheck_rarely(what),

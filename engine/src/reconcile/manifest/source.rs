@@ -16,18 +16,33 @@ use tidewatch_oci::{Digest, OciError};
 
 use super::Stopped;
 use crate::{
-    gate::Gated,
-    reconcile::{
-        Lost, Shared,
-        apply::{self, ObjectError},
-        chain,
+    clusters::{
+        Gated,
+        objects::{self, ObjectError},
     },
+    config::EngineConfig,
+    error::chain,
+    kcp::Kcp,
+    outcome::Lost,
+    reconcile::{manifest::rendered::Rendered, sources::Registries},
 };
 
-impl Shared {
+/// Reads and renders modules' objects.
+pub(crate) struct Bundles {
+    pub(crate) kcp: Kcp,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) registries: Arc<Registries>,
+    pub(crate) rendered: Rendered,
+}
+
+impl Bundles {
+    pub(crate) fn new(kcp: Kcp, config: Arc<EngineConfig>, registries: Arc<Registries>) -> Self {
+        Self { kcp, config, registries, rendered: Rendered::default() }
+    }
+
     /// Reads, verifies, renders and orders the module's objects. Besides, a number that is another one where the control plane's data in
     /// them are others.
-    pub(super) async fn bundle_of(
+    pub(super) async fn bundle(
         &self,
         manifest: &Manifest,
         runtime: &Gated,
@@ -41,7 +56,7 @@ impl Shared {
             }
         }
         let name = manifest.name_any();
-        let mut bundle = bundle::bundle((&self.config.namespace, &name), rendered, &scopes)
+        let mut bundle = bundle::bundle((&self.kcp.namespace, &name), rendered, &scopes)
             .map_err(|error| Stopped::for_good(error.to_string()).unrendered())?;
         let given = self.transform(manifest, &mut bundle).await.map_err(Stopped::unrendered)?;
         Ok((bundle, given))
@@ -76,7 +91,7 @@ impl Shared {
     ) -> Result<Arc<Vec<Value>>, Stopped> {
         let read = self.layer(local, source, digest);
         let rendered = self.rendered.objects(local, digest, media_type, read);
-        self.patience.wait(rendered).await.unwrap_or_else(|_| {
+        self.registries.limiter.wait(rendered).await.unwrap_or_else(|_| {
             let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
             Err(Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) })
         })
@@ -85,7 +100,7 @@ impl Shared {
     async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {
         let read = async {
             let digest = Digest::parse(digest)?;
-            self.registry(local).layer(&source.repo, &source.name, &digest).await
+            self.registries.registry(local).layer(&source.repo, &source.name, &digest).await
         };
         read.await.map_err(|error: OciError| Stopped {
             // Content that does not match its digest may be pushed again, and a registry sends no events.
@@ -120,7 +135,7 @@ fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
 /// Where objects of a kind live; `None` if nobody knows. One kind that cannot be looked for, such as of an API server behind this
 /// one that is down, fails when its objects are applied, and holds no others up.
 async fn scope(runtime: &Gated, gvk: &Gvk, installed: &[ObjectRef]) -> Result<Option<Scope>, ObjectError> {
-    match apply::scope(runtime, gvk).await {
+    match objects::scope(runtime, gvk).await {
         Ok(Some(scope)) => return Ok(Some(scope)),
         Ok(None) => {}
         Err(error) if error.is_of_one_kind() && (error.is_answered() || !error.is_unreachable()) => {}

@@ -11,24 +11,29 @@ use tidewatch_planner::{
 
 use crate::{
     kcp::writes::lost,
-    reconcile::{Lost, Outcome, Shared, found_report},
+    outcome::{Lost, Outcome, found_report},
+    reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
 
-impl Shared {
+impl ManifestReconciler {
     /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
-    pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Outcome>, Lost> {
-        let seen = self.look().kyma(kyma);
+    pub(super) async fn leave_orphaned(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+    ) -> Result<Option<Outcome>, Lost> {
+        let seen = self.kcp.index().kyma(kyma);
         if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
         }
         // The watch on Kymas may lag behind that on Manifests.
-        let read = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await;
+        let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await;
         let there = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
         let Some(Stray { message, told_from }) = Stray::of(there.as_ref(), manifest) else {
             return Ok(None);
         };
-        if let Ok(left) = Duration::try_from(told_from.duration_since(self.now()))
+        if let Ok(left) = Duration::try_from(told_from.duration_since(self.kcp.now()))
             && !left.is_zero()
         {
             return Ok(Some(Outcome::after(left, message)));
@@ -36,8 +41,8 @@ impl Shared {
         let report = found_report(State::Error, message.clone());
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let progress = Progress::Failed { state: State::Error, message };
-        let status = manifest_status::manifest_status(manifest, &progress, &inventory, None, self.now());
-        self.write_manifest_status_unseen(manifest, &status).await?;
+        let status = manifest_status::manifest_status(manifest, &progress, &inventory, None, self.kcp.now());
+        self.kcp.write_manifest_status_unobserved(manifest, &status).await?;
         tracing::debug!(kyma, manifest = manifest.name_any(), "no Kyma owns it; it is left as it is");
         Ok(Some(Outcome::failed(report)))
     }
@@ -52,14 +57,12 @@ mod tests {
     use tidewatch_api::names::{API_VERSION, field_managers, labels};
 
     use super::*;
-    use crate::reconcile::outcome::Next;
+    use crate::outcome::Next;
     use crate::{
         Engine,
         key::WorkKey,
-        reconcile::{
-            Why,
-            tests::{Heard, engine_on, not_found},
-        },
+        outcome::Why,
+        reconcile::tests::{Heard, engine_on, not_found},
     };
 
     /// A Manifest of which an object is installed, made in this second of the year 1970.
@@ -102,7 +105,11 @@ mod tests {
     async fn reconcile(engine: &Engine) -> Outcome {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         // Boxed: its future is large.
-        let reconciled = engine.0.reconcile_manifest(&key, ("harbour", "m"), Why { causes: &[], count: 0 });
+        let reconciled = engine.dispatcher.reconcilers.manifest.reconcile(
+            &key,
+            ("harbour", "m"),
+            Why { causes: &[], count: 0 },
+        );
         Box::pin(reconciled).await.unwrap()
     }
 
@@ -133,7 +140,8 @@ mod tests {
         let message = Stray::of(None, &before).unwrap().message;
         let inventory = inventory::inventory(&before.status.clone().unwrap().synced);
         let said = Progress::Failed { state: State::Error, message };
-        let status = manifest_status::manifest_status(&before, &said, &inventory, None, engine.0.now());
+        let status =
+            manifest_status::manifest_status(&before, &said, &inventory, None, engine.dispatcher.kcp.now());
         assert_eq!(status.synced, before.status.unwrap().synced, "what is installed is not forgotten");
         kept.lock()["status"] = serde_json::to_value(status).unwrap();
         kept.lock()["metadata"]["managedFields"] =

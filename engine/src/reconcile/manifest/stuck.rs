@@ -13,15 +13,16 @@ use tidewatch_planner::manifest_status::Progress;
 
 use super::{apply::Applied, told::namespace_kind};
 use crate::{
-    gate::Gated,
-    reconcile::{Lost, Outcome, Shared, apply, found_report},
+    clusters::{Gated, objects},
+    outcome::{Lost, Outcome, found_report},
+    reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
 
 /// Namespaces of one module that are looked at.
 const NAMESPACES: usize = 4;
 
-impl Shared {
+impl ManifestReconciler {
     /// Ends a reconcile that has left objects out; `rest` is how it would end without these. Until the agent tells of namespaces this
     /// looks again, soon at first and then seldom.
     pub(super) async fn left_out(
@@ -40,11 +41,11 @@ impl Shared {
         for name in namespaces.into_iter().take(NAMESPACES) {
             let id = ObjectRef { gvk: namespace_kind(), namespace: String::new(), name: name.to_owned() };
             // One that cannot be read is told of by its name.
-            let live = stage(Stage::ReadRuntime, apply::get(runtime, &id)).await;
+            let live = stage(Stage::ReadRuntime, objects::get(runtime, &id)).await;
             unread |= live.is_err();
             let found = live.ok().flatten().and_then(|live| stuck(name, &live));
             match found.as_ref().map(|found| found.long_at) {
-                Some(Some(at)) if at > self.now() => again.push(at),
+                Some(Some(at)) if at > self.kcp.now() => again.push(at),
                 Some(_) => for_long = true,
                 None => gone = true,
             }
@@ -62,16 +63,16 @@ impl Shared {
         if for_long {
             let report = found_report(State::Warning, message.clone());
             let status = write(Progress::Failed { state: report.state, message: report.message });
-            self.write_manifest_status(manifest, &status).await?;
+            self.kcp.write_manifest_status(manifest, &status).await?;
         } else {
-            held = self.say(manifest, &write(Progress::Waiting(message.clone())), false).await?;
+            held = self.write_status(manifest, &write(Progress::Waiting(message.clone())), false).await?;
         }
         tracing::debug!(manifest = manifest.name_any(), detail = message, "objects were left out");
-        again.extend(held.map(|left| self.now() + left));
+        again.extend(held.map(|left| self.kcp.now() + left));
         let kyma = manifest.kyma_name().unwrap_or_default();
         let told = rest.waits_for_event();
         again.extend(rest.due.filter(|_| told));
-        if unread || !told || !self.is_told_of_all(kyma, runtime, &[namespace_kind()]).await {
+        if unread || !told || !self.watched.watches_status_of_all(kyma, runtime, &[namespace_kind()]).await {
             return Ok(Outcome::recheck_rarely(message).due_at(again.into_iter().min()));
         }
         if gone {

@@ -32,10 +32,17 @@ use super::{
     schemas::left_alone,
 };
 use crate::{
-    gate::Gated,
+    clusters::{Gated, objects},
+    error::chain,
     index::owners::Speaker,
+    kcp::Kcp,
     key::WorkKey,
-    reconcile::{Lost, Shared, apply, chain},
+    outcome::Lost,
+    reconcile::{
+        manifest::{passed::Passes, remove::Remover, told::Watched},
+        seen::Seen,
+        standing::Standing,
+    },
     stages::{Stage, stage},
 };
 
@@ -96,7 +103,7 @@ impl Done {
 async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     for (at, twin) in prune::twins(&inventory, wanted) {
         // Where nobody can tell, the entry stays as it is.
-        if let Ok(scope) = apply::scope(runtime, &twin.gvk).await
+        if let Ok(scope) = objects::scope(runtime, &twin.gvk).await
             && let Some(entry) = inventory.get_mut(at)
             && prune::is_one(entry, twin, scope)
         {
@@ -106,7 +113,17 @@ async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[Ob
     inventory
 }
 
-impl Shared {
+/// Makes runtimes have the objects of bundles.
+pub(crate) struct Syncer {
+    pub(crate) kcp: Kcp,
+    pub(crate) passes: Arc<Passes>,
+    pub(crate) standing: Arc<Standing>,
+    pub(crate) seen: Arc<Seen>,
+    pub(crate) watched: Arc<Watched>,
+    pub(crate) remover: Arc<Remover>,
+}
+
+impl Syncer {
     /// Applies what is wanted and removes what is not any more. `first` is what the status says if the inventory grows.
     pub(super) async fn sync(
         &self,
@@ -130,8 +147,8 @@ impl Shared {
         // Then the pass before has left nothing to claim or to remove.
         let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
         if grows {
-            let status = not_looked(&manifest, &first, &all, self.now());
-            self.write_manifest_status_and_go_on(&mut manifest, status).await?;
+            let status = not_looked(&manifest, &first, &all, self.kcp.now());
+            self.kcp.write_manifest_status_in_place(&mut manifest, status).await?;
         }
         if !is_settled {
             self.claim(kyma, &manifest, &all);
@@ -161,10 +178,10 @@ impl Shared {
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.unasked {
-            if self.look().is_skipped(&manifest.name_any()) {
+            if self.kcp.index().is_skipped(&manifest.name_any()) {
                 return Err(left_alone());
             }
-            let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
+            let removing = self.remover.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
             match stage(Stage::Delete, removing).await {
                 // What is its users' stays theirs: the upgrade is complete without its removal.
                 Ok(remains) => {
@@ -195,7 +212,7 @@ impl Shared {
         let (manifest, _, _, shared) = own;
         let (definitions, cr, name) =
             (Definitions::of(&bundle.first), default_cr(manifest), manifest.name_any());
-        let own_name = (self.config.namespace.as_str(), name.as_str());
+        let own_name = (&*self.kcp.namespace, name.as_str());
         let (only, contents) = match only {
             Some(only) if !only.is_anew() && shared.is_empty() => {
                 let contents = Arc::clone(only.contents());
@@ -214,7 +231,7 @@ impl Shared {
                 let each = contents::of(bundle, own_name, terms);
                 let only = match only {
                     Some(only) => {
-                        let only = self.of_what_changes(work.kyma, runtime, only, &each).await;
+                        let only = self.changed(work.kyma, runtime, only, &each).await;
                         Some(only.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())))
                     }
                     None => None,
@@ -229,12 +246,12 @@ impl Shared {
                 phase.retain(|object| ObjectRef::of(object).is_none_or(|id| only.has(&id)));
             }
         }
-        let heir_to = self.heir_to(work.kyma, manifest, terms);
+        let heir_to = self.predecessors(work.kyma, manifest, terms);
         let installer = self.installer(work, own, runtime, (terms, &definitions));
         let installer = Installer { heir_to: &heir_to, ..installer };
         let stood = only.as_ref().map(|only| only.stood(&definitions)).unwrap_or_default();
         let manifest = name.as_str();
-        let go_on = || !self.look().is_skipped(manifest);
+        let go_on = || !self.kcp.index().is_skipped(manifest);
         let mut applied = Box::pin(installer.phases(phases, stood, &go_on)).await;
         if let Some(only) = &only {
             let others = bundle.objects.iter().filter(|id| !only.has(id));
@@ -246,7 +263,7 @@ impl Shared {
 
     /// What has to be looked at where something else is asked for than before: besides what was heard of, what is to be another one, and
     /// what nobody would have told of.
-    async fn of_what_changes(
+    async fn changed(
         &self,
         kyma: &str,
         runtime: &Gated,
@@ -254,7 +271,7 @@ impl Shared {
         contents: &[(ObjectRef, Option<u64>)],
     ) -> Only {
         let kinds: BTreeSet<&Gvk> = contents.iter().map(|(id, _)| &id.gvk).collect();
-        let told = self.told_of(kyma, runtime, kinds).await;
+        let told = self.watched.watched_kinds(kyma, runtime, kinds).await;
         let before = Arc::clone(only.contents());
         let stays = |(id, hash): &&(ObjectRef, Option<u64>)| {
             contents::is_among(&before, *hash) && told.contains(&id.gvk)
@@ -264,11 +281,11 @@ impl Shared {
     }
 
     /// The Manifests whose objects it may make anew as its own; none where it makes none anew.
-    fn heir_to(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
+    fn predecessors(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
         if terms.recreate.is_empty() {
             return Vec::new();
         }
-        self.look().predecessors(kyma, manifest)
+        self.kcp.index().predecessors(kyma, manifest)
     }
 
     fn installer<'a>(
@@ -299,14 +316,14 @@ impl Shared {
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
             silent: Silent::default(),
-            now: self.now(),
+            now: self.kcp.now(),
         }
     }
 
     /// What it owns from now on; others take that into account.
     fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
         let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(manifest)).collect();
-        let mut state = self.change();
+        let mut state = self.kcp.index_mut();
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
@@ -320,7 +337,7 @@ impl Shared {
     ) -> Vec<(ObjectRef, String)> {
         let name = manifest.name_any();
         let mut shared = Vec::new();
-        let state = self.look();
+        let state = self.kcp.index();
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
             if only.is_some_and(|only| !only.has(&id)) {
@@ -329,7 +346,7 @@ impl Shared {
             let others = state.other_claims(kyma, &name, &id);
             let marked = ownership::marked_for(&name, &others);
             if marked != name {
-                transform::mark(object, (&self.config.namespace, marked));
+                transform::mark(object, (&self.kcp.namespace, marked));
             }
             if let Some(other) = others.iter().find(|claim| !claim.deleting) {
                 shared.push((id, other.manifest.clone()));

@@ -16,11 +16,9 @@ use super::*;
 use crate::{
     Engine,
     key::Cause,
-    reconcile::{
-        outcome::Next,
-        pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
-        tests::{Heard, engine_on, not_found},
-    },
+    outcome::Next,
+    pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
+    reconcile::tests::{Heard, engine_on, not_found},
     scripted::{self, stored},
 };
 
@@ -142,11 +140,11 @@ async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: 
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
     assert_eq!(only.is_some(), !causes.is_empty());
     let work = Work { mark, only, ..whole(&key) };
-    engine.0.install(work, &manifest(), runtime, bundle()).await.unwrap()
+    engine.dispatcher.reconcilers.manifest.install(work, &manifest(), runtime, bundle()).await.unwrap()
 }
 
 fn passed(engine: &Engine) -> Option<Passed> {
-    engine.0.passes.take("harbour", "m")
+    engine.dispatcher.passes.take("harbour", "m")
 }
 
 fn event(object: &Value) -> Cause {
@@ -201,7 +199,13 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
         let mut manifest = manifest();
         manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
         let work = Work { again, ..whole(&key) };
-        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        let finish = engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .install(work, &manifest, &runtime, bundle())
+            .await
+            .unwrap();
         assert!(finish.report().is_some() && finish.has_pace(RETRY), "it is tried again");
         let heard = std::mem::take(&mut *kcp.lock());
         assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
@@ -225,7 +229,13 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         let mut objects = well();
         objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
         let (runtime, _) = runtime(objects.clone());
-        let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
+        let finish = engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .install(whole(&key), &manifest, &runtime, bundle())
+            .await
+            .unwrap();
         assert!(finish.has_pace(RECHECK_RARELY), "{finish:?}");
         let what = finish.message();
         assert!(what.contains(says), "{what}");
@@ -234,7 +244,13 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         manifest.annotations_mut().insert(names::annotations::SYNC_OCI_REF.into(), "sha256:1".into());
         manifest.status.as_mut().unwrap().state = State::Ready;
         let (runtime, _) = self::runtime(objects);
-        let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
+        let finish = engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .install(whole(&key), &manifest, &runtime, bundle())
+            .await
+            .unwrap();
         assert!(finish == Outcome::done(), "{finish:?}");
     }
 }
@@ -371,7 +387,13 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
             manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
         }
         let work = whole(&key);
-        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        let finish = engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .install(work, &manifest, &runtime, bundle())
+            .await
+            .unwrap();
         let pace = if due.is_some() { RECHECK_SOON } else { RECHECK_RARELY };
         assert!(finish.has_pace(pace) && finish.message().contains("default CR"), "{finish:?}");
         let written = std::mem::take(&mut *kcp.lock()).len();
@@ -422,7 +444,7 @@ async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cann
         let (runtime, heard) = runtime(objects);
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         let work = whole(&key);
-        engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        engine.dispatcher.reconcilers.manifest.install(work, &manifest, &runtime, bundle()).await.unwrap();
         let heard = heard_paths(&heard);
         assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");
     }

@@ -10,9 +10,11 @@ use tidewatch_planner::{
 
 use super::{apply::Applied, sync::Work};
 use crate::{
-    gate::Gated,
+    clusters::{Gated, objects},
     index::{Configured, owners::Wait},
-    reconcile::{Outcome, Shared, apply},
+    kcp::Kcp,
+    outcome::Outcome,
+    reconcile::followups::FollowUps,
 };
 
 /// The kind of a namespace.
@@ -35,12 +37,18 @@ fn awaited(applied: &Applied) -> Vec<Wait> {
     waits
 }
 
-impl Shared {
+/// Knows which objects of a runtime its agent watches.
+pub(crate) struct Watched {
+    pub(crate) kcp: Kcp,
+    pub(crate) followups: Arc<FollowUps>,
+}
+
+impl Watched {
     /// Has told to a Manifest, from now on, what becomes of all that may end what a pass has left undone, and nothing else. Returns
     /// whether there is something of which it was not told before: that may have happened already.
-    pub(super) fn listen(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
+    pub(super) fn watch(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
         let (mut waits, kyma) = (awaited(applied), work.kyma);
-        let before = self.look().owners.waits_of(kyma, name);
+        let before = self.kcp.index().owners.waits_of(kyma, name);
         if applied.failed.is_some() {
             // It may not have got to what it waited for before.
             let found: BTreeSet<Gvk> = waits.iter().map(|wait| wait.kind.clone()).collect();
@@ -50,22 +58,22 @@ impl Shared {
         let changed = waits != before;
         let more = waits.iter().any(|wait| !before.contains(wait));
         if changed {
-            self.change().wait_for(kyma, name, waits);
+            self.kcp.index_mut().wait_for(kyma, name, waits);
         }
         // What has just been defined may be what the agent could not be told to watch.
         if changed || work.defined {
-            self.want_agent(kyma, &[]);
+            self.followups.agent_config(kyma, &[]);
         }
         more
     }
 
     /// A Manifest waits for nothing any more that would be told to it.
-    pub(super) fn listen_no_more(&self, kyma: &str, name: &str) {
-        if self.look().owners.waits_of(kyma, name).is_empty() {
+    pub(super) fn unwatch(&self, kyma: &str, name: &str) {
+        if self.kcp.index().owners.waits_of(kyma, name).is_empty() {
             return;
         }
-        self.change().wait_for(kyma, name, None::<Wait>);
-        self.want_agent(kyma, &[]);
+        self.kcp.index_mut().wait_for(kyma, name, None::<Wait>);
+        self.followups.agent_config(kyma, &[]);
     }
 
     /// How a reconcile ends that waits for objects of these kinds to be gone, and, without, for something else.
@@ -77,14 +85,14 @@ impl Shared {
         what: String,
     ) -> Outcome {
         match going {
-            Some(kinds) if self.is_told_of_ends(kyma, runtime, kinds).await => Outcome::waiting(what),
+            Some(kinds) if self.watches_deletions(kyma, runtime, kinds).await => Outcome::waiting(what),
             _ => Outcome::recheck_rarely(what),
         }
     }
 
     /// Those of the kinds of which an event for our engine tells how what modules install changes, and its state where there is one:
     /// all but what the safety resync is for, such as others' annotations and the marks of field managers.
-    pub(super) async fn told_of(
+    pub(super) async fn watched_kinds(
         &self,
         kyma: &str,
         runtime: &Gated,
@@ -107,24 +115,24 @@ impl Shared {
     }
 
     /// Whether the end of each object of these kinds is an event for our engine.
-    pub(super) async fn is_told_of(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(super) async fn watches_changes(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
     }
 
     /// Whether each change of state of each object of these kinds is one.
-    pub(crate) async fn is_told_of_all(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(crate) async fn watches_status_of_all(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         let is = |watch: &AgentWatch| watch.labels.is_empty() && watch.field == WatchedField::Status;
         self.are_watched(kyma, runtime, kinds, is).await
     }
 
     /// Whether the end of each object that modules install of these kinds is one.
-    pub(super) async fn is_told_of_ends(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(super) async fn watches_deletions(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         let ours = |watch: &AgentWatch| watch.labels.is_empty() || watches::is_of_installed(watch);
         self.are_watched(kyma, runtime, kinds, ours).await
     }
 
     /// Whether each change of state of what modules install of these kinds is one.
-    pub(super) async fn is_told_of_status(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(super) async fn watches_status(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.field == WatchedField::Status).await
     }
 
@@ -147,7 +155,7 @@ impl Shared {
     /// What the agent of a runtime watches, if its path is proven. A watch that begins later than this reports what has happened
     /// before, too.
     fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
-        let state = self.look();
+        let state = self.kcp.index();
         state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
     }
 }
@@ -159,7 +167,7 @@ async fn is_watched(
     gvk: &Gvk,
     is: impl Fn(&AgentWatch) -> bool,
 ) -> bool {
-    let Some(plural) = apply::plural(runtime, gvk).await else { return false };
+    let Some(plural) = objects::plural(runtime, gvk).await else { return false };
     watched.config.watches.iter().any(|watch| {
         (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
             && watch.route == ENGINE_ROUTE

@@ -12,14 +12,14 @@ use tidewatch_deployer::{
 
 use super::Stopped;
 use crate::{
-    reconcile::Shared,
+    reconcile::manifest::source::Bundles,
     stages::{Stage, stage},
 };
 
 /// Secrets that a module may ask for.
 const INJECTED: usize = 16;
 
-impl Shared {
+impl Bundles {
     /// Transforms a module's objects. What a runtime has named itself stays as it is, and gets nothing of the control plane.
     /// Returns a number that is another one where what was given is other data.
     pub(super) async fn transform(&self, manifest: &Manifest, bundle: &mut Bundle) -> Result<u64, Stopped> {
@@ -31,7 +31,7 @@ impl Shared {
             bundle.iter_mut().filter_map(|object| transform::asks_for(module, object)).collect();
         let mut injected: BTreeMap<String, Injected> = BTreeMap::new();
         for name in asked.into_iter().take(INJECTED) {
-            let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+            let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
             let given = match stage(Stage::ReadKcp, api.get_opt(&name)).await {
                 Ok(secret) => transform::given(module, secret.as_ref()),
                 Err(_) => Err("the control plane did not give it".to_owned()),

@@ -265,7 +265,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
     let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &go_on).await;
     assert_eq!(*asked.lock(), 2, "before each phase");
     let lost = applied.failed.and_then(|stopped| stopped.lost);
-    assert!(matches!(lost, Some(crate::reconcile::Lost::Behind(_))) && applied.judged.is_empty());
+    assert!(matches!(lost, Some(crate::outcome::Lost::Behind(_))) && applied.judged.is_empty());
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tidewatch_deployer::{
 };
 
 use super::{Installer, ObjectErrorOrFinal};
-use crate::reconcile::apply::{self, ObjectError};
+use crate::clusters::objects::{self, ObjectError};
 
 /// An object that the API server did not take.
 pub(super) struct Refused {
@@ -69,12 +69,12 @@ impl Installer<'_> {
         live: Option<&Value>,
     ) -> Result<Value, ObjectError> {
         let Some(live) = live.filter(|_| !ignored.is_empty()) else {
-            return apply::apply(self.runtime, wanted, APPLIER).await;
+            return objects::apply(self.runtime, wanted, APPLIER).await;
         };
         // What was read is written again: a change in between is the user's, and must not be lost.
         let mut wanted = wanted.clone();
         wanted["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-        apply::apply(self.runtime, &wanted, APPLIER).await
+        objects::apply(self.runtime, &wanted, APPLIER).await
     }
 
     /// Applies an object that was refused once more, without what is nobody's and may be the reason.
@@ -90,7 +90,7 @@ impl Installer<'_> {
         if causes.is_empty() || error.is_of_immutable() {
             return Err(error.into());
         }
-        let read = if live.is_none() { apply::get(self.runtime, id).await? } else { None };
+        let read = if live.is_none() { objects::get(self.runtime, id).await? } else { None };
         let Some(live) = live.or(read.as_ref()) else { return Err(error.into()) };
         let is_ours = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
         let leftovers = drift::leftovers(live, wanted, &causes, is_ours);
@@ -123,7 +123,7 @@ impl Installer<'_> {
     async fn own(&self, id: &ObjectRef, live: &Value, entries: &Value) -> Result<Option<Value>, ObjectError> {
         let version = &live["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
-        apply::merge(self.runtime, id, &fields).await
+        objects::merge(self.runtime, id, &fields).await
     }
 
     /// Notes in an object what was applied, if it does not show that. One that could not be noted is applied again some time.

@@ -84,7 +84,7 @@ fn crd() -> ObjectRef {
 }
 
 fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
-    engine.0.change().owners.claim(Speaker::Watch, kyma, manifest, [object]);
+    engine.dispatcher.kcp.index_mut().owners.claim(Speaker::Watch, kyma, manifest, [object]);
 }
 
 #[tokio::test]
@@ -94,12 +94,20 @@ async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
     {
         let (engine, _) = engine_on(|_, _| not_found());
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
-        drop(engine.0.change().apply_kyma(serde_json::from_value(lagoon).unwrap()));
+        drop(engine.dispatcher.kcp.index_mut().apply_kyma(serde_json::from_value(lagoon).unwrap()));
         if let Some(theirs) = &theirs {
             claim(&engine, "lagoon", "lagoon-beacon", theirs);
         }
-        let of =
-            async |owner| engine.0.without_anothers("harbour", &runtime(owner), vec![cr("b")]).await.unwrap();
+        let of = async |owner| {
+            engine
+                .dispatcher
+                .reconcilers
+                .manifest
+                .removal
+                .without_anothers("harbour", &runtime(owner), vec![cr("b")])
+                .await
+                .unwrap()
+        };
         assert_eq!(of("kcp-system/lagoon").await.is_empty(), is_theirs, "{theirs:?}");
         assert_eq!(of("kcp-system/harbour").await, [cr("b")], "the runtime is still this one's");
     }
@@ -117,8 +125,14 @@ async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
         if let Some(theirs) = &theirs {
             claim(&engine, "harbour", "harbour-lamp", theirs);
         }
-        let crs =
-            engine.0.default_crs("harbour", &module, &runtime("kcp-system/harbour"), &defined).await.unwrap();
+        let crs = engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .removal
+            .default_crs("harbour", &module, &runtime("kcp-system/harbour"), &defined)
+            .await
+            .unwrap();
         let wanted = if goes { vec![cr("new"), cr("old")] } else { vec![cr("new")] };
         assert_eq!(crs, wanted, "{theirs:?}");
     }

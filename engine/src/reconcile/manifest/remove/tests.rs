@@ -28,8 +28,8 @@ async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
         _ => not_found(),
     });
     let runtime = runtime_on(|_| not_found());
-    let force = engine.0.forced("harbour", &manifest).await;
-    let ending = engine.0.end("harbour", manifest, &runtime, force.as_ref());
+    let force = engine.dispatcher.reconcilers.manifest.removal.forced("harbour", &manifest).await;
+    let ending = engine.dispatcher.reconcilers.manifest.end("harbour", manifest, &runtime, force.as_ref());
     let finish = Box::pin(ending).await.unwrap();
     let lines = heard.lock().iter().filter(|line| line.starts_with("PATCH")).cloned().collect();
     (finish, lines)
@@ -100,15 +100,16 @@ async fn what_somebody_has_written_into_an_inventory_is_waited_for_only_if_it_is
         entry("authentication.k8s.io/v1", "TokenReview", "", "review")
     ]);
     forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
-    let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+    let (whole, _) =
+        engine.dispatcher.reconcilers.manifest.removal.with_inventory("harbour", forged, &runtime).await;
     assert_eq!(json!(whole.status.unwrap().synced), json!([own]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
     let (engine, _) = engine_on(|_, _| not_found());
-    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counter = std::sync::Arc::clone(&asked);
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
     let runtime = scripted::runtime(move |_| {
         counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         None
@@ -117,7 +118,8 @@ async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
     let mut forged = manifest(&[], &json!({}));
     let synced: Vec<Value> = (0..50).map(entry).collect();
     forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
-    let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+    let (whole, _) =
+        engine.dispatcher.reconcilers.manifest.removal.with_inventory("harbour", forged, &runtime).await;
     assert_eq!(json!(whole.status.unwrap().synced), json!(synced), "nothing is known of any of them");
     assert!(asked.load(std::sync::atomic::Ordering::SeqCst) <= 3, "{asked:?}");
 }
@@ -150,7 +152,10 @@ async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
         engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
     let mut held = manifest(&[], &json!({}));
     held.metadata.finalizers = Some(vec!["x.dev/backup".to_owned()]);
-    assert_eq!(engine.0.let_go_with_cluster(&held).await.unwrap(), Outcome::done());
+    assert_eq!(
+        engine.dispatcher.reconcilers.manifest.removal.release_with_cluster(&held).await.unwrap(),
+        Outcome::done()
+    );
     let lines: Vec<_> = heard.lock().clone();
     assert!(
         matches!(&lines[..], [line] if line.starts_with("PATCH") && line.ends_with("/manifests/m")),

@@ -25,7 +25,7 @@ fn watch_all(engine: &Engine) {
         ("apiextensions.k8s.io", "customresourcedefinitions"),
     ];
     let config = AgentConfig { generation: "g".into(), watches: kinds.map(watch).concat() };
-    let mut state = engine.0.change();
+    let mut state = engine.dispatcher.kcp.index_mut();
     state.apply_kyma(serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {}})).unwrap());
     state.configure_agent("harbour", config);
     state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
@@ -83,7 +83,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         let heard_of = [&changed[..], events].concat();
         let only = Only::after(before.clone(), mark, named(&key, &heard_of, heard_of.len()));
         let work = Work { mark, only, ..whole(&key) };
-        engine.0.install(work, &manifest, &runtime, bundle).await.unwrap();
+        engine.dispatcher.reconcilers.manifest.install(work, &manifest, &runtime, bundle).await.unwrap();
         let mut wanted = wanted;
         wanted.sort();
         let mut heard = heard_paths(&heard);
@@ -106,7 +106,12 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
     let alone = passed(&engine).unwrap();
     let deployment = bundle().main.remove(0);
     let id = ObjectRef::of(&deployment).unwrap();
-    engine.0.change().owners.claim(Speaker::Reconcile, "harbour", "a", std::slice::from_ref(&id));
+    engine.dispatcher.kcp.index_mut().owners.claim(
+        Speaker::Reconcile,
+        "harbour",
+        "a",
+        std::slice::from_ref(&id),
+    );
     // Whether all is looked at, or that one since it was marked for the other.
     for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
         pass(&engine, &runtime, before, &causes).await;
@@ -118,7 +123,13 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
         let only = Only::after(shared, mark, named(&key, &changed, 1));
-        engine.0.install(Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle()).await.unwrap();
+        engine
+            .dispatcher
+            .reconcilers
+            .manifest
+            .install(Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle())
+            .await
+            .unwrap();
         let heard = heard_paths(&heard);
         assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
         assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");

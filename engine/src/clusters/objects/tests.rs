@@ -3,8 +3,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::*;
-use crate::reconcile::tests::{not_found, runtime_on};
+use crate::{
+    clusters::objects::*,
+    reconcile::tests::{not_found, runtime_on},
+};
 
 fn buoys(versions: &Value) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "buoys.x.dev"},

@@ -14,17 +14,18 @@ use kube::{
     core::{GroupVersionKind, PartialObjectMeta, Request},
 };
 use serde_json::Value;
-use tidewatch_api::names::field_managers;
-
-pub(crate) use error::ObjectError;
-
-use tidewatch_api::object::{Gvk, ObjectRef};
+use tidewatch_api::{
+    names::field_managers,
+    object::{Gvk, ObjectRef},
+};
 use tidewatch_deployer::{bundle::Scope, ownership::Marks};
 
 use crate::{
-    clusters::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
-    gate::{Gated, Permit, Tried},
+    clusters::{self, ErrorClass, Gated, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
+    gate::{Permit, Tried},
 };
+
+pub(crate) use error::ObjectError;
 
 fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
     GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }

@@ -7,8 +7,8 @@ use tidewatch_deployer::refusal::{Cause, is_immutable};
 
 use crate::{
     clusters::{ErrorClass, MapError, RuntimeError},
+    error::chain,
     gate::Held,
-    reconcile::chain,
 };
 
 /// Why an object in a runtime could not be read or written.
@@ -205,7 +205,7 @@ impl ObjectError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::clusters::objects::error::*;
 
     #[derive(Debug, thiserror::Error)]
     #[error("client error (Connect)")]

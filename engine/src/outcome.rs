@@ -6,15 +6,10 @@ use jiff::Timestamp;
 use tidewatch_api::State;
 use tidewatch_planner::watches;
 
-use super::{
-    Shared,
-    apply::ObjectError,
-    next_try,
-    pace::{self, Pace},
-};
 use crate::{
     gate,
     key::{Cause, OutcomeKind, Report},
+    pace::{self, Pace},
 };
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
@@ -291,21 +286,6 @@ impl Lost {
     }
 }
 
-impl Shared {
-    /// The end of a reconcile that a runtime did not let come to its own. What it shows of the client and of how long to wait counts.
-    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Lost> {
-        if let ObjectError::Held(held) = error {
-            return Err(held.into());
-        }
-        if error.discredits_client() {
-            self.discredit(kyma);
-        }
-        let rest = error.retry_after();
-        let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
-        Ok(Outcome::retried(report, error.class(), rest))
-    }
-}
-
 pub(crate) fn error_report(message: String) -> Report {
     Report { state: State::Error, message, is_found: false }
 }
@@ -317,7 +297,7 @@ pub(crate) const fn found_report(state: State, message: String) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::outcome::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -74,7 +74,7 @@ pub(crate) fn next_try(now: Timestamp, asked: Option<Duration>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::pace::*;
 
     #[test]
     fn a_look_comes_at_its_time_and_within_a_day() {

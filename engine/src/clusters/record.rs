@@ -1,0 +1,173 @@
+//! What this process remembers of each runtime: one record per Kyma, dropped with the Kyma.
+//!
+//! Records save calls only. Losing one costs a few reads and writes that change nothing.
+
+pub(crate) mod catalog;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::catalog::CatalogRecord;
+use super::{Mapper, SecretVersion};
+
+/// The records of all runtimes, by the Kyma's name.
+#[derive(Debug, Default)]
+pub(crate) struct Records(Mutex<HashMap<String, Record>>);
+
+/// What is remembered of one runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// The kubeconfig Secret by which the runtime was last reached.
+    reached: Option<Reached>,
+    /// Since when there is no kubeconfig Secret, while the Kyma or one of its Manifests is being deleted.
+    pub(crate) no_secret_since: Option<Instant>,
+    /// The namespace and the CRDs of the engine.
+    pub(crate) prepared: Prepared,
+    /// The hash of the agent configuration that the runtime has ([`AgentInput::hash`](crate::index::AgentInput::hash)).
+    pub(crate) agent_config: Option<u64>,
+    /// The catalog that the runtime has.
+    pub(crate) catalog: Option<CatalogRecord>,
+    /// Whether the Go manager's watcher is removed.
+    pub(crate) legacy_watcher_removed: bool,
+}
+
+/// The namespace and the CRDs that every runtime gets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prepared {
+    /// The hash of the content that the runtime has; `None` if it has to be looked at.
+    pub(crate) hash: Option<u64>,
+    /// Whether this process has prepared the runtime before.
+    pub(crate) before: bool,
+    /// When the engine last replaced another CRD of the Kyma.
+    pub(crate) mended: Option<Timestamp>,
+    /// Whether the CRD notes that the runtime's Kyma was lost with the CRD before it.
+    pub(crate) lost: bool,
+}
+
+#[derive(Debug)]
+struct Reached {
+    by: SecretVersion,
+    /// `None` after a call that discredits the client.
+    mapper: Option<Arc<Mapper>>,
+}
+
+/// How a new client's cluster relates to the one that was reached before.
+#[derive(Debug)]
+pub(crate) enum Cluster {
+    /// It is the same cluster; its kinds are known.
+    Known(Arc<Mapper>),
+    /// It has the same Secret, but the last client was discredited: what was prepared there may be gone.
+    Doubted,
+    /// It may be another cluster.
+    New,
+}
+
+impl Records {
+    /// Reads the record of a runtime; an empty one if there is none.
+    pub(crate) fn read<T>(&self, kyma: &str, read: impl FnOnce(&Record) -> T) -> T {
+        read(self.0.lock().get(kyma).unwrap_or(&Record::default()))
+    }
+
+    /// Changes the record of a runtime, which is made if there is none.
+    pub(crate) fn change<T>(&self, kyma: &str, change: impl FnOnce(&mut Record) -> T) -> T {
+        change(self.0.lock().entry(kyma.to_owned()).or_default())
+    }
+
+    /// Changes the record of a runtime if there is one.
+    pub(crate) fn change_known(&self, kyma: &str, change: impl FnOnce(&mut Record)) {
+        if let Some(record) = self.0.lock().get_mut(kyma) {
+            change(record);
+        }
+    }
+
+    /// Drops the record of a runtime: its Kyma is gone.
+    pub(crate) fn remove(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    /// Has legacy watchers looked for again in all runtimes: another process may have worked in between.
+    pub(crate) fn forget_legacy_watchers(&self) {
+        self.0.lock().values_mut().for_each(|record| record.legacy_watcher_removed = false);
+    }
+}
+
+impl Record {
+    /// Compares the Secret of a new client with the one before, and forgets what may not hold for its cluster.
+    pub(crate) fn reach(&mut self, secret: &SecretVersion) -> Cluster {
+        let cluster = match &self.reached {
+            Some(Reached { by, mapper: Some(mapper) }) if by == secret => {
+                return Cluster::Known(Arc::clone(mapper));
+            }
+            Some(Reached { by, mapper: None }) if by == secret => Cluster::Doubted,
+            _ => Cluster::New,
+        };
+        self.prepared.hash = None;
+        self.agent_config = None;
+        self.legacy_watcher_removed = false;
+        if matches!(cluster, Cluster::New) {
+            self.catalog = None;
+        }
+        cluster
+    }
+
+    /// Notes the client that was made for this Secret.
+    pub(crate) fn reached(&mut self, secret: &SecretVersion, mapper: Arc<Mapper>) {
+        self.reached = Some(Reached { by: secret.clone(), mapper: Some(mapper) });
+    }
+
+    /// Notes that these objects of the catalog, or any, may have changed ([`CatalogRecord::doubt`]).
+    pub(crate) fn doubt_catalog(&mut self, named: Option<BTreeSet<String>>) {
+        if let Some(catalog) = &mut self.catalog {
+            catalog.doubt(named);
+        }
+    }
+
+    /// Discredits the last client.
+    pub(crate) fn doubt(&mut self) {
+        if let Some(reached) = &mut self.reached {
+            reached.mapper = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_secret_is_another_cluster() {
+        let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
+        let mut record = Record::default();
+        assert!(matches!(record.reach(&secret("1")), Cluster::New));
+        let mapper = Arc::new(Mapper::new());
+        record.reached(&secret("1"), Arc::clone(&mapper));
+        let Cluster::Known(known) = record.reach(&secret("1")) else { panic!("it was reached") };
+        assert!(Arc::ptr_eq(&known, &mapper), "also after its idle client was dropped");
+        assert!(matches!(record.reach(&secret("2")), Cluster::New));
+    }
+
+    #[test]
+    fn another_cluster_has_nothing_and_a_doubted_one_keeps_its_catalog() {
+        let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
+        let mut record = Record {
+            prepared: Prepared { hash: Some(1), before: true, ..Prepared::default() },
+            agent_config: Some(1),
+            catalog: Some(CatalogRecord::default()),
+            legacy_watcher_removed: true,
+            ..Record::default()
+        };
+        record.reached(&secret("1"), Arc::new(Mapper::new()));
+        record.doubt();
+        assert!(matches!(record.reach(&secret("1")), Cluster::Doubted));
+        assert!(record.prepared.hash.is_none() && record.agent_config.is_none() && record.catalog.is_some());
+        assert!(!record.legacy_watcher_removed && record.prepared.before);
+        assert!(matches!(record.reach(&secret("2")), Cluster::New));
+        assert!(record.catalog.is_none());
+    }
+}

@@ -1,0 +1,215 @@
+//! The engine: one queue, its workers, and the requests from outside.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::RwLock;
+use tidewatch_api::object::ObjectRef;
+use tidewatch_oci::{Credentials, OciError};
+use tidewatch_planner::windows::Policy;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::EngineConfig,
+    gate::Mode,
+    history::{History, Observer},
+    index::{KcpState, PathReport},
+    key::{Cause, Guard, Queue, WorkKey},
+    queue::{Class, Push, worker::Lease},
+    reconcile::{
+        Version,
+        dispatch::Dispatcher,
+        seen::Taken,
+        sources::Registries,
+        windows::{Windows, ask_for_plan},
+    },
+    watch::Feeds,
+};
+
+/// The engine. Cheap to clone: clones share everything.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) registries: Arc<Registries>,
+    pub(crate) windows: Arc<Windows>,
+}
+
+impl Engine {
+    /// Makes an engine for a KCP. Nothing runs before [`Engine::run`].
+    pub fn new(
+        kcp: Client,
+        config: EngineConfig,
+        observer: Arc<dyn Observer>,
+        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    ) -> Result<Self, OciError> {
+        crate::reconcile::engine(kcp, config, observer, clock)
+    }
+
+    /// Replaces the credentials of registries, by `host[:port]`. Registries that runtimes name are read without credentials.
+    pub fn set_registry_credentials(&self, credentials: BTreeMap<String, Credentials>) {
+        self.registries.set_credentials(credentials);
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Queue {
+        &self.dispatcher.queue
+    }
+
+    /// The index of KCP.
+    pub fn state(&self) -> &RwLock<KcpState> {
+        &self.dispatcher.kcp.state
+    }
+
+    /// The last reconciles.
+    pub fn history(&self) -> &History {
+        &self.dispatcher.history
+    }
+
+    /// Takes an event about an object version if it is an echo: the key's reconcile has read or written exactly that version. Its guards are
+    /// acknowledged once that reconcile has ended. While one is in flight, takes any event that names a version, within bounds; the
+    /// events that turn out to be changes are queued at its end.
+    ///
+    /// Returns the request of an event that is a change, for the caller to queue.
+    pub fn has_seen(
+        &self,
+        key: &WorkKey,
+        object: &ObjectRef,
+        version: Version<'_>,
+        ask: Push<Cause, Guard>,
+    ) -> Result<(), Push<Cause, Guard>> {
+        let Dispatcher { seen, queue, observer, .. } = &*self.dispatcher;
+        match seen.take(key, object, version, ask, queue.now())? {
+            Taken::NoNews(guards) => {
+                observer.no_news(1);
+                guards.into_iter().for_each(|guard| guard.finished());
+            }
+            Taken::Held => {}
+        }
+        Ok(())
+    }
+
+    /// Registries that failed and are not asked for a while: the host of [`EngineConfig::modules`], whether it is one of them, and
+    /// the number of others. A registry that a runtime names counts as another one, whatever its host.
+    pub fn registries_left_alone(&self) -> (String, bool, usize) {
+        self.registries.suspended_registries()
+    }
+
+    /// Drops the clients of idle runtimes.
+    pub fn tidy(&self) {
+        self.dispatcher.clusters.drop_idle_clients();
+    }
+
+    /// Counts the runtimes that are suspended because they do not answer.
+    pub fn parked_runtimes(&self) -> usize {
+        self.dispatcher.clusters.count_suspended()
+    }
+
+    /// Watches KCP and reconciles until `stop`; then finishes the reconciles in flight and returns. Calls `ready` once, when the index is
+    /// complete and reconciles begin.
+    pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
+        let Dispatcher { kcp, config, queue, .. } = &*self.dispatcher;
+        let mut feeds = Feeds::start(&kcp.client, config, &kcp.state, queue);
+        tokio::select! {
+            () = feeds.ready() => {}
+            () = stop.cancelled() => return,
+        }
+        ready();
+        let workers = TaskTracker::new();
+        for _ in 0..config.workers.max(1) {
+            workers.spawn(self.clone().work_until(stop.clone()));
+        }
+        workers.close();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = feeds.failed() => tracing::error!("a watch on KCP ended by itself; the engine stops"),
+        }
+        workers.wait().await;
+    }
+
+    async fn work_until(self, stop: CancellationToken) {
+        loop {
+            let lease = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                lease = self.dispatcher.queue.next() => lease,
+            };
+            self.work(lease).await;
+        }
+    }
+
+    /// Reconciles in a task of its own, so that a panic costs one reconcile and not the worker.
+    pub(crate) async fn work(&self, lease: Lease<WorkKey, Cause, Guard>) {
+        let key = lease.key().clone();
+        let work = tokio::spawn(Arc::clone(&self.dispatcher).work(lease));
+        if let Err(error) = work.await {
+            tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
+            self.dispatcher.observer.panicked(&key);
+        }
+    }
+
+    /// Queues a reconcile.
+    pub fn ask(&self, key: WorkKey, class: Class, cause: Option<Cause>) {
+        self.dispatcher.queue.push(key, Push { class, cause, guards: Vec::new() });
+    }
+
+    /// Notes whether the events of a runtime are proven to arrive, and queues the reconcile of the Kyma's condition about it.
+    pub fn tell_path(&self, kyma: &str, report: PathReport) {
+        self.dispatcher.kcp.index_mut().tell_path(kyma, report);
+        self.ask(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
+    }
+
+    /// Checks an agent's configuration and role in its runtime again. For an agent that works by another configuration than
+    /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration) says.
+    pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
+        let records = &self.dispatcher.clusters.records;
+        records.change_known(kyma, |record| record.agent_config = None);
+        self.ask(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, cause);
+    }
+
+    /// Checks the whole catalog in a runtime again. For an event that says that it was changed there.
+    pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
+        let records = &self.dispatcher.clusters.records;
+        records.change_known(kyma, |record| record.doubt_catalog(None));
+        self.ask(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, cause);
+    }
+
+    /// The mode; [`Mode::Live`] until it is changed.
+    pub fn mode(&self) -> Mode {
+        self.dispatcher.kcp.gate.mode()
+    }
+
+    /// Changes the mode. A call in flight still reaches its API server, within
+    /// [`EngineConfig::call_deadline`]. Held keys are queued again, with their guards.
+    pub fn set_mode(&self, mode: Mode) {
+        tracing::info!(from = self.mode().label(), to = mode.label(), "the mode has changed");
+        let Dispatcher { kcp, clusters, passes, seen, .. } = &*self.dispatcher;
+        let label = mode.label();
+        let held = kcp.gate.set(mode);
+        // Another process may have worked in between, and received the events about that.
+        passes.forget();
+        seen.forget();
+        clusters.records.forget_legacy_watchers();
+        // Each Kyma's status says that the engine is paused. When the pause ends, these Kymas are among the held keys.
+        let kymas = if label == Mode::Paused.label() { kcp.index().kymas() } else { Vec::new() };
+        let kymas = kymas.into_iter().map(|kyma| WorkKey::Kyma { kyma });
+        for key in held.into_iter().chain(kymas) {
+            self.ask(key, Class::Resync, Some(Cause::Mode { mode: label }));
+        }
+    }
+
+    /// Sets the policy of maintenance windows; none until then. Queues the Kymas that wait for a window, spread over
+    /// [`EngineConfig::rollout_window`]. `name` tells this policy from the ones before and after.
+    pub fn set_windows(&self, policy: Option<Policy>, name: &str) {
+        let Dispatcher { queue, config, .. } = &*self.dispatcher;
+        for kyma in self.windows.set(policy) {
+            ask_for_plan(queue, config.rollout_window, kyma, name);
+        }
+    }
+
+    /// Counts the Kymas that wait for a maintenance window.
+    #[must_use]
+    pub fn waiting_for_windows(&self) -> usize {
+        self.windows.count()
+    }
+}

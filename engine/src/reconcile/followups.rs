@@ -1,0 +1,79 @@
+//! Asks for the reconciles that follow from another one, unless this process knows that they would change nothing.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::catalog::condition_of;
+use crate::{
+    EngineConfig,
+    clusters::Clusters,
+    kcp::Kcp,
+    key::{Cause, Queue, WorkKey},
+    outcome::Why,
+    queue::{Class, Push},
+};
+
+/// The follow-up reconciles of a runtime.
+pub(crate) struct FollowUps {
+    kcp: Kcp,
+    clusters: Arc<Clusters>,
+    queue: Queue,
+    keep_legacy_watcher: bool,
+}
+
+impl FollowUps {
+    pub(crate) fn new(kcp: Kcp, clusters: Arc<Clusters>, queue: Queue, config: &EngineConfig) -> Self {
+        Self { kcp, clusters, queue, keep_legacy_watcher: config.keep_watcher }
+    }
+
+    /// Asks for the agent configuration of a runtime, unless the runtime has the present one.
+    pub(crate) fn agent_config(&self, kyma: &str, causes: &[Cause]) {
+        // Locked until the push: a need that is noted after this asks again.
+        let index = self.kcp.index();
+        let wanted = index.agent_input(kyma).hash;
+        if self.clusters.records.read(kyma, |record| record.agent_config) != Some(wanted) {
+            self.push(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, causes.first());
+        }
+    }
+
+    /// Asks for the catalog of a runtime, unless the runtime has the present one and its Kyma `remote` has the condition about it.
+    pub(crate) fn catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
+        let now = self.kcp.now();
+        let index = self.kcp.index();
+        let mark = index.catalog_mark(kyma);
+        let is_reported = condition_of(remote).is_some();
+        let mut is_current = false;
+        self.clusters.records.change_known(kyma, |record| {
+            let is_old = record.catalog.as_ref().is_some_and(|catalog| catalog.is_old(now));
+            let asks_for_full_look = |cause: &Cause| match cause {
+                Cause::FallbackPoll => is_old,
+                cause => cause.is_whole_look(),
+            };
+            if why.causes.iter().any(asks_for_full_look) {
+                record.doubt_catalog(None);
+            }
+            if let Some(catalog) = &mut record.catalog {
+                catalog.reported &= is_reported;
+                is_current = catalog.is_current(mark);
+            }
+        });
+        if !is_current || !is_reported {
+            self.push(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, why.causes.first());
+        }
+    }
+
+    /// Asks for the removal of the Go manager's watcher, once events of the runtime are proven to arrive without it. A dry run asks at any
+    /// time, to show what would be removed.
+    pub(crate) fn legacy_watcher(&self, kyma: &str, cause: Option<&Cause>) {
+        let is_proven = self.kcp.index().path(kyma).is_some_and(|path| path.proven);
+        let is_removed = self.clusters.records.read(kyma, |record| record.legacy_watcher_removed);
+        if !self.keep_legacy_watcher && !is_removed && (is_proven || self.kcp.is_dry()) {
+            self.push(WorkKey::LegacyWatcher { kyma: kyma.to_owned() }, Class::Rollout, cause);
+        }
+    }
+
+    fn push(&self, key: WorkKey, class: Class, cause: Option<&Cause>) {
+        self.queue.push(key, Push { class, cause: cause.cloned(), guards: Vec::new() });
+    }
+}

@@ -1,0 +1,134 @@
+//! The status of a Kyma whose reconcile could not go on.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::Value;
+use tidewatch_api::{Kyma, KymaStatus, Manifest};
+use tidewatch_planner::{
+    kyma::{crds_failed_status, failed_status},
+    notice::{About, Notice},
+};
+
+use super::write_runtime_status;
+use crate::{
+    clusters::{Clusters, Gated, Suspension, objects::ObjectError},
+    history::Observer,
+    kcp::{Kcp, writes::lost},
+    outcome::{Lost, Outcome, error_report},
+    stages::{Stage, stage},
+};
+
+/// Writes the status of Kymas whose reconcile could not go on.
+pub(crate) struct Failures {
+    kcp: Kcp,
+    clusters: Arc<Clusters>,
+    observer: Arc<dyn Observer>,
+}
+
+type FailedStatus = fn(&Kyma, &[Manifest], String, Timestamp) -> KymaStatus;
+
+impl Failures {
+    pub(crate) fn new(kcp: Kcp, clusters: Arc<Clusters>, observer: Arc<dyn Observer>) -> Self {
+        Self { kcp, clusters, observer }
+    }
+
+    /// The Kyma waits for a change, which is an event. Only its status is written.
+    pub(crate) async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Outcome, Lost> {
+        let status = self.status(kyma, message.clone());
+        self.kcp.write_kyma_status(kyma, &status).await?;
+        Ok(Outcome::failed(error_report(message)))
+    }
+
+    /// The spec of the runtime's Kyma `remote` cannot be read. Its user has to know, so the runtime's status and an Event say so, too.
+    pub(crate) async fn unreadable(
+        &self,
+        kyma: &Kyma,
+        runtime: &Gated,
+        remote: &Value,
+        message: String,
+    ) -> Result<Outcome, Lost> {
+        let status = self.status(kyma, message.clone());
+        self.kcp.write_kyma_status(kyma, &status).await?;
+        match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
+            Err(ObjectError::Held(held)) => return Err(held.into()),
+            Err(error) => tracing::debug!(
+                kyma = kyma.name_any(),
+                error = error.message(),
+                "the runtime's status stays as it is; the one in KCP says that its spec cannot be read"
+            ),
+            Ok(()) => {}
+        }
+        let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
+        let notice = Notice::warning(About::RuntimeKyma, "KymaNotReadable", message.clone());
+        let _alone = self.kcp.notify(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
+        Ok(Outcome::failed(error_report(message)))
+    }
+
+    /// A call to the runtime failed.
+    pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
+        self.failed_with(kyma, error, failed_status).await
+    }
+
+    /// The runtime does not take the engine's CRDs.
+    pub(crate) async fn crds_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
+        self.failed_with(kyma, error, crds_failed_status).await
+    }
+
+    async fn failed_with(
+        &self,
+        kyma: &Kyma,
+        error: &ObjectError,
+        status: FailedStatus,
+    ) -> Result<Outcome, Lost> {
+        let name = kyma.name_any();
+        if let Some(held) = error.held() {
+            return Err(held.into());
+        }
+        if error.discredits_client() {
+            self.clusters.discredit(&name);
+        }
+        if error.is_not_found() {
+            // The namespace that was made is gone again.
+            self.clusters.records.change_known(&name, |record| record.prepared.hash = None);
+        }
+        if error.is_unreachable() {
+            self.observer.reachable(&name, false);
+        }
+        let next = self.clusters.next_try(&name, error.retry_after());
+        let message = format!("{}; {next}", error.message());
+        let manifests = self.kcp.index().manifests_of(&name);
+        let status = status(kyma, &manifests, message.clone(), self.kcp.now());
+        self.kcp.write_kyma_status(kyma, &status).await?;
+        Ok(Outcome::retried(error_report(message), error.class(), error.retry_after()))
+    }
+
+    /// The Kyma's reconcile is not begun, because its runtime is suspended. Its status says so, unless it does already.
+    pub(crate) async fn suspended(&self, kyma: &str, suspension: &Suspension) -> Result<(), Lost> {
+        if !suspension.answers_reads {
+            // A Manifest may have found the runtime unreachable; no reconcile of the Kyma gets far enough to notice.
+            self.observer.reachable(kyma, false);
+        }
+        if suspension.is_short() {
+            return Ok(());
+        }
+        let read = self.kcp.kymas().get_opt(kyma).await;
+        let read = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
+        let Some(kyma) = read.filter(|kyma| !kyma.is_skipped()) else { return Ok(()) };
+        let present = kyma.status.as_ref().and_then(|status| status.last_operation.as_ref());
+        let present =
+            present.map(|last| last.operation.clone()).filter(|text| text.contains(&suspension.message));
+        let message = present.unwrap_or_else(|| {
+            tracing::warn!(kyma = kyma.metadata.name, why = suspension.message, "the runtime is suspended");
+            suspension.message.clone()
+        });
+        let status = self.status(&kyma, message);
+        self.kcp.write_kyma_status(&kyma, &status).await
+    }
+
+    fn status(&self, kyma: &Kyma, message: String) -> KymaStatus {
+        let manifests = self.kcp.index().manifests_of(&kyma.name_any());
+        failed_status(kyma, &manifests, message, self.kcp.now())
+    }
+}
