@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewatch_oci::RegistryConfig;
 use tidewatch_planner::{needs, windows::MIN_WINDOW};
 
-use crate::clusters::AddressPolicy;
+use crate::clusters::policy::AddressPolicy;
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]

@@ -1,11 +1,9 @@
-//! The control plane (KCP), as reconcilers see it: its index, and writes to its objects, statuses and Events.
+//! The control plane (KCP), as reconcilers see it: its index, and writes to its objects and statuses.
 
-pub(crate) mod events;
 pub(crate) mod writes;
 
 use std::sync::Arc;
 
-use events::Told;
 use jiff::Timestamp;
 use kube::{Api, Client};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,7 +14,7 @@ use crate::{gate::Gate, index::KcpState};
 /// Returns the present time. Injected, so that tests can set it.
 pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The control plane. Cheap to clone: all clones share the index, the gate and the record of notices.
+/// The control plane. Cheap to clone: all clones share the index and the gate.
 #[derive(Clone)]
 pub(crate) struct Kcp {
     pub(crate) client: Client,
@@ -24,15 +22,14 @@ pub(crate) struct Kcp {
     pub(crate) namespace: Arc<str>,
     pub(crate) gate: Gate,
     pub(crate) state: Arc<RwLock<KcpState>>,
-    pub(crate) told: Arc<Told>,
     pub(crate) clock: Clock,
 }
 
 impl Kcp {
     /// A control plane of which nothing is known yet.
     pub(crate) fn new(client: Client, namespace: &str, clock: Clock) -> Self {
-        let (gate, state, told) = (Gate::default(), Arc::default(), Arc::default());
-        Self { client, namespace: namespace.into(), gate, state, told, clock }
+        let (gate, state) = (Gate::default(), Arc::default());
+        Self { client, namespace: namespace.into(), gate, state, clock }
     }
 
     /// The index, for reading. Never held across an await.

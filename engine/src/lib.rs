@@ -21,6 +21,7 @@ pub mod compat;
 mod config;
 mod engine;
 mod error;
+mod events;
 pub mod gate;
 pub mod history;
 pub mod index;

@@ -18,6 +18,7 @@ mod paused;
 pub(crate) mod prepare;
 mod pull_secret;
 pub(crate) mod registry_limiter;
+pub(crate) mod runtime_kyma;
 pub(crate) mod seen;
 pub(crate) mod sources;
 pub(crate) mod standing;
@@ -41,13 +42,8 @@ use self::{
     legacy_watcher::LegacyWatcherReconciler,
     mandatory::{MandatoryReconciler, ReleaseReconciler},
     manifest::{
-        ManifestFailures, ManifestReconciler,
-        hold::Holds,
-        passed::Passes,
-        remove::{Removal, Remover},
-        source::Bundles,
-        sync::Syncer,
-        told::Watched,
+        ManifestReconciler, hold::Holds, passed::Passes, remove::Removal, remover::Remover, source::Bundles,
+        stopped::ManifestFailures, sync::Syncer, told::Watched,
     },
     owners::Owners,
     paused::PauseNotice,
@@ -59,9 +55,10 @@ use self::{
     windows::Windows,
 };
 use crate::{
-    Engine,
     clusters::Clusters,
     config::EngineConfig,
+    engine::Engine,
+    events::Notifier,
     history::{History, Observer},
     kcp::{Clock, Kcp},
     key::{Queue, WorkKey},
@@ -129,6 +126,7 @@ struct Parts {
     failures: Arc<Failures>,
     watched: Arc<Watched>,
     keeper: Arc<Keeper>,
+    notifier: Arc<Notifier>,
 }
 
 /// Wires an engine.
@@ -145,11 +143,17 @@ pub(crate) fn engine(
     let clusters =
         Arc::new(Clusters::new(kcp.clone(), Arc::clone(&config), queue.clone(), Arc::clone(&observer)));
     let followups = Arc::new(FollowUps::new(kcp.clone(), Arc::clone(&clusters), queue.clone(), &config));
+    let notifier = Arc::new(Notifier::new(kcp.clone()));
     let parts = Parts {
         registries: Arc::new(Registries::new(kcp.clone(), Arc::clone(&config))?),
         windows: Arc::default(),
         owners: Arc::new(Owners { kcp: kcp.clone(), clusters: Arc::clone(&clusters) }),
-        failures: Arc::new(Failures::new(kcp.clone(), Arc::clone(&clusters), Arc::clone(&observer))),
+        failures: Arc::new(Failures::new(
+            kcp.clone(),
+            Arc::clone(&clusters),
+            Arc::clone(&notifier),
+            Arc::clone(&observer),
+        )),
         watched: Arc::new(Watched { kcp: kcp.clone(), followups: Arc::clone(&followups) }),
         keeper: Arc::new(Keeper {
             kcp: kcp.clone(),
@@ -165,6 +169,7 @@ pub(crate) fn engine(
         standing,
         passes,
         followups,
+        notifier,
     };
     let (registries, windows) = (Arc::clone(&parts.registries), Arc::clone(&parts.windows));
     let dispatcher = Arc::new(parts.dispatcher());
@@ -186,6 +191,7 @@ impl Parts {
                 event_path: EventPathReconciler {
                     kcp: self.kcp.clone(),
                     followups: Arc::clone(&self.followups),
+                    notifier: Arc::clone(&self.notifier),
                 },
                 legacy_watcher: LegacyWatcherReconciler {
                     kcp: self.kcp.clone(),
@@ -214,7 +220,7 @@ impl Parts {
             config: Arc::clone(&self.config),
             queue: self.queue.clone(),
             registries: Arc::clone(&self.registries),
-            observer: Arc::clone(&self.observer),
+            notifier: Arc::clone(&self.notifier),
             windows: Arc::clone(&self.windows),
             waiting: Waiting::default(),
             followups: Arc::clone(&self.followups),
@@ -235,6 +241,7 @@ impl Parts {
                 owners: Arc::clone(&self.owners),
                 failures: Arc::clone(&self.failures),
                 pull_secrets,
+                notifier: Arc::clone(&self.notifier),
             },
         }
     }
@@ -248,6 +255,7 @@ impl Parts {
             executor,
             followups: Arc::clone(&self.followups),
             waiting: Waiting::default(),
+            notifier: Arc::clone(&self.notifier),
         }
     }
 
@@ -308,10 +316,12 @@ impl Parts {
                 bundles,
                 remover,
                 syncer: Arc::clone(&syncer),
+                notifier: Arc::clone(&self.notifier),
             },
             syncer,
             passes: Arc::clone(&self.passes),
             holds: Holds::default(),
+            notifier: Arc::clone(&self.notifier),
             seen: Arc::clone(&self.seen),
         }
     }

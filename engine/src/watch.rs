@@ -23,7 +23,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use self::known::{Known, Others};
 use crate::{
-    EngineConfig,
+    config::EngineConfig,
     index::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted},
     key::{Cause, Guard, WorkKey},
     queue::{Class, Push, worker::WorkQueue},

@@ -8,14 +8,18 @@ use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
 use super::{
-    ClientCache, Connector, CountedLayer, Gated, KubeconfigError, Limits, RuntimeAccess, RuntimeClient,
-    RuntimeError, SecretVersion,
     budget::{Budgets, counted},
+    cache::{ClientCache, SecretVersion},
+    client::{Connector, Limits, RuntimeClient},
+    counted::CountedLayer,
+    error::RuntimeError,
+    gated::Gated,
+    kubeconfig::{KubeconfigError, RuntimeAccess},
+    objects::ObjectError,
     record::{Cluster, Record, Records},
 };
 use crate::{
-    EngineConfig,
-    clusters::objects::ObjectError,
+    config::EngineConfig,
     error::chain,
     history::Observer,
     kcp::{Kcp, writes::lost},

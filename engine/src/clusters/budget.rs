@@ -20,7 +20,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::{CallLimiter, Clusters, Effect, RateLimit, RuntimeClient};
+use super::{
+    access::Clusters,
+    call_limiter::{CallLimiter, Effect},
+    client::RuntimeClient,
+    rate::RateLimit,
+};
 use crate::{
     index::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
     key::{Cause, Queue, WorkKey},

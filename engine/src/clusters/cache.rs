@@ -6,7 +6,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::RuntimeClient;
+use super::client::RuntimeClient;
 
 /// Which state of which Secret a client was built from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, Sleep, error::Elapsed, timeout},
 };
 
-use super::RateLimit;
+use super::rate::RateLimit;
 
 /// Whether a call writes. An API server may answer reads and no writes, for example when etcd has lost its quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

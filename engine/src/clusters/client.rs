@@ -40,10 +40,13 @@ use rustls::{
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
-    AddressPolicy, CountedLayer, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError,
-    error::TooManyRequests, mapper::Pool,
+    call_limiter::{CallLimiter, Effect},
+    counted::CountedLayer,
+    error::{ErrorClass, RuntimeError, TooManyRequests},
+    kubeconfig::RuntimeAccess,
+    mapper::{Mapper, Pool},
+    policy::AddressPolicy,
 };
-use crate::clusters::CallLimiter;
 
 /// What the receiver calls itself to API servers.
 pub const USER_AGENT: &str = concat!("tidewatch-receiver/", env!("CARGO_PKG_VERSION"));

@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use super::{RuntimeClient, RuntimeError};
+use super::{client::RuntimeClient, error::RuntimeError};
 use crate::gate::{Gate, Held, Permit, Side};
 
 /// A runtime's client that knows whether it may write.

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObjec
 use serde_json::Value;
 use tidewatch_api::yaml;
 
-use super::AddressPolicy;
+use super::policy::AddressPolicy;
 
 /// Largest kubeconfig that is read, in bytes.
 const MAX_SIZE: usize = 64 * 1024;

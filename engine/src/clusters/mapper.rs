@@ -9,7 +9,10 @@ use kube::{
 };
 use parking_lot::Mutex;
 
-use super::{ErrorClass, RuntimeClient, RuntimeError};
+use super::{
+    client::RuntimeClient,
+    error::{ErrorClass, RuntimeError},
+};
 use crate::alike::{Shared, hash_of};
 
 /// Group versions that are remembered for each runtime, beyond which the one that was learned first is forgotten; a module uses ten

@@ -20,8 +20,14 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::{bundle::Scope, ownership::Marks};
 
+use super::{
+    client::RuntimeClient,
+    error::{ErrorClass, RuntimeError},
+    gated::Gated,
+    mapper::{MapError, Mapped, Missing},
+};
 use crate::{
-    clusters::{self, ErrorClass, Gated, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
+    clusters,
     gate::{Permit, Tried},
 };
 

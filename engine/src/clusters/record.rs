@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::catalog::CatalogRecord;
-use super::{Mapper, SecretVersion};
+use super::{cache::SecretVersion, mapper::Mapper};
 
 /// The records of all runtimes, by the Kyma's name.
 #[derive(Debug, Default)]

@@ -7,9 +7,11 @@ use serde_json::json;
 use tidewatch_api::object::ObjectRef;
 
 use super::*;
-use crate::clusters::{Gated, RuntimeClient};
 use crate::{
-    clusters::objects::{self, ObjectError},
+    clusters::{
+        Gated, RuntimeClient,
+        objects::{self, ObjectError},
+    },
     scripted,
 };
 
@@ -49,9 +51,9 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
     let gate = Gate::default();
     let (runtime, seen) = runtime(&gate);
     let places = || Arc::new(tokio::sync::Semaphore::new(1));
-    let rate = crate::clusters::RateLimit::new(tokio::time::Instant::now());
+    let rate = crate::clusters::rate::RateLimit::new(tokio::time::Instant::now());
     while rate.wait().is_none() {}
-    let care = crate::clusters::CallLimiter {
+    let care = crate::clusters::call_limiter::CallLimiter {
         places: places(),
         own: places(),
         observer: Arc::new(|_, _, _| {}),

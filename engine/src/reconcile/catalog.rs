@@ -19,7 +19,7 @@ use tidewatch_planner::{
     writers::has_entry,
 };
 
-use super::{keep::Astray, kyma::runtime_kyma, suspended::Suspended};
+use super::{keep::Astray, runtime_kyma::runtime_kyma, suspended::Suspended};
 use crate::{
     clusters::{
         Clusters, Gated,

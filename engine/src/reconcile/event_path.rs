@@ -13,6 +13,7 @@ use tidewatch_planner::{
 };
 
 use crate::{
+    events::Notifier,
     index::PathReport,
     kcp::{Kcp, writes::lost},
     outcome::{Lost, Outcome},
@@ -26,6 +27,7 @@ const UNREACHABLE: &str = "Unreachable";
 pub(crate) struct EventPathReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) followups: Arc<FollowUps>,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl EventPathReconciler {
@@ -76,7 +78,7 @@ impl EventPathReconciler {
         let notice = change(&before.conditions, &told);
         self.kcp.apply(&self.kcp.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
         if let Some(notice) = notice {
-            let _alone = self.kcp.notify(name, None, &[notice]).await;
+            let _alone = self.notifier.notify(name, None, &[notice]).await;
         }
         Ok(Outcome::done())
     }

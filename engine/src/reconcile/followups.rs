@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::catalog::condition_of;
 use crate::{
-    EngineConfig,
     clusters::Clusters,
+    config::EngineConfig,
     kcp::Kcp,
     key::{Cause, Queue, WorkKey},
     outcome::Why,

@@ -30,7 +30,7 @@ use tidewatch_planner::{
 };
 
 use super::{
-    owners::{remote_kyma, shares_with},
+    owners::shares_with,
     prepare::{Schema, is_of_prepared},
     sources::rest_of,
     suspended::Suspended,
@@ -38,7 +38,7 @@ use super::{
 use crate::{
     clusters::{Clusters, Gated, objects::ObjectError},
     config::EngineConfig,
-    history::Observer,
+    events::Notifier,
     index::OF_OUR_WORK,
     kcp::{Kcp, writes::lost},
     key::{Cause, Queue, Report},
@@ -51,6 +51,7 @@ use crate::{
         owners::Owners,
         prepare::Preparer,
         pull_secret::PullSecrets,
+        runtime_kyma::{remote_kyma, wishes, write_runtime_status},
         sources::Registries,
         windows::Windows,
     },
@@ -59,7 +60,6 @@ use crate::{
 
 pub(crate) use execute::Executed;
 pub(crate) use needs::Waiting;
-pub(crate) use remote::{list_now, marked_by, runtime_kyma, wishes, write_runtime_status};
 
 /// Whether a cause is no reason to do before its turn what is being rolled out: it is the receiver's own (it has started, looks again, or
 /// goes on with what was held or has failed), or tells what has become of its work.
@@ -106,7 +106,6 @@ pub(crate) struct KymaReconciler {
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) queue: Queue,
     pub(crate) registries: Arc<Registries>,
-    pub(crate) observer: Arc<dyn Observer>,
     pub(crate) windows: Arc<Windows>,
     pub(crate) waiting: Waiting,
     pub(crate) followups: Arc<FollowUps>,
@@ -116,6 +115,7 @@ pub(crate) struct KymaReconciler {
     pub(crate) pull_secrets: Arc<PullSecrets>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) deletion: KymaDeletion,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl KymaReconciler {
@@ -130,7 +130,7 @@ impl KymaReconciler {
             self.clusters.forget(name);
             self.windows.forget(name);
             self.waiting.forget(name);
-            self.kcp.told.keep_open(name, BTreeSet::new());
+            self.notifier.told.keep_open(name, BTreeSet::new());
             return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() {
@@ -200,7 +200,7 @@ impl KymaReconciler {
         self.followups.agent_config(&name, causes);
         self.followups.legacy_watcher(&name, causes.first());
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime, found)).await?;
-        self.observer.reachable(&name, true);
+        self.failures.reached(&name);
         let wanted = match wishes(&remote) {
             Ok(wanted) => wanted,
             Err(why) => return Ok(self.failures.unreadable(kyma, runtime, &remote, why).await?),
@@ -294,14 +294,14 @@ impl KymaReconciler {
         let Executed { behind, refused } =
             self.executor.execute(&name, &plan, &manifests, class, causes).await?;
         tell_refused(&mut plan.status, kyma, &refused, self.kcp.now());
-        let mut open = self.kcp.told.open(&name);
+        let mut open = self.notifier.told.open(&name);
         plan.notices.extend(changes(kyma, &plan.status, &manifests, &mut open));
-        self.kcp.told.keep_open(&name, open);
+        self.notifier.told.keep_open(&name, open);
         self.kcp.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.followups.catalog(&name, &remote, why);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
-        let later = self.kcp.notify(&name, Some((runtime, uid)), &plan.notices).await;
+        let later = self.notifier.notify(&name, Some((runtime, uid)), &plan.notices).await;
         plan.look_at = plan.look_at.into_iter().chain(later).min();
         match behind {
             Some(behind) => Err(behind.into()),

@@ -19,15 +19,15 @@ use tidewatch_planner::{
 
 use super::{
     agent_config,
-    kyma::{runtime_kyma, write_runtime_status},
     legacy_watcher::remove_watcher,
-    owners::remote_kyma,
+    runtime_kyma::{remote_kyma, runtime_kyma, write_runtime_status},
 };
 use crate::{
     clusters::{
         Clusters, Gated,
         objects::{self, Deleted, ObjectError},
     },
+    events::Notifier,
     kcp::{Kcp, writes::lost},
     key::{Queue, WorkKey},
     outcome::{Lost, Outcome, error_report},
@@ -86,6 +86,7 @@ pub(crate) struct KymaDeletion {
     pub(crate) owners: Arc<Owners>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) pull_secrets: Arc<PullSecrets>,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl KymaDeletion {
@@ -282,7 +283,7 @@ impl KymaDeletion {
         if let Some(force) = &deletion.force {
             tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);
-            self.kcp.audit(&name, &[notice]).await?;
+            self.notifier.audit(&name, &[notice]).await?;
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.kcp.drop_finalizers(&self.kcp.kymas(), deletion.kyma, &ours).await?;

@@ -14,12 +14,14 @@ use tidewatch_api::{
 use tidewatch_planner::mandatory::{Input, is_legacy, plan};
 
 use super::{
-    kyma::{Executed, list_now, turns, unread},
+    kyma::{execute::Executed, turns, unread},
+    runtime_kyma::list_now,
     sources::rest_of,
 };
 use crate::{
     clusters::Clusters,
     config::EngineConfig,
+    events::Notifier,
     kcp::{Kcp, writes::lost},
     outcome::{Lost, Outcome, Why, error_report, found_report},
     pace::next_try,
@@ -44,6 +46,7 @@ pub(crate) struct MandatoryReconciler {
     pub(crate) executor: Arc<Executor>,
     pub(crate) followups: Arc<FollowUps>,
     pub(crate) waiting: Waiting,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl MandatoryReconciler {
@@ -101,7 +104,7 @@ impl MandatoryReconciler {
             made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
         }
         made.plan.notices.extend(needs.notices());
-        let left_out = self.kcp.notify(name, None, &made.plan.notices).await;
+        let left_out = self.notifier.notify(name, None, &made.plan.notices).await;
         let look_at = turns.values().copied().chain(left_out).chain(needs.look_at).min();
         if made.faults.is_empty() {
             return Ok(unread(&self.kcp, &sources).unwrap_or_else(|| needs.finish()).due_at(look_at));

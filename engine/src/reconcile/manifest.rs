@@ -10,27 +10,31 @@ mod give_up;
 mod hand_over;
 pub(crate) mod hold;
 mod incomplete;
+mod inside;
 mod lineage;
 pub(crate) mod passed;
 pub(crate) mod remove;
+pub(crate) mod remover;
 pub(crate) mod rendered;
 mod schemas;
 pub(crate) mod source;
+mod status;
+pub(crate) mod stopped;
 mod stray;
 mod stuck;
 pub(crate) mod sync;
 pub(crate) mod told;
 mod transforms;
+mod work;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
-    Manifest, ManifestStatus, State, inventory,
+    Manifest, State,
     names::{self, field_managers},
-    object::{Gvk, ObjectRef},
     readiness::Readiness,
 };
 use tidewatch_deployer::{bundle::Bundle, readiness};
@@ -43,20 +47,24 @@ use tidewatch_planner::{
 };
 
 use self::{
-    causes::fuller,
     default_cr::{DefaultCr, cr_condition, create_default_cr},
     hold::Holds,
+    inside::fuller,
     passed::{Mark, Only, Passed, Passes, asked, named, place},
-    sync::{Synced, Work},
+    status::{not_looked, said},
+    stopped::{ManifestFailures, Stopped},
+    sync::Synced,
+    work::Work,
 };
 use super::{owners::shares_with, suspended::Suspended};
 use crate::{
-    clusters::{Clusters, Gated, objects::ObjectError},
+    clusters::{Clusters, Gated},
     config::EngineConfig,
+    events::Notifier,
     gate::Mode,
     index::SecretRef,
     kcp::{Kcp, writes::lost},
-    key::{Cause, Report, WorkKey},
+    key::{Cause, WorkKey},
     outcome::{Lost, Outcome, Why, error_report, found_report, is_of_definition},
     pace::RECHECK_RARELY,
     reconcile::{
@@ -66,66 +74,6 @@ use crate::{
     },
     stages::{Stage, stage},
 };
-
-/// What a reconcile found out before it stopped.
-pub(super) struct Stopped {
-    pub(super) message: String,
-    /// Whether trying again can help without anybody changing anything.
-    pub(super) retryable: bool,
-    /// Whether the client should be built anew.
-    pub(super) discredits_client: bool,
-    /// The kind of failure.
-    pub(super) class: &'static str,
-    /// How long trying again is of no use at least, if anybody knows.
-    pub(super) retry_after: Option<Duration>,
-    /// It is no failure, such as if nothing may be written now: nothing is said of it.
-    pub(super) lost: Option<Lost>,
-    /// The API server asks to come back later, and nothing is wrong with the module.
-    pub(super) passing: bool,
-    /// Where it stopped, if more is said of that: at [`Stage::Render`] what there is to apply could not be found out.
-    pub(super) at: Option<Stage>,
-}
-
-impl From<ObjectError> for Stopped {
-    fn from(error: ObjectError) -> Self {
-        Self {
-            lost: error.held().map(Lost::from),
-            passing: error.is_passing(),
-            retry_after: error.retry_after(),
-            message: error.message(),
-            retryable: error.is_retryable(),
-            // A connection by which an answer has come is good.
-            discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
-            class: error.class(),
-            at: None,
-        }
-    }
-}
-
-impl Stopped {
-    const fn for_good(message: String) -> Self {
-        Self {
-            message,
-            retryable: false,
-            discredits_client: false,
-            class: "final",
-            retry_after: None,
-            lost: None,
-            passing: false,
-            at: None,
-        }
-    }
-
-    /// Whether what stopped it may be wrong with one object alone, so that others can be tried.
-    const fn is_of_one_thing(&self) -> bool {
-        self.lost.is_none() && !self.passing && !self.discredits_client
-    }
-
-    const fn unrendered(mut self) -> Self {
-        self.at = Some(Stage::Render);
-        self
-    }
-}
 
 /// Reconciles Manifests: the objects of one module in one runtime.
 pub(crate) struct ManifestReconciler {
@@ -141,6 +89,7 @@ pub(crate) struct ManifestReconciler {
     pub(crate) passes: Arc<Passes>,
     pub(crate) holds: Holds,
     pub(crate) seen: Arc<Seen>,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl ManifestReconciler {
@@ -476,14 +425,14 @@ impl ManifestReconciler {
         let finish = match readiness {
             // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
             Readiness::Processing(what) | Readiness::Warning(what)
-                if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
+                if unready.is_empty() && inside::deadline(manifest) == readiness::DEADLINE =>
             {
                 Outcome::waiting(what)
             }
             // But not that there was none for too long.
             Readiness::Processing(what) | Readiness::Warning(what) if told => {
                 let deadline =
-                    self.kcp.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX);
+                    self.kcp.now().saturating_add(inside::deadline(manifest)).unwrap_or(Timestamp::MAX);
                 Outcome::waiting(what).due_at(Some(deadline))
             }
             Readiness::Processing(what) | Readiness::Warning(what) => Outcome::recheck_soon(what),
@@ -517,101 +466,23 @@ impl ManifestReconciler {
             );
         }
         let notice = Notice::warning(about, "FieldConflict", message);
-        let _alone = self.kcp.notify(kyma, None, &[notice]).await;
-    }
-}
-
-/// Writes the status of Manifests whose reconcile stopped.
-pub(crate) struct ManifestFailures {
-    pub(crate) kcp: Kcp,
-    pub(crate) clusters: Arc<Clusters>,
-}
-
-impl ManifestFailures {
-    /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
-    async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Outcome, Lost> {
-        let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.kcp.now());
-        let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
-        let (status, finish) = self.report(&kyma, manifest, stopped, write)?;
-        self.kcp.write_manifest_status_unobserved(manifest, &status).await?;
-        Ok(finish)
+        let _alone = self.notifier.notify(kyma, None, &[notice]).await;
     }
 
-    pub(super) async fn stopped_with(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        stopped: Stopped,
-        write: impl FnOnce(Progress) -> ManifestStatus,
-    ) -> Result<Outcome, Lost> {
-        let (status, finish) = self.report(kyma, manifest, stopped, write)?;
-        self.kcp.write_manifest_status(manifest, &status).await?;
-        Ok(finish)
+    /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
+    pub(super) async fn notify_recreated(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
+        let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
+        let module = manifest.module_name().unwrap_or_default();
+        let notice = Notice::warning(
+            About::RuntimeKyma,
+            "DefaultCRRecreated",
+            format!(
+                "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
+                 Ignore at the module it stays away"
+            ),
+        );
+        self.notifier.notify_user(kyma, runtime, notice).await;
     }
-
-    /// What a status says of a reconcile that stopped, and how that ends.
-    fn report(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        stopped: Stopped,
-        write: impl FnOnce(Progress) -> ManifestStatus,
-    ) -> Result<(ManifestStatus, Outcome), Lost> {
-        if let Some(lost) = stopped.lost {
-            return Err(lost);
-        }
-        if stopped.discredits_client {
-            self.clusters.discredit(kyma);
-        }
-        let class = stopped.class;
-        let next = if stopped.retryable {
-            self.clusters.next_try(kyma, stopped.retry_after)
-        } else {
-            "tried again when the module or the runtime changes".to_owned()
-        };
-        let message = format!("{}; {next}", stopped.message);
-        // What is on its way out stays so, whatever goes wrong with it.
-        let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
-            (State::Deleting, Progress::Deleting(message.clone()))
-        } else if stopped.at == Some(Stage::Render) {
-            (State::Error, Progress::Unrendered(message.clone()))
-        } else {
-            (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
-        };
-        let report = Report { state, message, is_found: false };
-        let finish = if stopped.retryable {
-            Outcome::retried(report, class, stopped.retry_after)
-        } else {
-            Outcome::failed(report)
-        };
-        Ok((write(progress), finish))
-    }
-}
-
-/// A status that says of the default CR what it said before, since nobody has looked at it. Of a Manifest on its way out it says nothing.
-fn not_looked(
-    manifest: &Manifest,
-    progress: &Progress,
-    objects: &[ObjectRef],
-    now: Timestamp,
-) -> ManifestStatus {
-    let stays = manifest.metadata.deletion_timestamp.is_none();
-    let there = cr_condition(manifest, None).filter(|_| stays);
-    let status = manifest_status::manifest_status(manifest, progress, objects, there, now);
-    if there.is_some() { manifest_status::with_cr_state_as_before(status, manifest) } else { status }
-}
-
-fn said(status: &ManifestStatus) -> String {
-    status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
-}
-
-fn is_namespace(gvk: &Gvk) -> bool {
-    gvk.group.is_empty() && gvk.kind == "Namespace"
-}
-
-fn is_crd(gvk: &Gvk) -> bool {
-    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }
 
 #[cfg(test)]

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use tidewatch_api::names::{annotations, labels};
 
-use super::kyma::{marked_by, runtime_kyma};
+use super::runtime_kyma::marked_by;
 use crate::{
-    clusters::{
-        Clusters, Gated,
-        objects::{self, ObjectError},
-    },
+    clusters::{Clusters, Gated, objects::ObjectError},
     kcp::Kcp,
     outcome::{Lost, Outcome},
+    reconcile::runtime_kyma::remote_kyma,
 };
 
 /// Finds the owners of runtimes.
@@ -87,13 +85,4 @@ pub(super) fn shares_with(other: &str) -> String {
         annotations::OWNED_BY,
         labels::RUNTIME_ID
     )
-}
-
-/// The Kyma in a runtime; null if there is none.
-pub(super) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
-    match objects::get(runtime, &runtime_kyma()).await {
-        Ok(found) => Ok(found.unwrap_or_default()),
-        Err(error) if error.is_kind_missing() => Ok(Value::Null),
-        Err(error) => Err(error),
-    }
 }

@@ -10,10 +10,7 @@ use tidewatch_api::{Kyma, KymaStatus, names::field_managers};
 use tidewatch_deployer::adoption::take_over_status;
 use tidewatch_planner::kyma::paused_status;
 
-use super::{
-    kyma::{marked_by, write_runtime_status},
-    owners::remote_kyma,
-};
+use super::runtime_kyma::{marked_by, remote_kyma, write_runtime_status};
 use crate::{
     clusters::Clusters,
     kcp::{Kcp, writes::lost},

@@ -19,10 +19,8 @@ use tidewatch_planner::{
     versions::{Choice, Chosen},
 };
 
-use crate::{
-    EngineConfig, error::chain, kcp::Kcp, outcome::Lost, pace::next_try,
-    reconcile::registry_limiter::RegistryLimiter,
-};
+use super::registry_limiter::RegistryLimiter;
+use crate::{config::EngineConfig, error::chain, kcp::Kcp, outcome::Lost, pace::next_try};
 
 /// The resource that every component of a module has.
 const RAW_MANIFEST: &str = "raw-manifest";

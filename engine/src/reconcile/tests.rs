@@ -1,25 +1,24 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidewatch_api::{State, names, object::Gvk};
+use tidewatch_api::{
+    State, names,
+    object::{Gvk, ObjectRef},
+};
 use tidewatch_planner::kyma::Plan;
 
 use super::*;
-use std::time::Duration;
-
-use jiff::Timestamp;
-use tidewatch_api::object::ObjectRef;
-
 use crate::{
     clusters::Gated,
-    index::TOLD_BY_ANOTHER,
-    key::{Cause, Guard},
-};
-use crate::{
     gate::Mode,
     history::Record,
-    key::{Acknowledge, OutcomeKind, Report},
+    index::TOLD_BY_ANOTHER,
+    key::{Acknowledge, Cause, Guard, OutcomeKind, Report},
     queue::Push,
     reconcile::{dispatch::InHand, seen::End},
     scripted,

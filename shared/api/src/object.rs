@@ -18,6 +18,18 @@ pub struct Gvk {
 }
 
 impl Gvk {
+    /// Whether this is the kind of CRDs.
+    #[must_use]
+    pub fn is_crd(&self) -> bool {
+        self.group == "apiextensions.k8s.io" && self.kind == "CustomResourceDefinition"
+    }
+
+    /// Whether this is the kind of namespaces.
+    #[must_use]
+    pub fn is_namespace(&self) -> bool {
+        self.group.is_empty() && self.kind == "Namespace"
+    }
+
     /// From an `apiVersion` and a `kind`.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Self {

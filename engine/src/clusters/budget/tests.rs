@@ -6,8 +6,8 @@ use tidewatch_api::names;
 
 use super::*;
 use crate::{
-    Engine,
-    clusters::SecretVersion,
+    clusters::cache::SecretVersion,
+    engine::Engine,
     history::{Observer, Record},
     index::SecretRef,
     key::OutcomeKind,

@@ -6,7 +6,10 @@ use kube::core::response::StatusCause;
 use tidewatch_deployer::refusal::{Cause, is_immutable};
 
 use crate::{
-    clusters::{ErrorClass, MapError, RuntimeError},
+    clusters::{
+        error::{ErrorClass, RuntimeError},
+        mapper::MapError,
+    },
     error::chain,
     gate::Held,
 };

@@ -11,13 +11,13 @@ use rustls::{
 };
 use tokio::net::TcpListener;
 
-use super::{
-    super::{
-        AddressPolicy, Connector, ErrorClass, Limits, MapError, Missing, RuntimeAccess, RuntimeClient,
-        RuntimeError, Scope, USER_AGENT,
-    },
-    server::ApiServer,
-    *,
+use super::{server::ApiServer, *};
+use crate::clusters::{
+    client::{Connector, Limits, RuntimeClient, USER_AGENT},
+    error::{ErrorClass, RuntimeError},
+    kubeconfig::RuntimeAccess,
+    mapper::{MapError, Missing, Scope},
+    policy::AddressPolicy,
 };
 
 /// A server, and how to reach it.

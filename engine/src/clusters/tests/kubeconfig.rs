@@ -1,6 +1,7 @@
-use super::{
-    super::{AddressPolicy, KubeconfigError, RuntimeAccess},
-    *,
+use super::*;
+use crate::clusters::{
+    kubeconfig::{KubeconfigError, RuntimeAccess},
+    policy::AddressPolicy,
 };
 
 const SERVER: (&str, &str) = ("server", "https://api.runtime.example:6443");

@@ -11,12 +11,13 @@ use tidewatch_planner::{
     notice::{About, Notice},
 };
 
-use super::write_runtime_status;
 use crate::{
     clusters::{Clusters, Gated, Suspension, objects::ObjectError},
+    events::Notifier,
     history::Observer,
     kcp::{Kcp, writes::lost},
     outcome::{Lost, Outcome, error_report},
+    reconcile::runtime_kyma::write_runtime_status,
     stages::{Stage, stage},
 };
 
@@ -24,14 +25,25 @@ use crate::{
 pub(crate) struct Failures {
     kcp: Kcp,
     clusters: Arc<Clusters>,
+    notifier: Arc<Notifier>,
     observer: Arc<dyn Observer>,
 }
 
 type FailedStatus = fn(&Kyma, &[Manifest], String, Timestamp) -> KymaStatus;
 
 impl Failures {
-    pub(crate) fn new(kcp: Kcp, clusters: Arc<Clusters>, observer: Arc<dyn Observer>) -> Self {
-        Self { kcp, clusters, observer }
+    pub(crate) fn new(
+        kcp: Kcp,
+        clusters: Arc<Clusters>,
+        notifier: Arc<Notifier>,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self { kcp, clusters, notifier, observer }
+    }
+
+    /// Notes that the runtime has answered.
+    pub(crate) fn reached(&self, kyma: &str) {
+        self.observer.reachable(kyma, true);
     }
 
     /// The Kyma waits for a change, which is an event. Only its status is written.
@@ -62,7 +74,7 @@ impl Failures {
         }
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         let notice = Notice::warning(About::RuntimeKyma, "KymaNotReadable", message.clone());
-        let _alone = self.kcp.notify(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
+        let _alone = self.notifier.notify(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
         Ok(Outcome::failed(error_report(message)))
     }
 

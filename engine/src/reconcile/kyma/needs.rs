@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Engine,
+        engine::Engine,
         reconcile::tests::{Heard, engine_on, not_found},
         scripted,
     };

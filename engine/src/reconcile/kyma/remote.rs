@@ -1,40 +1,28 @@
 //! The Kyma in the runtime: what its user wants, what we mark it with, and what its status says.
 
-use std::collections::BTreeSet;
-
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus,
-    names::{self, annotations, conditions, field_managers, labels},
-    object::{Gvk, ObjectRef},
+    Kyma, KymaSpec,
+    names::{self, field_managers},
 };
-use tidewatch_deployer::adoption::{has_stale_condition, take_over_status};
 use tidewatch_planner::{
-    kyma::{is_written, restored, runtime_status},
+    kyma::restored,
     notice::{About, Notice},
-    watches::KYMA_LABELS,
 };
 
 use crate::{
     clusters::{
-        Clusters, Gated,
+        Gated,
         objects::{self, ObjectError},
     },
-    kcp::writes::{catalog_condition_of, differs},
-    outcome::Lost,
-    reconcile::{kyma::KymaReconciler, prepare::had_list},
-    stages::{Stage, stage},
+    kcp::writes::differs,
+    reconcile::{
+        kyma::KymaReconciler,
+        prepare::had_list,
+        runtime_kyma::{runtime_kyma, runtime_mark},
+    },
 };
-
-/// The runtime's Kyma.
-pub(crate) fn runtime_kyma() -> ObjectRef {
-    ObjectRef {
-        gvk: Gvk::of(names::API_VERSION, "Kyma"),
-        namespace: names::RUNTIME_NAMESPACE.into(),
-        name: names::RUNTIME_KYMA_NAME.into(),
-    }
-}
 
 impl KymaReconciler {
     /// The runtime's Kyma as it was `found` in this reconcile (null: it was not, or its kind was not served yet); created from KCP's if it does
@@ -75,7 +63,7 @@ impl KymaReconciler {
                     tracing::warn!(kyma = name, detail = what, "the runtime's Kyma is made again");
                     let uid = made.as_ref().and_then(|made| made["metadata"]["uid"].as_str());
                     let user = uid.map(|uid| (runtime, uid));
-                    let _alone = self.kcp.notify(&name, user, &restored_notices(&what)).await;
+                    let _alone = self.notifier.notify(&name, user, &restored_notices(&what)).await;
                 }
                 Value::Null
             }
@@ -92,23 +80,6 @@ impl KymaReconciler {
         let manifests = self.kcp.index().manifests_of(&kyma.name_any());
         restored(kyma, &manifests)
     }
-}
-
-/// The names on the list of a runtime's Kyma, freshly read; `None` if it cannot be, or is not there.
-pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
-    let Ok(runtime) = clusters.access(kyma).await? else { return Ok(None) };
-    let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma())).await;
-    let remote = match read {
-        Ok(remote) => remote,
-        Err(error) => {
-            if error.discredits_client() {
-                clusters.discredit(kyma);
-            }
-            None
-        }
-    };
-    let list = remote.and_then(|remote| wishes(&remote).ok());
-    Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
 }
 
 /// What has become of a list of modules that was made again, and what its user can do.
@@ -131,177 +102,4 @@ fn made_again(spec: &KymaSpec, lost: bool) -> String {
 /// Tells operators and the runtime's user of a list that was made again.
 fn restored_notices(what: &str) -> [Notice; 2] {
     [About::Kyma, About::RuntimeKyma].map(|about| Notice::warning(about, "KymaRestored", what.to_owned()))
-}
-
-/// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
-const MAX_REASON: usize = 200;
-
-/// What the runtime's user wants. No spec, or one that cannot be read, is not an empty list of modules: that would remove
-/// them all; why not, for its user. (The CRD does not allow the latter, but the CRD is in the runtime's hands.)
-pub(crate) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
-    match &remote["spec"] {
-        Value::Null => Err(format!(
-            "{} in the runtime has no spec; nothing was changed; write one, with an empty list of modules if it is to \
-             have none, or delete the Kyma to get the defaults",
-            runtime_kyma()
-        )),
-        spec => serde_json::from_value(spec.clone()).map_err(|error| {
-            let reason: String = error.to_string().chars().take(MAX_REASON).collect();
-            let what = runtime_kyma();
-            format!(
-                "the spec of {what} in the runtime cannot be read: {reason}; nothing was changed; tried again \
-                 when it changes"
-            )
-        }),
-    }
-}
-
-/// Labels and annotations that the runtime's Kyma carries (contract, section 5.9).
-fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
-    let mut marks: Value = KYMA_LABELS.iter().copied().collect();
-    for label in [labels::RUNTIME_ID, labels::GLOBAL_ACCOUNT_ID, labels::SUBACCOUNT_ID] {
-        if let Some(value) = kyma.labels().get(label) {
-            marks[label] = value.as_str().into();
-        }
-    }
-    json!({
-        "apiVersion": names::API_VERSION, "kind": "Kyma",
-        "metadata": {
-            "name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE, "labels": marks,
-            "annotations": {annotations::OWNED_BY: format!("{namespace}/{}", kyma.name_any())}
-        }
-    })
-}
-
-/// The Kyma in KCP that has marked the runtime's, by `<namespace>/<name>`.
-pub(crate) fn marked_by(remote: &Value) -> Option<&str> {
-    remote["metadata"]["annotations"][annotations::OWNED_BY].as_str()
-}
-
-/// Writes the status that the runtime's user sees, if it differs. What the Go manager has left there goes with it.
-pub(crate) async fn write_runtime_status(
-    runtime: &Gated,
-    remote: &Value,
-    status: &KymaStatus,
-) -> Result<(), ObjectError> {
-    let mut status = runtime_status(status);
-    for condition in &mut status.conditions {
-        // Of the object that they stand in: whoever waits for them there compares the two.
-        condition.observed_generation = remote["metadata"]["generation"].as_i64();
-    }
-    let taken = take_over_status(remote, field_managers::KCP);
-    if let Some(entries) = &taken {
-        let version = &remote["metadata"]["resourceVersion"];
-        let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
-        match objects::merge(runtime, &runtime_kyma(), &fields).await {
-            // Somebody was faster: the next reconcile sees what there is to take over then.
-            Err(error) if error.held().is_none() && error.is_passing() => {}
-            result => drop(result?),
-        }
-    }
-    if taken.is_none() && !differs_from(remote, &status) {
-        return Ok(());
-    }
-    let body = |status: Value| {
-        json!({
-            "apiVersion": names::API_VERSION, "kind": "Kyma",
-            "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
-            "status": status
-        })
-    };
-    let mut owned = json!({"status": remote["status"], "metadata": {"managedFields": remote["metadata"]["managedFields"]}});
-    let is_taken = taken.is_some();
-    if let Some(entries) = taken {
-        owned["metadata"]["managedFields"] = entries;
-    }
-    if let Some(kept) = catalog_condition_of(&owned) {
-        objects::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
-    }
-    let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
-    if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
-        // The next write is to tell what there would be after the others, which are not stored.
-        objects::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
-    }
-    let status = serde_json::to_value(&status).unwrap_or_default();
-    objects::apply_status(runtime, &body(status), field_managers::KCP).await
-}
-
-/// A Kyma with those of its conditions alone; `None` if it has none. Its status may be anything: the CRD is in the runtime's hands.
-fn with_conditions(kyma: &Value, kept: impl Fn(&str) -> bool) -> Option<Value> {
-    let mut left = kyma.clone();
-    let all = left.pointer_mut("/status/conditions")?.as_array_mut()?;
-    all.retain(|condition| condition["type"].as_str().is_some_and(&kept));
-    Some(left)
-}
-
-/// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.
-fn differs_from(remote: &Value, status: &KymaStatus) -> bool {
-    let mut before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
-    let written = |condition: &str| is_written(status, condition);
-    before.conditions.retain(|condition| written(&condition.type_));
-    before != *status || has_stale_condition(remote, field_managers::KCP, written)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
-        let wanted = |remote: Value| wishes(&remote).map(|spec| spec.modules.len());
-        assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
-        assert_eq!(wanted(json!({"spec": {"channel": "regular"}})), Ok(0), "an empty list is one");
-        for none in [json!({"metadata": {}}), json!({"spec": null})] {
-            assert!(wanted(none).unwrap_err().contains("has no spec"), "no spec is not an empty list");
-        }
-        for bad in [json!("m".repeat(10_000)), json!([{"name": 7}]), json!({"name": "a"})] {
-            let why = wanted(json!({"spec": {"channel": "regular", "modules": bad}})).unwrap_err();
-            assert!(why.contains("cannot be read") && why.len() < 500, "{why}");
-        }
-        assert!(wanted(json!({"spec": "everything"})).is_err());
-    }
-
-    #[test]
-    fn a_status_may_be_anything() {
-        for odd in [json!(null), json!("Ready"), json!([7]), json!({"conditions": "none"})] {
-            let remote = json!({"metadata": {"name": "default"}, "status": odd});
-            assert_eq!(with_conditions(&remote, |_| true), None, "{remote}");
-            assert!(
-                differs_from(
-                    &remote,
-                    &KymaStatus { state: tidewatch_api::State::Ready, ..KymaStatus::default() }
-                ),
-                "{remote}"
-            );
-        }
-        let remote = json!({"status": {"conditions": [{"type": "a"}, {"type": "b"}, 7]}});
-        let left = with_conditions(&remote, |type_| type_ == "b").unwrap();
-        assert_eq!(left["status"]["conditions"], json!([{"type": "b"}]));
-    }
-
-    /// A runtime that the Go manager has run: its conditions are those of an Update, which no apply takes away.
-    #[test]
-    fn what_others_left_in_the_status_costs_no_write() {
-        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        let status: KymaStatus = serde_json::from_value(
-            json!({"state": "Ready", "conditions": [condition("CRDsSync"), condition("Modules")]}),
-        )
-        .unwrap();
-        let mut remote = json!({"status": serde_json::to_value(&status).unwrap()});
-        for left in ["SKRWebhook", "ModuleCatalog", "RuntimeEvents", "SKRImagePullSecretSync"] {
-            remote["status"]["conditions"].as_array_mut().unwrap().push(condition(left));
-        }
-        assert!(!differs_from(&remote, &status));
-        assert!(differs_from(&remote, &KymaStatus::default()));
-        // Written by us it is ours.
-        let mut ours = status.clone();
-        ours.conditions.push(serde_json::from_value(condition("SKRImagePullSecretSync")).unwrap());
-        assert!(!differs_from(&remote, &ours));
-        ours.conditions[2].status = "False".into();
-        assert!(differs_from(&remote, &ours));
-        let fields = json!({"f:status": {"f:conditions": {"k:{\"type\":\"SKRWebhook\"}": {}}}});
-        remote["metadata"]["managedFields"] = json!([{"manager": field_managers::KCP, "operation": "Apply",
-            "subresource": "status", "apiVersion": names::API_VERSION, "fieldsV1": fields}]);
-        assert!(differs_from(&remote, &status), "it is ours by now, and an apply takes it away");
-    }
 }

@@ -22,8 +22,8 @@ use tidewatch_deployer::{
     refusal::{self, Cause},
 };
 
-use self::write::Refused;
-use super::{Stopped, causes, is_crd, schemas::defines};
+use self::{phases::defines, write::Refused};
+use super::{inside, stopped::Stopped};
 use crate::{
     clusters::{
         Gated,
@@ -37,6 +37,7 @@ use crate::{
     },
 };
 
+pub(super) mod phases;
 mod write;
 
 /// Objects of one runtime that are worked on at the same time.
@@ -105,7 +106,7 @@ impl Applied {
         self.stuck.extend(other.stuck);
         self.failing.extend(other.failing);
         self.unclear.extend(other.unclear);
-        self.unclear.truncate(causes::OBJECTS);
+        self.unclear.truncate(inside::OBJECTS);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
@@ -286,7 +287,7 @@ impl Installer<'_> {
                 Ok(Settled::There(object, parked) | Settled::Written(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
                     let is_unclear =
-                        applied.unclear.len() < causes::OBJECTS && causes::can_tell_more(&object, &judged);
+                        applied.unclear.len() < inside::OBJECTS && inside::can_tell_more(&object, &judged);
                     if let Some(id) = ObjectRef::of(&object) {
                         if is_written {
                             self.seen.wrote(self.key, &id, &object);
@@ -336,7 +337,7 @@ impl Installer<'_> {
     /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
     pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
         let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
-            is_crd(&id.gvk) && matches!(judged, ObjectReadiness::Processing { .. })
+            id.gvk.is_crd() && matches!(judged, ObjectReadiness::Processing { .. })
         };
         stream::iter(applied.judged.iter_mut().filter(pending))
             .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
@@ -466,7 +467,7 @@ impl Installer<'_> {
 
     /// Notes that a CRD was written.
     fn note_schema(&self, id: &ObjectRef) {
-        if is_crd(&id.gvk) {
+        if id.gvk.is_crd() {
             self.standing.wrote_schema(Standing::key(self.key, id), self.now);
         }
     }
@@ -546,7 +547,7 @@ impl Installer<'_> {
                  'recreate' to have it deleted and made anew, or delete it by hand"
             )));
         }
-        if is_crd(&id.gvk) && self.has_instances(live).await? {
+        if id.gvk.is_crd() && self.has_instances(live).await? {
             return Err(ObjectErrorOrFinal::Final(format!(
                 "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: objects \
                  of the kind that it defines would go with it; delete them, or have the template leave it as it is"

@@ -13,7 +13,7 @@ use tidewatch_planner::{
     manifest::default_cr,
 };
 
-use super::{Stopped, is_crd, lineage::Lineage};
+use super::{lineage::Lineage, stopped::Stopped};
 use crate::{
     clusters::{
         Gated,
@@ -89,7 +89,7 @@ async fn defined_kinds(
     inventory: &[ObjectRef],
 ) -> Result<BTreeMap<(String, String), Gvk>, ObjectError> {
     let mut kinds = BTreeMap::new();
-    for object in inventory.iter().filter(|object| is_crd(&object.gvk)) {
+    for object in inventory.iter().filter(|object| object.gvk.is_crd()) {
         let crd = objects::get(runtime, object).await?;
         if let Some(gvk) = crd.as_ref().and_then(objects::defined_kind) {
             kinds.insert((gvk.group.clone(), gvk.kind.clone()), gvk);

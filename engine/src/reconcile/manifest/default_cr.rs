@@ -8,17 +8,10 @@ use tidewatch_api::{
     readiness::CrState,
 };
 use tidewatch_deployer::{bundle::Scope, readiness::module_cr};
-use tidewatch_planner::{
-    manifest::default_cr,
-    notice::{About, Notice},
-};
 
-use crate::{
-    clusters::{
-        Gated,
-        objects::{self, ObjectError},
-    },
-    reconcile::manifest::ManifestReconciler,
+use crate::clusters::{
+    Gated,
+    objects::{self, ObjectError},
 };
 
 /// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
@@ -108,23 +101,6 @@ pub(super) async fn create_default_cr(
     match there {
         Err(error) if error.is_kind_missing() => Ok(DefaultCr::NotServed),
         other => other,
-    }
-}
-
-impl ManifestReconciler {
-    /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
-    pub(super) async fn notify_recreated(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
-        let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
-        let module = manifest.module_name().unwrap_or_default();
-        let notice = Notice::warning(
-            About::RuntimeKyma,
-            "DefaultCRRecreated",
-            format!(
-                "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
-                 Ignore at the module it stays away"
-            ),
-        );
-        self.kcp.notify_user(kyma, runtime, notice).await;
     }
 }
 

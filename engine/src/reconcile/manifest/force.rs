@@ -67,7 +67,7 @@ impl Removal {
         );
         let what = format!("Manifest {name}");
         let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
-        self.kcp.audit(kyma, &notices).await?;
+        self.notifier.audit(kyma, &notices).await?;
         self.release_manifest(manifest).await
     }
 

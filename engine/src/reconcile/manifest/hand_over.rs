@@ -5,7 +5,7 @@ use tidewatch_api::{Manifest, inventory, object::ObjectRef};
 use tidewatch_deployer::prune;
 use tidewatch_planner::manifest_status::{self, Progress};
 
-use super::remove::Theirs;
+use super::remover::Theirs;
 use crate::{
     clusters::Gated,
     index::Successor,

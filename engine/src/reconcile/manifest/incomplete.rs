@@ -5,7 +5,7 @@ use tidewatch_api::{Manifest, ManifestStatus, State, readiness::Readiness};
 use tidewatch_deployer::readiness;
 use tidewatch_planner::{manifest, manifest_status::Progress};
 
-use super::{apply::Applied, causes, hold::said_in_time};
+use super::{apply::Applied, hold::said_in_time, inside::deadline};
 use crate::{
     clusters::Gated,
     outcome::{Lost, Outcome},
@@ -41,7 +41,7 @@ impl ManifestReconciler {
     ) -> Result<Outcome, Lost> {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let readiness = readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged);
-        let (now, deadline) = (self.kcp.now(), causes::deadline(manifest));
+        let (now, deadline) = (self.kcp.now(), deadline(manifest));
         let late = readiness::not_within(deadline);
         let due = since(manifest, &what, &late, now).saturating_add(deadline).unwrap_or(Timestamp::MAX);
         let overdue = due <= now;

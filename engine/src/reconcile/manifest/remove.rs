@@ -11,67 +11,35 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::{
     namespace::{for_long, held},
-    ownership::{self, Verdict},
+    ownership::Verdict,
     prune,
 };
 use tidewatch_planner::{
     blockers::CRS_WAITED_FOR,
-    force::Forced,
     manifest_status::{self, Progress},
     notice::{About, Notice},
     writers::{has_own_inventory, has_written_inventory},
 };
 
 use super::{
-    Stopped,
-    blockers::{self, Obstacle, Whose},
-    is_crd, is_namespace,
+    blockers::{Obstacle, Whose},
     passed::Mark,
-    sync::Work,
+    remover::{Remover, Theirs},
+    source::Bundles,
+    stopped::{ManifestFailures, Stopped},
+    sync::Syncer,
+    told::Watched,
+    work::Work,
 };
 use crate::{
-    clusters::{
-        Gated,
-        objects::{self, Deleted, ObjectError},
-    },
+    clusters::{Gated, objects},
+    events::Notifier,
     kcp::Kcp,
-    key::{Cause, Queue, WorkKey},
+    key::WorkKey,
     outcome::{Lost, Outcome},
-    queue::{Class, Push},
-    reconcile::{
-        manifest::{ManifestFailures, source::Bundles, sync::Syncer, told::Watched},
-        owners::Owners,
-        standing::Standing,
-    },
+    reconcile::owners::Owners,
     stages::{Stage, stage},
 };
-
-/// What is still there of what was to go.
-#[derive(Default)]
-pub(super) struct Remains {
-    /// What is on its way, or waits for that, and why if that is worth saying.
-    pub(super) left: Vec<(ObjectRef, Option<String>)>,
-    /// What stays for as long as its users want: CRDs with objects, namespaces with such objects; and why.
-    pub(super) theirs: Vec<(ObjectRef, String)>,
-    /// The kinds of what is on its way.
-    going: Vec<Gvk>,
-    /// Whether something has to happen besides.
-    besides: bool,
-}
-
-impl Remains {
-    /// The kinds of what the rest waits for; `None` if it waits for more than their end.
-    pub(super) fn going(&self, users: Theirs) -> Option<Vec<Gvk>> {
-        let others = self.besides || users == Theirs::HoldsBack && !self.theirs.is_empty();
-        (!others).then(|| self.going.clone())
-    }
-
-    /// All of it. What is its users' comes first: the rest waits for that.
-    fn all(self) -> Vec<(ObjectRef, Option<String>)> {
-        let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
-        theirs.chain(self.left).collect()
-    }
-}
 
 /// Adds objects to a Manifest's inventory.
 fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
@@ -79,29 +47,6 @@ fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
         let status = manifest.status.get_or_insert_default();
         status.synced = inventory::synced(&inventory::union(&inventory::inventory(&status.synced), objects));
     }
-}
-
-/// Whether what is its users' holds back what would go after it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Theirs {
-    /// The module goes, so it has to go first.
-    HoldsBack,
-    /// The module stays: an upgrade is complete without it.
-    Stays,
-}
-
-/// Why an object is still there after it was to go.
-enum Left {
-    /// It is on its way.
-    Going,
-    /// A CRD with instances.
-    Instances,
-    /// A namespace with objects of users, of kinds that the module defines: the first of them, and how many.
-    Users(String),
-    /// A CRD none of whose versions is served: nobody can tell whether it has instances.
-    Unserved,
-    /// Another Manifest, which is being deleted, has it too.
-    Await(String),
 }
 
 /// What holds an object that has been on its way for long, and who can end that.
@@ -123,6 +68,7 @@ pub(crate) struct Removal {
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) remover: Arc<Remover>,
     pub(crate) syncer: Arc<Syncer>,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 impl Removal {
@@ -239,7 +185,7 @@ impl Removal {
                             format!("module '{}': {what}", manifest.module_name().unwrap_or_default()),
                         )
                         .of_occasion(manifest.uid().unwrap_or_default());
-                        self.kcp.notify_user(kyma, runtime, notice).await;
+                        self.notifier.notify_user(kyma, runtime, notice).await;
                     }
                     let look_at = (!for_long).then_some(long_at);
                     Ok(self
@@ -337,7 +283,7 @@ impl Removal {
                 manifest.module_name().unwrap_or_default(),
                 kinds.join(", ")
             )).of_occasion(manifest.uid().unwrap_or_default());
-        self.kcp.notify_user(kyma, runtime, notice).await;
+        self.notifier.notify_user(kyma, runtime, notice).await;
     }
 
     /// Takes our finalizers off a Manifest, and says which others hold it.
@@ -370,156 +316,6 @@ impl Removal {
         let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
         self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &all).await?;
         Ok(Outcome::done())
-    }
-}
-
-/// Deletes modules' objects, unless they are shared or in use.
-pub(crate) struct Remover {
-    pub(crate) kcp: Kcp,
-    pub(crate) queue: Queue,
-    pub(crate) standing: Arc<Standing>,
-}
-
-impl Remover {
-    /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. What is not ours,
-    /// or another Manifest's too, stays and is forgotten. A CRD that has instances is left alone.
-    pub(super) async fn remove(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        runtime: &Gated,
-        objects: Vec<ObjectRef>,
-        users: Theirs,
-    ) -> Result<Remains, ObjectError> {
-        let mut remains = Remains::default();
-        let mut objects = objects.into_iter();
-        let mut rank = None;
-        while let Some(object) = objects.next() {
-            let this = prune::removal_rank(&object.gvk);
-            let holds_back =
-                !remains.left.is_empty() || users == Theirs::HoldsBack && !remains.theirs.is_empty();
-            if rank.is_some_and(|rank| rank != this) && holds_back {
-                remains.left.push((object, None));
-                remains.left.extend(objects.map(|object| (object, None)));
-                return Ok(remains);
-            }
-            rank = Some(this);
-            match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await? {
-                None => {}
-                Some(Left::Going) => {
-                    remains.going.push(object.gvk.clone());
-                    remains.left.push((object, None));
-                }
-                Some(Left::Await(other)) => {
-                    let why = format!("the Manifest {other} has it too, and is being deleted");
-                    remains.left.push((object, Some(why)));
-                    remains.besides = true;
-                }
-                Some(Left::Instances) => {
-                    remains.theirs.push((object, "objects of its kind exist".to_owned()));
-                }
-                Some(Left::Users(users)) => {
-                    remains.theirs.push((object, format!("users have in it: {users}")));
-                }
-                Some(Left::Unserved) => {
-                    let why = "none of its versions is served, so nobody can tell whether objects of its kind exist; \
-                               serve one, or delete it";
-                    remains.theirs.push((object, why.to_owned()));
-                }
-            }
-        }
-        Ok(remains)
-    }
-
-    /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there, in words.
-    pub(super) async fn remove_by_force(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        runtime: &Gated,
-        objects: Vec<ObjectRef>,
-    ) -> Result<Vec<String>, ObjectError> {
-        let mut left = Vec::new();
-        for object in objects {
-            match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
-                Ok(None) => {}
-                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-                // A webhook without a server, a right that is missing: that is what the force is for.
-                Ok(Some(Left::Going)) => left.push(Forced::going(&object)),
-                Ok(Some(_)) | Err(_) => left.push(object.to_string()),
-            }
-        }
-        Ok(left)
-    }
-
-    /// Asks for the reconcile of another Manifest that has an object too: it applies it again, with its own marks.
-    pub(super) fn notify_sharer(&self, kyma: &str, manifest: &str, other: String) {
-        let object = format!("Manifest/{manifest}");
-        let cause = Cause::Kcp { object, change: "a shared object was let go" };
-        let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
-        self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
-    }
-
-    /// What becomes of an object of a Manifest's inventory that is there.
-    fn verdict(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        object: &ObjectRef,
-        there: &objects::Present,
-    ) -> Verdict {
-        let name = manifest.name_any();
-        let state = self.kcp.index();
-        let others = state.other_claims(kyma, &name, object);
-        let is_anothers = |other: &str| state.is_of_another(kyma, other);
-        ownership::verdict((&self.kcp.namespace, &name), &there.marks, &others, is_anothers)
-    }
-
-    /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
-    async fn remove_one(
-        &self,
-        kyma: &str,
-        manifest: &Manifest,
-        runtime: &Gated,
-        object: &ObjectRef,
-    ) -> Result<Option<Left>, ObjectError> {
-        let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-        self.standing.forget(Standing::key(&key, object));
-        let Some(there) = objects::look(runtime, object).await? else { return Ok(None) };
-        let name = manifest.name_any();
-        match self.verdict(kyma, manifest, object, &there) {
-            Verdict::Delete => {}
-            Verdict::Shared(other) => {
-                tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
-                self.notify_sharer(kyma, &name, other);
-                return Ok(None);
-            }
-            Verdict::NotOurs => {
-                let owner = there.marks.owned_by;
-                tracing::warn!(kyma, manifest = name, %object, owner, "not removed: it carries no marks of ours");
-                return Ok(None);
-            }
-            Verdict::Await(other) => return Ok(Some(Left::Await(other))),
-        }
-        if there.deleting {
-            return Ok(Some(Left::Going));
-        }
-        if is_crd(&object.gvk)
-            && let Some(crd) = objects::get(runtime, object).await?
-        {
-            let Some(gvk) = objects::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
-            if !objects::list(runtime, &gvk, "", 1).await?.first.is_empty() {
-                return Ok(Some(Left::Instances));
-            }
-        }
-        if is_namespace(&object.gvk)
-            && let Some(users) = blockers::users_in(runtime, manifest, &object.name).await?
-        {
-            return Ok(Some(Left::Users(users)));
-        }
-        let deleted = objects::delete(runtime, object, &there.uid).await?;
-        tracing::info!(kyma, manifest = name, %object, "deleted");
-        Ok((deleted == Deleted::Going).then_some(Left::Going))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tidewatch_oci::ByteLru;
 use tokio::sync::Semaphore;
 
-use super::Stopped;
+use super::stopped::Stopped;
 use crate::error::chain;
 
 /// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.

@@ -14,7 +14,7 @@ use tidewatch_deployer::{
 };
 use tidewatch_oci::{Digest, OciError};
 
-use super::Stopped;
+use super::stopped::Stopped;
 use crate::{
     clusters::{
         Gated,

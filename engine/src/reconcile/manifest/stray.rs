@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::outcome::Next;
     use crate::{
-        Engine,
+        engine::Engine,
         key::WorkKey,
         outcome::Why,
         reconcile::tests::{Heard, engine_on, not_found},

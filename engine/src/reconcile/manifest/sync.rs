@@ -23,45 +23,27 @@ use tidewatch_planner::{
 };
 
 use super::{
-    Stopped,
-    apply::{Applied, Installer, Silent, jobs},
+    apply::{Applied, Installer, Silent, jobs, phases::left_alone},
     contents::{self, Contents},
-    not_looked,
-    passed::{Mark, Only},
-    remove::Theirs,
-    schemas::left_alone,
+    passed::{Only, Passes},
+    remover::{Remover, Theirs},
+    status::not_looked,
+    stopped::Stopped,
+    told::Watched,
+    work::Work,
 };
 use crate::{
     clusters::{Gated, objects},
     error::chain,
     index::owners::Speaker,
     kcp::Kcp,
-    key::WorkKey,
     outcome::Lost,
-    reconcile::{
-        manifest::{passed::Passes, remove::Remover, told::Watched},
-        seen::Seen,
-        standing::Standing,
-    },
+    reconcile::{seen::Seen, standing::Standing},
     stages::{Stage, stage},
 };
 
 /// A Manifest, its inventory before, the objects of it that go, and the objects that another Manifest has too, with its name.
 type Own<'a> = (&'a Manifest, &'a [ObjectRef], &'a [ObjectRef], &'a [(ObjectRef, String)]);
-
-/// A pass.
-pub(super) struct Work<'a> {
-    pub(super) key: &'a WorkKey,
-    pub(super) kyma: &'a str,
-    /// Of what the Manifest asks for.
-    pub(super) mark: Mark,
-    /// What it looks at, if not at everything.
-    pub(super) only: Option<Only>,
-    /// Whether the one before has failed.
-    pub(super) again: bool,
-    /// Whether the definition of a kind was heard of.
-    pub(super) defined: bool,
-}
 
 /// What became of it.
 pub(super) struct Synced {

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     inventory::synced,
     names::{conditions, labels},
-    object::ObjectRef,
+    object::{Gvk, ObjectRef},
     readiness::CrState,
 };
 use tidewatch_deployer::bundle::{self, Scope};
 
 use super::*;
 use crate::{
-    Engine,
+    engine::Engine,
     key::Cause,
     outcome::Next,
     pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},

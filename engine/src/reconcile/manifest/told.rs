@@ -8,7 +8,7 @@ use tidewatch_planner::{
     watches,
 };
 
-use super::{apply::Applied, sync::Work};
+use super::{apply::Applied, work::Work};
 use crate::{
     clusters::{Gated, objects},
     index::{Configured, owners::Wait},

@@ -10,7 +10,7 @@ use tidewatch_deployer::{
     transform::{self, Context, Injected, TransformError},
 };
 
-use super::Stopped;
+use super::stopped::Stopped;
 use crate::{
     reconcile::manifest::source::Bundles,
     stages::{Stage, stage},

@@ -21,7 +21,7 @@ const FAILED: &str = "it failed, and its time to live has removed it: it runs ag
                       when the module is enabled anew";
 
 /// The Jobs among these objects that go by themselves: the key and the wanted spec of each.
-pub(in super::super) fn among<'a>(
+pub(in crate::reconcile::manifest) fn among<'a>(
     work: &WorkKey,
     objects: impl Iterator<Item = &'a Value>,
 ) -> Vec<(u64, u64)> {
@@ -31,7 +31,7 @@ pub(in super::super) fn among<'a>(
 }
 
 /// Whether there are such Jobs, and each has completed.
-pub(in super::super) fn have_completed(standing: &Standing, jobs: &[(u64, u64)]) -> bool {
+pub(in crate::reconcile::manifest) fn have_completed(standing: &Standing, jobs: &[(u64, u64)]) -> bool {
     let completed = |(key, spec): &(u64, u64)| standing.run(*key, *spec) == Some(Run::Ended(End::Complete));
     !jobs.is_empty() && jobs.iter().all(completed)
 }

@@ -3,7 +3,7 @@ use tidewatch_api::names::{annotations, field_managers};
 
 use super::*;
 use crate::{
-    Engine,
+    engine::Engine,
     index::owners::Speaker,
     reconcile::tests::{engine_on, not_found, runtime_on},
 };

@@ -19,12 +19,12 @@ use tidewatch_api::names;
 use tidewatch_planner::notice::{About, Notice};
 use tokio::time::Instant;
 
-use super::{Kcp, writes::lost};
 use crate::{
     clusters::{Gated, objects},
     error::chain,
+    kcp::{Kcp, writes::lost},
     outcome::Lost,
-    reconcile::kyma::runtime_kyma,
+    reconcile::runtime_kyma::runtime_kyma,
 };
 
 /// The same notice is told once in this time.
@@ -204,7 +204,17 @@ fn is_taken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-impl Kcp {
+/// Writes Events (core/v1) about Kymas and Manifests.
+pub(crate) struct Notifier {
+    kcp: Kcp,
+    pub(crate) told: Told,
+}
+
+impl Notifier {
+    pub(crate) fn new(kcp: Kcp) -> Self {
+        Self { kcp, told: Told::default() }
+    }
+
     /// Tells something to a runtime's user, about their Kyma.
     pub(crate) async fn notify_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
         let there = objects::look(runtime, &runtime_kyma()).await.ok().flatten();
@@ -237,7 +247,7 @@ impl Kcp {
                 _ if of_runtime && deaf => continue,
                 None if of_runtime => continue,
                 Some((runtime, _)) if of_runtime => runtime.permit(),
-                _ => self.gate.kcp(),
+                _ => self.kcp.gate.kcp(),
             };
             if leave.map_or(true, |permit| permit.is_dry()) {
                 continue;
@@ -260,7 +270,7 @@ impl Kcp {
                 }
                 (None, None) => continue,
             };
-            let event = event(notice, object, number, self.now());
+            let event = event(notice, object, number, self.kcp.now());
             match self.write_event(&event, runtime).await {
                 Ok(()) => told += 1,
                 Err(NotWritten::Held) => self.told.was_not(number),
@@ -277,18 +287,18 @@ impl Kcp {
                 }
             }
         }
-        left_out.then(|| self.now().saturating_add(LATER).unwrap_or(Timestamp::MAX))
+        left_out.then(|| self.kcp.now().saturating_add(LATER).unwrap_or(Timestamp::MAX))
     }
 
     /// Tells in KCP what has to be told, before the work that it is about ends: unlike other notices it is never left out, and one that
     /// cannot be written is tried again with that work.
     pub(crate) async fn audit(&self, kyma: &str, notices: &[Notice]) -> Result<(), Lost> {
         for notice in notices {
-            if self.gate.kcp()?.is_dry() {
+            if self.kcp.gate.kcp()?.is_dry() {
                 continue;
             }
             let Some(object) = self.reference(kyma, &notice.about) else { continue };
-            let event = event(notice, object, fingerprint(kyma, notice), self.now());
+            let event = event(notice, object, fingerprint(kyma, notice), self.kcp.now());
             match self.create_event(&event).await {
                 Ok(Ok(())) => {}
                 // It would be refused again, and holds nothing up: the log has said the same.
@@ -311,14 +321,14 @@ impl Kcp {
 
     /// What a notice in KCP is about; `None` for one that is told in a runtime.
     fn reference(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
-        let namespace = &*self.namespace;
+        let namespace = &*self.kcp.namespace;
         Some(match about {
             About::Kyma => {
-                let uid = self.index().kyma(kyma).and_then(|k| k.uid());
+                let uid = self.kcp.index().kyma(kyma).and_then(|k| k.uid());
                 reference("Kyma", namespace, kyma, uid)
             }
             About::Manifest(name) => {
-                let manifests = self.index().manifests_of(kyma);
+                let manifests = self.kcp.index().manifests_of(kyma);
                 let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
                 reference("Manifest", namespace, name, uid)
             }
@@ -329,7 +339,7 @@ impl Kcp {
     /// Writes an Event in KCP, unless it is there.
     async fn create_event(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let api: Api<Event> = Api::namespaced(self.kcp.client.clone(), &namespace);
         let params = PostParams::default();
         let written = tokio::time::timeout(DEADLINE, api.create(&params, event)).await?;
         Ok(match written {

@@ -38,7 +38,7 @@ async fn a_flood_of_all_is_slowed_down() {
 type Heard = std::sync::Arc<Mutex<Vec<String>>>;
 
 /// An engine, what its KCP and a runtime were asked for, and the code with which both answer.
-fn engine(code: u16) -> (crate::Engine, Gated, Heard, std::sync::Arc<Mutex<u16>>) {
+fn engine(code: u16) -> (crate::engine::Engine, Gated, Heard, std::sync::Arc<Mutex<u16>>) {
     use crate::reconcile::tests::{engine_on, runtime_on};
 
     let code = std::sync::Arc::new(Mutex::new(code));
@@ -73,15 +73,18 @@ async fn those_for_which_there_is_no_room_are_told_a_moment_later_also_when_hour
     let (engine, _, heard, _) = engine(201);
     let all: Vec<_> = (0..AT_ONCE + 4).map(|n| notice(&n.to_string())).collect();
     assert!(
-        engine.dispatcher.kcp.notify("harbour", None, &all).await.is_some(),
+        engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &all).await.is_some(),
         "somebody has to look again"
     );
     assert_eq!(posts(&heard), AT_ONCE);
     tokio::time::advance(Duration::from_hours(12)).await;
-    assert!(engine.dispatcher.kcp.notify("harbour", None, &all).await.is_none(), "all of them were told");
+    assert!(
+        engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &all).await.is_none(),
+        "all of them were told"
+    );
     assert_eq!(posts(&heard), 2 * AT_ONCE);
     tokio::time::advance(Duration::from_mins(1)).await;
-    assert!(engine.dispatcher.kcp.notify("harbour", None, &all).await.is_none());
+    assert!(engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &all).await.is_none());
     assert_eq!(posts(&heard), 2 * AT_ONCE + 4, "those that were told longest ago");
 }
 
@@ -91,23 +94,26 @@ async fn what_does_not_come_again_is_told_first() {
     let mut all: Vec<_> = (0..AT_ONCE).map(|n| notice(&n.to_string())).collect();
     all.push(Notice { reason: ONCE[0], ..notice("given up") });
     let once = fingerprint("harbour", &all[AT_ONCE]);
-    engine.dispatcher.kcp.notify("harbour", None, &all).await;
-    assert_eq!((posts(&heard), engine.dispatcher.kcp.told.last(once).is_some()), (AT_ONCE, true));
+    engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &all).await;
+    assert_eq!(
+        (posts(&heard), engine.dispatcher.reconcilers.kyma.notifier.told.last(once).is_some()),
+        (AT_ONCE, true)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_written_is_tried_again_after_some_minutes() {
     let (engine, _, heard, code) = engine(500);
-    engine.dispatcher.kcp.notify("harbour", None, &[notice("a")]).await;
+    engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &[notice("a")]).await;
     assert!(
-        engine.dispatcher.kcp.notify("harbour", None, &[notice("a")]).await.is_none(),
+        engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &[notice("a")]).await.is_none(),
         "nobody polls for it"
     );
     assert_eq!(posts(&heard), 1);
     *code.lock() = 201;
     tokio::time::advance(FAILED_FOR).await;
     for _ in 0..2 {
-        engine.dispatcher.kcp.notify("harbour", None, &[notice("a")]).await;
+        engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &[notice("a")]).await;
         assert_eq!(posts(&heard), 2, "once more, and then it was told");
     }
 }
@@ -119,7 +125,7 @@ async fn a_runtime_that_takes_no_events_is_tried_with_one_and_keeps_nothing_from
     let mut all: Vec<_> =
         (0..2 * AT_ONCE).map(|n| Notice { about: About::RuntimeKyma, ..notice(&n.to_string()) }).collect();
     all.push(notice("in KCP"));
-    engine.dispatcher.kcp.notify("harbour", Some((&runtime, "uid")), &all).await;
+    engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", Some((&runtime, "uid")), &all).await;
     let heard = heard.lock();
     let of = |part: &str| heard.iter().filter(|c| c.ends_with("/events") && c.starts_with(part)).count();
     assert_eq!((of("runtime"), of("POST")), (1, 1), "{heard:?}");
@@ -142,13 +148,20 @@ async fn what_has_to_be_told_is_never_left_out() {
     });
     let count = 3 * 100;
     for n in 0..count {
-        engine.dispatcher.kcp.audit("harbour", &[notice(&n.to_string())]).await.unwrap();
+        engine
+            .dispatcher
+            .reconcilers
+            .kyma
+            .notifier
+            .audit("harbour", &[notice(&n.to_string())])
+            .await
+            .unwrap();
     }
     let told = || heard.lock().iter().filter(|call| call.starts_with("POST")).count();
     assert_eq!(told(), count, "however many at once");
     for (answer, holds_up) in [(409, false), (403, false), (500, true), (429, true)] {
         *code.lock() = answer;
-        let told = engine.dispatcher.kcp.audit("harbour", &[notice("again")]).await;
+        let told = engine.dispatcher.reconcilers.kyma.notifier.audit("harbour", &[notice("again")]).await;
         assert_eq!(told.is_err(), holds_up, "{answer}");
     }
 }
@@ -174,7 +187,7 @@ async fn the_same_words_of_another_occasion_are_told() {
     let (engine, _, heard, _) = engine(201);
     let of = |uid: &str| [Notice { occasion: uid.to_owned(), ..notice("given up") }];
     for (uid, told) in [("first", 1), ("first", 1), ("second", 2), ("first", 2)] {
-        engine.dispatcher.kcp.notify("harbour", None, &of(uid)).await;
+        engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &of(uid)).await;
         assert_eq!(posts(&heard), told, "{uid}");
     }
 }

@@ -1,0 +1,24 @@
+//! Statuses of Manifests where the default CR was not looked at.
+
+use jiff::Timestamp;
+use tidewatch_api::{Manifest, ManifestStatus, object::ObjectRef};
+use tidewatch_planner::manifest_status::{self, Progress};
+
+use super::default_cr::cr_condition;
+
+/// A status that says of the default CR what it said before, since nobody has looked at it. Of a Manifest on its way out it says nothing.
+pub(super) fn not_looked(
+    manifest: &Manifest,
+    progress: &Progress,
+    objects: &[ObjectRef],
+    now: Timestamp,
+) -> ManifestStatus {
+    let stays = manifest.metadata.deletion_timestamp.is_none();
+    let there = cr_condition(manifest, None).filter(|_| stays);
+    let status = manifest_status::manifest_status(manifest, progress, objects, there, now);
+    if there.is_some() { manifest_status::with_cr_state_as_before(status, manifest) } else { status }
+}
+
+pub(super) fn said(status: &ManifestStatus) -> String {
+    status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
+}
