@@ -15,7 +15,7 @@ use crate::{
     gate::Mode,
     history::{History, Observer},
     index::{KcpState, PathReport},
-    key::{Cause, Guard, Queue, WorkKey},
+    key::{Guard, Queue, WorkKey},
     queue::{Class, Push, worker::Lease},
     reconcile::{
         Version,
@@ -24,6 +24,7 @@ use crate::{
         sources::Registries,
         windows::{Windows, ask_for_plan},
     },
+    trigger::Trigger,
     watch::Feeds,
 };
 
@@ -76,8 +77,8 @@ impl Engine {
         key: &WorkKey,
         object: &ObjectRef,
         version: Version<'_>,
-        ask: Push<Cause, Guard>,
-    ) -> Result<(), Push<Cause, Guard>> {
+        ask: Push<Trigger, Guard>,
+    ) -> Result<(), Push<Trigger, Guard>> {
         let Dispatcher { seen, queue, observer, .. } = &*self.dispatcher;
         match seen.take(key, object, version, ask, queue.now())? {
             Taken::NoNews(guards) => {
@@ -139,7 +140,7 @@ impl Engine {
     }
 
     /// Reconciles in a task of its own, so that a panic costs one reconcile and not the worker.
-    pub(crate) async fn work(&self, lease: Lease<WorkKey, Cause, Guard>) {
+    pub(crate) async fn work(&self, lease: Lease<WorkKey, Trigger, Guard>) {
         let key = lease.key().clone();
         let work = tokio::spawn(Arc::clone(&self.dispatcher).work(lease));
         if let Err(error) = work.await {
@@ -149,7 +150,7 @@ impl Engine {
     }
 
     /// Queues a reconcile.
-    pub fn ask(&self, key: WorkKey, class: Class, cause: Option<Cause>) {
+    pub fn ask(&self, key: WorkKey, class: Class, cause: Option<Trigger>) {
         self.dispatcher.queue.push(key, Push { class, cause, guards: Vec::new() });
     }
 
@@ -161,14 +162,14 @@ impl Engine {
 
     /// Checks an agent's configuration and role in its runtime again. For an agent that works by another configuration than
     /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration) says.
-    pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
+    pub fn configure_agent(&self, kyma: &str, cause: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.agent_config = None);
         self.ask(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, cause);
     }
 
     /// Checks the whole catalog in a runtime again. For an event that says that it was changed there.
-    pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
+    pub fn check_catalog(&self, kyma: &str, cause: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.doubt_catalog(None));
         self.ask(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, cause);
@@ -194,7 +195,7 @@ impl Engine {
         let kymas = if label == Mode::Paused.label() { kcp.index().kymas() } else { Vec::new() };
         let kymas = kymas.into_iter().map(|kyma| WorkKey::Kyma { kyma });
         for key in held.into_iter().chain(kymas) {
-            self.ask(key, Class::Resync, Some(Cause::Mode { mode: label }));
+            self.ask(key, Class::Resync, Some(Trigger::Mode { mode: label }));
         }
     }
 

@@ -35,14 +35,11 @@ use tidewatch_planner::{
     writers::{self, other_writer},
 };
 
-use crate::{index::owners::Owners, key::WorkKey};
+use crate::{index::owners::Owners, key::WorkKey, trigger::Change};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::{Awaits, Holders};
-pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor};
-
-/// What happened, where a kubeconfig Secret is another one.
-pub(crate) const NEW_KUBECONFIG: &str = "kubeconfig secret changed";
+pub use manifests::Successor;
 
 /// A kubeconfig Secret, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,11 +129,6 @@ pub struct Suspected {
     pub by: Option<String>,
 }
 
-/// What is said where somebody else has written of a status what is ours to write.
-pub const STATUS_OF_ANOTHER: &str = "status written by another";
-/// What a Kyma is told where somebody else says how one of its Manifests is.
-pub const TOLD_BY_ANOTHER: &str = "manifest status written by another";
-
 /// Whose of our writers' part of a status somebody else has written or taken away since it was last seen; none if nobody has. Of what is
 /// seen for the first time nobody knows: what the Go manager or an old client has left is no news.
 fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'static str> {
@@ -148,11 +140,6 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
     taken
 }
 
-/// What is said where somebody has taken away a finalizer by which we hold an object.
-pub const FINALIZER_GONE: &str = "finalizer taken away";
-/// What somebody makes of our bookkeeping, again and again maybe: nobody waits for it to be set right.
-pub const OF_OUR_BOOKS: [&str; 3] = [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, FINALIZER_GONE];
-
 /// Whether somebody has taken one of these finalizers of an object that stays: with its end nobody would wait for us then.
 fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
     let has = |meta: &ObjectMeta, one: &str| meta.finalizers.iter().flatten().any(|f| f == one);
@@ -160,7 +147,7 @@ fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
 }
 
 /// A reconcile that a change asks for, and a word for the change.
-pub type Wanted = (WorkKey, &'static str);
+pub type Wanted = (WorkKey, Change);
 
 fn kyma_key(kyma: &str) -> WorkKey {
     WorkKey::Kyma { kyma: kyma.to_owned() }
@@ -274,10 +261,10 @@ impl KcpState {
         };
         let old = self.kymas.insert(&kyma);
         let change = match &old {
-            None => Some("added"),
-            Some(old) if mark(old) != mark(&kyma) => Some("changed"),
+            None => Some(Change::Added),
+            Some(old) if mark(old) != mark(&kyma) => Some(Change::Changed),
             Some(old) if is_let_go(&old.metadata, &kyma.metadata, &[finalizers::KYMA]) => {
-                Some(FINALIZER_GONE)
+                Some(Change::FinalizerRemoved)
             }
             Some(_) => None,
         };
@@ -289,11 +276,11 @@ impl KcpState {
             self.unregister(id, &name);
             let leaves = kyma.metadata.deletion_timestamp.is_some() || kyma.runtime_id() != Some(id);
             if leaves {
-                wanted.extend(self.of_runtime(id, "another Kyma of the runtime goes"));
+                wanted.extend(self.of_runtime(id, Change::OtherKymaLeaves));
             }
         }
         if change.is_some() && kyma.metadata.deletion_timestamp.is_some() {
-            wanted.extend(self.of_taken(&name, "another Kyma of the runtime goes"));
+            wanted.extend(self.of_taken(&name, Change::OtherKymaLeaves));
         }
         if let Some(id) = kyma.runtime_id() {
             let names = self.by_runtime.entry(id.to_owned()).or_default();
@@ -309,10 +296,12 @@ impl KcpState {
                 _ => WorkKey::Kyma { kyma: of },
             };
             self.suspicions.note(&format!("Kyma/{name}"), &key, kyma.resource_version());
-            wanted.push((key, STATUS_OF_ANOTHER));
+            wanted.push((key, Change::StatusOverwritten));
         }
         // Nor is it ours that it went, if a list shows it together with a later write of ours.
-        let Some(change) = change.filter(|change| !echo || *change == FINALIZER_GONE) else { return wanted };
+        let Some(change) = change.filter(|change| !echo || *change == Change::FinalizerRemoved) else {
+            return wanted;
+        };
         wanted.push((kyma_key(&name), change));
         // Whether it is left alone is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
@@ -322,7 +311,7 @@ impl KcpState {
     }
 
     /// The Kymas that carry a runtime id.
-    fn of_runtime(&self, id: &str, change: &'static str) -> Vec<Wanted> {
+    fn of_runtime(&self, id: &str, change: Change) -> Vec<Wanted> {
         self.by_runtime.get(id).into_iter().flatten().map(|kyma| (kyma_key(kyma), change)).collect()
     }
 
@@ -338,12 +327,12 @@ impl KcpState {
 
     /// A Kyma is gone.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
-        let mut wanted = vec![(kyma_key(name), "deleted")];
+        let mut wanted = vec![(kyma_key(name), Change::Deleted)];
         if let Some(id) = self.kymas.remove(name).as_ref().and_then(Kyma::runtime_id) {
             self.unregister(id, name);
-            wanted.extend(self.of_runtime(id, "another Kyma of the runtime is gone"));
+            wanted.extend(self.of_runtime(id, Change::OtherKymaGone));
         }
-        wanted.extend(self.of_taken(name, "another Kyma of the runtime is gone"));
+        wanted.extend(self.of_taken(name, Change::OtherKymaGone));
         self.taken.remove(name);
         self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
@@ -380,16 +369,16 @@ impl KcpState {
         let unsettled = manifests
             .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(&m)))
             .map(|m| manifest_key(kyma, m));
-        std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, NEW_KUBECONFIG)).collect()
+        std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, Change::Kubeconfig)).collect()
     }
 
     /// A Watcher appeared, changed or is gone: asks for every runtime's agent if the agents' configuration is another
     /// one now, and for the status of each Watcher about which there is something else to say.
     pub fn apply_watcher(&mut self, name: &str, watcher: Option<Watcher>) -> Vec<Wanted> {
         let change = match (&watcher, self.watchers.contains_key(name)) {
-            (None, _) => "watcher deleted",
-            (Some(_), false) => "watcher added",
-            (Some(_), true) => "watcher changed",
+            (None, _) => Change::WatcherDeleted,
+            (Some(_), false) => Change::WatcherAdded,
+            (Some(_), true) => Change::WatcherChanged,
         };
         self.watchers_version += 1;
         let mark = |w: &Arc<Watcher>| (w.metadata.generation, w.metadata.deletion_timestamp.is_some());
@@ -528,7 +517,7 @@ impl KcpState {
     }
 
     /// The Kymas whose runtime is another one's.
-    fn of_taken(&self, by: &str, change: &'static str) -> Vec<Wanted> {
+    fn of_taken(&self, by: &str, change: Change) -> Vec<Wanted> {
         let all = self.taken.iter().filter(|(_, other)| *other == by);
         all.map(|(kyma, _)| (kyma_key(kyma), change)).collect()
     }

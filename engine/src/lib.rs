@@ -37,9 +37,11 @@ mod reconcile;
 mod scripted;
 pub mod stages;
 mod texts;
+pub mod trigger;
 pub mod watch;
 
 pub use config::EngineConfig;
 pub use engine::Engine;
-pub use key::{Acknowledge, Cause, Guard, OutcomeKind, WorkKey};
+pub use key::{Acknowledge, Guard, OutcomeKind, WorkKey};
 pub use reconcile::Version;
+pub use trigger::Trigger;

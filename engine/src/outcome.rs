@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidewatch_api::State;
+use tidewatch_api::{State, object::ObjectRef};
 use tidewatch_planner::watches;
 
 use crate::{
     gate,
-    key::{Cause, OutcomeKind, Report},
+    key::{OutcomeKind, Report},
     pace::{self, Pace},
+    trigger::{Reason, Trigger},
 };
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
@@ -51,26 +52,21 @@ pub(crate) enum Next {
         /// How long the first and the longest pause are.
         pace: Pace,
         /// Why, as a stable word for metrics.
-        reason: &'static str,
+        reason: Reason,
         /// The server asked for at least this pause.
         at_least: Option<Duration>,
     },
 }
 
 /// The reason of all retries that no failure causes.
-pub(crate) const WAITING: &str = "waiting";
+pub(crate) const WAITING: Reason = Reason::Waiting;
 
 impl Outcome {
     const fn on_event(state: Ending) -> Self {
         Self { state, next: Next::OnEvent, due: None }
     }
 
-    const fn backing_off(
-        state: Ending,
-        pace: Pace,
-        reason: &'static str,
-        at_least: Option<Duration>,
-    ) -> Self {
+    const fn backing_off(state: Ending, pace: Pace, reason: Reason, at_least: Option<Duration>) -> Self {
         Self { state, next: Next::Backoff { pace, reason, at_least }, due: None }
     }
 
@@ -110,8 +106,8 @@ impl Outcome {
     }
 
     /// It failed, and is tried again. `reason` is a stable word for metrics; `at_least` is the pause that the server asked for.
-    pub(crate) const fn retried(report: Report, reason: &'static str, at_least: Option<Duration>) -> Self {
-        Self::backing_off(Ending::Failed(report), pace::RETRY, reason, at_least)
+    pub(crate) const fn retried(report: Report, class: &'static str, at_least: Option<Duration>) -> Self {
+        Self::backing_off(Ending::Failed(report), pace::RETRY, Reason::Failed(class), at_least)
     }
 
     /// This outcome, with the key due at a time besides; at the earlier one of two.
@@ -177,27 +173,27 @@ impl Outcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Why<'a> {
     /// The first few causes.
-    pub(crate) causes: &'a [Cause],
+    pub(crate) causes: &'a [Trigger],
     /// How many there were.
     pub(crate) count: usize,
 }
 
 impl Why<'_> {
     /// Whether there are causes, and all of them are like that.
-    pub(crate) fn is_all(&self, is: impl Fn(&Cause) -> bool) -> bool {
+    pub(crate) fn is_all(&self, is: impl Fn(&Trigger) -> bool) -> bool {
         !self.causes.is_empty() && self.causes.len() >= self.count && self.causes.iter().all(is)
     }
 
     /// Whether a cause may be among all there were. Of those that are not known nobody can tell.
-    pub(crate) fn may_be(&self, is: impl Fn(&Cause) -> bool) -> bool {
+    pub(crate) fn may_be(&self, is: impl Fn(&Trigger) -> bool) -> bool {
         self.causes.len() < self.count || self.causes.iter().any(is)
     }
 }
 
-/// Whether it tells of something that says which kinds are served.
-pub(crate) fn is_of_definition(cause: &Cause) -> bool {
-    let is = |object: &str| watches::SERVES.iter().any(|(_, kind)| object.starts_with(kind));
-    matches!(cause, Cause::Event { object, .. } if is(object))
+/// Whether it is an event of a CRD or an APIService, which decide the kinds that are served.
+pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
+    let is = |object: &ObjectRef| watches::definitions().iter().any(|kind| kind.same_kind(&object.gvk));
+    matches!(trigger, Trigger::Event { object, .. } if is(object))
 }
 
 /// Why a reconcile could not even write down how it ended.
@@ -243,12 +239,12 @@ impl Lost {
 
     /// Which of its causes work still has that was not begun, or has found that what it knew was not the newest: a retry alone is nobody's in
     /// particular, may be left for later, and trusts what was found before.
-    pub(crate) fn leaves(&self, causes: &[Cause]) -> Vec<Cause> {
-        let keeps = |cause: &&Cause| match (self, cause) {
-            (_, Cause::Retry { .. }) => false,
+    pub(crate) fn leaves(&self, causes: &[Trigger]) -> Vec<Trigger> {
+        let keeps = |cause: &&Trigger| match (self, cause) {
+            (_, Trigger::Retry { .. }) => false,
             (Self::Held(_) | Self::Behind(_) | Self::Crowded(_), _) => true,
             // Who was heard of has had its try, or somebody tries for all.
-            (Self::Suspended(..), cause) => cause.is_whole_look(),
+            (Self::Suspended(..), cause) => cause.is_full_look(),
             _ => false,
         };
         causes.iter().filter(keeps).cloned().collect()
@@ -264,7 +260,7 @@ impl Lost {
 
     /// When the key is due again.
     pub(crate) fn next(&self) -> Next {
-        let backoff = |pace, at_least| Next::Backoff { pace, reason: self.class(), at_least };
+        let backoff = |pace, at_least| Next::Backoff { pace, reason: self.reason(), at_least };
         match self {
             Self::Kcp { .. } | Self::Deadline(_) => backoff(pace::RETRY, None),
             Self::Behind(_) => backoff(pace::RECHECK_SOON, None),
@@ -275,13 +271,13 @@ impl Lost {
         }
     }
 
-    pub(crate) const fn class(&self) -> &'static str {
+    pub(crate) const fn reason(&self) -> Reason {
         match self {
-            Self::Kcp { .. } | Self::Behind(_) => "kcp",
-            Self::Held(_) => "held",
-            Self::Crowded(_) => "crowded",
-            Self::Suspended(..) => "parked",
-            Self::Deadline(_) => "deadline",
+            Self::Kcp { .. } | Self::Behind(_) => Reason::Kcp,
+            Self::Held(_) => Reason::Held,
+            Self::Crowded(_) => Reason::Crowded,
+            Self::Suspended(..) => Reason::Suspended,
+            Self::Deadline(_) => Reason::Deadline,
         }
     }
 }

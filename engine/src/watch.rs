@@ -24,9 +24,10 @@ use tokio::{sync::watch, task::JoinSet};
 use self::known::{Known, Others};
 use crate::{
     config::EngineConfig,
-    index::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted},
-    key::{Cause, Guard, WorkKey},
-    queue::{Class, Push, worker::WorkQueue},
+    index::{KcpState, SecretRef, Wanted},
+    key::{Queue, WorkKey},
+    queue::{Class, Push},
+    trigger::{Change, Trigger},
 };
 
 /// A watch is ended by the server after this time and started again, so that a half-open connection is
@@ -35,8 +36,6 @@ const WATCH_SECONDS: u32 = 200;
 
 /// For how long a status that somebody else has written stays as it is: who writes it again and again is answered this often.
 pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
-
-type Queue = WorkQueue<WorkKey, Cause, Guard>;
 
 /// The watches on KCP. Dropping it ends them.
 pub struct Feeds {
@@ -377,10 +376,10 @@ impl Context {
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::AgentConfig { .. }) => Class::Rollout,
                 // Nor for what somebody makes of our bookkeeping, again and again maybe.
-                _ if OF_OUR_BOOKS.contains(&change) => Class::Resync,
+                _ if change.is_interference() => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
                 | MODULE_SECRET => Class::Rollout,
-                "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
+                "Manifest" if change == Change::ManifestStatus => self.state.read().urgency(&object),
                 _ => Class::UserEdit,
             };
             let delay = match kind {
@@ -391,11 +390,11 @@ impl Context {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 // Not before the Manifest was looked at, which may tell more.
-                _ if change == TOLD_BY_ANOTHER && !start => 2 * SET_RIGHT,
-                _ if OF_OUR_BOOKS.contains(&change) && !start => SET_RIGHT,
+                _ if change == Change::ManifestStatusOverwritten && !start => 2 * SET_RIGHT,
+                _ if change.is_interference() && !start => SET_RIGHT,
                 _ => Duration::ZERO,
             };
-            let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };
+            let cause = if start { Trigger::Start } else { Trigger::Kcp { object: key.clone(), change } };
             if delay.is_zero() {
                 self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
             } else {

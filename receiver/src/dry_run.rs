@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, names::labels};
 use tidewatch_engine::{
-    Cause, Engine, WorkKey,
+    Engine, Trigger, WorkKey,
     clusters::AddressPolicy,
     gate::{Mode, Recorder},
     history::Observer,
@@ -131,7 +131,7 @@ fn ask(engine: &Engine) {
         }
     }
     for key in keys {
-        engine.ask(key, Class::Resync, Some(Cause::SafetyResync));
+        engine.ask(key, Class::Resync, Some(Trigger::SafetyResync));
     }
 }
 

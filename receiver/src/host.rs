@@ -8,7 +8,7 @@ use std::sync::{
 
 use prometheus::IntCounterVec;
 use tidewatch_api::{Watcher, object::ObjectRef};
-use tidewatch_engine::{Acknowledge, Cause, Engine, Version, WorkKey, index, queue::Push};
+use tidewatch_engine::{Acknowledge, Engine, Trigger, Version, WorkKey, index, queue::Push};
 use tidewatch_listener::{
     Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Runtime, RuntimeLookup, Ticket,
 };
@@ -33,7 +33,7 @@ use crate::{
 pub const OWN_MANAGER: &str = "lifecycle-manager";
 
 /// What an event asks the engine for.
-type Ask = Push<Cause, Box<dyn Acknowledge>>;
+type Ask = Push<Trigger, Box<dyn Acknowledge>>;
 
 /// The version of its object that an event tells of. `None` of one that says that all may be otherwise: what was seen before counts for
 /// nothing then.

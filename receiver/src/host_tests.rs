@@ -7,7 +7,7 @@ use tidewatch_api::{
     watcher::{Service, WatchableGvr},
 };
 use tidewatch_engine::{
-    Cause, EngineConfig, WorkKey,
+    EngineConfig, Trigger, WorkKey,
     history::{Observer, Record},
     queue::{Class, Ended},
 };
@@ -108,7 +108,7 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
         );
         let [cause] = &lease.causes[..] else { panic!("{:?}", lease.causes) };
         assert_eq!(
-            matches!(cause, Cause::SecondLook { object } if object == "Kyma.operator.kyma-project.io kyma-system/default"),
+            matches!(cause, Trigger::SecondLook { object } if object.to_string() == "Kyma.operator.kyma-project.io kyma-system/default"),
             after > 0
         );
         lease.end(Ended::Done);

@@ -17,6 +17,7 @@ use tidewatch_api::{
 };
 use tidewatch_engine::{
     Engine, WorkKey, clusters::ErrorClass, gate::Mode, history::Record, key::OutcomeKind, stages::Stage,
+    trigger::Reason,
 };
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
@@ -142,7 +143,7 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
     let waits = kind == "intended";
     // What is left behind by an upgrade goes when the rest is applied.
     let removes = steps().all(|stage| stage != Stage::Apply);
-    let refused = *next_try_for == Some(ErrorClass::Unauthorized.metric_label());
+    let refused = *next_try_for == Some(Reason::Failed(ErrorClass::Unauthorized.metric_label()));
     let reason = match (key, at) {
         (WorkKey::Kyma { .. }, _) if refused => "kyma_unauthorized",
         (WorkKey::Manifest { .. }, _) if refused => "manifest_unauthorized",

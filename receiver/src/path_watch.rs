@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tidewatch_drain::Watch;
 use tidewatch_engine::{
-    Cause, Engine, WorkKey,
+    Engine, Trigger, WorkKey,
     index::PathReport,
     queue::{Class, Tick},
 };
@@ -108,7 +108,7 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
     match step {
         Step::Configure { kyma } => {
             tracing::info!(kyma, "the agent works by another configuration: it is written again");
-            engine.configure_agent(&kyma, Some(Cause::OtherConfiguration));
+            engine.configure_agent(&kyma, Some(Trigger::OtherConfiguration));
         }
         Step::Tell { kyma, report } => {
             tracing::info!(kyma, reason = report.reason, detail = report.message, "event path");
@@ -118,8 +118,8 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
         Step::Look { kyma, look } => {
             looked(look);
             let (class, cause) = match look {
-                Look::Poll => (Class::Poll, Cause::FallbackPoll),
-                Look::Resync => (Class::Resync, Cause::SafetyResync),
+                Look::Poll => (Class::Poll, Trigger::FallbackPoll),
+                Look::Resync => (Class::Resync, Trigger::SafetyResync),
             };
             // A role that was taken away blinds a watch.
             engine.configure_agent(&kyma, Some(cause.clone()));

@@ -6,7 +6,7 @@ use tidewatch_api::{
     names,
     object::{Gvk, ObjectRef},
 };
-use tidewatch_engine::{Cause, Engine, WorkKey, index::KcpState, queue::Class};
+use tidewatch_engine::{Engine, Trigger, WorkKey, index::KcpState, queue::Class};
 use tidewatch_planner::{
     ours,
     watches::{self, PREFIX},
@@ -121,15 +121,15 @@ pub fn class(event: &Told, key: &WorkKey) -> Class {
 
 /// Why they are done.
 #[must_use]
-pub fn cause(event: &Told) -> Cause {
+pub fn cause(event: &Told) -> Trigger {
     let Told { epoch, seq, watch, object, .. } = event;
-    Cause::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object: object.to_string() }
+    Trigger::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object: object.clone() }
 }
 
 /// A v2 event comes from an admission webhook, before the change is committed: looks again later.
 pub fn look_again(engine: &Engine, key: WorkKey, event: &Told) {
-    let (class, object) = (class(event, &key), event.object.to_string());
-    engine.queue().look_again(key, class, Some(Cause::SecondLook { object }), SECOND_LOOK);
+    let (class, object) = (class(event, &key), event.object.clone());
+    engine.queue().look_again(key, class, Some(Trigger::SecondLook { object }), SECOND_LOOK);
 }
 
 /// The object an event names.

@@ -27,10 +27,10 @@ use super::{
     rate::RateLimit,
 };
 use crate::{
-    index::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     pace::next_try,
     queue::{Class, Push},
+    trigger::{Change, Reason, Trigger},
 };
 
 /// What calls without an answer may cost in [`WINDOW`], together.
@@ -45,8 +45,6 @@ const CALLS: usize = 32;
 const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
 /// When to come back while somebody tries for all.
 const WHILE_TRYING: Duration = Duration::from_secs(5);
-/// Why a reconcile is asked for that was not begun, or is to say so.
-const PARKED_CAUSE: &str = "parked";
 
 /// Why a reconcile should be done although its runtime is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,13 +58,11 @@ enum Press {
 }
 
 impl Press {
-    fn of(causes: &[Cause]) -> Self {
-        let press = |cause: &Cause| match cause {
-            Cause::Kcp { change, .. } if OF_OUR_WORK.contains(change) || OF_OUR_BOOKS.contains(change) => {
-                Self::No
-            }
-            Cause::Kcp { .. } => Self::Kcp,
-            Cause::Event { .. } | Cause::SecondLook { .. } => Self::Heard,
+    fn of(causes: &[Trigger]) -> Self {
+        let press = |cause: &Trigger| match cause {
+            Trigger::Kcp { change, .. } if change.is_progress() || change.is_interference() => Self::No,
+            Trigger::Kcp { .. } => Self::Kcp,
+            Trigger::Event { .. } | Trigger::SecondLook { .. } => Self::Heard,
             _ => Self::No,
         };
         causes.iter().map(press).max().unwrap_or(Self::No)
@@ -202,18 +198,11 @@ impl Budgets {
     }
 
     /// A call has ended. What is to be done now, and why.
-    fn ended(
-        &self,
-        kyma: &str,
-        effect: Effect,
-        took: Duration,
-        answered: bool,
-    ) -> (Vec<WorkKey>, &'static str) {
-        const ANSWERS: &str = "answers";
+    fn ended(&self, kyma: &str, effect: Effect, took: Duration, answered: bool) -> (Vec<WorkKey>, Reason) {
         let (mut runtimes, now) = (self.runtimes.lock(), Instant::now());
         if answered {
             // As a rule there is none.
-            let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), ANSWERS) };
+            let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), Reason::Answers) };
             let is_over = budget.answered(effect, now);
             let refused = if budget.until.is_some() && !is_over {
                 BTreeSet::new()
@@ -223,13 +212,13 @@ impl Budgets {
             if is_over {
                 runtimes.remove(kyma);
             }
-            return (refused.into_iter().collect(), ANSWERS);
+            return (refused.into_iter().collect(), Reason::Answers);
         }
         let budget = runtimes.entry(kyma.to_owned()).or_default();
         let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
         let parked = budget.failed(effect, now, took, crate::pace::share(spread));
         // Its status is to say so.
-        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, PARKED_CAUSE)
+        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, Reason::Suspended)
     }
 
     /// A runtime was heard of: it is tried now. What is to be done.
@@ -347,21 +336,21 @@ pub(crate) fn counted(
     client.under(CallLimiter { places, own, observer, rate })
 }
 
-fn push(queue: &Queue, keys: Vec<WorkKey>, reason: &'static str) {
+fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
     for key in keys {
-        let cause = Some(Cause::retry(&key, reason));
+        let cause = Some(Trigger::retry(&key, reason));
         queue.push(key, Push { class: Class::Retry, cause, guards: Vec::new() });
     }
 }
 
 impl Clusters {
     /// Leave to begin a reconcile, by what its runtime has cost.
-    pub(crate) fn admit(&self, key: &WorkKey, causes: &[Cause]) -> Result<Leave, Refusal> {
+    pub(crate) fn admit(&self, key: &WorkKey, causes: &[Trigger]) -> Result<Leave, Refusal> {
         let kyma = key.kyma();
         let press = Press::of(causes);
         if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
             // A canary has come back.
-            push(&self.queue, self.budgets.wake(kyma), PARKED_CAUSE);
+            push(&self.queue, self.budgets.wake(kyma), Reason::Suspended);
         }
         let free = Leave { place: None, tries: None };
         if !is_of_runtime(key) {
@@ -370,7 +359,7 @@ impl Clusters {
         let (verdict, reads_on) = {
             let mut runtimes = self.budgets.runtimes.lock();
             let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
-            if causes.iter().any(|c| matches!(c, Cause::Kcp { change, .. } if *change == NEW_KUBECONFIG)) {
+            if causes.iter().any(|trigger| trigger.is_change(Change::Kubeconfig)) {
                 // It may be another cluster.
                 budget.until = budget.until.map(|_| Instant::now());
             }

@@ -11,6 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tidewatch_api::object::ObjectRef;
 use tokio::time::Instant;
 
 use self::catalog::CatalogRecord;
@@ -122,7 +123,7 @@ impl Record {
     }
 
     /// Notes that these objects of the catalog, or any, may have changed ([`CatalogRecord::doubt`]).
-    pub(crate) fn doubt_catalog(&mut self, named: Option<BTreeSet<String>>) {
+    pub(crate) fn doubt_catalog(&mut self, named: Option<BTreeSet<ObjectRef>>) {
         if let Some(catalog) = &mut self.catalog {
             catalog.doubt(named);
         }

@@ -15,6 +15,7 @@ use tidewatch_planner::{
 };
 
 use super::{KcpState, Wanted, kyma_key, unindex};
+use crate::trigger::Change;
 
 /// Releases and templates as last seen.
 #[derive(Debug, Default)]
@@ -79,13 +80,13 @@ impl KcpState {
                 have.extend(self.manifests.kymas_with(&name[..end], &versions));
             }
         }
-        self.changed(&modules, have, "module template changed", |offered| offered.put_template(name, new))
+        self.changed(&modules, have, Change::ModuleTemplate, |offered| offered.put_template(name, new))
     }
 
     /// A ModuleReleaseMeta appeared, changed or is gone.
     pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
         let module = BTreeSet::from([name.to_owned()]);
-        self.changed(&module, BTreeSet::new(), "module release changed", |offered| match release {
+        self.changed(&module, BTreeSet::new(), Change::ModuleRelease, |offered| match release {
             Some(release) => drop(offered.releases.insert(name.to_owned(), Arc::new(release))),
             None => drop(offered.releases.remove(name)),
         })
@@ -117,7 +118,7 @@ impl KcpState {
         &mut self,
         modules: &BTreeSet<String>,
         mut have: BTreeSet<String>,
-        change: &'static str,
+        change: Change,
         apply: impl FnOnce(&mut Offered),
     ) -> Vec<Wanted> {
         let before = self.answers(modules);

@@ -7,7 +7,7 @@ use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalize
 use tidewatch_planner::mandatory::{Offer, is_legacy, is_withdrawn};
 
 use super::{KcpState, Wanted, agents::is_of_groups};
-use crate::key::WorkKey;
+use crate::{key::WorkKey, trigger::Change};
 
 /// What makes a module mandatory, or has made it so: its release meta, and its templates of the old kind.
 #[derive(Clone, Debug, Default)]
@@ -119,11 +119,7 @@ impl KcpState {
     }
 
     /// Looks at what the catalog says of some modules, and asks for every Kyma if that is something else than before.
-    pub(super) fn mandatory_changed(
-        &mut self,
-        modules: &BTreeSet<String>,
-        change: &'static str,
-    ) -> Vec<Wanted> {
+    pub(super) fn mandatory_changed(&mut self, modules: &BTreeSet<String>, change: Change) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         let mut differs = false;
         for module in modules {
@@ -165,7 +161,7 @@ impl KcpState {
     }
 
     /// What a change of a Manifest, or its end, asks for besides its own reconcile and its Kyma's.
-    pub(super) fn after_manifest(&self, manifest: &Manifest, change: &'static str) -> Vec<Wanted> {
+    pub(super) fn after_manifest(&self, manifest: &Manifest, change: Change) -> Vec<Wanted> {
         let (Some(kyma), Some(module)) = (manifest.kyma_name(), manifest.module_name()) else {
             return Vec::new();
         };

@@ -18,24 +18,13 @@ use tidewatch_planner::{
     writers::{another_tells, has_own_inventory, has_written_inventory},
 };
 
-use super::{
-    FINALIZER_GONE, KcpState, STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, Wanted, agent_key, is_let_go, kyma_key,
-    manifest_key, overwritten, store,
-};
+use super::{KcpState, Wanted, agent_key, is_let_go, kyma_key, manifest_key, overwritten, store};
 use crate::{
     index::owners::{Speaker, Wait},
     key::WorkKey,
     queue::Class,
+    trigger::Change,
 };
-
-/// What is said of a Manifest whose state is another one.
-pub const STATUS_CHANGED: &str = "manifest status changed";
-/// What a change is called after which a Kyma has a Manifest less.
-const DELETED: &str = "manifest deleted";
-/// Changes that tell a Kyma what has become of its Manifests.
-pub const OF_OUR_WORK: [&str; 2] = [STATUS_CHANGED, DELETED];
-/// What is said where a runtime's agent has other kinds to watch for a Manifest.
-const KINDS_CHANGED: &str = "kinds of a manifest changed";
 
 /// The Manifest that has taken the place of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +82,7 @@ impl KcpState {
         if let Some((old, kyma)) = before.and_then(|old| Some((old, old.kyma_name()?))) {
             self.by_kyma.remove(kyma, &name);
             self.owners.release(kyma, &name);
-            let change = "manifest taken from it";
+            let change = Change::ManifestTaken;
             wanted.push((kyma_key(kyma), change));
             wanted.extend(self.after_manifest(old, change));
         }
@@ -104,10 +93,10 @@ impl KcpState {
 
         let none = Needs::default();
         let change = match &old {
-            None => Some("added"),
-            Some(old) if spec(old) != spec(&manifest) => Some("changed"),
+            None => Some(Change::Added),
+            Some(old) if spec(old) != spec(&manifest) => Some(Change::Changed),
             Some(old) if !manifest.is_unmanaged() && is_let_go(&old.metadata, &manifest.metadata, &holds) => {
-                Some(FINALIZER_GONE)
+                Some(Change::FinalizerRemoved)
             }
             Some(_) => None,
         };
@@ -121,9 +110,9 @@ impl KcpState {
                 &key,
                 manifest.metadata.resource_version.clone(),
             );
-            wanted.push((key, STATUS_OF_ANOTHER));
+            wanted.push((key, Change::StatusOverwritten));
         }
-        // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
+        // At a start everything is Change::Added; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
         // Without a whole inventory it has been robbed of it: what is installed has one. Of KCP's Secrets that the deployer gets nobody knows
         // whether they have changed meanwhile.
@@ -136,7 +125,9 @@ impl KcpState {
             && manifest.module_name() != Some(DEPLOYER)
             && !is_nobodys(&manifest);
         // That a finalizer went is not ours, if a list shows it together with a later write of ours.
-        if let Some(change) = change.filter(|change| !settled && (!echo || *change == FINALIZER_GONE)) {
+        if let Some(change) =
+            change.filter(|change| !settled && (!echo || *change == Change::FinalizerRemoved))
+        {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
             if let Some(old) = &old {
@@ -156,7 +147,7 @@ impl KcpState {
         }
         // What its release has become while nobody looked told nobody.
         if old.is_none() && !echo && manifest.is_mandatory() {
-            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, "added"));
+            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::Added));
         }
         // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too, as does one with a
         // module that requires this one.
@@ -169,18 +160,18 @@ impl KcpState {
         let is_news = old.as_ref().map(told) != Some(told(&manifest));
         let module = manifest.module_name();
         if is_news && module.is_some_and(|module| self.mandatory_awaits(&kyma).modules.contains(module)) {
-            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, STATUS_CHANGED));
+            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::ManifestStatus));
         }
         if shown && !planned && is_news {
             // What somebody else says of it, or has made it say no more, is not told before it was looked at.
             let is_silent = manifest.status.as_ref().is_none_or(|status| status.state == State::Empty);
             let by_another = !echo && old.is_some() && (another_tells(&manifest.metadata) || is_silent);
-            let change = if by_another { TOLD_BY_ANOTHER } else { STATUS_CHANGED };
+            let change = if by_another { Change::ManifestStatusOverwritten } else { Change::ManifestStatus };
             wanted.push((kyma_key(&kyma), change));
         }
         let needed = needed.as_deref().unwrap_or(&none);
         if self.manifests.needs(&name).unwrap_or(&none) != needed {
-            wanted.push((agent_key(&kyma), KINDS_CHANGED));
+            wanted.push((agent_key(&kyma), Change::ManifestKinds));
         }
         wanted
     }
@@ -216,8 +207,8 @@ impl KcpState {
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
         self.by_kyma.remove(kyma, name);
         self.owners.release(kyma, name);
-        let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
-        let change = DELETED;
+        let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), Change::ManifestKinds));
+        let change = Change::ManifestDeleted;
         let wanted = std::iter::once((kyma_key(kyma), change)).chain(self.after_manifest(&old, change));
         wanted.chain(kinds).collect()
     }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use tidewatch_planner::catalog::{Known, Reader, View, part, view};
 
 use super::{KcpState, Wanted};
-use crate::key::WorkKey;
+use crate::{key::WorkKey, trigger::Change};
 
 /// Views of the catalog kept at a time. Kymas differ in few labels that matter.
 const VIEWS: usize = 64;
@@ -92,7 +92,7 @@ impl KcpState {
         &mut self,
         modules: &BTreeSet<String>,
         before: &BTreeMap<String, Vec<u64>>,
-        change: &'static str,
+        change: Change,
     ) -> Vec<Wanted> {
         self.readers.forget_answers();
         let after = self.seen_of(modules);

@@ -8,6 +8,7 @@ use tidewatch_deployer::transform::DEPLOYER;
 use tidewatch_planner::policy::{self, Policy, PolicyError};
 
 use super::{KcpState, Wanted, kyma_key, manifest_key};
+use crate::trigger::Change;
 
 /// The central policy as it was last read.
 #[derive(Debug, Default)]
@@ -32,14 +33,14 @@ impl KcpState {
 
     /// The image pull Secret has changed: every runtime is to get it.
     pub fn pull_secret_changed(&self) -> Vec<Wanted> {
-        self.kymas.keys().map(|kyma| (kyma_key(kyma), "image pull secret changed")).collect()
+        self.kymas.keys().map(|kyma| (kyma_key(kyma), Change::PullSecret)).collect()
     }
 
     /// A Secret has changed whose data the one module gets that is given any: each of its Manifests is to have them.
     pub fn module_secret_changed(&self) -> Vec<Wanted> {
         let of = |manifest: Manifest| {
             let kyma = manifest.kyma_name()?.to_owned();
-            Some((manifest_key(&kyma, &manifest.name_any()), "module secret changed"))
+            Some((manifest_key(&kyma, &manifest.name_any()), Change::ModuleSecret))
         };
         self.manifests.of_module(DEPLOYER).filter_map(of).collect()
     }
@@ -77,7 +78,7 @@ impl KcpState {
         let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);
         let kymas: BTreeSet<&String> =
             self.kymas.keys().filter(|name| self.kymas.get(name).as_ref().is_some_and(differs)).collect();
-        kymas.into_iter().map(|kyma| (kyma_key(kyma), "central policy changed")).collect()
+        kymas.into_iter().map(|kyma| (kyma_key(kyma), Change::CentralPolicy)).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use super::{KcpState, Wanted};
 use crate::{
     alike::{Shared, hash_of},
     key::WorkKey,
+    trigger::Change,
 };
 
 /// What each Kyma has asked for when it was last planned, and the reverse.
@@ -106,7 +107,7 @@ impl KcpState {
         if chosen.is_subset(&asked.unwrap_or_default()) {
             return Vec::new();
         }
-        vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, "list of modules read")]
+        vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::ModuleList)]
     }
 
     /// Names of modules of a list that the runtime itself may have: KCP has nothing of them, neither a release nor a

@@ -22,11 +22,12 @@ use crate::{
     config::EngineConfig,
     index::AgentInput,
     kcp::{Kcp, writes::differs},
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     outcome::{Lost, Outcome, SERVED_AFTER, Why, error_report, is_of_definition},
     queue::{Class, Push},
     reconcile::{followups::FollowUps, manifest::told::Watched, owners::Owners},
     stages::{Stage, stage},
+    trigger::{Change, Trigger},
 };
 
 /// The mark on them.
@@ -154,8 +155,7 @@ impl AgentConfigReconciler {
                 // An apply creates what is not there, so it is the namespace that is not.
                 self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
-                let cause =
-                    Cause::Kcp { object: key.to_string(), change: "namespace missing in the runtime" };
+                let cause = Trigger::Kcp { object: key.clone(), change: Change::NamespaceMissing };
                 self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 Ok(Outcome::recheck_soon(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }

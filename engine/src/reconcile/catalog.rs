@@ -27,12 +27,13 @@ use crate::{
         record::catalog::CatalogRecord,
     },
     kcp::{Kcp, writes::lost},
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     outcome::{Lost, Outcome, Why},
     pace::NEXT_TRY,
     queue::{Class, Push},
     reconcile::{keep::Keeper, owners::Owners, seen::Seen},
     stages::{Stage, stage},
+    trigger::{Change, Trigger},
 };
 
 /// Objects read at once.
@@ -42,23 +43,15 @@ const PAGES: usize = 100;
 /// The objects of the catalog that may differ from those that were brought; `None`: any may.
 fn doubted(record: &CatalogRecord) -> Option<BTreeSet<Id>> {
     let named = record.doubted.as_ref()?;
-    let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).to_string());
+    let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).unversioned());
     Some(record.hashes.keys().filter(is).cloned().collect())
 }
 
 /// What causes name of which somebody may have changed it; `None`: anything.
-fn named(why: Why<'_>) -> Option<BTreeSet<String>> {
-    let mut named = BTreeSet::new();
-    for cause in why.causes {
-        if let Cause::Event { object, .. } | Cause::SecondLook { object } = cause {
-            // One without a name is about all of its kind.
-            if object.ends_with([' ', '/']) {
-                return None;
-            }
-            named.insert(object.clone());
-        }
-    }
-    (why.causes.len() >= why.count).then_some(named)
+fn named(why: Why<'_>) -> Option<BTreeSet<ObjectRef>> {
+    let objects = || why.causes.iter().filter_map(Trigger::object);
+    let is_any = why.causes.len() < why.count || objects().any(ObjectRef::is_all_of_kind);
+    (!is_any).then(|| objects().map(ObjectRef::unversioned).collect())
 }
 
 fn reference((kind, name): &Id) -> ObjectRef {
@@ -105,7 +98,7 @@ impl CatalogReconciler {
         let now = self.kcp.now();
         let says = match &synced {
             Ok(parked) => {
-                let suspended = parked.iter().map(|parked| parked.object().to_string()).collect();
+                let suspended = parked.iter().map(|parked| parked.object().unversioned()).collect();
                 self.clusters.records.change(name, |record| {
                     let before = record.catalog.as_ref();
                     let synced = CatalogRecord::synced(before, mark, &view.hashes, suspended, doubts, now);
@@ -153,10 +146,7 @@ impl CatalogReconciler {
                     // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
                     self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                     let key = WorkKey::Kyma { kyma: name.to_owned() };
-                    let cause = Cause::Kcp {
-                        object: key.to_string(),
-                        change: "catalog's CRDs missing in the runtime",
-                    };
+                    let cause = Trigger::Kcp { object: key.clone(), change: Change::CatalogCrdsMissing };
                     self.queue
                         .push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 }

@@ -18,13 +18,14 @@ use crate::{
     error::chain,
     gate::Mode,
     history::{History, Observer, Record},
-    index::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
+    index::Suspected,
     kcp::Kcp,
-    key::{Cause, Guard, OutcomeKind, Queue, WorkKey},
+    key::{Guard, OutcomeKind, Queue, WorkKey},
     outcome::{self, Ending, Lost, Next, Outcome, Why},
     pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
     stages::{self, StageTime},
+    trigger::{Change, Reason, Trigger},
     watch::SET_RIGHT,
 };
 
@@ -81,7 +82,7 @@ impl Drop for InHand<'_> {
 #[derive(Default)]
 struct Due {
     /// To finish its reconcile: after this delay, for this reason.
-    retry: Option<(Duration, &'static str)>,
+    retry: Option<(Duration, Reason)>,
     /// For a new plan: after this delay, at this time.
     plan: Option<(Duration, Timestamp)>,
 }
@@ -94,9 +95,9 @@ impl Due {
 
 impl Dispatcher {
     /// Reconciles the key of a lease, and ends the lease.
-    pub(crate) async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
+    pub(crate) async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Trigger, Guard>) {
         let key = lease.key().clone();
-        lease.if_dropped = Some(Cause::retry(&key, "panic"));
+        lease.if_dropped = Some(Trigger::retry(&key, Reason::Panic));
         // Declared after the lease, so that it ends first: then the key may be leased again.
         let mut in_hand = InHand::begin(&self.seen, &self.queue, &key);
         lease.causes = numbered(&lease);
@@ -110,12 +111,12 @@ impl Dispatcher {
         self.record(&mut lease, &result, stages, &due);
         let guards = acknowledge(lease.take_guards().into_iter().chain(echoes), result.is_ok());
         if let Some((delay, at)) = due.plan {
-            self.queue.look_again(key.clone(), Class::Rollout, Some(Cause::Due { at }), delay);
+            self.queue.look_again(key.clone(), Class::Rollout, Some(Trigger::Due { at }), delay);
         }
         lease.end(match due.retry {
             None => Ended::Done,
             Some((delay, reason)) => {
-                let causes = std::iter::once(Cause::retry(&key, reason)).chain(remaining).collect();
+                let causes = std::iter::once(Trigger::retry(&key, reason)).chain(remaining).collect();
                 Ended::Retry(delay, guards, causes)
             }
         });
@@ -224,11 +225,11 @@ impl Dispatcher {
         key: &WorkKey,
         result: &Result<Outcome, Lost>,
         (attempt, spread): (u32, u64),
-    ) -> Option<(Duration, &'static str)> {
+    ) -> Option<(Duration, Reason)> {
         let (next, reason) = match result {
             Ok(outcome) => (outcome.next, outcome::WAITING),
-            Err(Lost::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), "held"),
-            Err(lost) => (lost.next(), lost.class()),
+            Err(Lost::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), Reason::Held),
+            Err(lost) => (lost.next(), lost.reason()),
         };
         match next {
             Next::OnEvent => None,
@@ -252,7 +253,7 @@ impl Dispatcher {
 
     fn record(
         &self,
-        lease: &mut Lease<WorkKey, Cause, Guard>,
+        lease: &mut Lease<WorkKey, Trigger, Guard>,
         result: &Result<Outcome, Lost>,
         stages: Vec<StageTime>,
         due: &Due,
@@ -280,7 +281,7 @@ impl Dispatcher {
             next_try_for: due.retry.map(|(_, reason)| reason),
         };
         self.observer.reconciled(&key, &record);
-        self.history.add(&key, &record);
+        self.history.add(&key, record);
     }
 }
 
@@ -311,20 +312,20 @@ fn log(key: &WorkKey, result: &Result<Outcome, Lost>) {
 
 /// Whether only a time that is due asks for a reconcile.
 fn is_due(why: Why<'_>) -> bool {
-    why.is_all(|cause| matches!(cause, Cause::Due { .. }))
+    why.is_all(|cause| matches!(cause, Trigger::Due { .. }))
 }
 
 /// Whether a status that another client may have written asks for a reconcile.
-fn is_of_another(cause: &Cause) -> bool {
-    matches!(cause, Cause::Kcp { change, .. } if *change == STATUS_OF_ANOTHER)
+fn is_of_another(cause: &Trigger) -> bool {
+    cause.is_change(Change::StatusOverwritten)
 }
 
 /// Whether the status of a Manifest that another client may have written asks for a reconcile.
-fn is_told_by_another(cause: &Cause) -> bool {
-    matches!(cause, Cause::Kcp { change, .. } if *change == TOLD_BY_ANOTHER)
+fn is_told_by_another(cause: &Trigger) -> bool {
+    cause.is_change(Change::ManifestStatusOverwritten)
 }
 
 /// The causes of a lease, with the number of the attempt.
-fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
+fn numbered(lease: &Lease<WorkKey, Trigger, Guard>) -> Vec<Trigger> {
     lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }

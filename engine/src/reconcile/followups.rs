@@ -9,9 +9,10 @@ use crate::{
     clusters::Clusters,
     config::EngineConfig,
     kcp::Kcp,
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     outcome::Why,
     queue::{Class, Push},
+    trigger::Trigger,
 };
 
 /// The follow-up reconciles of a runtime.
@@ -28,7 +29,7 @@ impl FollowUps {
     }
 
     /// Asks for the agent configuration of a runtime, unless the runtime has the present one.
-    pub(crate) fn agent_config(&self, kyma: &str, causes: &[Cause]) {
+    pub(crate) fn agent_config(&self, kyma: &str, causes: &[Trigger]) {
         // Locked until the push: a need that is noted after this asks again.
         let index = self.kcp.index();
         let wanted = index.agent_input(kyma).hash;
@@ -46,9 +47,9 @@ impl FollowUps {
         let mut is_current = false;
         self.clusters.records.change_known(kyma, |record| {
             let is_old = record.catalog.as_ref().is_some_and(|catalog| catalog.is_old(now));
-            let asks_for_full_look = |cause: &Cause| match cause {
-                Cause::FallbackPoll => is_old,
-                cause => cause.is_whole_look(),
+            let asks_for_full_look = |cause: &Trigger| match cause {
+                Trigger::FallbackPoll => is_old,
+                cause => cause.is_full_look(),
             };
             if why.causes.iter().any(asks_for_full_look) {
                 record.doubt_catalog(None);
@@ -65,7 +66,7 @@ impl FollowUps {
 
     /// Asks for the removal of the Go manager's watcher, once events of the runtime are proven to arrive without it. A dry run asks at any
     /// time, to show what would be removed.
-    pub(crate) fn legacy_watcher(&self, kyma: &str, cause: Option<&Cause>) {
+    pub(crate) fn legacy_watcher(&self, kyma: &str, cause: Option<&Trigger>) {
         let is_proven = self.kcp.index().path(kyma).is_some_and(|path| path.proven);
         let is_removed = self.clusters.records.read(kyma, |record| record.legacy_watcher_removed);
         if !self.keep_legacy_watcher && !is_removed && (is_proven || self.kcp.is_dry()) {
@@ -73,7 +74,7 @@ impl FollowUps {
         }
     }
 
-    fn push(&self, key: WorkKey, class: Class, cause: Option<&Cause>) {
+    fn push(&self, key: WorkKey, class: Class, cause: Option<&Trigger>) {
         self.queue.push(key, Push { class, cause: cause.cloned(), guards: Vec::new() });
     }
 }

@@ -39,9 +39,8 @@ use crate::{
     clusters::{Clusters, Gated, objects::ObjectError},
     config::EngineConfig,
     events::Notifier,
-    index::OF_OUR_WORK,
     kcp::{Kcp, writes::lost},
-    key::{Cause, Queue, Report},
+    key::{Queue, Report},
     outcome::{Lost, Outcome, Why, error_report, found_report},
     queue::{Class, Push},
     reconcile::{
@@ -56,6 +55,7 @@ use crate::{
         windows::Windows,
     },
     stages::{Stage, stage},
+    trigger::Trigger,
 };
 
 pub(crate) use execute::Executed;
@@ -63,17 +63,17 @@ pub(crate) use needs::Waiting;
 
 /// Whether a cause is no reason to do before its turn what is being rolled out: it is the receiver's own (it has started, looks again, or
 /// goes on with what was held or has failed), or tells what has become of its work.
-fn keeps_turns(cause: &Cause) -> bool {
+fn keeps_turns(cause: &Trigger) -> bool {
     match cause {
-        Cause::Start
-        | Cause::FallbackPoll
-        | Cause::SafetyResync
-        | Cause::OtherConfiguration
-        | Cause::Due { .. }
-        | Cause::Mode { .. }
-        | Cause::Retry { .. } => true,
-        Cause::Kcp { change, .. } => OF_OUR_WORK.contains(change),
-        Cause::Event { .. } | Cause::SecondLook { .. } => false,
+        Trigger::Start
+        | Trigger::FallbackPoll
+        | Trigger::SafetyResync
+        | Trigger::OtherConfiguration
+        | Trigger::Due { .. }
+        | Trigger::Mode { .. }
+        | Trigger::Retry { .. } => true,
+        Trigger::Kcp { change, .. } => change.is_progress(),
+        Trigger::Event { .. } | Trigger::SecondLook { .. } => false,
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct KymaReconciler {
 impl KymaReconciler {
     pub(crate) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
         // Whatever becomes of this: what is heard now is not told again. And a look at the whole does not trust what was done before.
-        if why.may_be(|cause| cause.is_whole_look() || is_of_prepared(cause)) {
+        if why.may_be(|cause| cause.is_full_look() || is_of_prepared(cause)) {
             self.clusters.records.change_known(name, |record| record.prepared.hash = None);
         }
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
@@ -327,7 +327,7 @@ impl KymaReconciler {
             (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
         };
         for (key, change) in noted {
-            let cause = Some(Cause::Kcp { object: key.to_string(), change });
+            let cause = Some(Trigger::Kcp { object: key.clone(), change });
             self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
         }
         choices
@@ -394,24 +394,26 @@ fn outcome_of(plan: &Plan, rest: Option<Duration>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::STATUS_CHANGED;
+    use tidewatch_api::object::{Gvk, ObjectRef};
+
+    use crate::trigger::{Change, Reason};
 
     #[test]
     fn only_what_somebody_does_ends_a_kymas_turn() {
-        let kcp = |change| Cause::Kcp { object: "Kyma/harbour".into(), change };
         let key = crate::key::WorkKey::Kyma { kyma: "harbour".into() };
+        let kcp = |change| Trigger::Kcp { object: key.clone(), change };
         let ours = [
-            Cause::Start,
-            Cause::FallbackPoll,
-            Cause::SafetyResync,
-            Cause::retry(&key, "kcp"),
-            Cause::Due { at: Timestamp::UNIX_EPOCH },
-            kcp(STATUS_CHANGED),
+            Trigger::Start,
+            Trigger::FallbackPoll,
+            Trigger::SafetyResync,
+            Trigger::retry(&key, Reason::Kcp),
+            Trigger::Due { at: Timestamp::UNIX_EPOCH },
+            kcp(Change::ManifestStatus),
         ];
         assert!(ours.iter().all(keeps_turns), "a poll, or how its modules are, is no reason to be early");
-        let event =
-            Cause::Event { epoch: "e".into(), seq: 1, watch: "kyma".into(), object: "Kyma a/b".into() };
-        let somebodys = [event, kcp("changed"), kcp("module release changed")];
+        let object = ObjectRef { gvk: Gvk::of("v1", "Kyma"), namespace: "a".into(), name: "b".into() };
+        let event = Trigger::Event { epoch: "e".into(), seq: 1, watch: "kyma".into(), object };
+        let somebodys = [event, kcp(Change::Changed), kcp(Change::ModuleRelease)];
         assert!(!somebodys.iter().any(keeps_turns));
     }
 }

@@ -64,7 +64,7 @@ use crate::{
     gate::Mode,
     index::SecretRef,
     kcp::{Kcp, writes::lost},
-    key::{Cause, WorkKey},
+    key::WorkKey,
     outcome::{Lost, Outcome, Why, error_report, found_report, is_of_definition},
     pace::RECHECK_RARELY,
     reconcile::{
@@ -73,6 +73,7 @@ use crate::{
         seen::Seen,
     },
     stages::{Stage, stage},
+    trigger::Trigger,
 };
 
 /// Reconciles Manifests: the objects of one module in one runtime.
@@ -166,10 +167,8 @@ impl ManifestReconciler {
         }
         let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
-        let again = why
-            .causes
-            .iter()
-            .any(|cause| matches!(cause, Cause::Retry { key: of, .. } if *of == key.to_string()));
+        let again =
+            why.causes.iter().any(|cause| matches!(cause, Trigger::Retry { key: of, .. } if of == key));
         let defined = why.may_be(is_of_definition);
         self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
     }

@@ -28,8 +28,9 @@ use crate::{
     },
     gate::Mode,
     kcp::{Kcp, writes::differs},
-    key::{Cause, WorkKey},
+    key::WorkKey,
     reconcile::{keep::Keeper, seen::Seen},
+    trigger::Trigger,
 };
 
 const CRD: &str = "CustomResourceDefinition";
@@ -54,8 +55,7 @@ static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
         wanted().into_iter().filter_map(|body| Some((ObjectRef::of(&body)?, body))).collect();
     let bodies: Vec<&Value> = objects.iter().map(|(_, body)| body).collect();
     let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&bodies).unwrap_or_default());
-    let of_kind = |object: &ObjectRef| ObjectRef { name: String::new(), ..object.clone() };
-    let names = objects.iter().flat_map(|(object, _)| [object.to_string(), of_kind(object).to_string()]);
+    let names = objects.iter().flat_map(|(object, _)| [object.unversioned(), object.all_of_kind()]);
     Wanted { names: names.collect(), objects, hash }
 });
 
@@ -64,15 +64,15 @@ struct Wanted {
     /// Of all of it.
     hash: u64,
     /// As events name them, each alone and all of its kind.
-    names: BTreeSet<String>,
+    names: BTreeSet<ObjectRef>,
 }
 
 /// Whether it tells of an object that a runtime is prepared with.
-pub(crate) fn is_of_prepared(cause: &Cause) -> bool {
-    match cause {
-        Cause::Event { object, .. } | Cause::SecondLook { object } => WANTED.names.contains(object),
-        _ => false,
-    }
+pub(crate) fn is_of_prepared(cause: &Trigger) -> bool {
+    cause.object().is_some_and(|object| {
+        let object = if object.is_all_of_kind() { object.all_of_kind() } else { object.unversioned() };
+        WANTED.names.contains(&object)
+    })
 }
 
 fn wanted() -> Vec<Value> {

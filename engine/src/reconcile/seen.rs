@@ -15,8 +15,9 @@ use tidewatch_api::object::ObjectRef;
 use tokio::time::Instant;
 
 use crate::{
-    key::{Cause, Guard, WorkKey},
+    key::{Guard, WorkKey},
     queue::{Push, Tick},
+    trigger::Trigger,
 };
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a look that finds nothing.
@@ -58,7 +59,7 @@ impl Version<'_> {
 }
 
 /// What an event asks for.
-pub(crate) type Ask = Push<Cause, Guard>;
+pub(crate) type Ask = Push<Trigger, Guard>;
 
 /// See the module.
 #[derive(Default)]

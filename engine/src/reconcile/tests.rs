@@ -17,11 +17,11 @@ use crate::{
     clusters::Gated,
     gate::Mode,
     history::Record,
-    index::TOLD_BY_ANOTHER,
-    key::{Acknowledge, Cause, Guard, OutcomeKind, Report},
+    key::{Acknowledge, Guard, OutcomeKind, Report},
     queue::Push,
     reconcile::{dispatch::InHand, seen::End},
     scripted,
+    trigger::{Change, Reason, Trigger},
 };
 
 pub(crate) use scripted::not_found;
@@ -40,6 +40,18 @@ impl Acknowledge for Waiter {
     fn finished(self: Box<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+fn namespace(name: &str) -> ObjectRef {
+    ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: name.into() }
+}
+
+fn kyma_key() -> WorkKey {
+    WorkKey::Kyma { kyma: "k".into() }
+}
+
+fn manifest_key() -> WorkKey {
+    WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
 }
 
 /// The requests that a scripted KCP has heard, as `METHOD path`.
@@ -131,7 +143,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     let (engine, _) = engine_on({
         let (key, done, told) = (harbour.clone(), Arc::clone(&done), Arc::clone(&told));
         move |_, _| {
-            let cause = Some(Cause::SecondLook { object: "n".into() });
+            let cause = Some(Trigger::SecondLook { object: namespace("n") });
             let ask = Push {
                 class: Class::UserEdit,
                 cause,
@@ -211,7 +223,7 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     assert_eq!(work_once(&engine).await, OutcomeKind::Done, "it looks again by itself");
     assert!(let_go(&heard));
     let record = engine.history().of("harbour").pop().unwrap();
-    assert!(matches!(record.causes[..], [Cause::Due { .. }]), "{:?}", record.causes);
+    assert!(matches!(record.causes[..], [Trigger::Due { .. }]), "{:?}", record.causes);
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,8 +263,8 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     assert_eq!(ready(), 1, "it is asked for at once");
     work().await;
     assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len()), (1, 1));
-    let held = Cause::Retry { key: key.to_string(), attempt: 1, reason: "held" };
-    assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Cause::Mode { mode: "live" }]);
+    let held = Trigger::Retry { key: key.clone(), attempt: 1, reason: Reason::Held };
+    assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Trigger::Mode { mode: "live" }]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,8 +323,8 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         }))
         .unwrap()
     };
-    let due = || Cause::Due { at: Timestamp::UNIX_EPOCH };
-    let change = || Cause::Kcp { object: "Manifest/m".into(), change: "changed" };
+    let due = || Trigger::Due { at: Timestamp::UNIX_EPOCH };
+    let change = || Trigger::Kcp { object: manifest_key(), change: Change::Changed };
     for (state, causes, reads) in [
         ("Ready", vec![due(), due()], false),
         ("Ready", vec![due(), change()], true),
@@ -361,7 +373,7 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
     engine.state().write().apply_manifest(manifest(2, "Ready", 8));
     assert!(engine.state().read().is_ready("m"), "or this shows nothing");
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-    let cause = Some(Cause::Due { at: Timestamp::UNIX_EPOCH });
+    let cause = Some(Trigger::Due { at: Timestamp::UNIX_EPOCH });
     engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
     work_once(&engine).await;
     assert!(!heard.lock().is_empty(), "it is read");
@@ -369,15 +381,14 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
 
 #[test]
 fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
-    let event =
-        || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "Deployment a/b".into() };
-    let edit = || Cause::Kcp { object: "Kyma/k".into(), change: "changed" };
-    let retry = || Cause::Retry { key: "Kyma/k".into(), attempt: 3, reason: "crowded" };
-    let all = [event(), edit(), retry(), Cause::SafetyResync];
+    let event = || Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: namespace("b") };
+    let edit = || Trigger::Kcp { object: kyma_key(), change: Change::Changed };
+    let retry = || Trigger::Retry { key: kyma_key(), attempt: 3, reason: Reason::Crowded };
+    let all = [event(), edit(), retry(), Trigger::SafetyResync];
     for (lost, kept) in [
-        (Lost::Crowded("c".into()), vec![event(), edit(), Cause::SafetyResync]),
-        (Lost::Behind("b".into()), vec![event(), edit(), Cause::SafetyResync]),
-        (Lost::Suspended("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
+        (Lost::Crowded("c".into()), vec![event(), edit(), Trigger::SafetyResync]),
+        (Lost::Behind("b".into()), vec![event(), edit(), Trigger::SafetyResync]),
+        (Lost::Suspended("p".into(), Duration::ZERO), vec![Trigger::SafetyResync]),
         (Lost::Deadline(Duration::ZERO), vec![]),
     ] {
         assert_eq!(lost.leaves(&all), kept, "{lost}");
@@ -388,8 +399,11 @@ fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
 async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
     let (engine, heard) = engine();
     engine.state().write().apply_manifest(written(1, "Ready", 9));
-    let cause = |change| Cause::Kcp { object: "Manifest/m".into(), change };
-    for (causes, reads) in [(vec![TOLD_BY_ANOTHER], false), (vec![TOLD_BY_ANOTHER, "changed"], true)] {
+    let cause = |change| Trigger::Kcp { object: manifest_key(), change };
+    for (causes, reads) in [
+        (vec![Change::ManifestStatusOverwritten], false),
+        (vec![Change::ManifestStatusOverwritten, Change::Changed], true),
+    ] {
         engine.state().write().apply_manifest(written(2, "Ready", 9));
         let forged = engine.state().write().apply_manifest(written(3, "Error", 8));
         assert!(forged.iter().any(|(key, _)| matches!(key, WorkKey::Manifest { .. })), "{forged:?}");
@@ -417,7 +431,7 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
     engine.set_mode(Mode::Paused);
     let forged = engine.state().write().apply_manifest(written(2, "Ready", 8));
     let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
-    let cause = Cause::Kcp { object: key.to_string(), change };
+    let cause = Trigger::Kcp { object: key.clone(), change: *change };
     engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(engine.state().read().doubts_manifests_of("harbour"), "nothing was set right");

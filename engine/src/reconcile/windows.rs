@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use tidewatch_planner::{rollout, windows::Policy};
 
 use crate::{
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     queue::{Class, Push},
     reconcile::kyma::KymaReconciler,
+    trigger::{Change, Trigger},
 };
 
 /// The policy that counts, and the Kymas that wait by it. Both under one lock, so that a new policy finds all that
@@ -61,8 +62,8 @@ impl Windows {
 /// Queues a Kyma to be planned by a new policy, at its turn in the rollout window.
 pub(crate) fn ask_for_plan(queue: &Queue, rollout_window: Duration, kyma: String, policy: &str) {
     let delay = rollout::delay(&kyma, policy, rollout_window);
-    let cause = Some(Cause::Kcp { object: "maintenance policy".to_owned(), change: "changed" });
     let key = WorkKey::Kyma { kyma };
+    let cause = Some(Trigger::Kcp { object: key.clone(), change: Change::MaintenancePolicy });
     if delay.is_zero() {
         queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
     } else {

@@ -5,7 +5,7 @@ fn context(rollout: Duration) -> Context {
     Context { state: Arc::default(), queue: Queue::new(2), ready, rollout }
 }
 
-fn asked_of(kyma: &str, change: &'static str) -> Vec<Asked> {
+fn asked_of(kyma: &str, change: Change) -> Vec<Asked> {
     asked("lighthouse", &"uid/2".into(), vec![(WorkKey::Kyma { kyma: kyma.into() }, change)])
 }
 
@@ -29,9 +29,9 @@ fn what_kcp_does_not_allow_is_told_from_what_breaks_off() {
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
     let context = context(Duration::from_mins(5));
-    context.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+    context.push("ModuleReleaseMeta", &mut asked_of("a", Change::ModuleRelease), false);
     assert_eq!(waiting(&context), (0, true));
-    context.push("Kyma", &mut asked_of("a", "changed"), false);
+    context.push("Kyma", &mut asked_of("a", Change::Changed), false);
     let edit = context.queue.next().await;
     assert_eq!((edit.class, context.queue.now()), (Class::UserEdit, Duration::ZERO));
     edit.end(crate::queue::Ended::Done);
@@ -45,7 +45,7 @@ async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
 async fn each_change_that_is_for_many_is_spread() {
     for kind in ["ModuleTemplate", "ModuleReleaseMeta", "ConfigMap", PULL_SECRET] {
         let context = context(Duration::from_mins(5));
-        context.push(kind, &mut asked_of("a", "changed"), false);
+        context.push(kind, &mut asked_of("a", Change::Changed), false);
         assert_eq!(waiting(&context), (0, true), "{kind}");
     }
 }
@@ -53,7 +53,7 @@ async fn each_change_that_is_for_many_is_spread() {
 #[tokio::test(start_paused = true)]
 async fn other_data_of_a_module_reach_its_manifests_at_once() {
     let context = context(Duration::from_mins(5));
-    context.push(MODULE_SECRET, &mut asked_of("a", "module secret changed"), false);
+    context.push(MODULE_SECRET, &mut asked_of("a", Change::ModuleSecret), false);
     let lease = context.queue.next().await;
     assert_eq!((lease.class, context.queue.now()), (Class::Rollout, Duration::ZERO));
 }
@@ -134,10 +134,10 @@ fn each_version_of_the_policy_has_its_own_turns() {
 #[tokio::test(start_paused = true)]
 async fn without_a_window_and_at_a_start_all_is_done_at_once() {
     let at_once = context(Duration::ZERO);
-    at_once.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+    at_once.push("ModuleReleaseMeta", &mut asked_of("a", Change::ModuleRelease), false);
     assert_eq!(waiting(&at_once), (1, false));
     let started = context(Duration::from_mins(5));
-    started.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), true);
-    started.push("Watcher", &mut asked_of("b", "watcher changed"), false);
+    started.push("ModuleReleaseMeta", &mut asked_of("a", Change::ModuleRelease), true);
+    started.push("Watcher", &mut asked_of("b", Change::WatcherChanged), false);
     assert_eq!(waiting(&started), (2, false));
 }

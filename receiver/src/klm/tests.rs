@@ -58,10 +58,12 @@ fn a_warning_waits() {
 #[test]
 fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
     for (key, word) in [(kyma(), "kyma_unauthorized"), (manifest(), "manifest_unauthorized")] {
-        let refused =
-            Record { next_try_for: Some("unauthorized"), ..ended(OutcomeKind::Failed, &[Stage::Apply]) };
+        let refused = Record {
+            next_try_for: Some(Reason::Failed("unauthorized")),
+            ..ended(OutcomeKind::Failed, &[Stage::Apply])
+        };
         assert_eq!(requeue(&key, &refused), Some((word, "unexpected")));
-        let other = Record { next_try_for: Some("forbidden"), ..refused };
+        let other = Record { next_try_for: Some(Reason::Failed("forbidden")), ..refused };
         assert_ne!(requeue(&key, &other).unwrap().0, word);
     }
 }

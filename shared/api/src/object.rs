@@ -75,6 +75,25 @@ impl ObjectRef {
         })
     }
 
+    /// This object without the version of its kind, to compare and look up objects that are named in different versions.
+    #[must_use]
+    pub fn unversioned(&self) -> Self {
+        let gvk = Gvk { version: String::new(), ..self.gvk.clone() };
+        Self { gvk, ..self.clone() }
+    }
+
+    /// All objects of this one's kind, as events name them: without a name.
+    #[must_use]
+    pub fn all_of_kind(&self) -> Self {
+        Self { namespace: String::new(), name: String::new(), ..self.unversioned() }
+    }
+
+    /// Whether this names all objects of its kind.
+    #[must_use]
+    pub fn is_all_of_kind(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// Whether both name the same object, whatever version they name it by.
     #[must_use]
     pub fn same_object(&self, other: &Self) -> bool {

@@ -2,7 +2,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use serde_json::json;
-use tidewatch_api::names;
+use tidewatch_api::{
+    names,
+    object::{Gvk, ObjectRef},
+};
 
 use super::*;
 use crate::{
@@ -17,6 +20,10 @@ use crate::{
 
 fn key(name: &str) -> WorkKey {
     WorkKey::Manifest { kyma: "harbour".into(), name: name.into() }
+}
+
+fn object() -> ObjectRef {
+    ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() }
 }
 
 fn seconds(n: u64) -> Duration {
@@ -163,7 +170,9 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
         engine.dispatcher.clusters.budgets.ended("harbour", Effect::Reads, seconds(20), false);
     }
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
-    engine.queue().push(kyma, Push { class: Class::UserEdit, cause: Some(Cause::Start), guards: Vec::new() });
+    engine
+        .queue()
+        .push(kyma, Push { class: Class::UserEdit, cause: Some(Trigger::Start), guards: Vec::new() });
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);
     assert_eq!((calls.load(Ordering::SeqCst), reach.0.lock().clone()), (0, vec![false]));
 }
@@ -219,12 +228,12 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let answers = Arc::new(AtomicUsize::new(0));
     let (engine, calls, heard) = engine(Arc::clone(&answers));
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
-    let want = |key: &WorkKey, cause: Cause| {
+    let want = |key: &WorkKey, cause: Trigger| {
         engine
             .queue()
             .push(key.clone(), Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() });
     };
-    want(&kyma, Cause::Start);
+    want(&kyma, Trigger::Start);
     for _ in 0..3 {
         let (_, outcome, _) = work_once(&engine).await;
         assert_eq!(outcome, OutcomeKind::Failed);
@@ -241,7 +250,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
         heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
     );
     // An event gets one try.
-    let event = || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "o".into() };
+    let event = || Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: object() };
     want(&kyma, event());
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Failed);
     assert_eq!(calls.load(Ordering::SeqCst), 4);
@@ -260,12 +269,14 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
 
 #[test]
 fn what_the_engine_asks_of_itself_is_no_reason_to_pass_a_parked_runtimes_time() {
-    let kcp = |change| Cause::Kcp { object: "Kyma/harbour".into(), change };
-    for ours in OF_OUR_WORK.into_iter().chain(OF_OUR_BOOKS) {
-        assert_eq!(Press::of(&[kcp(ours), Cause::Start]), Press::No, "{ours}");
+    let kcp = |change| Trigger::Kcp { object: WorkKey::Kyma { kyma: "harbour".into() }, change };
+    for own in
+        [Change::ManifestStatus, Change::ManifestDeleted, Change::StatusOverwritten, Change::FinalizerRemoved]
+    {
+        assert_eq!(Press::of(&[kcp(own), Trigger::Start]), Press::No, "{own:?}");
     }
-    for somebodys in ["changed", "module release changed", NEW_KUBECONFIG] {
-        assert_eq!(Press::of(&[kcp(OF_OUR_WORK[0]), kcp(somebodys)]), Press::Kcp, "{somebodys}");
+    for users in [Change::Changed, Change::ModuleRelease, Change::Kubeconfig] {
+        assert_eq!(Press::of(&[kcp(Change::ManifestStatus), kcp(users)]), Press::Kcp, "{users:?}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use tidewatch_api::object::ObjectRef;
 use tidewatch_planner::catalog::Id;
 
 /// The time between two full looks that polls ask for. A catalog may be megabytes, and no module waits for it.
@@ -23,8 +24,8 @@ pub(crate) struct CatalogRecord {
     looked_at: Timestamp,
     /// The content hash of each object. Shared by all runtimes with the same catalog.
     pub(crate) hashes: Arc<BTreeMap<Id, u64>>,
-    /// Objects that may have changed since, as events name them; `None`: any object may have.
-    pub(crate) doubted: Option<BTreeSet<String>>,
+    /// Objects that may have changed since, without versions; `None`: any object may have.
+    pub(crate) doubted: Option<BTreeSet<ObjectRef>>,
     /// How often it was doubted, to notice a doubt that comes during a sync.
     pub(crate) doubts: u64,
     /// Whether the condition in the runtime's Kyma says that the catalog is up to date.
@@ -37,7 +38,7 @@ impl CatalogRecord {
         before: Option<&Self>,
         mark: u64,
         hashes: &Arc<BTreeMap<Id, u64>>,
-        suspended: BTreeSet<String>,
+        suspended: BTreeSet<ObjectRef>,
         doubts: u64,
         now: Timestamp,
     ) -> Self {
@@ -55,7 +56,7 @@ impl CatalogRecord {
     }
 
     /// Notes that these objects, or any object, may have changed. Holds until the next sync has looked at them.
-    pub(crate) fn doubt(&mut self, named: Option<BTreeSet<String>>) {
+    pub(crate) fn doubt(&mut self, named: Option<BTreeSet<ObjectRef>>) {
         self.doubts += 1;
         let all = self.doubted.take().zip(named).map(|(doubted, named)| &doubted | &named);
         self.doubted = all.filter(|doubted| doubted.len() <= DOUBTS);
@@ -76,6 +77,8 @@ impl CatalogRecord {
 
 #[cfg(test)]
 mod tests {
+    use tidewatch_api::object::Gvk;
+
     use super::*;
 
     fn at(minute: i64) -> Timestamp {
@@ -91,8 +94,13 @@ mod tests {
         CatalogRecord { reported: true, ..synced(None, 0, at(0)) }
     }
 
-    fn objects(names: &[&str]) -> Option<BTreeSet<String>> {
-        Some(names.iter().map(|name| (*name).to_owned()).collect())
+    fn objects(names: &[&str]) -> Option<BTreeSet<ObjectRef>> {
+        let object = |name: &&str| ObjectRef {
+            gvk: Gvk::of("v1", "ModuleTemplate"),
+            namespace: "kyma-system".into(),
+            name: (*name).into(),
+        };
+        Some(names.iter().map(object).collect())
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
         let (kyma, manifest) = of_another(version, time);
         let mut wanted = state.apply_kyma(kyma);
         wanted.extend(state.apply_manifest(manifest));
-        assert!(wanted.iter().all(|(_, change)| *change == STATUS_OF_ANOTHER));
+        assert!(wanted.iter().all(|(_, change)| *change == Change::StatusOverwritten));
         keys(wanted)
     };
     assert!(see(2, at_noon).is_empty(), "it is still the same");
@@ -66,7 +66,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
     let robbed = state.apply_manifest(forged);
     assert_eq!(
         robbed,
-        [(key.clone(), STATUS_OF_ANOTHER), (kyma_key("a"), TOLD_BY_ANOTHER)],
+        [(key.clone(), Change::StatusOverwritten), (kyma_key("a"), Change::ManifestStatusOverwritten)],
         "not told at once"
     );
     assert_eq!(state.take_suspicion(&key), Some(Suspected { by: Some("kubectl-edit".to_owned()) }));
@@ -79,7 +79,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
     let own = state.apply_manifest(of(7, 8, "Ready"));
     assert_eq!(
         own,
-        [(key.clone(), STATUS_OF_ANOTHER), (kyma_key("a"), STATUS_CHANGED)],
+        [(key.clone(), Change::StatusOverwritten), (kyma_key("a"), Change::ManifestStatus)],
         "its Kyma is told at once"
     );
     state.wrote("Manifest", "m", Some("7".into()));

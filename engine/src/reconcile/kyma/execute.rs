@@ -11,10 +11,11 @@ use tidewatch_planner::kyma::{Decision, Plan, same};
 
 use crate::{
     kcp::{Kcp, writes::lost},
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     outcome::Lost,
     queue::{Class, Push},
     stages::{Stage, stage},
+    trigger::Trigger,
 };
 
 /// What was not done of a plan.
@@ -47,7 +48,7 @@ impl Executor {
         plan: &Plan,
         seen: &[Manifest],
         class: Class,
-        causes: &[Cause],
+        causes: &[Trigger],
     ) -> Result<Executed, Lost> {
         let class = class.min(Class::Rollout);
         let Executed { mut behind, mut refused } = Executed::default();

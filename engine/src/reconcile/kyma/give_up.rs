@@ -5,10 +5,11 @@ use tidewatch_api::names::{self, annotations, field_managers};
 use tidewatch_planner::kyma::Plan;
 
 use crate::{
-    key::{Cause, WorkKey},
+    key::WorkKey,
     outcome::Lost,
     queue::{Class, Push},
     reconcile::kyma::KymaReconciler,
+    trigger::Trigger,
 };
 
 impl KymaReconciler {
@@ -18,7 +19,7 @@ impl KymaReconciler {
         &self,
         kyma: &str,
         plan: &Plan,
-        causes: &[Cause],
+        causes: &[Trigger],
     ) -> Result<(), Lost> {
         for (name, uid) in &plan.give_up {
             let body = json!({
@@ -31,7 +32,7 @@ impl KymaReconciler {
                 .await?;
             let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: name.clone() };
             // One push per cause; they are merged under the key.
-            let mut causes: Vec<Option<Cause>> = causes.iter().cloned().map(Some).collect();
+            let mut causes: Vec<Option<Trigger>> = causes.iter().cloned().map(Some).collect();
             if causes.is_empty() {
                 causes.push(None);
             }

@@ -18,9 +18,9 @@ use crate::{
         Gated,
         objects::{self, ObjectError},
     },
-    key::Cause,
     outcome::{SERVED_AFTER, Why, is_of_definition},
     reconcile::kyma::KymaReconciler,
+    trigger::Trigger,
 };
 
 /// What this process knows of what Kymas wait for.
@@ -125,7 +125,7 @@ impl KymaReconciler {
         let needed = kinds(choices);
         let now = self.kcp.now();
         let told = !needed.is_empty() && why.may_be(is_of_definition);
-        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Cause::is_whole_look);
+        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Trigger::is_full_look);
         // Before it is looked: nobody tells what came, or went, before that.
         if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
@@ -200,6 +200,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
+    use tidewatch_api::object::ObjectRef;
     use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
     use tidewatch_planner::versions::{Catalog, choose};
 
@@ -267,7 +268,7 @@ mod tests {
         engine: &Engine,
         runtime: &Gated,
         group: &str,
-        causes: &[Cause],
+        causes: &[Trigger],
     ) -> (Option<String>, Option<i64>) {
         let manifest: Manifest = serde_json::from_value(json!({
             "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "lighthouse"}},
@@ -293,11 +294,15 @@ mod tests {
         );
         let answer = Arc::new(Mutex::new(served));
         let (runtime, heard) = runtime(&answer);
-        let told = [Cause::Event {
+        let told = [Trigger::Event {
             epoch: "e".into(),
             seq: 1,
             watch: "w".into(),
-            object: "CustomResourceDefinition hooks.x.dev".into(),
+            object: ObjectRef {
+                gvk: Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+                namespace: String::new(),
+                name: "hooks.x.dev".into(),
+            },
         }];
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
         assert!(engine.dispatcher.kcp.index().awaits_definition("harbour", Some("hooks.x.dev")));
@@ -311,7 +316,7 @@ mod tests {
         // Of one that cannot be looked for nobody knows that it is gone.
         *answer.lock() =
             (503, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}));
-        let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Cause::SafetyResync]).await;
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Trigger::SafetyResync]).await;
         assert_eq!((gone, look_at), (None, Some(2)));
 
         heard.lock().clear();

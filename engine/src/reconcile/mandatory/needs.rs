@@ -17,12 +17,12 @@ use tidewatch_planner::{
 use crate::{
     clusters::objects,
     index::Awaits,
-    key::Cause,
     outcome::{Lost, Outcome, Why, found_report, is_of_definition},
     reconcile::{
         kyma::needs::{gvk_of, served},
         mandatory::MandatoryReconciler,
     },
+    trigger::Trigger,
 };
 
 /// What mandatory modules of a Kyma need.
@@ -96,7 +96,7 @@ impl MandatoryReconciler {
         }
         let now = self.kcp.now();
         let told = !kinds.is_empty() && why.may_be(is_of_definition);
-        let doubtful = self.waiting.is_doubtful(kyma, told, now) || why.may_be(Cause::is_whole_look) || more;
+        let doubtful = self.waiting.is_doubtful(kyma, told, now) || why.may_be(Trigger::is_full_look) || more;
         let mut broken = BTreeSet::new();
         let (served, unknown) = self.served(kyma, &kinds, doubtful, &mut broken).await?;
         let manifests = self.kcp.index().manifests_of(kyma);

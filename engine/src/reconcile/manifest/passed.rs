@@ -19,7 +19,8 @@ use super::{contents::Contents, default_cr::DefaultCr};
 use crate::{
     alike,
     index::SecretRef,
-    key::{Cause, WorkKey},
+    key::WorkKey,
+    trigger::{Change, Trigger},
 };
 
 /// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
@@ -158,8 +159,8 @@ pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
 /// Which objects a pass looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Only {
-    /// Those that something was heard of, as events name them: objects, and kinds of which all are meant (see [`of_kind`]).
-    named: BTreeSet<String>,
+    /// Those that something was heard of, as events name them: objects, and kinds of which all are meant.
+    named: BTreeSet<ObjectRef>,
     /// Whether something else is asked for than before: what that changes is looked at besides.
     is_anew: bool,
     before: Passed,
@@ -167,7 +168,7 @@ pub(super) struct Only {
 
 impl Only {
     /// What has to be looked at after a pass for these causes; `None`: everything.
-    pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<String>>) -> Option<Self> {
+    pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<ObjectRef>>) -> Option<Self> {
         let named = named.filter(|_| before.mark.place == mark.place && before.cr != Some(false))?;
         Some(Self { named, is_anew: before.mark != mark, before })
     }
@@ -184,7 +185,7 @@ impl Only {
 
     /// These are looked at, too.
     pub(super) fn look_at<'a>(&mut self, objects: impl IntoIterator<Item = &'a ObjectRef>) {
-        self.named.extend(objects.into_iter().map(ToString::to_string));
+        self.named.extend(objects.into_iter().map(ObjectRef::unversioned));
     }
 
     /// Whether an object has to be looked at.
@@ -194,10 +195,9 @@ impl Only {
 
     /// Whether something was heard of an object. A default CR of a kind without namespaces may be named in one.
     pub(super) fn names(&self, object: &ObjectRef) -> bool {
-        let bare = || ObjectRef { namespace: String::new(), ..object.clone() }.to_string();
-        let text = object.to_string();
-        self.named.contains(&text)
-            || self.named.contains(of_kind(&text))
+        let bare = || ObjectRef { namespace: String::new(), ..object.unversioned() };
+        self.named.contains(&object.unversioned())
+            || self.named.contains(&object.all_of_kind())
             || object.namespace == RUNTIME_NAMESPACE && self.named.contains(&bare())
     }
 
@@ -233,36 +233,30 @@ impl Only {
     }
 }
 
-/// The kind of an object, as an event names it that is about all of its kind: one without a name.
-fn of_kind(object: &str) -> &str {
-    object.find(' ').map_or(object, |end| &object[..=end])
-}
-
-/// Why work is tried again that was not begun, or was refused before it was.
-const NOT_BEGUN: [&str; 4] = ["held", "crowded", "parked", "answers"];
-
 /// The objects that the causes of work on a Manifest name, and the kinds, of `count` that there were; `None` where one of them may be
 /// about any object. An agent that lists anew says so of each kind that it watches.
 ///
 /// What has changed in KCP names none: what the Manifest asks for is in the mark.
-pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTreeSet<String>> {
+pub(super) fn named(own: &WorkKey, causes: &[Trigger], count: usize) -> Option<BTreeSet<ObjectRef>> {
     if causes.is_empty() || causes.len() < count {
         return None;
     }
-    let own = own.to_string();
     let mut named = BTreeSet::new();
     for cause in causes {
         match cause {
-            Cause::Event { epoch, object, .. } if epoch != V2 => {
-                let is_of_all = object.ends_with([' ', '/']);
-                named.insert(if is_of_all { of_kind(object).to_owned() } else { object.clone() });
+            Trigger::Event { epoch, object, .. } if epoch != V2 => {
+                named.insert(if object.is_all_of_kind() {
+                    object.all_of_kind()
+                } else {
+                    object.unversioned()
+                });
             }
-            Cause::Kcp { object, change } if *object == own && matches!(*change, "added" | "changed") => {}
+            Trigger::Kcp { object, change: Change::Added | Change::Changed } if object == own => {}
             // Its Kyma's plan has changed it.
-            Cause::Kcp { object, .. } if object.starts_with("Kyma/") => {}
+            Trigger::Kcp { object: WorkKey::Kyma { .. }, .. } => {}
             // What a pass has left undone it has noted, or it has noted nothing. Where none was begun, nobody knows what it was for.
-            Cause::Retry { key, reason, .. } if *key == own && !NOT_BEGUN.contains(reason) => {}
-            Cause::Due { .. } => {}
+            Trigger::Retry { key, reason, .. } if key == own && reason.was_begun() => {}
+            Trigger::Due { .. } => {}
             _ => return None,
         }
     }
@@ -275,17 +269,30 @@ mod tests {
     use tidewatch_api::{Layer, ModuleTerms, names::annotations, object::Gvk};
 
     use super::*;
+    use crate::trigger::Reason;
 
     fn own() -> WorkKey {
         WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
     }
 
-    fn event(epoch: &str, object: &str) -> Cause {
-        Cause::Event { epoch: epoch.into(), seq: 1, watch: "w".into(), object: object.into() }
+    fn event(epoch: &str, object: ObjectRef) -> Trigger {
+        Trigger::Event { epoch: epoch.into(), seq: 1, watch: "w".into(), object }
     }
 
-    fn kcp(object: &str, change: &'static str) -> Cause {
-        Cause::Kcp { object: object.into(), change }
+    fn kcp(object: WorkKey, change: Change) -> Trigger {
+        Trigger::Kcp { object, change }
+    }
+
+    fn kyma() -> WorkKey {
+        WorkKey::Kyma { kyma: "k".into() }
+    }
+
+    fn config_map() -> ObjectRef {
+        ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() }
+    }
+
+    fn retry(key: WorkKey, reason: Reason) -> Trigger {
+        Trigger::Retry { key, attempt: 1, reason }
     }
 
     fn object(kind: &str, name: &str) -> ObjectRef {
@@ -295,24 +302,25 @@ mod tests {
     #[test]
     fn events_and_the_manifests_own_changes_name_what_is_to_be_looked_at() {
         let causes = [
-            event("e", &object("Deployment", "a").to_string()),
-            kcp("Manifest/m", "changed"),
-            kcp("Kyma/k", "module release changed"),
-            Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "waiting" },
-            Cause::Retry { key: "Manifest/m".into(), attempt: 2, reason: "invalid" },
+            event("e", object("Deployment", "a")),
+            kcp(own(), Change::Changed),
+            kcp(kyma(), Change::ModuleRelease),
+            retry(own(), Reason::Waiting),
+            retry(own(), Reason::Failed("invalid")),
         ];
         let found = named(&own(), &causes, 5).unwrap();
-        for reason in NOT_BEGUN {
-            let retry = Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason };
-            assert_eq!(named(&own(), &[retry], 1), None, "what was heard of before is in no cause: {reason}");
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [object("Deployment", "a").unversioned()]);
+        for reason in [Reason::Held, Reason::Crowded, Reason::Suspended, Reason::Answers] {
+            let named = named(&own(), &[retry(own(), reason)], 1);
+            assert_eq!(named, None, "the triggers of the reconcile before are lost: {reason:?}");
         }
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Deployment.apps n/a"]);
     }
 
     #[test]
     fn an_event_without_a_name_is_about_all_of_its_kind_and_no_other() {
-        for all in ["Deployment.apps ", "Deployment.apps n/"] {
-            let named = named(&own(), &[event("e", all)], 1);
+        for namespace in ["", "n"] {
+            let all = ObjectRef { namespace: namespace.into(), ..object("Deployment", "") };
+            let named = named(&own(), &[event("e", all.clone())], 1);
             let only = Only::after(Passed::default(), Mark::default(), named).unwrap();
             assert!(only.has(&object("Deployment", "a")) && only.has(&object("Deployment", "b")), "{all}");
             assert!(
@@ -326,26 +334,26 @@ mod tests {
 
     #[test]
     fn whatever_else_it_is_everything_is_looked_at() {
-        let one = event("e", "ConfigMap n/a");
+        let one = event("e", config_map());
         assert!(named(&own(), std::slice::from_ref(&one), 1).is_some());
         assert!(named(&own(), std::slice::from_ref(&one), 2).is_none(), "there was another one");
         assert!(named(&own(), &[], 0).is_none());
         let at = jiff::Timestamp::UNIX_EPOCH;
-        let retry = |key: &str, reason| Cause::Retry { key: key.into(), attempt: 1, reason };
+        let other = WorkKey::Manifest { kyma: "k".into(), name: "other".into() };
         for cause in [
-            event("v2", "ConfigMap n/a"),
-            kcp("Manifest/other", "a shared object was let go"),
-            kcp("Manifest/m", "kubeconfig secret changed"),
-            retry("Kyma/k", "waiting"),
-            Cause::Start,
-            Cause::FallbackPoll,
-            Cause::SafetyResync,
-            Cause::SecondLook { object: "ConfigMap n/a".into() },
-            Cause::Mode { mode: "live" },
+            event("v2", config_map()),
+            kcp(other, Change::SharedObjectReleased),
+            kcp(own(), Change::Kubeconfig),
+            retry(kyma(), Reason::Waiting),
+            Trigger::Start,
+            Trigger::FallbackPoll,
+            Trigger::SafetyResync,
+            Trigger::SecondLook { object: config_map() },
+            Trigger::Mode { mode: "live" },
         ] {
             assert_eq!(named(&own(), &[one.clone(), cause.clone()], 2), None, "{cause:?}");
         }
-        assert!(named(&own(), &[one, Cause::Due { at }], 2).is_some());
+        assert!(named(&own(), &[one, Trigger::Due { at }], 2).is_some());
     }
 
     #[test]
@@ -365,7 +373,7 @@ mod tests {
         memory.put("k", "m", passed.clone());
         memory.forget();
         assert_eq!(memory.take("k", "m"), None);
-        let heard = || Some(BTreeSet::from([b.to_string()]));
+        let heard = || Some(BTreeSet::from([b.unversioned()]));
         let only = Only::after(passed.clone(), mark, heard()).unwrap();
         assert_eq!(only.cr(), DefaultCr::AsBefore(Some(true), said));
         assert!(only.has(&a) && only.has(&b) && !only.has(&c));
@@ -412,7 +420,7 @@ mod tests {
     #[test]
     fn a_default_cr_without_a_namespace_is_known_by_its_event() {
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
-        let heard = BTreeSet::from([of("").to_string()]);
+        let heard = BTreeSet::from([of("").unversioned()]);
         let before = Passed { cr: Some(true), ..Passed::default() };
         let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
         assert!(only.names(&of("")) && only.names(&of("kyma-system")) && !only.names(&of("n")));
@@ -421,7 +429,7 @@ mod tests {
     #[test]
     fn a_look_at_a_set_time_is_one_at_what_was_not_ready() {
         let (a, b) = (object("Deployment", "a"), object("Deployment", "b"));
-        let due = [Cause::Due { at: jiff::Timestamp::UNIX_EPOCH }];
+        let due = [Trigger::Due { at: jiff::Timestamp::UNIX_EPOCH }];
         let before = Passed { unready: vec![a.clone()], cr: Some(true), ..Passed::default() };
         let only = Only::after(before, Mark::default(), named(&own(), &due, 1)).unwrap();
         assert!(only.has(&a), "so that its pods are read");
@@ -443,7 +451,7 @@ mod tests {
         };
         let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
         let before = Passed { unready: vec![id("Buoy")], cr: Some(true), ..Passed::default() };
-        let heard = BTreeSet::from([id("Beacon").to_string()]);
+        let heard = BTreeSet::from([id("Beacon").unversioned()]);
         let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
         let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];
         assert!(objects.iter().all(|object| !only.has(object)));

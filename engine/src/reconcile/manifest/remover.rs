@@ -20,9 +20,10 @@ use crate::{
         objects::{self, Deleted, ObjectError},
     },
     kcp::Kcp,
-    key::{Cause, Queue, WorkKey},
+    key::{Queue, WorkKey},
     queue::{Class, Push},
     reconcile::standing::Standing,
+    trigger::{Change, Trigger},
 };
 
 /// What is still there of what was to go.
@@ -156,8 +157,8 @@ impl Remover {
 
     /// Asks for the reconcile of another Manifest that has an object too: it applies it again, with its own marks.
     pub(super) fn notify_sharer(&self, kyma: &str, manifest: &str, other: String) {
-        let object = format!("Manifest/{manifest}");
-        let cause = Cause::Kcp { object, change: "a shared object was let go" };
+        let object = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.to_owned() };
+        let cause = Trigger::Kcp { object, change: Change::SharedObjectReleased };
         let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
         self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
     }

@@ -15,11 +15,11 @@ use tidewatch_deployer::bundle::{self, Scope};
 use super::*;
 use crate::{
     engine::Engine,
-    key::Cause,
     outcome::Next,
     pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
     reconcile::tests::{Heard, engine_on, not_found},
     scripted::{self, stored},
+    trigger::Trigger,
 };
 
 mod upgrades;
@@ -134,7 +134,7 @@ fn engine() -> (Engine, Heard) {
 }
 
 /// One pass: over what these causes say after such a pass, else over all.
-async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Cause]) -> Outcome {
+async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Trigger]) -> Outcome {
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let mark = Mark::default();
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
@@ -147,9 +147,13 @@ fn passed(engine: &Engine) -> Option<Passed> {
     engine.dispatcher.passes.take("harbour", "m")
 }
 
-fn event(object: &Value) -> Cause {
-    let object = ObjectRef::of(object).unwrap().to_string();
-    Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
+fn manifest_key() -> WorkKey {
+    WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() }
+}
+
+fn event(object: &Value) -> Trigger {
+    let object = ObjectRef::of(object).unwrap();
+    Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
 }
 
 fn heard_paths(heard: &Heard) -> Vec<String> {
@@ -165,7 +169,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
     objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
     let pulls = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
         "status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}});
-    let due = [Cause::Due { at: Timestamp::UNIX_EPOCH }];
+    let due = [Trigger::Due { at: Timestamp::UNIX_EPOCH }];
     let deployment = ObjectRef::of(&bundle().main[0]).unwrap();
     for pods in [vec![], vec![pulls]] {
         let says_more = !pods.is_empty();
@@ -267,7 +271,11 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
     let (refusing, heard) = runtime(objects);
     pass(&engine, &refusing, None, &[]).await;
     assert_eq!(heard_paths(&heard).len(), 5, "all are looked at, and one is applied");
-    let retry = [Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "refused" }];
+    let retry = [Trigger::Retry {
+        key: manifest_key(),
+        attempt: 1,
+        reason: crate::trigger::Reason::Failed("refused"),
+    }];
     let tried = ["GET", "PATCH"].map(|method| format!("{method} {DEPLOYMENT}"));
     for _ in 0..2 {
         let before = passed(&engine).unwrap();

@@ -37,7 +37,7 @@ type Edit = fn(&mut Bundle, &mut Manifest);
 #[tokio::test]
 async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_of() {
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-    let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
+    let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
     let of = |method: &str, path: &str| format!("{method} {path}");
     let [crd, deployment, object, cr] = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| of("GET", path));
     let to_two = |bundle: &mut Bundle, _: &mut Manifest| bundle.main[0]["spec"]["replicas"] = 2.into();
@@ -46,7 +46,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
             json!({"ignoreFields": [{"group": "apps", "kind": "Deployment", "paths": ["/spec/paused"]}]});
         manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms.to_string());
     };
-    let cases: [(Edit, bool, &[Cause], Vec<String>); 6] = [
+    let cases: [(Edit, bool, &[Trigger], Vec<String>); 6] = [
         (to_two, true, &[], vec![cr.clone(), deployment.clone(), of("PATCH", DEPLOYMENT)]),
         // Nothing but its marks, such as the channel's label.
         (|_, _| (), true, &[], vec![cr.clone()]),
@@ -121,7 +121,7 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
         heard_paths(&heard);
         let mark = Mark { asked: 1, ..Mark::default() };
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-        let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
+        let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
         let only = Only::after(shared, mark, named(&key, &changed, 1));
         engine
             .dispatcher
