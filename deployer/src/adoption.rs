@@ -1,18 +1,18 @@
-//! What others have written before us, taken over: the Go manager by Update, installers in a runtime, and what is nobody's.
+//! Transfers fields to the engine's entry in `managedFields`. Functions return all entries; `None` if nothing
+//! changes.
 //!
-//! An Update leaves an entry in `metadata.managedFields` that no server-side apply of ours can take fields away from: what it names
-//! and we do not write stays for ever. So its fields become part of our own entry, once; the next apply then lets go of what is not ours.
+//! An apply cannot remove fields in other managers' Update entries. After the transfer, the next apply removes
+//! unwanted ones.
 
 use serde_json::{Map, Value, json};
 use tidewatch_api::managed_fields::union;
 
 use super::drift::Leftover;
 
-/// Field managers by which the Go manager is known to update: its binary has had these names.
+/// Field managers of the Go manager's updates.
 const UPDATERS: [&str; 3] = ["klm", "lifecycle-manager", "manager"];
 
-/// Who owns what, with the status that the Go manager has written by Update made part of `ours`; `None` if there is none. Only of
-/// entries that are about nothing but the status.
+/// Transfers the Go manager's status updates. Entries with other fields stay.
 #[must_use]
 pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
     let entries = object["metadata"]["managedFields"].as_array()?;
@@ -32,7 +32,7 @@ pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
     match kept.iter_mut().find(|entry| is_apply(entry, ours) && entry["apiVersion"] == *version) {
         Some(entry) => union(entry["fieldsV1"].as_object_mut()?, &fields),
         None => {
-            // One in another version would be a second entry of ours, which an API server does not take apart.
+            // An API server does not distinguish one manager's applies by version.
             kept.retain(|entry| !is_apply(entry, ours));
             kept.push(json!({
                 "manager": ours, "operation": "Apply", "subresource": "status", "apiVersion": version,
@@ -43,8 +43,7 @@ pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
     Some(Value::Array(kept))
 }
 
-/// Who owns what, with what `other` has applied of an object's spec and marks, and with what the Go manager has updated of its spec, made
-/// part of `ours`; `None` if there is none of either. Finalizers stay whose they are.
+/// Transfers spec and marks that `other` applied, and the Go manager's spec updates. Finalizers keep their owners.
 #[must_use]
 pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> {
     let mut entries = object["metadata"]["managedFields"].as_array()?.clone();
@@ -57,7 +56,7 @@ pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> 
         let is_apply = entry["operation"] == "Apply" && entry["manager"] == other;
         let is_update =
             entry["operation"] == "Update" && UPDATERS.iter().any(|name| entry["manager"] == *name);
-        // One in another version would be taken for what it is not.
+        // Fields may differ between versions.
         if !(is_apply || is_update) || !is_whole(entry) || entry["apiVersion"] != version {
             continue;
         }
@@ -91,15 +90,15 @@ pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> 
     Some(Value::Array(entries))
 }
 
-/// Field managers of tools that install what a file says. What a person changes by hand has other names (`kubectl-edit`, `kubectl-patch`,
-/// `kubectl-scale`), and is never taken over.
+/// Field managers of install tools. Manual changes (`kubectl-edit`, `kubectl-patch`, `kubectl-scale`) are never
+/// transferred.
 const INSTALLERS: [&str; 3] = ["kubectl-client-side-apply", "kubectl-create", "helm"];
-/// What was there before an API server kept account of fields.
+/// Fields older than field tracking.
 const UNKNOWN: &str = "before-first-apply";
-/// An old kubectl has one name for all that it does; what it has applied bears this annotation.
+/// Distinguishes old kubectl's applies from its other operations.
 const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
 
-/// Whether an entry is of an installer, and not of a status.
+/// Whether an entry belongs to an installer, and to no subresource.
 #[must_use]
 pub fn is_installers(entry: &Value) -> bool {
     let is = |name: &str| entry["manager"] == name;
@@ -110,12 +109,12 @@ pub fn is_installers(entry: &Value) -> bool {
     entry["subresource"].as_str().unwrap_or_default().is_empty() && (by_name || is_old_kubectl)
 }
 
-/// Who owns what, with what installers own together with `ours` made ours alone, and what they own besides; `None` if there is nothing
-/// of either. An installer that owns a field with the value that we have applied had it before us: one that comes later changes it, and
-/// takes it from us.
+/// Transfers fields of installers that already share one with the engine.
 ///
-/// What only an installer owns of the metadata, and whatever was there before an API server kept account, becomes nobody's, and stays:
-/// it may be a label of a namespace's user, or the finalizer of a controller.
+/// An equal value shows that the installer came first. Later installers change values and take the fields.
+///
+/// Metadata of only an installer, and fields older than field tracking, lose their owner and stay. Users or
+/// controllers may need them.
 #[must_use]
 pub fn take_over_installed(object: &Value, ours: &str) -> Option<Value> {
     let entries = object["metadata"]["managedFields"].as_array()?;
@@ -141,8 +140,7 @@ pub fn take_over_installed(object: &Value, ours: &str) -> Option<Value> {
     Some(Value::Array(kept))
 }
 
-/// Who owns what, with leftovers that are nobody's, or an installer's, made part of `ours`: the next apply in this version lets go of
-/// them.
+/// Transfers leftovers, which the next apply removes.
 #[must_use]
 pub fn adopt(object: &Value, version: &Value, ours: &str, leftovers: &[Leftover]) -> Value {
     let mut entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
@@ -172,7 +170,7 @@ pub fn adopt(object: &Value, version: &Value, ours: &str, leftovers: &[Leftover]
     Value::Array(entries)
 }
 
-/// Takes a field out of an entry, and what is left empty above it.
+/// Also removes empty parents.
 fn release(fields: &mut Value, keys: &[String]) {
     let (Some((first, rest)), Some(members)) = (keys.split_first(), fields.as_object_mut()) else { return };
     let Some(below) = members.get_mut(first) else { return };
@@ -184,7 +182,7 @@ fn release(fields: &mut Value, keys: &[String]) {
     }
 }
 
-/// Whether two entries have a field in common. The members of a map in itself do not count.
+/// Common ownership of a map itself does not count.
 fn shares(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return false };
     a.iter().filter(|(key, _)| *key != ".").any(|(key, a)| {
@@ -203,7 +201,7 @@ fn is_apply(entry: &Value, manager: &str) -> bool {
     entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"] == "status"
 }
 
-/// Whether `manager` has applied a condition that it does not write any more (`writes`): an apply takes it away.
+/// Whether an applied condition is no longer written. The next apply removes it.
 #[must_use]
 pub fn has_stale_condition(object: &Value, manager: &str, writes: impl Fn(&str) -> bool) -> bool {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
@@ -265,7 +263,6 @@ mod tests {
         }
     }
 
-    /// A Manifest that the Go manager has applied by two names, and annotated by a third.
     #[test]
     fn what_another_has_applied_of_a_spec_is_taken_over_and_finalizers_are_not() {
         let of = |manager: &str, operation: &str, subresource: &str, fields: Value| json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "g/v1", "fieldsV1": fields});

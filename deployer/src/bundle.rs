@@ -1,4 +1,4 @@
-//! A module's rendered objects: marked, namespaced and in the order in which they are applied.
+//! A module's rendered objects, prepared for apply.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::{
     transform::{self, NoText},
 };
 
-/// Where a kind lives.
+/// Scope of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// In namespaces.
@@ -19,31 +19,31 @@ pub enum Scope {
     Cluster,
 }
 
-/// A module's objects, ready to be applied in three steps.
+/// A module's objects, applied in three phases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bundle {
-    /// Namespaces and CRDs: what the others need.
+    /// Namespaces and CRDs.
     pub first: Vec<Value>,
-    /// Everything else.
+    /// Other objects.
     pub main: Vec<Value>,
-    /// Objects of kinds that `first` defines. They can wait for their CRD without holding `main` up.
+    /// Objects of kinds that `first` defines. They do not delay `main`.
     pub custom: Vec<Value>,
-    /// Identities of all of them, in order.
+    /// Identities, in rendered order.
     pub objects: Vec<ObjectRef>,
 }
 
 impl Bundle {
-    /// All objects.
+    /// Iterates over all objects.
     pub fn iter(&self) -> impl Iterator<Item = &Value> {
         self.first.iter().chain(&self.main).chain(&self.custom)
     }
 
-    /// All objects, to be changed in place.
+    /// Iterates over all objects, mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.first.iter_mut().chain(&mut self.main).chain(&mut self.custom)
     }
 
-    /// The same without some of the objects.
+    /// Removes the selected objects.
     #[must_use]
     pub fn without(mut self, which: impl Fn(&ObjectRef) -> bool) -> Self {
         for phase in [&mut self.first, &mut self.main, &mut self.custom] {
@@ -54,21 +54,21 @@ impl Bundle {
     }
 }
 
-/// Why rendered objects make no bundle.
+/// Reason why objects form no bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// Nothing was rendered. Applying it would prune everything.
+    /// No objects. Applying none would prune everything.
     #[error(
         "the module's manifest has no objects; nothing is changed, so that nothing is removed by mistake"
     )]
     Empty,
-    /// A Secret whose value is no text. An API server would quote it in its refusal.
+    /// A Secret value that is no text. An API server would quote it in its refusal.
     #[error("{0} of the module's manifest: {1}")]
     NoText(String, NoText),
-    /// The same object in two sources.
+    /// An object in two sources.
     #[error("both '{1}' and '{2}' of the module have {0}: take it out of one of them")]
     InTwo(String, String, String),
-    /// More than a module may have.
+    /// Too many objects.
     #[error("the module's sources have more than {0} objects; split the module")]
     TooMany(usize),
 }
@@ -78,8 +78,7 @@ fn owned(object: &ObjectRef) -> (String, String, String, String) {
     (group.into(), kind.into(), namespace.into(), name.into())
 }
 
-/// Marks, strips, namespaces and orders a module's rendered objects. `scopes` tells the scope of kinds
-/// that the runtime knows; kinds that the bundle itself defines are taken from their CRDs.
+/// Marks, strips, namespaces and orders objects. `scopes`: kinds that the runtime serves.
 pub fn bundle(
     manifest: (&str, &str),
     rendered: Vec<Value>,
@@ -93,7 +92,7 @@ pub fn bundle(
     let mut seen = HashSet::new();
     for mut object in rendered {
         let Some(mut identity) = ObjectRef::of(&object) else {
-            // One without a name is refused when the others are applied.
+            // The API server will refuse it.
             bundle.main.push(object);
             continue;
         };
@@ -111,7 +110,7 @@ pub fn bundle(
             }
             _ => {}
         }
-        // Of an object that is there twice the first one counts, as in other tools.
+        // The first duplicate counts, as in other tools.
         if !seen.insert(owned(&identity)) {
             continue;
         }
@@ -134,7 +133,7 @@ pub fn bundle(
     Ok(bundle)
 }
 
-/// Kinds of the rendered objects that the runtime must be asked about.
+/// Returns the kinds without a CRD among the objects.
 #[must_use]
 pub fn foreign_kinds(rendered: &[Value]) -> Vec<Gvk> {
     let defined = defined_kinds(rendered);

@@ -1,21 +1,19 @@
-//! Conflicts with another writer that keeps changing an object back. Both sides would write for ever, so the engine suspends the object
-//! and reports the other writer.
+//! Conflicts with other field managers. Endless writes end by suspending the object and reporting the manager.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Reverts of an object within [`WITHIN`] that suspend it. People revert less often; a controller that reconciles every few minutes is
-/// noticed within the hour.
+/// Reverts that suspend an object. Users cause fewer; a controller writing every two minutes reaches it in an hour.
 pub const TIMES: usize = 30;
-/// The time in which reverts count. A writer that comes every half an hour is noticed on the same day.
+/// Window of [`TIMES`]. Changes every half an hour reach it.
 pub const WITHIN: Duration = Duration::from_hours(24);
-/// How long an object is suspended before it is reverted once more.
+/// Time between suspension and next revert.
 pub const PAUSE: Duration = Duration::from_mins(10);
-/// How long an object must stay as it was reverted for the conflict to count as over.
+/// Time without change that ends a conflict.
 pub const TRIAL: Duration = Duration::from_mins(1);
 
-/// The times of the last reverts of an object to the same content.
+/// Last reverts to one content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict([Option<Timestamp>; TIMES]);
 
@@ -25,17 +23,17 @@ impl Default for Conflict {
     }
 }
 
-/// Whether an object may be reverted now.
+/// Decision about a revert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// Revert.
     Go,
-    /// Not before this time.
+    /// Wait until this time.
     Suspended(Timestamp),
 }
 
 impl Conflict {
-    /// Whether the object may be reverted at this time. It is suspended for [`PAUSE`] at most, also if the clock was set back.
+    /// Decides about a revert. A suspension lasts [`PAUSE`] at most, even if the clock was set back.
     #[must_use]
     pub fn verdict(&self, now: Timestamp) -> Verdict {
         match self.last(now).map(|at| at + PAUSE) {
@@ -44,14 +42,14 @@ impl Conflict {
         }
     }
 
-    /// The end of the trial of an object that was reverted after a suspension; `None` without a trial.
+    /// Returns the trial's end after a suspension.
     #[must_use]
     pub fn on_trial(&self, now: Timestamp) -> Option<Timestamp> {
         let until = self.last(now)? + TRIAL;
         (until > now && until <= now + TRIAL).then_some(until)
     }
 
-    /// The time of the last revert if there were [`TIMES`] within [`WITHIN`].
+    /// `None` with fewer than [`TIMES`] reverts in the window.
     fn last(&self, now: Timestamp) -> Option<Timestamp> {
         let [Some(oldest), .., Some(newest)] = self.0 else { return None };
         (now < oldest + WITHIN).then_some(newest)
@@ -103,7 +101,7 @@ mod tests {
                 let now = at(round * minutes * 60);
                 let verdict = conflict.verdict(now);
                 conflict = conflict.reverted(now);
-                // At the very end of the pause it is tried again; that it is on trial then shows the same.
+                // On trial at the exact end.
                 verdict != Verdict::Go || conflict.on_trial(now).is_some()
             });
             assert_eq!(parked, noticed, "every {minutes} min");

@@ -1,4 +1,4 @@
-//! Which of a bundle's objects need which of its CRDs.
+//! Holds back objects until CRDs of their bundle are served.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::{
     readiness::ObjectReadiness,
 };
 
-/// The kinds that a bundle's CRDs define, by group and kind.
+/// CRDs of a bundle, by the group and kind they define.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Definitions(BTreeMap<(String, String), ObjectRef>);
 
-/// What becomes of objects whose kinds a bundle defines.
+/// Objects, split by whether their kinds are served.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sorted {
-    /// Their kinds are served: they can be applied.
+    /// Objects that can be applied.
     pub served: Vec<Value>,
-    /// What the others wait for, if something is on its way; each CRD that is not tells why itself.
+    /// Message about an unfinished CRD. Failed CRDs report their own errors.
     pub awaited: Option<String>,
-    /// How many others there are.
+    /// Number of objects held back.
     pub held: usize,
 }
 
 impl Definitions {
-    /// Of objects with CRDs among them.
+    /// Finds the CRDs among objects.
     #[must_use]
     pub fn of(objects: &[Value]) -> Self {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -37,19 +37,18 @@ impl Definitions {
         Self(defined.collect())
     }
 
-    /// The CRDs.
+    /// Returns the CRDs.
     pub fn all(&self) -> impl Iterator<Item = &ObjectRef> {
         self.0.values()
     }
 
-    /// The CRD that defines a kind.
+    /// Returns the CRD of a kind.
     #[must_use]
     pub fn definition(&self, gvk: &Gvk) -> Option<&ObjectRef> {
         self.0.get(&(gvk.group.clone(), gvk.kind.clone()))
     }
 
-    /// Sorts out the objects that have to wait for their CRD, by what became of the CRDs. One that could not be applied, or whose
-    /// names are not accepted, holds its own objects back, and no others.
+    /// Splits objects by their CRDs' readiness. A failed CRD holds back only its own objects.
     #[must_use]
     pub fn sort(&self, objects: Vec<Value>, judged: &[(ObjectRef, ObjectReadiness)]) -> Sorted {
         let mut sorted = Sorted::default();
@@ -107,14 +106,13 @@ mod tests {
             (id("Beacon"), ObjectReadiness::Ready),
             (id("Buoy"), ObjectReadiness::Processing { cause: cause("Buoy") }),
             (id("Crane"), ObjectReadiness::Error { cause: cause("Crane") }),
-            // The Dock's could not be applied.
+            // The CRD of Dock was not applied.
         ];
         let objects = ["Dock", "Crane", "Buoy", "Beacon", "Other"].map(object);
         let sorted = definitions.sort(objects.to_vec(), &judged);
         assert_eq!(sorted.served, ["Beacon", "Other"].map(object));
         assert_eq!(sorted.held, 3);
         assert_eq!(sorted.awaited.as_deref(), Some("waiting for the kind Buoy.x.dev to be served"));
-        // What fails is told by itself, and nothing is waited for.
         let sorted = definitions.sort(vec![object("Crane"), object("Dock")], &judged);
         assert_eq!((sorted.served.len(), sorted.awaited, sorted.held), (0, None, 2));
     }

@@ -1,13 +1,14 @@
-//! Whether an object in a runtime still is what was applied to it, and who has changed it if not.
+//! Compares an object in a runtime with its wanted state.
 //!
-//! A server-side apply that changes nothing still costs an API server a write's work, and tells nothing. Whether it would change
-//! something stands in the object itself: `metadata.managedFields` names every field that our last apply set and that nobody has
-//! taken since, with the keys of the lists that are merged. So an object stands if our entry covers exactly the fields that are
-//! wanted, and each has the wanted value.
+//! An apply without changes still costs an API server a write. `metadata.managedFields` predicts it: the object is up
+//! to date if the engine's entry covers exactly the wanted fields, and these have the wanted values.
 //!
-//! An API server rewrites some values. Empty ones that it drops stand (null, `false`, `0`, `""`, `[]`, `{}`): whoever removes a field
-//! of ours takes its ownership from us, so an owned field that is missing was dropped by the API server. Quantities (`1000m` becomes `1`)
-//! are compared by what they mean. An object with other rewritten values carries a [note](noted) of what was applied.
+//! An API server rewrites some values:
+//!
+//! - It drops empty ones (null, `false`, `0`, `""`, `[]`, `{}`). Owned but missing fields are up to date: other
+//!   managers that remove fields also take their ownership.
+//! - It normalises quantities (`1000m` becomes `1`): they are compared by value.
+//! - For others, the object has a [note](noted).
 
 use std::fmt::{self, Write as _};
 
@@ -26,16 +27,16 @@ pub use ignore::Ignored;
 pub use leftover::{Leftover, leftovers};
 pub use note::noted;
 
-/// What an apply would change.
+/// Change that an apply would make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// No apply of ours, or one in another API version.
+    /// Never applied in this API version.
     NotApplied,
-    /// A field.
+    /// Changed field.
     Field {
-        /// Where, for people: `spec.template.spec.containers[name=a].image`.
+        /// Path, such as `spec.template.spec.containers[name=a].image`.
         path: String,
-        /// The field manager that owns it now, if that is another one.
+        /// Another field manager that owns it.
         by: Option<String>,
     },
 }
@@ -50,14 +51,14 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What applying `wanted` as `manager` would change in `live`; `None` if nothing. Fields that `ignored` names count as wanted as
-/// they are. Total: whatever the JSON is, there is an answer, and in doubt it is that there is a difference.
+/// Returns the first change that applying `wanted` would make. Ignored fields do not count. In doubt, there is a
+/// change.
 #[must_use]
 pub fn difference(live: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Difference> {
     compare(live, wanted, manager, ignored, note::is_of(live, wanted, ignored))
 }
 
-/// `noted`: whether the API server is known to have made `live` of `wanted`.
+/// `noted`: whether an API server made `live` from `wanted`.
 fn compare(
     live: &Value,
     wanted: &Value,
@@ -67,7 +68,7 @@ fn compare(
 ) -> Option<Difference> {
     let Some(fields) = fields_of(live, wanted, manager) else { return Some(Difference::NotApplied) };
     let group = wanted["apiVersion"].as_str().and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
-    // What is in others' objects is stored as it was written.
+    // Custom resources are stored as written.
     let built_in = !is_custom_group(group);
     let mut walk = Walk { ignored, built_in, noted, at: Vec::new() };
     if walk.same(fields, live, wanted) {
@@ -81,7 +82,6 @@ fn entries(live: &Value) -> &[Value] {
     live["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The fields that `manager`'s last apply has set, in the version of `wanted`.
 fn fields_of<'a>(live: &'a Value, wanted: &Value, manager: &str) -> Option<&'a Map<String, Value>> {
     let ours = |e: &&Value| {
         e["manager"] == manager
@@ -92,7 +92,7 @@ fn fields_of<'a>(live: &'a Value, wanted: &Value, manager: &str) -> Option<&'a M
     entries(live).iter().find(ours)?["fieldsV1"].as_object()
 }
 
-/// What of an object is `manager`'s, hashed: the fields of its last apply, and their values now.
+/// Hashes `manager`'s fields and their live values.
 #[must_use]
 pub fn content(live: &Value, wanted: &Value, manager: &str) -> u64 {
     let mut text = String::new();
@@ -118,30 +118,27 @@ fn collect(fields: &Map<String, Value>, live: &Value, text: &mut String) {
     }
 }
 
-/// One step from an object to a field in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// A member of a map.
     Member(String),
-    /// An item of a list: its place in the wanted list, and the text in `managedFields` that names it.
+    /// Index in the wanted list, and key in `managedFields`.
     Item(usize, String),
 }
 
-/// Where the [note](noted) is.
 const NOTE: [&str; 3] = ["metadata", "annotations", annotations::APPLIED];
 
 struct Walk<'a> {
     ignored: &'a Ignored<'a>,
-    /// Whether the kind is the API server's own: it rewrites quantities and drops empty values.
+    /// The API server rewrites quantities and drops empty values.
     built_in: bool,
-    /// Whether the API server is known to have made the live object of the wanted one.
+    /// See [`compare`].
     noted: bool,
-    /// Where the walk is, and where it has stopped if it has found a difference.
+    /// Current path; at the end, the difference's.
     at: Vec<Step>,
 }
 
 impl Walk<'_> {
-    /// Whether everything that `fields` names is wanted and as wanted, and everything that is wanted is named.
+    /// Whether exactly the wanted fields are owned, with wanted values.
     fn same(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
         let children = fields.iter().filter(|(key, _)| *key != ".");
         if children.clone().next().is_none() {
@@ -154,7 +151,7 @@ impl Walk<'_> {
         let mut matched = 0;
         for (key, below) in children {
             let Some((step, live, wanted)) = descend(key, live, wanted) else {
-                // Owned and no longer wanted: an apply takes it away, if it is there.
+                // An apply would remove it.
                 self.at.push(match key.strip_prefix("f:") {
                     Some(name) => Step::Member(name.to_owned()),
                     None => Step::Item(usize::MAX, key.clone()),
@@ -179,7 +176,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether every wanted member is named by our entry. One that is not was never applied, or another has taken it.
     fn all_named(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
         for (name, value) in wanted.as_object().into_iter().flatten() {
             let identity = match self.at.as_slice() {
@@ -191,7 +187,7 @@ impl Walk<'_> {
                 continue;
             }
             self.at.push(Step::Member(name.clone()));
-            // An object that only has a name owns nothing of its metadata; one of which others own all that is below, nothing at all.
+            // No entry names metadata with only a name, or maps of ignored fields.
             let may_own_nothing = self.at.len() == 1 && name == "metadata"
                 || value.is_object() && self.ignored.is_below(&self.at);
             let owns_nothing = may_own_nothing && self.all_named(&Map::new(), &live[name], value);
@@ -203,7 +199,7 @@ impl Walk<'_> {
         true
     }
 
-    /// Whether a wanted value has nothing that an entry of `managedFields` could name, and the live object has nothing there.
+    /// Whether nothing in a value can be owned, and the live object has nothing there.
     fn is_void(&self, live: &Value, wanted: &Value) -> bool {
         wanted.is_null()
             || empty::owns_nothing(wanted)
@@ -215,7 +211,7 @@ impl Walk<'_> {
         self.ignored.names(&self.at)
     }
 
-    /// Whether the place is the note's, or has nothing of ours but the note.
+    /// Whether the path has nothing but the note.
     fn is_note(&self, below: &Value) -> bool {
         let above = self.at.iter().filter_map(|step| match step {
             Step::Member(name) => Some(name.as_str()),
@@ -235,7 +231,7 @@ impl Walk<'_> {
     }
 }
 
-/// The member or item that a key of `fieldsV1` names, in both; `None` if the wanted value has none.
+/// `None` if the wanted value lacks the key.
 fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &'a Value, &'a Value)> {
     if let Some(name) = key.strip_prefix("f:") {
         let wanted = wanted.get(name)?;
@@ -248,7 +244,7 @@ fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &
     Some((Step::Item(at, key.to_owned()), in_live.unwrap_or(&Value::Null), &items[at]))
 }
 
-/// Whether the live object has what a key of `fieldsV1` names; in doubt, it has.
+/// In doubt, `true`.
 fn is_there(key: &str, live: &Value) -> bool {
     match (key.strip_prefix("f:"), named(key)) {
         (Some(name), _) => !live[name].is_null(),
@@ -257,15 +253,12 @@ fn is_there(key: &str, live: &Value) -> bool {
     }
 }
 
-/// What names an item of a list that is merged.
+/// Identity of an item in a merged list.
 enum Name {
-    /// The item itself: it is in a set.
     Value(Value),
-    /// Some of its members.
     Keys(Map<String, Value>),
 }
 
-/// The name in a key of `fieldsV1`.
 fn named(key: &str) -> Option<Name> {
     let name: Value = serde_json::from_str(key.get(2..)?).ok()?;
     match (key.get(..2)?, name) {
@@ -276,8 +269,7 @@ fn named(key: &str) -> Option<Name> {
 }
 
 impl Name {
-    /// Whether it may be the wanted item's. A key that is not written has its default, which only the API server knows: an item that
-    /// has the key comes first.
+    /// Only the API server knows the defaults of missing keys, so [`Self::place`] comes first.
     fn fits(&self, item: &Value) -> bool {
         match self {
             Self::Value(value) => item == value,
@@ -285,7 +277,6 @@ impl Name {
         }
     }
 
-    /// The place of the item that has all of the name, as each has in an object that an API server has completed.
     fn place(&self, items: &[Value]) -> Option<usize> {
         items.iter().position(|item| match self {
             Self::Value(value) => item == value,
@@ -308,14 +299,15 @@ impl Name {
     }
 }
 
-/// Whether a part of an object has everything that is wanted of it, and maybe more.
+/// Whether `live` contains `wanted`.
 #[must_use]
 pub fn has(live: &Value, wanted: &Value) -> bool {
     subset(live, wanted, Some(false))
 }
 
-/// Whether `live` has everything that `wanted` has, but for empty values that it lacks. What it has besides are defaults. `quantity`:
-/// whether this is one, where the API server rewrites them.
+/// Whether `live` contains `wanted`, except empty values. Others in `live` are defaults.
+///
+/// `quantity`: `None` if the API server rewrites none.
 fn subset(live: &Value, wanted: &Value, quantity: Option<bool>) -> bool {
     match (live, wanted) {
         (Value::Null, wanted) => empty::is_empty(wanted),
@@ -332,12 +324,12 @@ fn subset(live: &Value, wanted: &Value, quantity: Option<bool>) -> bool {
     }
 }
 
-/// Equality, for which `1` and `1.0` are one number.
+/// `1` equals `1.0`.
 fn same_number(a: &Value, b: &Value) -> bool {
     a == b || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a.to_bits() == b.to_bits())
 }
 
-/// Who owns a field, or what is nearest above it, besides `manager`: the newest by its own word.
+/// Most recent owner of the field or its content, besides `manager`.
 fn owner(entries: &[Value], manager: &str, at: &[Step]) -> Option<String> {
     let others = entries.iter().filter(|e| e["manager"] != manager);
     let reach = |entry: &Value| {
@@ -353,14 +345,12 @@ fn owner(entries: &[Value], manager: &str, at: &[Step]) -> Option<String> {
         reached.count()
     };
     others
-        // A manager that owns the field itself, or one that owns all that is in it.
         .filter(|entry| !at.is_empty() && reach(entry) == at.len())
         .max_by(|a, b| a["time"].as_str().cmp(&b["time"].as_str()))
         .and_then(|entry| entry["manager"].as_str())
         .map(|name| name.chars().take(128).collect())
 }
 
-/// A path for people.
 fn text(at: &[Step]) -> String {
     let mut text = String::new();
     for step in at {
@@ -385,7 +375,7 @@ fn text(at: &[Step]) -> String {
     text
 }
 
-/// Longest path told, in characters: keys of maps are the module's, and have no bound of their own.
+/// Characters; keys of maps are unbounded.
 const MAX_PATH: usize = 200;
 
 #[cfg(test)]

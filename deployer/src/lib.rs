@@ -1,14 +1,12 @@
-//! Decides how the objects of a module reach one cluster: what to apply, keep, prune and report. Knows no Kyma and no control plane.
+//! Decides how the objects of a module reach one cluster. Knows no Kyma.
 //!
-//! | question | module |
-//! |---|---|
-//! | Which objects, in which order? | [`sources`], [`bundle`], [`definitions`], [`transform`] |
-//! | Would an apply change anything? | [`drift`] |
-//! | Why does the API server refuse an update? | [`refusal`], [`drift::leftovers`] |
-//! | May an object be deleted, and in which order? | [`ownership`], [`prune`], [`namespace`] |
-//! | Is the module ready? | [`readiness`] |
-//! | Who else writes the objects? | [`adoption`], [`conflict`] |
-//! | How does an object lose the engine's marks? | [`release`] |
+//! - objects and their order: [`sources`], [`bundle`], [`definitions`], [`transform`]
+//! - changes of an apply: [`drift`]
+//! - refused updates: [`refusal`], [`drift::leftovers`]
+//! - deletion: [`ownership`], [`prune`], [`namespace`]
+//! - readiness: [`readiness`]
+//! - other field managers: [`adoption`], [`conflict`]
+//! - removal of the engine's marks: [`release`]
 
 pub mod adoption;
 pub mod bundle;

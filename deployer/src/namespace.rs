@@ -1,26 +1,26 @@
-//! An object that is being deleted, above all a namespace: what holds it, and what that means for the objects that belong in it.
+//! Objects that are being deleted, above all namespaces.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
 
-/// How long a deletion takes as a rule. One that takes longer is for somebody to look at.
+/// Usual duration. Longer deletions need attention.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
-/// Finalizers, and conditions, that are told.
+/// Maximum finalizers, and conditions, in a message.
 const TOLD: usize = 8;
-/// Longest text of the API server that is passed on, in characters.
+/// Characters of a quoted text.
 const MAX_WORDS: usize = 200;
 
-/// What holds a namespace.
+/// A terminating namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// For people.
+    /// Message for users.
     pub message: String,
-    /// From when on it takes longer than a deletion does; `None`: nobody can tell since when it does.
+    /// When the deletion takes too long; `None` if `deletionTimestamp` is unreadable.
     pub long_at: Option<Timestamp>,
 }
 
-/// What holds a namespace that is being deleted, by the object itself. `None` if it is not being deleted (any more).
+/// Describes a terminating namespace; `None` if it is not being deleted.
 #[must_use]
 pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
     let since = namespace["metadata"]["deletionTimestamp"].as_str()?;
@@ -43,13 +43,13 @@ pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
     Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), long_at })
 }
 
-/// When a deletion that has begun then takes longer than deletions do.
+/// Returns when a deletion begun at `since` takes too long.
 #[must_use]
 pub fn for_long(since: Timestamp) -> Timestamp {
     since.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX)
 }
 
-/// What holds an object that is being deleted, by the object itself, for people. `None` if it does not say.
+/// Describes a pending deletion; `None` if nothing is known to hold it.
 #[must_use]
 pub fn held(object: &ObjectRef, live: &Value) -> Option<String> {
     if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Namespace") {

@@ -1,22 +1,22 @@
-//! Whether an object of a Manifest's inventory may be deleted: only what is ours, and nobody else's any more.
+//! Decides whether inventory objects may be deleted.
 //!
-//! An inventory says what was to be applied, not what is there: it is written before the first apply, objects change hands,
-//! and two modules may have one object in common. So the marks of the object that is there decide, read just before.
+//! An inventory precedes the first apply, and two modules may have a common object. So the live object's marks
+//! decide, read just before.
 
 use serde_json::Value;
 use tidewatch_api::names::{annotations, labels};
 
-/// What an object in a runtime says of who manages it.
+/// Marks of an object's manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Whether it carries the label of objects that come from KCP.
+    /// Whether it is labelled as coming from KCP.
     pub managed: bool,
     /// `<namespace>/<name>` of its Manifest.
     pub owned_by: Option<String>,
 }
 
 impl Marks {
-    /// Those of an object's metadata.
+    /// Reads an object's metadata.
     #[must_use]
     pub fn of(metadata: &Value) -> Self {
         Self {
@@ -26,43 +26,42 @@ impl Marks {
     }
 }
 
-/// Another Manifest of the same Kyma with the same object in its inventory.
+/// Another Manifest of the Kyma with the object in its inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Its name.
+    /// Manifest name.
     pub manifest: String,
     /// Whether it is being deleted.
     pub deleting: bool,
 }
 
-/// The Manifest whose marks an object carries that several have: one and the same for all of them, or each would overwrite the
-/// others' for ever.
+/// Returns the Manifest that marks a shared object: one for all, or they would overwrite each other's marks for ever.
 #[must_use]
 pub fn marked_for<'a>(manifest: &'a str, others: &'a [Claim]) -> &'a str {
     let living = others.iter().filter(|claim| !claim.deleting).map(|claim| claim.manifest.as_str());
     living.chain([manifest]).min().unwrap_or(manifest)
 }
 
-/// What becomes of an object that a Manifest has no use for any more.
+/// Decision about an object that a Manifest no longer needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is ours.
+    /// Delete it.
     Delete,
-    /// It stays, and leaves the inventory: this other Manifest needs it.
+    /// Keep it, without an inventory entry: this Manifest needs it.
     Shared(String),
-    /// It stays, and leaves the inventory: nothing says that it was applied from here, or somebody has taken it over.
+    /// Keep it, without an inventory entry: a user, another Kyma or KCP owns it.
     NotOurs,
-    /// It is left to this other Manifest, which is being deleted and deletes it, or lets go of it.
+    /// Wait until this deleting Manifest deletes or releases it.
     Await(String),
 }
 
-/// What becomes of an object that is there. `manifest` is `(namespace, name)` of the Manifest that asks, `others` are the
-/// other Manifests of its Kyma with this object; `is_anothers` says of a Manifest in that namespace whether it is another Kyma's.
+/// Decides about a live object.
 ///
-/// Two Kymas may be given one runtime by mistake: what one of them has applied last is not the other's to remove.
+/// `manifest`: `(namespace, name)`. `others`: the Kyma's other Manifests with the object. `is_anothers`: whether a
+/// Manifest belongs to another Kyma.
 ///
-/// An object whose mark names a Manifest that has nothing to do with it any more is whoever's still has it in the
-/// inventory: it was shared once, and the other is gone.
+/// Two Kymas may share a runtime by mistake; neither removes the other's objects. If the marked Manifest has dropped
+/// the object, any other with it may delete it.
 #[must_use]
 pub fn verdict(
     manifest: (&str, &str),
@@ -150,14 +149,13 @@ mod tests {
         }
     }
 
-    /// A runtime with objects 0..6, some made by users, and Manifests 0..4 that want some of them.
+    /// Objects 0..6, some user-owned, and Manifests 0..4.
     #[derive(Clone, Debug, Default)]
     struct World {
-        /// What is there: the Manifest that applied it last; `None`: a user's.
+        /// Objects with their last Manifest; `None`: user-owned.
         there: BTreeMap<u8, Option<u8>>,
-        /// Manifest → its inventory, and whether it is being deleted.
         manifests: BTreeMap<u8, (BTreeSet<u8>, bool)>,
-        /// Objects that were a user's when a Manifest came to have them in its inventory, and were never applied.
+        /// User-owned inventory objects, never applied.
         users: BTreeSet<u8>,
     }
 
@@ -166,7 +164,7 @@ mod tests {
     }
 
     impl World {
-        /// One look of Manifest `me` at an object it has no use for. `stale`: it has not heard of others' deletion yet.
+        /// `stale`: `me` has not observed other deletions yet.
         fn let_go(&mut self, me: u8, object: u8, stale: bool) -> Result<(), TestCaseError> {
             let others: Vec<Claim> = self
                 .manifests
@@ -211,7 +209,7 @@ mod tests {
         ) {
             let mut world = World::default();
             for (m, inventory) in (0_u8..).zip(inventories) {
-                // Applied in turn, but never what a user has made: the apply did not get that far.
+                // User-owned objects are never applied.
                 for object in &inventory {
                     if !users.contains(object) {
                         world.there.insert(*object, Some(m));
@@ -227,7 +225,6 @@ mod tests {
                     world.there.insert(object, Some(m));
                 }
             }
-            // Manifests begin to be deleted, upgrades drop objects, in any order and side by side.
             for (m, object, delete, stale) in looks {
                 if delete && let Some((_, deleting)) = world.manifests.get_mut(&m) {
                     *deleting = true;
@@ -237,7 +234,6 @@ mod tests {
                 }
                 world.manifests.retain(|_, (inventory, deleting)| !*deleting || !inventory.is_empty());
             }
-            // In the end all of them go, each as often as it takes.
             for (_, deleting) in world.manifests.values_mut() {
                 *deleting = true;
             }

@@ -1,4 +1,4 @@
-//! What goes, and in which order.
+//! Selects objects to remove.
 
 use std::collections::HashSet;
 
@@ -12,8 +12,9 @@ use crate::{
     kinds::{CRD, is},
 };
 
-/// What is in the inventory and not wanted any more, in the order in which it should go. The namespace
-/// `kyma-system` is never pruned (contract, section 5.3).
+/// Returns unwanted inventory objects, in removal order.
+///
+/// The namespace `kyma-system` is never pruned (contract, section 5.3).
 #[must_use]
 pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     let wanted: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
@@ -27,8 +28,7 @@ pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     gone
 }
 
-/// The entries of an inventory that are not wanted, but differ from a wanted object in their namespace alone: each may be the same
-/// object. Their places in the inventory, and the objects.
+/// Returns unwanted inventory entries, by index, with a wanted object that differs only in namespace.
 #[must_use]
 pub fn twins<'a>(inventory: &[ObjectRef], wanted: &'a [ObjectRef]) -> Vec<(usize, &'a ObjectRef)> {
     let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
@@ -39,22 +39,25 @@ pub fn twins<'a>(inventory: &[ObjectRef], wanted: &'a [ObjectRef]) -> Vec<(usize
     unwanted.filter_map(|(at, object)| Some((at, named(object)?))).collect()
 }
 
-/// Whether an entry of the inventory and its twin ([`twins`]) are one object, by the scope that their kind has in the runtime now. An entry is
-/// as old as the pass that wrote it: its kind may not have been served then, or may have had another scope.
+/// Whether an inventory entry and its [twin](twins) are one object, by the kind's current scope.
+///
+/// The kind may have had another scope when the entry was written.
 #[must_use]
 pub fn is_one(entry: &ObjectRef, twin: &ObjectRef, scope: Option<Scope>) -> bool {
     let between = [entry.namespace.as_str(), twin.namespace.as_str()];
     match scope {
         Some(Scope::Cluster) => true,
-        // What names no namespace is applied to the default one.
+        // No namespace means `default`.
         Some(Scope::Namespaced) => between.contains(&"") && between.contains(&"default"),
-        // Nothing of a kind that is not served is there.
+        // No object of an unserved kind exists.
         None => between.contains(&""),
     }
 }
 
-/// The order of removal: custom resources first, while their operator still runs; then what makes API servers ask the module's
-/// own servers, or its end would be refused with theirs; then the operator; what others need, last.
+/// Ranks kinds for removal, lowest first.
+///
+/// Custom resources go while their operator runs. Webhooks and API services precede the operator: without it, they
+/// block removals.
 #[must_use]
 pub fn removal_rank(gvk: &Gvk) -> u8 {
     match (gvk.group.as_str(), gvk.kind.as_str()) {

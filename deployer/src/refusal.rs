@@ -1,26 +1,25 @@
-//! Why an API server refuses a change, as far as its words tell.
+//! Reasons of refused changes, from an API server's message.
 
 use serde_json::Value;
 
-/// A field that an API server has refused.
+/// A refused field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// Such as `FieldValueForbidden`.
     pub reason: String,
-    /// Its path, such as `spec.ports[0].nodePort`.
+    /// Such as `spec.ports[0].nodePort`.
     pub field: String,
-    /// The API server's words.
+    /// Message.
     pub message: String,
 }
 
-/// Parts of the messages of API servers that refuse a change of a field that is set once. There is no code for it: all of them are
-/// a 422 with `Invalid`, as is a value that is simply wrong.
+/// Parts of refusals to change immutable fields. Invalid values have the same code (422 `Invalid`).
 const IMMUTABLE: [&str; 9] = [
     "is immutable",
     "may not change once set",
     "cannot change roleRef",
     "updates to statefulset spec for fields other than",
-    // Of PriorityClasses, StorageClasses and Pods.
+    // PriorityClasses, StorageClasses and Pods.
     "may not be changed in an update",
     "updates to parameters are forbidden",
     "updates to provisioner are forbidden",
@@ -28,13 +27,13 @@ const IMMUTABLE: [&str; 9] = [
     "pod updates may not change fields other than",
 ];
 
-/// Whether a change was refused because a field can only be set when the object is made.
+/// Whether the changed field is immutable.
 #[must_use]
 pub fn is_immutable(message: &str) -> bool {
     IMMUTABLE.iter().any(|part| message.contains(part))
 }
 
-/// The refused field whose value another object of the same kind has, such as the port of each node: there is one for all of them.
+/// Returns the refused field with a value that `other` holds, such as a node port.
 #[must_use]
 pub fn held<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
     let cause = causes.iter().find(|cause| {
@@ -45,7 +44,6 @@ pub fn held<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
     cause.map(|cause| cause.field.as_str())
 }
 
-/// Whether a value at a path, of any item of a list, is one of these words.
 fn has_any(value: &Value, path: &[&str], words: &[&str]) -> bool {
     match (value, path.split_first()) {
         (Value::Array(items), Some((_, rest))) => items.iter().any(|item| has_any(item, rest, words)),
@@ -57,7 +55,7 @@ fn has_any(value: &Value, path: &[&str], words: &[&str]) -> bool {
     }
 }
 
-/// The parts of a path as API servers write it: `a.b[0].c[d.e]`.
+/// Splits an API server's path: `a.b[0].c[d.e]`.
 pub(super) fn parts(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = path;

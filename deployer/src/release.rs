@@ -1,12 +1,13 @@
-//! How an object that its user takes over loses our marks.
+//! Makes engine-owned objects user-owned.
 
 use serde_json::{Map, Value, json};
 use tidewatch_api::names::{annotations, labels};
 
 use crate::ownership::Marks;
 
-/// The merge patch that takes our marks off an object that is there, by its metadata; `None` if it carries none of ours.
-/// `namespace` is that of our Manifests in KCP. Nothing but marks is touched: what the object does goes on.
+/// Returns the merge patch that removes the engine's marks; `None` without marks.
+///
+/// `namespace`: namespace of this KCP's Manifests. Other KCPs' marks stay.
 #[must_use]
 pub fn unmark(namespace: &str, metadata: &Value) -> Option<Value> {
     let marks = Marks::of(metadata);
@@ -31,7 +32,7 @@ pub fn unmark(namespace: &str, metadata: &Value) -> Option<Value> {
             .filter(|key| !metadata["annotations"][*key].is_null())
             .map(|key| (key.to_owned(), Value::Null))
             .collect();
-    // With the uid: another object that has taken its place meanwhile is left alone.
+    // The `uid` protects an object recreated meanwhile.
     Some(json!({"metadata": {"uid": metadata["uid"], "labels": off_labels, "annotations": off_annotations}}))
 }
 
@@ -40,7 +41,6 @@ mod tests {
     use super::*;
     use crate::transform::mark;
 
-    /// A merge patch of metadata, as an API server does it.
     fn patched(mut object: Value, patch: &Value) -> Value {
         for field in ["labels", "annotations"] {
             for (key, value) in patch["metadata"][field].as_object().unwrap() {
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(patched(marked.clone(), &patch), before);
         assert_eq!(unmark("kcp-system", &before["metadata"]), None, "once");
         assert_eq!(unmark("elsewhere", &marked["metadata"]), None, "of another KCP");
-        // What a user has set in place of ours stays.
+        // A label that the user changed stays.
         marked["metadata"]["labels"][labels::COMPONENT] = json!("theirs");
         let patch = unmark("kcp-system", &marked["metadata"]).unwrap();
         assert_eq!(patched(marked, &patch)["metadata"]["labels"][labels::COMPONENT], "theirs");

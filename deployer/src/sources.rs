@@ -1,4 +1,4 @@
-//! Objects of several sources as those of one.
+//! Merges a module's sources.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,12 @@ use tidewatch_api::object::ObjectRef;
 
 use crate::bundle::BundleError;
 
-/// Objects of a module, from all of its sources.
 const MAX_OBJECTS: usize = 5_000;
 
-/// Puts the objects of named sources together, in their order. What is applied first is decided by kinds, not by sources: CRDs come
-/// before all else, wherever they are.
+/// Concatenates the objects of named sources.
 ///
 /// # Errors
-/// An object that two of them have, and more objects than a module may have. Nothing in a further source is an error of its
-/// renderer; nothing at all is one of the [`bundle`](crate::bundle::bundle).
+/// An object in two sources, or more than 5,000 objects.
 pub fn together(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, BundleError> {
     if sources.iter().map(|(_, objects)| objects.len()).sum::<usize>() > MAX_OBJECTS {
         return Err(BundleError::TooMany(MAX_OBJECTS));
@@ -25,7 +22,7 @@ pub fn together(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, Bundle
     for (source, (name, objects)) in sources.iter().enumerate() {
         for id in objects.iter().filter_map(ObjectRef::of) {
             let (group, kind, namespace, object) = id.identity();
-            // As the bundle will see it.
+            // The bundle uses this default, too.
             let key = format!(
                 "{group}\n{kind}\n{}\n{object}",
                 if namespace.is_empty() { "default" } else { namespace }
@@ -74,7 +71,6 @@ mod tests {
             ["raw-manifest", "more", "ConfigMap default/a"].iter().all(|part| error.contains(part)),
             "{error}"
         );
-        // Twice in one source is found by the bundle, which knows scopes.
         assert!(together(vec![("a".into(), vec![map(None, "a"), map(None, "a")])]).is_ok());
         let many = vec![map(None, "a"); MAX_OBJECTS / 2 + 1];
         assert_eq!(

@@ -1,8 +1,7 @@
-//! What is changed in a module's objects before they are applied (contract, section 5.2).
+//! Changes a module's objects before apply (contract, section 5.2).
 //!
-//! [`strip`] and [`mark`] are for every object of every module. [`transform`] does the rest, in this order: images of the component
-//! in place of those in the manifests, the platform's image pull Secret, and data of the control plane for the module `deployer`.
-//! Pure and idempotent but for what says otherwise; the same objects come out whatever their order.
+//! [`strip`] and [`mark`] change every object. [`transform`] replaces images, adds the image pull Secret, and injects
+//! KCP data. The order of objects is irrelevant.
 
 mod deployer;
 mod filled;
@@ -24,70 +23,68 @@ pub use deployer::{DEPLOYER, Injected, asks_for, given, mark_of};
 pub use filled::left_to_controllers;
 pub use pull_secret::VARIABLE;
 
-/// What transforms know besides the objects. The default changes nothing.
+/// Input of [`transform`]. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Context<'a> {
-    /// The module.
+    /// Module name.
     pub module: &'a str,
-    /// Images of its component.
+    /// The component's images.
     pub images: &'a [String],
-    /// Name of the platform's image pull Secret, if there is one.
+    /// The platform's image pull Secret.
     pub pull_secret: Option<&'a str>,
-    /// The module's manager, if it names one.
+    /// The module's declared manager.
     pub manager: Option<&'a Manager>,
-    /// What the control plane has of the Secrets that the module asks for, by their names. Never in a log or a message.
+    /// KCP data of Secrets, by name. Never log or report it.
     pub injected: Option<&'a BTreeMap<String, Injected>>,
 }
 
-/// Why a module's objects cannot be transformed.
+/// Failed transform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransformError {
-    /// A container has the variable already.
+    /// A container sets the variable itself.
     #[error(
         "container {container} of {object} sets {VARIABLE} itself: take it out of the module's manifest, as the platform sets it"
     )]
     Taken {
-        /// The workload.
+        /// Workload.
         object: String,
-        /// Its container.
+        /// Container.
         container: String,
     },
-    /// The control plane does not give what a Secret asks for.
+    /// KCP withholds a Secret's data.
     #[error("the data of Secret '{name}' cannot be taken from the control plane: {why}")]
     Injection {
-        /// Its name, in both places.
+        /// Secret name.
         name: String,
-        /// Why; no data.
+        /// Reason, without data.
         why: String,
     },
 }
 
-/// The fields of a Secret that have its values.
 const TEXTS: &str = "stringData";
 const DATA: &str = "data";
 
-/// Why a Secret is none. Its values are in no text.
+/// Invalid Secret, without its values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoText {
-    /// One of its values.
+    /// A value is no text.
     #[error("the value of '{key}' in '{field}' is no text: put it in quotes")]
     Value {
         /// `data` or `stringData`.
         field: &'static str,
-        /// The key of the value.
+        /// Key.
         key: String,
     },
-    /// All of them.
+    /// A field is no map of texts.
     #[error("'{0}' is no map of keys and texts")]
     Field(&'static str),
 }
 
-/// Writes the `stringData` of a Secret as the `data` that an API server makes of it and stores: what is applied can then be compared with
-/// what is there, is let go with the version that had it, and is named by one path where users may change it. Line breaks in `data` go
-/// for the same reason.
+/// Moves `stringData` to `data`, without line breaks, as an API server does. Otherwise comparison, removal of keys
+/// and ignored fields would fail.
 ///
 /// # Errors
-/// A value is no text: an API server would refuse it, and say what it is.
+/// A value is no text. An API server would quote it.
 pub fn store_texts(secret: &mut Value) -> Result<(), NoText> {
     for field in [TEXTS, DATA] {
         match &secret[field] {
@@ -129,10 +126,10 @@ pub fn store_texts(secret: &mut Value) -> Result<(), NoText> {
     Ok(())
 }
 
-/// Transforms a module's objects, which have their namespaces. See the module.
+/// Transforms objects, which must have their namespaces.
 ///
 /// # Errors
-/// Then some are transformed and some are not: none may be applied.
+/// Some objects are already transformed; apply none.
 pub fn transform<'a>(
     objects: impl IntoIterator<Item = &'a mut Value>,
     context: &Context<'_>,
@@ -154,7 +151,7 @@ pub fn transform<'a>(
 const CONTAINERS: &str = "containers";
 const INIT_CONTAINERS: &str = "initContainers";
 
-/// The workloads whose pods are transformed, as by the Go manager: others would be restarted when a fleet is taken over.
+/// Only the Go manager's kinds: others would restart on migration.
 fn has_pods(object: &Value) -> bool {
     let kind = object["kind"].as_str().unwrap_or_default();
     ["Deployment", "StatefulSet"].contains(&kind)
@@ -173,16 +170,13 @@ fn containers_of<'a>(object: &'a mut Value, kind: &str) -> impl Iterator<Item = 
     containers.into_iter().flatten().filter(|container| container.is_object())
 }
 
-/// The text that tells a cluster user whose object this is. The wording is the ecosystem's: tools look
-/// for the annotation's key, people read its first line.
+/// Warns users. Tools expect the ecosystem's wording.
 pub const DISCLAIMER: &str = "DO NOT EDIT - This resource is managed by Kyma.\n\
                               Any modifications are discarded and the resource is reverted to the original state.";
 
-/// Marks an object as installed by us for one Manifest.
+/// Marks an object for the Manifest `(namespace, name)`.
 ///
-/// `manifest` is `(namespace, name)`. Labels: managed-by, component, part-of; annotations: owned-by and
-/// the disclaimer. Values the module has set for the same keys are overwritten, since watches and pruning
-/// depend on them.
+/// Overwrites the module's values, because watches and pruning depend on the marks.
 pub fn mark(object: &mut Value, manifest: (&str, &str)) {
     let (namespace, name) = manifest;
     merge(
@@ -214,8 +208,8 @@ fn merge(object: &mut Value, field: &str, entries: &[(&str, &str)]) {
     }
 }
 
-/// Removes what a rendered manifest must not carry into a server-side apply: the status, metadata
-/// that only a server sets, and fields that controllers or injectors fill.
+/// Removes fields that an apply must not own: the status, server-set metadata, and fields of controllers or
+/// injectors.
 pub fn strip(object: &mut Value) {
     if let Some(top) = object.as_object_mut() {
         top.remove("status");
@@ -233,7 +227,6 @@ pub fn strip(object: &mut Value) {
 mod tests {
     use super::*;
 
-    /// A module with everything that is transformed, and much that is not.
     fn module() -> Vec<Value> {
         let pods = json!({
             "containers": [{"name": "manager", "image": "example.test/gauge:1.0.0",
@@ -315,7 +308,6 @@ mod tests {
         let mut objects = module();
         transform(&mut objects, &context).unwrap();
         insta::assert_yaml_snapshot!(objects);
-        // The order of the objects does not matter.
         let mut backwards: Vec<Value> = module().into_iter().rev().collect();
         transform(&mut backwards, &context).unwrap();
         backwards.reverse();

@@ -1,7 +1,7 @@
-//! Leaves a registry alone that does not work, and lets one request ask whether it works again.
+//! Circuit breaker of each registry (`host[:port]`).
 //!
-//! A circuit breaker, one per registry (`host[:port]`): *closed*, requests pass; *open*, whoever asks gets the failure that opened
-//! it, at once and without a request; *half open*, its time has come and one request is on its way, for everybody.
+//! *Closed*: requests pass. *Open*: they fail at once, with the failure that opened it. *Half open*: one request
+//! probes the registry.
 
 use std::{
     collections::BTreeMap,
@@ -15,25 +15,23 @@ use tokio::time::Instant;
 
 use super::OciError;
 
-/// Longest time for which a registry is left alone, whatever it asks for.
+/// Maximum time in the open state.
 const LONGEST: Duration = Duration::from_hours(1);
-/// How long it is left alone if it does not say: 1 s, doubling to 5 min with each probe that fails.
+/// Time in the open state without `Retry-After`: 1 s, doubling to 5 min with each failed probe.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
-/// Failures in a row, of requests that got no good answer for a reason the registry does not give.
+/// Failures in a row that open the breaker.
 const FAILURES: u32 = 3;
-/// When to come back while somebody asks whether it works again.
+/// Wait during a probe.
 const WHILE_ASKING: Duration = Duration::from_secs(2);
-/// Registries that do not work and are remembered; a further one is asked as if it worked.
+/// Maximum breakers. Further registries have none.
 const REGISTRIES: usize = 64;
 
-/// What an answer says of the registry, not of what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It answers.
     Works,
-    /// It does not answer, or with a fault of its own.
+    /// No answer, or a server error.
     Fails,
-    /// It asks to be left alone, for so long if it says so.
+    /// The registry requests a pause, maybe of this length.
     Asks(Option<Duration>),
 }
 
@@ -50,12 +48,11 @@ impl Verdict {
     }
 }
 
-/// The state of one registry. One that works has none.
+/// A working registry has no breaker.
 #[derive(Debug)]
 struct Breaker {
-    /// Failures in a row.
     failures: u32,
-    /// How often it has opened since it last worked.
+    /// Openings since it last worked.
     opened: u32,
     open: Option<Open>,
 }
@@ -63,17 +60,16 @@ struct Breaker {
 #[derive(Debug)]
 struct Open {
     until: Instant,
-    /// One request asks whether it works again.
+    /// A probe is in flight.
     asking: bool,
     cause: Arc<OciError>,
 }
 
-/// What to do with a request.
 #[derive(Debug)]
 enum Admission {
-    /// Make it; `true`: for everybody who waits to know.
+    /// Send it; `true`: as a probe.
     Ask(bool),
-    /// Do not: this is what is known, and after this time it is worth asking again.
+    /// Reject it for this time.
     Wait(Arc<OciError>, Duration),
 }
 
@@ -96,13 +92,13 @@ impl Breaker {
         }
     }
 
-    /// A request has failed like this. `spread`, from 0 to 1, lengthens a time that the registry has not set by up to a quarter.
+    /// `spread`, from 0 to 1, extends the backoff by up to a quarter.
     fn failed(&mut self, now: Instant, cause: OciError, probe: bool, spread: f64) {
         let verdict = Verdict::of(&cause);
         self.failures = self.failures.saturating_add(1);
         let asked = match verdict {
             Verdict::Asks(wait) => wait,
-            // Of those that were on their way when it opened.
+            // In flight when it opened.
             Verdict::Fails if self.open.is_some() && !probe => return,
             Verdict::Fails if self.open.is_none() && self.failures < FAILURES => return,
             Verdict::Fails => None,
@@ -114,14 +110,13 @@ impl Breaker {
         let doubled = BACKOFF.0.saturating_mul(1 << self.opened.saturating_sub(1).min(16)).min(BACKOFF.1);
         let wait = asked.unwrap_or_else(|| doubled.mul_f64(1.0 + spread / 4.0)).min(LONGEST);
         let until = now + wait;
-        // Not sooner than somebody else was told.
+        // Not before a wait that a caller already received.
         let before = self.open.as_ref().filter(|_| !probe);
         let asking = before.is_some_and(|open| open.asking);
         let until = before.map_or(until, |open| open.until.max(until));
         self.open = Some(Open { until, asking, cause: Arc::new(cause) });
     }
 
-    /// The request that was to find out was given up.
     fn abandoned(&mut self) {
         if let Some(open) = &mut self.open {
             open.asking = false;
@@ -129,15 +124,14 @@ impl Breaker {
     }
 }
 
-/// The breakers of all registries that one client talks to.
 #[derive(Debug, Default)]
 pub(super) struct Breakers(Mutex<BTreeMap<String, Breaker>>);
 
 impl Breakers {
-    /// Leave to make a request, whose end is told to what this returns.
+    /// Admits a request. Its result goes to [`Asked::ended`].
     ///
     /// # Errors
-    /// [`OciError::LeftAlone`] while the registry is left alone.
+    /// [`OciError::LeftAlone`] while the breaker is open.
     pub(super) fn ask<'a>(&'a self, registry: &'a str, patience: Duration) -> Result<Asked<'a>, OciError> {
         let now = Instant::now();
         let admission = self.0.lock().get_mut(registry).map_or(Admission::Ask(false), |b| b.admit(now));
@@ -151,7 +145,7 @@ impl Breakers {
         }
     }
 
-    /// Registries that are left alone now.
+    /// Registries with an open breaker.
     pub(super) fn open(&self) -> Vec<String> {
         let breakers = self.0.lock();
         breakers.iter().filter(|(_, b)| b.open.is_some()).map(|(registry, _)| registry.clone()).collect()
@@ -183,13 +177,13 @@ impl Breakers {
     }
 }
 
-/// From 0 to 1; another one for each call and process, so that no two of them stay in step.
+/// Random, to keep processes out of step.
 fn chance() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) >> 32).unwrap_or_default())
         / f64::from(u32::MAX)
 }
 
-/// A request that was let pass. One that is given up without an answer, after a time in which there should have been one, has timed out.
+/// An admitted request. Without an answer after `patience`, it counts as timed out.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     breakers: &'a Breakers,
@@ -201,7 +195,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// It has ended.
+    /// Records the result.
     pub(super) fn ended<T>(mut self, result: &Result<T, OciError>) {
         self.told = true;
         match result {
@@ -258,7 +252,7 @@ mod tests {
         let (mut breaker, now) = (Breaker::new(), Instant::now());
         breaker.failed(now, limited(Some(600)), false, 0.0);
         assert_eq!(waits(&mut breaker, now), Some(600));
-        // Another one that was on its way does not shorten it.
+        // A request in flight does not shorten it.
         breaker.failed(now, limited(Some(5)), false, 0.0);
         assert_eq!(waits(&mut breaker, now + Duration::from_secs(599)), Some(1));
         let later = now + Duration::from_mins(10);
@@ -351,7 +345,7 @@ mod tests {
                     _ => breaker.failed(now, limited((number > 2500).then_some(number)), false, spread),
                 }
             }
-            // However it went, there is a way out.
+            // A probe always follows.
             breaker.abandoned();
             prop_assert!(matches!(breaker.admit(now + LONGEST), Admission::Ask(_)));
         }

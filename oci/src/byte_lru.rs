@@ -1,31 +1,28 @@
-//! A least recently used cache that is bounded by bytes.
-
 use std::hash::Hash;
 
 use lru::LruCache;
 
-/// Values that weigh at most `budget` bytes together. The value that was used least recently goes first.
+/// Values of at most `budget` bytes. The least recently used is evicted first.
 #[derive(Debug)]
 pub struct ByteLru<K: Hash + Eq, V> {
-    /// Each value with its weight.
     values: LruCache<K, (V, u64)>,
     used: u64,
     budget: u64,
 }
 
 impl<K: Hash + Eq, V> ByteLru<K, V> {
-    /// An empty cache of at most `budget` bytes.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(budget: u64) -> Self {
         Self { values: LruCache::unbounded(), used: 0, budget }
     }
 
-    /// A value, which becomes the one that was used last.
+    /// Returns a value and marks it as used.
     pub fn get(&mut self, key: &K) -> Option<&V> {
         self.values.get(key).map(|(value, _)| value)
     }
 
-    /// Stores a value of `weight` bytes in place of the one that has its key. One that is heavier than the whole budget is left out.
+    /// Stores or replaces a value of `weight` bytes. One above the budget is dropped.
     pub fn insert(&mut self, key: K, value: V, weight: u64) {
         if let Some((_, replaced)) = self.values.pop(&key) {
             self.used -= replaced;
@@ -47,13 +44,13 @@ impl<K: Hash + Eq, V> ByteLru<K, V> {
         self.used
     }
 
-    /// The number of values.
+    /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

@@ -1,5 +1,3 @@
-//! Blobs that were read before: in memory under a byte budget, and optionally in a folder.
-
 use std::{
     fs,
     io::Write as _,
@@ -14,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{ByteLru, Digest};
 
-/// Content-addressed store. Nothing is given out that does not match its digest.
+/// Blobs in memory, and optionally in a folder. Returned blobs match their digest.
 #[derive(Debug)]
 pub(super) struct BlobCache {
     memory: Mutex<ByteLru<Digest, Arc<[u8]>>>,
@@ -35,12 +33,12 @@ impl BlobCache {
         Self { memory: Mutex::new(ByteLru::new(memory_budget)), disk }
     }
 
-    /// From memory only; never blocks.
+    /// Never blocks.
     pub(super) fn in_memory(&self, digest: &Digest) -> Option<Arc<[u8]>> {
         self.memory.lock().get(digest).cloned()
     }
 
-    /// From the folder, verified; a damaged file is removed and counts as absent. Files above `limit` are ignored.
+    /// Reads a verified file. Removes damaged files, and ignores files above `limit`.
     pub(super) async fn on_disk(&self, digest: &Digest, limit: u64) -> Option<Arc<[u8]>> {
         let disk = Arc::clone(self.disk.as_ref()?);
         let wanted = digest.clone();
@@ -50,8 +48,7 @@ impl BlobCache {
         Some(bytes)
     }
 
-    /// Keeps bytes that the caller has verified. A folder that cannot be written costs speed, not correctness, so
-    /// that is only logged.
+    /// Stores verified bytes. A failed write costs only speed, so it is logged.
     pub(super) async fn store(&self, digest: &Digest, bytes: &Arc<[u8]>) {
         self.remember(digest, bytes);
         let Some(disk) = self.disk.clone() else { return };
@@ -90,8 +87,7 @@ impl Disk {
         let blobs = self.blobs();
         fs::create_dir_all(&blobs)?;
         let target = blobs.join(digest.hex());
-        // Readers see a whole file or none. Two processes may share a folder, and two downloads of one digest from
-        // different repositories may run at once.
+        // Readers must not get partial files; other processes and downloads may write, too.
         let unique = self.writes.fetch_add(1, Ordering::Relaxed);
         let partial = blobs.join(format!("{}.{}.{unique}.partial", digest.hex(), std::process::id()));
         let mut file = fs::File::create(&partial)?;
@@ -103,12 +99,11 @@ impl Disk {
         self.trim(&target)
     }
 
-    /// Deletes the oldest files until the budget holds; the one just written stays.
     fn trim(&self, keep: &Path) -> std::io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.blobs())? {
             let entry = entry?;
-            // A file that another writer has just removed is no error.
+            // Another writer may have removed it.
             let Ok(data) = entry.metadata() else { continue };
             files.push((data.modified()?, data.len(), entry.path()));
         }

@@ -1,5 +1,3 @@
-//! The OCM component descriptor (schema v2), as far as we need it.
-
 use serde_json::Value;
 use tidewatch_api::yaml;
 
@@ -9,59 +7,58 @@ use super::{
     unpack::{self, Caps},
 };
 
-/// Largest descriptor or manifest that is read, in bytes.
+/// Maximum bytes of a descriptor or manifest.
 pub(super) const MAX_DESCRIPTOR: u64 = 1024 * 1024;
 
 const MAX_NODES: usize = 50_000;
 const MAX_RESOURCES: usize = 2000;
 const FILE_NAME: &str = "component-descriptor.yaml";
 
-/// Which component a registry holds and which resources it is made of. Unknown fields are ignored.
+/// A component and its resources. Unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComponentDescriptor {
-    /// Component name, such as `kyma-project.io/module/x`.
+    /// Name, such as `kyma-project.io/module/x`.
     pub name: String,
-    /// Component version.
+    /// Version.
     pub version: String,
-    /// Resources in the order of the descriptor.
+    /// Resources in written order.
     pub resources: Vec<Resource>,
 }
 
-/// One part of a component.
+/// Part of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// Name; not unique by itself.
+    /// Name, not unique.
     pub name: String,
-    /// OCM type, such as `directoryTree` or `ociArtifact`.
+    /// Such as `directoryTree` or `ociArtifact`.
     pub type_: String,
-    /// Version of the resource.
+    /// Version.
     pub version: String,
-    /// Where its content is.
+    /// Location of the content.
     pub access: Access,
 }
 
-/// Where a resource's content is.
+/// Location of a resource's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// A layer of the component's own artifact.
+    /// A layer of the component's artifact.
     LocalBlob {
-        /// Digest of the layer.
+        /// Layer digest.
         local_reference: Digest,
-        /// Media type of the content.
+        /// Media type.
         media_type: String,
     },
-    /// An image somewhere else.
+    /// An external image.
     OciArtifact {
-        /// Image reference, as written.
+        /// Image reference.
         image_reference: String,
     },
-    /// A kind of access we have no use for, by its type.
+    /// Unsupported type.
     Other(String),
 }
 
 impl ComponentDescriptor {
-    /// Reads the content of a descriptor layer: a tar with `component-descriptor.yaml`, or YAML or JSON by itself.
-    /// Limit: 1 MiB.
+    /// Parses a descriptor layer: a tar with `component-descriptor.yaml`, or YAML or JSON. Limit: 1 MiB.
     pub fn parse(bytes: &[u8], media_type: &str) -> Result<Self, OciError> {
         let caps = Caps { bytes: MAX_DESCRIPTOR, entries: 16 };
         let files = unpack::files(bytes, media_type, caps).map_err(|e| malformed(e.to_string()))?;
@@ -101,17 +98,17 @@ impl ComponentDescriptor {
         })
     }
 
-    /// The module's manifests: the one resource named `raw-manifest`, a local blob.
+    /// Returns the manifests: the local blob `raw-manifest`.
     pub fn raw_manifest(&self) -> Result<&Resource, OciError> {
         self.only("raw-manifest")?.ok_or_else(|| malformed("it has no resource named raw-manifest"))
     }
 
-    /// The module's default custom resource, if it has one.
+    /// Returns the default custom resource.
     pub fn default_cr(&self) -> Result<Option<&Resource>, OciError> {
         self.only("default-cr")
     }
 
-    /// References of the images that the module runs, in the descriptor's order.
+    /// Returns image references in written order.
     pub fn images(&self) -> impl Iterator<Item = &str> {
         self.resources.iter().filter_map(|resource| match &resource.access {
             Access::OciArtifact { image_reference } => Some(image_reference.as_str()),
@@ -135,7 +132,7 @@ impl ComponentDescriptor {
 }
 
 impl Resource {
-    /// Digest and media type, if the content is a layer of the component's artifact.
+    /// Returns a local blob's digest and media type.
     pub fn local_blob(&self) -> Option<(&Digest, &str)> {
         match &self.access {
             Access::LocalBlob { local_reference, media_type } => Some((local_reference, media_type)),
@@ -147,7 +144,7 @@ impl Resource {
 fn resource(value: &Value) -> Result<Resource, OciError> {
     let access = value.get("access").ok_or_else(|| malformed("a resource has no access"))?;
     let kind = required(access, "type")?;
-    // OCM writes a type with or without its version, and localBlob had another name before.
+    // OCM may omit the type's version; `localBlob` has an older name.
     let access = match kind.split('/').next().unwrap_or_default() {
         "localBlob" | "localOciBlob" => {
             let key = if access.get("localReference").is_some() { "localReference" } else { "digest" };

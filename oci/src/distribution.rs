@@ -1,7 +1,7 @@
-//! The distribution API, as far as reading needs it: bounded answers, tokens, and nothing that panics.
+//! Reads from the distribution API.
 //!
-//! `oci-client` is not used for reading: it reads manifests and error bodies without a limit, drops `Retry-After`,
-//! and puts a token it was sent into a header without checking it.
+//! `oci-client` reads manifests and error bodies without limit, drops `Retry-After`, and sends unchecked tokens in
+//! headers.
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -24,25 +24,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
 const MAX_TOKEN_ANSWER: u64 = 64 * 1024;
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// What the token specification says if the answer does not.
+/// Seconds, from the token specification.
 const DEFAULT_TOKEN_LIFE: u64 = 60;
-/// Tokens are renewed this much before they end, so that none ends on its way.
+/// Seconds before expiry at which tokens are renewed, for requests in flight.
 const TOKEN_SLACK: u64 = 10;
-/// One token per repository; an engine knows some hundred modules.
+/// One per repository; engines have some hundred modules.
 const TOKENS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 const USER_AGENT: &str = concat!("tidewatch/", env!("CARGO_PKG_VERSION"));
 
-/// How to authenticate to one registry.
+/// Authentication to a registry.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Credentials {
-    /// Without; token services then give tokens for public content.
+    /// Token services still issue tokens for public content.
     #[default]
     Anonymous,
-    /// User name and password, for basic authentication or the token service.
+    /// For basic authentication or the token service.
     Basic {
         /// User name.
         username: String,
-        /// Password; never printed.
+        /// Password, never printed.
         password: String,
     },
 }
@@ -56,7 +56,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Which of the two read endpoints.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Manifest,
@@ -71,7 +70,7 @@ pub(super) struct Distribution {
     credentials: RwLock<BTreeMap<String, Credentials>>,
     tokens: Mutex<LruCache<String, Token>>,
     breakers: Breakers,
-    /// An answer that takes longer does not come.
+    /// Requests without an answer for longer have timed out.
     patience: Duration,
 }
 
@@ -133,14 +132,13 @@ impl Distribution {
         self.credentials.read().get(registry).cloned().unwrap_or_default()
     }
 
-    /// Other credentials, in place of all. What was got by those before is not used any more.
+    /// Replaces all credentials, and drops tokens of the old ones.
     pub(super) fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
         *self.credentials.write() = credentials;
         self.tokens.lock().clear();
     }
 
-    /// One GET, repeated once with a token or password if the registry asks for it; none while the registry is left alone. No
-    /// deadline of its own.
+    /// Sends one GET, repeated with authentication after a 401. Fails while the breaker is open. Has no deadline.
     pub(super) async fn get(
         &self,
         reference: &Reference,
@@ -154,7 +152,6 @@ impl Distribution {
         result
     }
 
-    /// Registries that are left alone now.
     pub(super) fn left_alone(&self) -> Vec<String> {
         self.breakers.open()
     }
@@ -228,7 +225,6 @@ impl Distribution {
         }
     }
 
-    /// What to send after a 401, by the registry's challenge.
     async fn answer(
         &self,
         reference: &Reference,
@@ -265,7 +261,7 @@ impl Distribution {
         let malformed =
             |reason: &str| OciError::malformed(format!("token answer for {}", reference.registry), reason);
         let mut url = Url::parse(realm).map_err(|_| malformed("the token service's address is no URL"))?;
-        // The registry chooses where our password goes, so at least it goes there encrypted.
+        // The registry chooses the recipient, so require encryption.
         if !may_visit(&url, &self.insecure) {
             return Err(OciError::PlainHttp { registry: url.host_str().unwrap_or_default().to_owned() });
         }
@@ -359,7 +355,7 @@ async fn read(mut response: Response, registry: &str, what: &str, limit: u64) ->
     Ok(body)
 }
 
-/// Seconds, or a date relative to the answer's own `Date`, so that our clock does not matter.
+/// Dates are relative to the answer's `Date`, so the local clock does not matter.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse() {
@@ -372,7 +368,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(wait.min(MAX_RETRY_AFTER))
 }
 
-/// The URL is dropped: storage behind a registry signs its URLs with secrets.
+/// Drops the URL, because storage behind registries signs URLs with secrets.
 fn unreachable(registry: &str, error: reqwest::Error) -> OciError {
     OciError::Unreachable { registry: registry.to_owned(), source: Arc::new(error.without_url()) }
 }
@@ -381,7 +377,6 @@ fn unauthorized(reference: &Reference) -> OciError {
     OciError::Unauthorized { registry: reference.registry.clone(), repository: reference.repository.clone() }
 }
 
-/// The reference of a blob in the same repository.
 pub(super) fn sibling(reference: &Reference, digest: super::Digest) -> Reference {
     Reference { selector: Selector::Digest(digest), ..reference.clone() }
 }

@@ -1,4 +1,4 @@
-//! Credentials of registries as Docker, and Secrets of type `kubernetes.io/dockerconfigjson`, write them.
+//! Registry credentials in Docker's format, as in `kubernetes.io/dockerconfigjson` Secrets.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde::Deserialize;
 
 use super::Credentials;
 
-/// Most bytes of such a file.
+/// Maximum bytes of a file.
 pub const MAX_DOCKER_CONFIG: usize = 1024 * 1024;
 
-/// Why credentials cannot be used. Nothing of what is in the file but names of registries is in it.
+/// Reason why credentials are unusable. Names registries, but no other content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DockerConfigError {
-    /// It is no such file.
+    /// The text has another format.
     #[error(
         "it is no JSON as Docker's config.json (line {line}, column {column}); it has to be {{\"auths\": {{\"HOST\": {{\"auth\": …}}}}}}"
     )]
     Malformed {
-        /// From 1; 0 at the end of the file.
+        /// From 1; 0 at the end.
         line: usize,
-        /// The same.
+        /// From 1; 0 at the end.
         column: usize,
     },
-    /// One of its entries is not usable.
+    /// Unusable entry.
     #[error(
         "the entry of the registry {0} has neither 'auth', the base64 of USER:PASSWORD, nor 'username' and 'password'; \
          programs that keep credentials (credsStore, credHelpers) are not asked: give a file that has them"
@@ -45,26 +45,23 @@ struct Entry {
     password: String,
 }
 
-/// The credentials in such a file, by `host[:port]`. Keys may be addresses, with a scheme and a path, which do not count.
+/// Returns credentials by `host[:port]`. Schemes and paths in keys are ignored.
 ///
 /// # Errors
-/// Also for an entry that names a helper program instead of credentials: there is none beside a receiver.
+/// Also for helper programs, which a receiver does not have.
 pub fn credentials_of(text: &str) -> Result<BTreeMap<String, Credentials>, DockerConfigError> {
     let read = |(host, entry): (String, Entry)| entry.read(host.clone()).map(|found| (host, found));
     entries(text)?.into_iter().map(read).collect()
 }
 
-/// The credentials for one registry (`host[:port]`) in the file of a person, whose entries for others may be of any kind.
-///
-/// # Errors
-/// Also where its entry leaves the credentials to a helper program.
+/// Returns one registry's credentials (`host[:port]`). Other entries may be unusable.
 pub fn credentials_for(text: &str, registry: &str) -> Result<Option<Credentials>, DockerConfigError> {
     let entry = entries(text)?.into_iter().find(|(host, _)| host == registry);
     entry.map(|(host, entry)| entry.read(host)).transpose()
 }
 
 fn entries(text: &str) -> Result<Vec<(String, Entry)>, DockerConfigError> {
-    // What serde says quotes the file.
+    // Serde's messages quote the file.
     let malformed =
         |e: serde_json::Error| DockerConfigError::Malformed { line: e.line(), column: e.column() };
     let file: File = serde_json::from_str(text).map_err(malformed)?;

@@ -1,151 +1,151 @@
-//! What can go wrong between us and a registry.
-
 use std::{error::Error, sync::Arc, time::Duration};
 
 use super::{Digest, RenderError};
 
-/// A failure to read or write an artifact. Messages name hosts, repositories and digests, never credentials or URLs
-/// with a query. Cheap to clone: one failed download is reported to all who waited for it.
+/// Failure to read or write an artifact. Messages have hosts, repositories and digests, but no credentials or URL
+/// queries.
+///
+/// Cheap to clone, for all callers of a shared download.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OciError {
-    /// No connection, or it broke: DNS, TCP, TLS.
+    /// DNS, TCP or TLS failure.
     #[error("registry {registry} cannot be reached; check its address, the network and its certificate")]
     Unreachable {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// What the HTTP client saw, without the URL.
+        /// HTTP client error, without the URL.
         #[source]
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The registry (or its token service) refused us.
+    /// The registry or its token service refused access.
     #[error("registry {registry} refused access to {repository}; check the credentials of this registry")]
     Unauthorized {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// Repository we asked for.
+        /// Repository.
         repository: String,
     },
-    /// There is no such manifest or blob.
+    /// No such manifest or blob.
     #[error("{what} is not in the registry; check the component name, version and registry address")]
     NotFound {
-        /// What was asked for.
+        /// Missing content.
         what: String,
     },
-    /// The bytes are not those that the digest promises. They were thrown away.
+    /// Content with a wrong digest, discarded.
     #[error(
         "{what} has digest {found}, expected {expected}; the registry's content is damaged or tampered with"
     )]
     DigestMismatch {
-        /// What was read.
+        /// Content.
         what: String,
-        /// What the descriptor or manifest promises.
+        /// Expected digest.
         expected: Digest,
-        /// What the bytes hash to.
+        /// Actual digest.
         found: Digest,
     },
-    /// The answer is larger than we accept.
+    /// Content above the limit.
     #[error("{what} is larger than the limit of {limit} bytes")]
     TooLarge {
-        /// What was read.
+        /// Content.
         what: String,
         /// Limit in bytes.
         limit: u64,
     },
-    /// The content is not what it should be.
+    /// Malformed content.
     #[error("{what} is malformed: {reason}")]
     Malformed {
-        /// What was read.
+        /// Content.
         what: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// A module's manifests cannot be used.
+    /// Unusable manifests.
     #[error("{what} holds no usable Kubernetes manifests")]
     Manifests {
-        /// Which file.
+        /// File.
         what: String,
-        /// Which document and why.
+        /// Document and reason.
         #[source]
         source: RenderError,
     },
-    /// The registry asks us to come back later (HTTP 429).
+    /// HTTP 429.
     #[error("registry {registry} limits our request rate; try again later")]
     RateLimited {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// How long it asks us to wait, at most one hour; `None` if it did not say.
+        /// Requested wait, at most one hour.
         retry_after: Option<Duration>,
     },
     /// The deadline passed.
     #[error("{what} took longer than {} ms", after.as_millis())]
     Timeout {
-        /// What was being done.
+        /// Operation.
         what: String,
-        /// The deadline.
+        /// Deadline.
         after: Duration,
     },
-    /// Any other HTTP status.
+    /// Other HTTP status.
     #[error("registry {registry} answered with status {status}")]
     Status {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// HTTP status code.
+        /// Status code.
         status: u16,
-        /// How long it asks us to wait, at most one hour; `None` if it did not say.
+        /// Requested wait, at most one hour.
         retry_after: Option<Duration>,
     },
-    /// The registry did not work the last time, and is not asked now.
+    /// The breaker is open.
     #[error("registry {registry} is left alone for a while, since it did not work")]
     LeftAlone {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// When it is worth trying again, at most one hour.
+        /// Wait, at most one hour.
         retry_after: Duration,
-        /// What it did the last time.
+        /// Last failure.
         #[source]
         cause: Arc<Self>,
     },
-    /// A version that is to be new is there with other content. A component's descriptor names the registry that it was pushed to.
+    /// The version exists with other content. A descriptor contains the registry's name, so other names differ, too.
     #[error(
         "{what} is in the registry already, with other content (or pushed by another name of the registry, which is in it)"
     )]
     Exists {
-        /// What was to be pushed.
+        /// Pushed reference.
         what: String,
     },
-    /// The registry has understood a push, and does not take it.
+    /// The registry rejected a push.
     #[error("registry {registry} did not take the push: {reason}; its log may say more")]
     Refused {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
-        /// What it says.
+        /// Reason.
         reason: String,
     },
-    /// A reference, base URL, digest or credential of the configuration is not usable.
+    /// Invalid reference, base URL, digest or credential.
     #[error("{what} is not valid: {reason}")]
     Invalid {
-        /// Which input.
+        /// Input.
         what: &'static str,
-        /// Why it is refused.
+        /// Reason.
         reason: String,
     },
     /// Plain HTTP to a host that is neither loopback nor listed as insecure.
     #[error("plain http to registry {registry} is refused; use https or list it as insecure")]
     PlainHttp {
-        /// Host and port.
+        /// `host[:port]`.
         registry: String,
     },
-    /// The HTTP client could not be built.
+    /// The HTTP client cannot be built.
     #[error("the registry client cannot be built; check the system's certificate store")]
     Client {
-        /// What the HTTP library says.
+        /// Cause.
         #[source]
         source: Arc<dyn Error + Send + Sync>,
     },
 }
 
 impl OciError {
-    /// A stable label for metrics; one per variant.
+    /// Stable metrics label of a variant.
     pub const fn metric_label(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "unreachable",
@@ -167,8 +167,7 @@ impl OciError {
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing anything. What is not in the registry yet
-    /// may be pushed a moment later, so that is retryable too; damaged or oversized content is not.
+    /// Whether a retry may succeed. Missing content or access may follow; damaged or oversized content stays.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -182,7 +181,7 @@ impl OciError {
         }
     }
 
-    /// How long the registry asked us to stay away, if it did, or is left alone.
+    /// Wait demanded by the registry or the breaker.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::Status { retry_after, .. } => *retry_after,

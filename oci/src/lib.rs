@@ -1,12 +1,13 @@
 //! Modules as OCI artifacts with an OCM component descriptor.
 //!
-//! A module version lives in the repository `<base>/component-descriptors/<component>` under the tag of its
-//! version. Its manifest names a descriptor layer, and the descriptor names the layers that hold the module's
-//! Kubernetes manifests. What a registry sends is outside input: every answer has a size limit and a deadline, every
-//! blob is verified against its digest by us, and archives and YAML are read under budgets.
+//! A version is a tag in `<base>/component-descriptors/<component>`. Its manifest names a descriptor layer, which
+//! names the layers with Kubernetes manifests.
 //!
-//! - [`Registry`] reads descriptors and layers, [`push`] writes a [`ModulePackage`];
-//! - [`manifests_of`] turns a layer into Kubernetes objects; it is pure.
+//! Registries are untrusted. Answers have size limits and deadlines, blobs are verified by digest, and archives and
+//! YAML have budgets.
+//!
+//! - [`Registry`] reads, and [`push`] writes a [`ModulePackage`].
+//! - [`manifests_of`] converts a layer to Kubernetes objects.
 
 mod breaker;
 mod byte_lru;
@@ -37,16 +38,14 @@ pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
 pub use render::{Mistake, RenderError, Rendered, manifests_of, render, unnamed};
 
-/// Makes aws-lc-rs the process-wide rustls provider, if none is set yet.
+/// Installs aws-lc-rs as the process-wide rustls provider, if there is none. Idempotent.
 ///
-/// The registry client's HTTP library takes its provider from the process and panics without one; there is no other
-/// way to hand it one that `oci-client` also uses. Everything of our own names its provider explicitly and does not
-/// depend on this. Idempotent, callable from any thread; [`Registry::new`] calls it. A provider that the embedding
-/// program has installed before stays.
+/// The HTTP library panics without one, and `oci-client` accepts no other way. Other code names its provider
+/// explicitly.
 pub fn install_crypto_provider() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        // An error only says that somebody was faster, which is what we want to respect.
+        // Another provider is installed, and stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     });
 }

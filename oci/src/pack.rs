@@ -1,5 +1,3 @@
-//! Packing a module as an OCM component and pushing it.
-
 use std::{
     collections::BTreeSet,
     fmt,
@@ -28,64 +26,64 @@ use super::{
 };
 
 const TAR_TYPE: &str = "application/x-tar";
-/// A push uploads a handful of blobs, each with several requests ...
+/// A few blobs, with several requests each.
 const PUSH_DEADLINE: Duration = Duration::from_mins(2);
-/// ... and takes longer on a slow line: so many bytes a second are waited for.
+/// Bytes per additional second, for slow lines.
 const SLOWEST: u64 = 64 * 1024;
-/// Between two reports of progress, in bytes.
+/// Bytes between progress reports.
 const CHUNK: usize = 64 * 1024;
 
-/// What a module version is made of.
+/// Content of a module version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModulePackage {
     /// OCM component name, such as `kyma-project.io/module/x`.
     pub component_name: String,
-    /// Version; also the tag.
+    /// Version and tag.
     pub version: String,
-    /// The module's manifests, as YAML with one or more documents.
+    /// Manifests as YAML.
     pub raw_manifest: String,
-    /// The default custom resource, as YAML.
+    /// Default custom resource as YAML.
     pub default_cr: Option<String>,
-    /// References of the images that the module runs.
+    /// Image references.
     pub images: Vec<String>,
-    /// Further resources with manifests, by name.
+    /// Further manifests by resource name.
     pub sources: Vec<(String, String)>,
 }
 
-/// A packed module: equal packages give equal bytes.
+/// A packed module. Equal packages have equal bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// The config blob; it points at the descriptor.
+    /// Config blob, which references the descriptor.
     pub config: PackedBlob,
-    /// The descriptor first, then one layer per local resource.
+    /// Descriptor, then one layer per local resource.
     pub layers: Vec<PackedBlob>,
-    /// The image manifest.
+    /// Image manifest.
     pub manifest: Vec<u8>,
-    /// Digest of the manifest.
+    /// Manifest digest.
     pub digest: Digest,
-    /// Digest of the layer with the module's manifests.
+    /// Digest of the `raw-manifest` layer.
     pub raw_manifest_digest: Digest,
 }
 
-/// One blob of a packed module.
+/// Blob of a packed module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedBlob {
     /// Media type.
     pub media_type: String,
-    /// Digest of `data`.
+    /// Digest.
     pub digest: Digest,
     /// Content.
     pub data: Vec<u8>,
-    /// Resource that the blob holds, if any.
+    /// Resource in the blob.
     pub resource: Option<String>,
 }
 
-/// What a push has put into the registry.
+/// Result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     /// Digest of the image manifest.
     pub digest: Digest,
-    /// Digest of the layer with the module's manifests.
+    /// Digest of the `raw-manifest` layer.
     pub raw_manifest_digest: Digest,
 }
 
@@ -98,7 +96,7 @@ impl PackedBlob {
         let mut descriptor =
             json!({"mediaType": self.media_type, "digest": self.digest.as_str(), "size": self.data.len()});
         if let Some(name) = &self.resource {
-            // In the order in which the OCM tools write it; our names need no escaping.
+            // Ordered as by OCM tools. The names need no escaping.
             let artifact = format!(r#"[{{"kind":"resource","identity":{{"name":"{name}"}}}}]"#);
             descriptor["annotations"] = json!({"software.ocm.artifact": artifact});
         }
@@ -106,11 +104,11 @@ impl PackedBlob {
     }
 }
 
-/// Packs a module in the shape that OCM tools give it: a config that points at the descriptor, the descriptor as a
-/// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`render`]).
+/// Packs a module like OCM tools, with tars for the descriptor and each local resource. Deterministic. Manifests must
+/// pass [`render`].
 ///
-/// The descriptor names its registry, `home`, as OCM has it: of a component that names none the Go manager finds no layers
-/// (`img.Parse`), and its Manifest has no source.
+/// The descriptor names its registry, `home`. Otherwise the Go manager finds no layers (`img.Parse`), and its
+/// Manifest has no source.
 pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError> {
     let ModulePackage { component_name, version, raw_manifest, default_cr, images, sources } = package;
     if !is_component_name(component_name) {
@@ -122,7 +120,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
         layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
-        // The template names one, and by that one it is known.
+        // The template names one object.
         if !is_one_object(cr) {
             let reason =
                 "it has to be exactly one object (apiVersion, kind, metadata.name), and no list".to_owned();
@@ -130,7 +128,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
         }
     }
     for (name, yaml) in sources {
-        // It becomes part of JSON that is not escaped.
+        // It becomes part of unescaped JSON.
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         if name.is_empty() || !plain || layers.iter().any(|layer| layer.resource.as_deref() == Some(name)) {
             let reason = "it is empty, not plain or there already".to_owned();
@@ -155,7 +153,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
             "resources": resources,
         },
     });
-    // Key order, and with it the digest, must not depend on which features of serde_json a build enables.
+    // serde_json's features must not change the key order, and with it the digest.
     descriptor.sort_all_objects();
     let text = serde_saphyr::to_string(&descriptor)
         .map_err(|e| OciError::malformed("component descriptor", format!("it cannot be written: {e}")))?;
@@ -180,8 +178,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
 }
 
-/// Whether OCM tools, and the definition of `ModuleReleaseMeta`, take this for the name of a component: a domain of at least two parts,
-/// and a path. It is a part of the artifact's repository in a registry.
+/// Whether OCM tools and `ModuleReleaseMeta` accept the name: a domain of at least two parts, and a path.
 fn is_component_name(name: &str) -> bool {
     let begins = |part: &str| part.starts_with(|first: char| first.is_ascii_lowercase());
     let plain = |part: &str, more: &[u8]| {
@@ -199,8 +196,7 @@ fn is_component_name(name: &str) -> bool {
         && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
-/// A layer with Kubernetes objects. What is there twice would be installed, but is hardly what its author wants. What several layers have
-/// is for the template that names its sources to tell.
+/// A layer with Kubernetes objects. Rejects duplicates, except between layers.
 fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
     let rendered =
@@ -231,7 +227,7 @@ fn local_resource(layer: &PackedBlob, version: &str) -> Value {
     })
 }
 
-/// Named after the last part of the image's name; OCM wants names to be unique.
+/// OCM requires unique names.
 fn image_resources(
     images: &[String],
     version: &str,
@@ -268,18 +264,18 @@ fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>, OciError> {
     tar_of(files).map_err(|e| OciError::malformed("archive", format!("it cannot be written: {e}")))
 }
 
-/// Packs a module and pushes it to `<base>/component-descriptors/<component>:<version>`, with the settings and
-/// credentials of `registry`. Blobs that are there already are not sent again; an existing tag is moved. Deadline
-/// two minutes, and a second for each 64 KiB; a push that failed in the middle can be repeated. Meant for tools, not for the engine: the answers
-/// of the registry are less bounded than those that [`Registry`] reads.
+/// Packs a module and pushes it to `<base>/component-descriptors/<component>:<version>`.
+///
+/// Skips existing blobs, and moves an existing tag. Deadline: two minutes, plus a second per 64 KiB. Failed pushes
+/// are repeatable. For tools only: answers are less bounded than by [`Registry`].
 pub async fn push(registry: &Registry, base_url: &str, package: &ModulePackage) -> Result<Pushed, OciError> {
     push_with(registry, base_url, package, &PushOptions { overwrite: true, ..PushOptions::default() }).await
 }
 
-/// The same, for people: a version that is there with other content is left as it is.
+/// Like [`push`], but keeps an existing version with other content.
 ///
 /// # Errors
-/// [`OciError::Exists`] if it is, and whatever a push can fail with.
+/// [`OciError::Exists`] for such a version.
 pub async fn push_new(
     registry: &Registry,
     base_url: &str,
@@ -288,15 +284,15 @@ pub async fn push_new(
     push_with(registry, base_url, package, &PushOptions::default()).await
 }
 
-/// Hears how many bytes of how many are sent.
+/// Receives sent and total bytes.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// How a module is pushed.
+/// Options of a push.
 #[derive(Clone, Default)]
 pub struct PushOptions {
-    /// Whether a version that is there with other content is replaced.
+    /// Whether to replace a version with other content.
     pub overwrite: bool,
-    /// Hears of the upload.
+    /// Progress observer.
     pub progress: Option<Progress>,
 }
 
@@ -306,10 +302,7 @@ impl fmt::Debug for PushOptions {
     }
 }
 
-/// As [`push`] or [`push_new`], by the options.
-///
-/// # Errors
-/// As theirs.
+/// [`push`] or [`push_new`], by option.
 pub async fn push_with(
     registry: &Registry,
     base_url: &str,
@@ -325,7 +318,6 @@ pub async fn push_with(
     Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
 }
 
-/// A packed module on its way.
 struct Upload<'a> {
     packed: &'a Packed,
     options: &'a PushOptions,
@@ -366,7 +358,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// A blob in pieces; each is told of when the next is asked for, or the blob has ended.
+    /// Chunks of a blob, each reported when requested.
     fn chunks(
         &self,
         blob: &PackedBlob,
@@ -389,7 +381,7 @@ fn tell(progress: Option<&Progress>, sent: &AtomicU64, more: u64, all: u64) {
 }
 
 impl Packed {
-    /// What is uploaded before the manifest.
+    /// Uploaded before the manifest.
     fn blobs(&self) -> impl Iterator<Item = &PackedBlob> {
         self.layers.iter().chain([&self.config])
     }
@@ -422,7 +414,7 @@ async fn client(
     Ok((client, image, auth))
 }
 
-/// The library's messages hold URLs and whole answers; only what is safe to show is taken over.
+/// Drops the library's messages, which contain URLs and whole answers.
 fn failure(target: &Reference, error: OciDistributionError) -> OciError {
     let registry = target.registry.clone();
     match error {
@@ -455,7 +447,7 @@ fn failure(target: &Reference, error: OciDistributionError) -> OciError {
     }
 }
 
-/// What registries say in a body where there is no such tag, or not even such a repository.
+/// Codes for a missing tag or repository.
 const fn is_missing(code: &OciErrorCode) -> bool {
     matches!(code, OciErrorCode::ManifestUnknown | OciErrorCode::NameUnknown | OciErrorCode::NotFound)
 }

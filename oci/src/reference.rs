@@ -1,5 +1,3 @@
-//! Where an artifact lives: scheme, registry, repository, tag or digest.
-
 use std::fmt;
 
 use serde_json::{Value, json};
@@ -7,17 +5,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::OciError;
 
-/// A sha256 digest in its written form, `sha256:` and 64 lower-case hex digits.
+/// Digest: `sha256:` and 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(String);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Hashes bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(format!("sha256:{}", hex::encode(Sha256::digest(bytes))))
     }
 
-    /// Reads a written digest; other algorithms than sha256 are refused.
+    /// Parses a digest. Only sha256 is accepted.
     pub fn parse(text: &str) -> Result<Self, OciError> {
         let hex = text.strip_prefix("sha256:").unwrap_or_default();
         if hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
@@ -32,7 +30,7 @@ impl Digest {
         &self.0
     }
 
-    /// Only the hex digits.
+    /// Hex digits.
     pub fn hex(&self) -> &str {
         self.0.trim_start_matches("sha256:")
     }
@@ -44,12 +42,12 @@ impl fmt::Display for Digest {
     }
 }
 
-/// How to talk to a registry.
+/// Protocol of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// Only for loopback hosts and those listed as insecure.
+    /// For loopback and insecure hosts.
     Http,
-    /// Everything else.
+    /// For other hosts.
     Https,
 }
 
@@ -63,7 +61,7 @@ impl Scheme {
     }
 }
 
-/// A registry address, with an optional path under which repositories live.
+/// Registry address with an optional path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BaseUrl {
     scheme: Scheme,
@@ -72,8 +70,9 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// Reads `[http://|https://]host[:port][/path]`. Without a scheme, hosts that may be reached by plain http are,
-    /// and all others by https. Plain http elsewhere, user names and queries are refused.
+    /// Parses `[http://|https://]host[:port][/path]`. Refuses user names and queries.
+    ///
+    /// Only loopback and insecure hosts may use http. It is their default.
     pub fn parse(text: &str, insecure: &[String]) -> Result<Self, OciError> {
         let (scheme, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Some(Scheme::Http), rest),
@@ -95,12 +94,12 @@ impl BaseUrl {
         Ok(Self { scheme, registry: registry.to_owned(), path: path.to_owned() })
     }
 
-    /// Host and optional port.
+    /// `host[:port]`.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// It as the place of a component, in the terms of OCM: a registry of plain http has its scheme.
+    /// OCM repository context. Only plain http needs a scheme.
     pub(super) fn repository_context(&self) -> Value {
         let Self { scheme, registry, path } = self;
         let base_url = match scheme {
@@ -115,14 +114,14 @@ impl BaseUrl {
         context
     }
 
-    /// The reference of a component's descriptor. OCI tags know no `+`, so OCM writes `.build-` instead.
+    /// Reference of a component's descriptor. OCI tags allow no `+`, so OCM writes `.build-`.
     pub fn component(&self, component: &str, version: &str) -> Result<Reference, OciError> {
         let tag = version.replace('+', ".build-");
         check_tag(&tag)?;
         self.in_component(component, Selector::Tag(tag))
     }
 
-    /// The reference of a blob or manifest in a component's repository.
+    /// Reference of a component's blob or manifest.
     pub fn component_blob(&self, component: &str, digest: Digest) -> Result<Reference, OciError> {
         self.in_component(component, Selector::Digest(digest))
     }
@@ -139,30 +138,30 @@ impl BaseUrl {
     }
 }
 
-/// Which manifest or blob of a repository.
+/// Manifest or blob of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// A name that may be moved.
+    /// Movable name.
     Tag(String),
-    /// Content that cannot change.
+    /// Immutable content.
     Digest(Digest),
 }
 
-/// A fully resolved reference to one artifact or blob.
+/// Resolved reference to an artifact or blob.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// How to talk to the registry; plain http is allowed for it.
+    /// Protocol.
     pub scheme: Scheme,
-    /// Host and optional port.
+    /// `host[:port]`.
     pub registry: String,
-    /// Repository, without leading or trailing slash.
+    /// Repository, without outer slashes.
     pub repository: String,
     /// Tag or digest.
     pub selector: Selector,
 }
 
 impl Reference {
-    /// Reads `[scheme://]host[:port]/repository(:tag|@digest)`; see [`BaseUrl::parse`] for the scheme.
+    /// Parses `[scheme://]host[:port]/repository(:tag|@digest)`; see [`BaseUrl::parse`].
     pub fn parse(text: &str, insecure: &[String]) -> Result<Self, OciError> {
         let (name, selector) = if let Some((name, digest)) = text.rsplit_once('@') {
             (name, Selector::Digest(Digest::parse(digest)?))
@@ -180,7 +179,7 @@ impl Reference {
         Ok(Self { scheme: base.scheme, registry: base.registry, repository: base.path, selector })
     }
 
-    /// The tag or digest as text.
+    /// Tag or digest.
     pub fn selector_text(&self) -> &str {
         match &self.selector {
             Selector::Tag(tag) => tag,
@@ -196,7 +195,6 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Whether a host (with optional port) may be talked to without TLS.
 pub(super) fn allows_plain_http(registry: &str, insecure: &[String]) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
@@ -223,7 +221,7 @@ fn check_host(registry: &str) -> Result<(), OciError> {
     if host_ok && port_ok { Ok(()) } else { Err(invalid("registry address", "it must be host[:port]")) }
 }
 
-/// The distribution specification's grammar, which also keeps `..` and `?` out of our URLs.
+/// Grammar of the distribution specification. Keeps `..` and `?` out of URLs.
 fn check_repository(repository: &str) -> Result<(), OciError> {
     let part_ok = |part: &str| {
         let bytes = part.as_bytes();

@@ -1,5 +1,3 @@
-//! Reading modules: descriptors by version, layers by digest.
-
 use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
@@ -26,31 +24,30 @@ use super::{
 
 pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(super) const CONFIG_TYPE: &str = "application/vnd.ocm.software.component.config.v1+json";
-/// With `+yaml+tar`, `+yaml` or `+json` behind it.
+/// A suffix follows: `+yaml+tar`, `+yaml` or `+json`.
 pub(super) const DESCRIPTOR_TYPE: &str = "application/vnd.ocm.software.component-descriptor.v2";
 const ANY: &str = "*/*";
 
-/// Largest layer that is read, in bytes.
 const MAX_LAYER: u64 = 32 * 1024 * 1024;
-/// Downloads at the same time, which bounds their memory to eight of the largest layers.
+/// Concurrent downloads, which bound memory to eight layers.
 const DOWNLOADS: usize = 8;
-/// Finished entries of the single-flight table are removed at once; abandoned ones when it grows beyond this.
+/// Abandoned downloads are removed above this size, finished ones at once.
 const SWEEP_AT: usize = 64;
 
-/// Settings of a [`Registry`]; the defaults suit public registries and local ones.
+/// Settings of a [`Registry`].
 #[derive(Debug, Clone)]
 pub struct RegistryConfig {
-    /// Registries (`host[:port]`) that may be talked to without TLS, besides loopback.
+    /// Registries (`host[:port]`) without TLS, besides loopback.
     pub insecure: Vec<String>,
-    /// Credentials per registry (`host[:port]`); others are used anonymously.
+    /// Credentials by `host[:port]`. Other registries are used anonymously.
     pub credentials: BTreeMap<String, Credentials>,
-    /// Budget of the layer cache in memory, in bytes. Default 64 MiB.
+    /// Memory budget of the layer cache in bytes. Default 64 MiB.
     pub memory_budget: u64,
-    /// Folder of the layer cache on disk; may be shared between processes and restarts. Default none.
+    /// Cache folder, shareable by processes. Default none.
     pub disk: Option<PathBuf>,
-    /// Budget of that folder in bytes. Default 1 GiB.
+    /// Budget of the folder in bytes. Default 1 GiB.
     pub disk_budget: u64,
-    /// Deadline of each call, waiting for others included. Default 30 s.
+    /// Deadline of a call. Default 30 s.
     pub deadline: Duration,
 }
 
@@ -68,8 +65,7 @@ impl Default for RegistryConfig {
 }
 
 impl RegistryConfig {
-    /// For what a tenant names: the same registries, asked as anybody may ask them. No credentials, nothing on disk, and a
-    /// memory cache of 16 MiB at most.
+    /// Settings for registries that tenants name: no credentials, no disk cache, at most 16 MiB in memory.
     #[must_use]
     pub fn for_tenants(&self) -> Self {
         Self {
@@ -83,10 +79,9 @@ impl RegistryConfig {
     }
 }
 
-/// Reads modules from registries. Cheap to clone; all clones share connections, tokens and the cache.
+/// Reads modules from registries. Clones share connections, tokens and cache. Calls are cancel-safe.
 ///
-/// The cache is by content, so do not share one `Registry` between parties that must not learn what the other has
-/// downloaded. Calls are cancel-safe.
+/// The cache is by content. Parties that must not learn of each other's downloads need separate instances.
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
@@ -126,8 +121,7 @@ struct Descriptor {
 }
 
 impl Registry {
-    /// A client with an empty memory cache. Connects to nothing yet. See [`install_crypto_provider`] for its one
-    /// effect on the process.
+    /// Creates a client without connecting. Calls [`install_crypto_provider`].
     pub fn new(config: RegistryConfig) -> Result<Self, OciError> {
         let RegistryConfig { insecure, credentials, memory_budget, disk, disk_budget, deadline } = config;
         install_crypto_provider();
@@ -144,7 +138,8 @@ impl Registry {
         })
     }
 
-    /// The descriptor of a module version, read freshly: tags can move. Limit 1 MiB each for manifest and descriptor.
+    /// Reads a version's descriptor. Resolves the tag each time, since tags move. Limits: 1 MiB for manifest and
+    /// descriptor each.
     pub async fn component_descriptor(
         &self,
         base_url: &str,
@@ -162,8 +157,7 @@ impl Registry {
         Ok(descriptor)
     }
 
-    /// A layer of a component, verified against its digest. Limit 32 MiB. Downloaded once for all who ask for it at
-    /// the same time, and kept in the cache.
+    /// Reads a verified layer. Limit: 32 MiB. Concurrent calls share one download, which is cached.
     pub async fn layer(
         &self,
         base_url: &str,
@@ -177,12 +171,12 @@ impl Registry {
         self.within(&reference.to_string(), self.flight(&reference, digest)).await
     }
 
-    /// The registry (`host[:port]`) of a base URL; `None` if it is none.
+    /// Returns the registry (`host[:port]`) of a base URL.
     pub fn host(&self, base_url: &str) -> Option<String> {
         self.base(base_url).ok().map(|base| base.registry().to_owned())
     }
 
-    /// Registries (`host[:port]`) that did not work and are left alone for a while.
+    /// Registries (`host[:port]`) with an open breaker.
     pub fn left_alone(&self) -> Vec<String> {
         self.inner.distribution.left_alone()
     }
@@ -191,7 +185,7 @@ impl Registry {
         BaseUrl::parse(base_url, &self.inner.insecure)
     }
 
-    /// Other credentials per registry (`host[:port]`), in place of all. For the calls that begin from now on.
+    /// Replaces all credentials (by `host[:port]`) for new calls.
     pub fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
         self.inner.distribution.set_credentials(credentials);
     }
@@ -208,8 +202,7 @@ impl Registry {
         within(self.inner.deadline, &format!("reading {what}"), work).await
     }
 
-    /// Joins the running download of this blob, or starts one. It lives as long as somebody waits for it and has the
-    /// same deadline, so that a late joiner cannot keep it alive for ever.
+    /// Joins or starts a download. Its own deadline prevents late callers from keeping it alive for ever.
     fn flight(&self, reference: &Reference, digest: &Digest) -> Shared<Flight> {
         let mut flights = self.inner.flights.lock();
         if let Some(flight) = flights.get(reference).and_then(WeakShared::upgrade) {
@@ -268,14 +261,13 @@ impl Inner {
         Ok((bytes, layer.media_type.clone()))
     }
 
-    /// A blob of at most so many bytes, from the cache if it is there.
     async fn download(
         &self,
         reference: &Reference,
         digest: &Digest,
         limit: u64,
     ) -> Result<Arc<[u8]>, OciError> {
-        // Another flight may have ended between the caller's look and this one's start.
+        // Another download may have ended meanwhile.
         if let Some(bytes) = self.cache.in_memory(digest) {
             return Ok(bytes);
         }
@@ -288,7 +280,7 @@ impl Inner {
     }
 
     async fn fetch(&self, reference: &Reference, digest: &Digest, limit: u64) -> Result<Arc<[u8]>, OciError> {
-        // The semaphore is never closed; if it were, going on without a permit is right.
+        // Never closed. Otherwise, continue without a permit.
         let _permit = self.permits.acquire().await.ok();
         let bytes = self.distribution.get(reference, Part::Blob, ANY, limit).await?;
         let found = Digest::of(&bytes);

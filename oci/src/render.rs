@@ -1,5 +1,3 @@
-//! From a module's layer to Kubernetes objects.
-
 use std::{collections::HashSet, fmt};
 
 use serde_json::Value;
@@ -10,64 +8,62 @@ use super::unpack::{self, Caps, File};
 
 const CAPS: Caps = Caps { bytes: 32 * 1024 * 1024, entries: 1000 };
 
-/// Objects of one layer. The largest modules known have a few hundred.
+/// Known modules have a few hundred.
 const MAX_OBJECTS: usize = 5000;
 
-/// JSON values of one layer, which bounds memory: a value takes a hundred bytes or so, far more than its YAML.
+/// JSON values take about a hundred bytes each, far more than their YAML.
 const MAX_NODES: usize = 1_000_000;
 
-/// Longest parser message that is passed on.
 const MAX_REASON: usize = 200;
 
-/// Mistakes of one layer that are told.
 const MAX_MISTAKES: usize = 10;
 
-/// Why a layer gives no manifests. `document` counts from 1; `file` is empty for a layer that is one plain file.
+/// Reason why a layer has no usable manifests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The archive is damaged, too large, or holds what we never unpack.
+    /// Damaged, too large or unsafe archive.
     #[error("the layer is refused: {reason}; pack it as a tar of plain YAML files")]
     Archive {
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// Not YAML, or YAML beyond our budgets.
+    /// Invalid YAML, or YAML above the budgets.
     #[error("invalid YAML at {place}: {reason}")]
     Yaml {
-        /// Where.
+        /// Position.
         place: Place,
-        /// What the parser says, without an excerpt of the text.
+        /// Parser message, without an excerpt.
         reason: String,
     },
-    /// YAML, but not a Kubernetes object.
+    /// No Kubernetes object.
     #[error("{place} is no Kubernetes object: {reason}")]
     Object {
-        /// Where.
+        /// Position.
         place: Place,
-        /// What is missing.
+        /// Missing part.
         reason: String,
     },
-    /// More objects or values than a module may have.
+    /// Too many objects or values.
     #[error("the layer holds more than {limit} {what}; split the module")]
     TooLarge {
         /// `objects` or `values`.
         what: &'static str,
-        /// The limit.
+        /// Limit.
         limit: usize,
     },
-    /// Nothing was rendered. An empty module is always a mistake, and pruning after it would delete everything.
+    /// No objects. Pruning after an empty module would delete everything.
     #[error("empty render: the layer holds no objects; nothing was changed")]
     Empty,
 }
 
-/// A place in a layer.
+/// Position in a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// File of the archive; empty if the layer is one plain file.
+    /// File; empty for a layer without archive.
     pub file: String,
-    /// Document within the file, counted from 1.
+    /// Document from 1.
     pub document: usize,
-    /// Line within the file, counted from 1, if known.
+    /// Line from 1.
     pub line: Option<u64>,
 }
 
@@ -84,28 +80,28 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a layer holds.
+/// Content of a layer.
 #[derive(Debug, Default, PartialEq)]
 pub struct Rendered {
-    /// Its Kubernetes objects, in the order they are written; lists are flattened.
+    /// Objects in written order; lists are flattened.
     pub objects: Vec<Value>,
-    /// What other tools take without a word though it is hardly meant; the first ten.
+    /// The first ten duplicates.
     pub mistakes: Vec<Mistake>,
-    /// Why the first of the objects that have no `metadata.name`, but a `metadata.generateName`, cannot be applied. It holds up no others.
+    /// First object with `metadata.generateName` but no `metadata.name`. It does not hold up others.
     pub unnamed: Option<RenderError>,
 }
 
-/// Something that is there twice, of which other tools take one.
+/// Duplicate that other tools accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mistake {
-    /// A key of one mapping; the last value counts.
+    /// Key of a mapping; the last value counts.
     Key {
-        /// Where the second one is.
+        /// Position of the second one.
         place: Place,
-        /// The key, if it is a plain one.
+        /// Plain key.
         key: Option<String>,
     },
-    /// An object; the first one counts.
+    /// Object; the first one counts.
     Object(ObjectRef),
 }
 
@@ -119,28 +115,27 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// The objects of a layer, each of which has a name; see [`render`].
+/// Returns the objects of a layer, as [`render`] does.
 ///
 /// # Errors
-/// As of [`render`], and an object without a name.
+/// Also for an object without a name.
 pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
     let Rendered { objects, unnamed, .. } = render(bytes, media_type)?;
     unnamed.map_or(Ok(objects), Err)
 }
 
-/// Reads a layer.
+/// Reads a layer: a tar, a gzipped tar or plain YAML, by content rather than `media_type`.
 ///
-/// Takes a tar, a gzipped tar, or plain YAML, by content rather than by `media_type`. Of an archive with several
-/// files, those named `*.yaml`, `*.yml` or `*.json` are read. Limits: 32 MiB unpacked, 1,000 entries, 5,000 objects,
-/// one million values. Pure and CPU-bound, up to seconds for the largest layers: call it off the async threads.
+/// Of several files, those named `*.yaml`, `*.yml` or `*.json` count. Limits: 32 MiB unpacked, 1,000 entries, 5,000
+/// objects, one million values. Takes up to seconds: call it off the async threads.
 ///
 /// # Errors
-/// See [`RenderError`]; no objects at all is an error too.
+/// Also for a layer without objects.
 pub fn render(bytes: &[u8], media_type: &str) -> Result<Rendered, RenderError> {
     render_within(MAX_NODES, bytes, media_type)
 }
 
-/// Whether a YAML text is one Kubernetes object: no list, and not the first of several.
+/// Whether YAML is one Kubernetes object, and no list.
 pub(super) fn is_one_object(yaml: &str) -> bool {
     let file = File { path: String::new(), text: yaml.to_owned() };
     let objects = manifests_of(yaml.as_bytes(), "").unwrap_or_default();
@@ -176,7 +171,7 @@ fn render_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Ren
     Ok(rendered)
 }
 
-/// Objects that are there already when they come. A runtime puts those without a namespace into `default`.
+/// Finds duplicates. Runtimes use `default` for objects without a namespace.
 fn repeated_objects(objects: &[Value]) -> Vec<ObjectRef> {
     let mut seen = HashSet::new();
     let ids = objects.iter().filter_map(ObjectRef::of);
@@ -193,11 +188,9 @@ fn is_manifest_name(path: &str) -> bool {
     matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
 }
 
-/// Deepest nesting of a manifest; schemas of deeply nested kinds have about 50. Unoptimized, the parser takes 17 KiB of the stack for
-/// each level, and a thread has 2 MiB.
+/// Schemas reach about 50 levels. Unoptimized, the parser takes 17 KiB of a 2 MiB stack for each.
 pub(crate) const MAX_DEPTH: usize = 96;
 
-/// Parsed documents of a file, each with its line.
 type Documents = Vec<(Value, u64)>;
 
 fn documents(file: &File, max_nodes: usize) -> Result<(Documents, Option<Mistake>), RenderError> {
@@ -243,7 +236,7 @@ fn count_nodes(value: &Value) -> usize {
     }
 }
 
-/// Recursion is bounded by the depth budget of the parser.
+/// The parser bounds the depth.
 fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> Result<(), RenderError> {
     let refuse = |reason: &str| Err(RenderError::Object { place: place(), reason: reason.to_owned() });
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -277,7 +270,7 @@ fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> 
     Ok(())
 }
 
-/// Why an object cannot be applied whose name the API server is to make up.
+/// Explains why an object with `metadata.generateName` cannot be applied.
 #[must_use]
 pub fn unnamed(object: &Value) -> Option<String> {
     let prefix = object.pointer("/metadata/generateName")?.as_str().filter(|prefix| !prefix.is_empty())?;

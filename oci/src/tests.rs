@@ -1,5 +1,3 @@
-//! The registry client against a small registry in this process.
-
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -22,21 +20,20 @@ use super::*;
 
 const COMPONENT: &str = "example.org/module/tide";
 
-/// What the registry does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Blobs are not what their digest says.
+    /// Blobs differ from their digest.
     Damage,
     /// HTTP 429 with `Retry-After: 17`.
     Limit,
-    /// Blobs without an end and without a `Content-Length`.
+    /// Endless blobs without `Content-Length`.
     Endless,
-    /// No answer to requests for blobs.
+    /// No answer for blobs.
     Hang,
-    /// Requests need a token, which needs a password.
+    /// Requires a token, which requires a password.
     Token,
-    /// As before, with a token that fits in no header.
+    /// Returns a token that is invalid in headers.
     EvilToken,
 }
 
@@ -52,7 +49,6 @@ struct State {
     manifests: Mutex<BTreeMap<String, Bytes>>,
     blob_reads: AtomicUsize,
     token_reads: AtomicUsize,
-    /// Requests that were answered with 429.
     limited: AtomicUsize,
     address: Mutex<String>,
 }
@@ -214,7 +210,6 @@ fn registry(config: RegistryConfig) -> Registry {
     Registry::new(config).unwrap()
 }
 
-/// A registry with the module in it, and a fresh client.
 async fn pushed() -> (FakeRegistry, Registry, Pushed) {
     let fake = FakeRegistry::start().await;
     let pushed = push(&registry(RegistryConfig::default()), &fake.address, &package()).await.unwrap();
@@ -307,7 +302,7 @@ async fn a_rate_limit_says_when_to_come_back() {
     fake.fault(Fault::Limit);
     let error = registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err();
     assert_eq!((error.metric_label(), error.retry_after()), ("rate_limited", Some(Duration::from_secs(17))));
-    // It has said so once, for everybody and everything.
+    // No further requests are sent.
     for _ in 0..100 {
         for error in [
             registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
@@ -388,7 +383,7 @@ async fn tokens_are_fetched_once_and_secrets_stay_out_of_errors() {
         assert_eq!(error.metric_label(), "unauthorized");
         assert!(!format!("{error}{error:?}").contains("wrong-secret"));
     }
-    // Other credentials count at once, in both ways.
+    // New credentials count at once.
     let changed = with("wrong-secret");
     let credentials = |password: &str| {
         let basic = Credentials::Basic { username: "user".to_owned(), password: password.to_owned() };

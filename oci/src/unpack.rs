@@ -1,4 +1,4 @@
-//! Archives from a registry, opened under caps: nothing is written anywhere, nothing is trusted.
+//! Unpacks archives in memory, within limits.
 
 use std::{
     io::Read,
@@ -8,25 +8,20 @@ use std::{
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType};
 
-/// Caps of one archive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caps {
-    /// Bytes of the unpacked archive, headers included.
+    /// Unpacked, with headers.
     pub(super) bytes: u64,
-    /// Entries of any kind.
     pub(super) entries: usize,
 }
 
-/// One regular file of an archive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct File {
-    /// Relative path as the archive names it; empty for content that came without an archive.
+    /// Relative; empty without an archive.
     pub(super) path: String,
-    /// Content.
     pub(super) text: String,
 }
 
-/// Why an archive is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnpackError {
     #[error("it unpacks to more than {0} bytes")]
@@ -47,8 +42,8 @@ const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const TAR_MAGIC_AT: usize = 257;
 const TAR_MAGIC: &[u8] = b"ustar";
 
-/// The text files of a blob: a tar, a gzipped tar, gzipped text or plain text. The bytes decide more than
-/// `media_type`, which real tools set loosely; it only settles whether old-style tars without a magic are tars.
+/// Reads a tar or text, maybe gzipped. Content decides, since tools set `media_type` loosely; it only identifies tars
+/// without a magic.
 pub(super) fn files(bytes: &[u8], media_type: &str, caps: Caps) -> Result<Vec<File>, UnpackError> {
     let unpacked;
     let bytes = if bytes.starts_with(GZIP_MAGIC) {
@@ -84,7 +79,7 @@ fn untar(bytes: &[u8], caps: Caps) -> Result<Vec<File>, UnpackError> {
         let mut entry = entry.map_err(|_| UnpackError::Damaged)?;
         match entry.header().entry_type() {
             EntryType::Regular => {}
-            // Comments of `git archive`; they hold no file.
+            // Comments of `git archive`, without a file.
             EntryType::XGlobalHeader => continue,
             EntryType::Directory => {
                 safe_path(&entry.path_bytes(), index)?;
@@ -93,7 +88,7 @@ fn untar(bytes: &[u8], caps: Caps) -> Result<Vec<File>, UnpackError> {
             _ => return Err(UnpackError::Special(index)),
         }
         let path = safe_path(&entry.path_bytes(), index)?;
-        // The archive is in memory and within the cap, so a regular entry cannot be larger than that.
+        // The archive is within the limit.
         let mut content = Vec::new();
         let size = entry.size();
         entry.by_ref().take(caps.bytes).read_to_end(&mut content).map_err(|_| UnpackError::Damaged)?;
@@ -130,7 +125,7 @@ fn text(bytes: &[u8], index: usize) -> Result<String, UnpackError> {
     text.ok_or(UnpackError::NoText(index))
 }
 
-/// A tar with these files: fixed owner, mode and time, so that equal content has equal bytes.
+/// Fixed owner, mode and time, so that equal content has equal bytes.
 pub(super) fn tar_of(files: &[(&str, &str)]) -> std::io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, text) in files {

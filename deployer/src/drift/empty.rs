@@ -1,8 +1,8 @@
-//! Values that an API server does not keep: its own kinds leave them out where they are written.
+//! Values that an API server drops from built-in kinds.
 
 use serde_json::Value;
 
-/// Whether a value is null, `false`, `0`, `""`, `[]`, `{}`, or a map of nothing but such values.
+/// Null, `false`, `0`, `""`, `[]`, `{}`, or a map of these.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -14,7 +14,7 @@ pub(super) fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether no entry of `managedFields` names a value or anything in it: a list without items, or a map of nothing but such lists.
+/// Lists without items, and maps of these, have no entry in `managedFields`.
 pub(super) fn owns_nothing(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.is_empty(),

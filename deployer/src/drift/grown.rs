@@ -1,4 +1,4 @@
-//! Requests for storage, which may only grow: a user or an autoscaler enlarges a claim, and no API server makes it smaller again.
+//! Storage requests, which may only grow: no API server shrinks a claim.
 
 use std::borrow::Cow;
 
@@ -7,21 +7,19 @@ use tidewatch_api::object::ObjectRef;
 
 use super::quantity;
 
-/// The parts of the path of a field.
 pub(super) type Path<'a> = Vec<Cow<'a, str>>;
 
 const OF_CLAIM: [&str; 4] = ["spec", "resources", "requests", "storage"];
 const OF_VOLUME: [&str; 3] = ["spec", "capacity", "storage"];
 const TEMPLATES: [&str; 2] = ["spec", "volumeClaimTemplates"];
 
-/// Whether objects of its kind have such fields.
+/// Whether the kind requests storage.
 #[must_use]
 pub fn can_grow(object: &ObjectRef) -> bool {
     let kind = (object.gvk.group.as_str(), object.gvk.kind.as_str());
     [("", "PersistentVolumeClaim"), ("", "PersistentVolume"), ("apps", "StatefulSet")].contains(&kind)
 }
 
-/// The fields of an object that are larger than wanted.
 pub(super) fn grown<'a>(object: &ObjectRef, wanted: &Value, live: &Value) -> Vec<Path<'a>> {
     if !can_grow(object) {
         return Vec::new();
@@ -57,7 +55,6 @@ mod tests {
                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}})
     }
 
-    /// A claim that was applied, then enlarged by another writer, who owns its size now.
     fn enlarged(size: &str) -> Value {
         let mut live = claim(size);
         live["metadata"]["managedFields"] = json!([

@@ -1,16 +1,16 @@
-//! Fields of a module's objects that their users may change (`spec.ignoreFields` of a ModuleTemplate).
+//! Fields that users may change (`spec.ignoreFields` of a ModuleTemplate).
 
 use serde_json::{Map, Value};
 use tidewatch_api::{IgnoredFields, object::ObjectRef};
 
 use super::{Step, grown::grown};
 
-/// The fields that are ignored in one object, as the parts of their JSON pointers.
+/// Ignored fields of one object, as parts of JSON pointers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored<'a>(Vec<Vec<std::borrow::Cow<'a, str>>>);
 
 impl<'a> Ignored<'a> {
-    /// Those of an object. A pointer that does not begin with `/` names nothing.
+    /// Selects an object's fields. Skips pointers without a leading `/`.
     #[must_use]
     pub fn of(all: &'a [IgnoredFields], object: &ObjectRef) -> Self {
         let fits = |i: &&IgnoredFields| {
@@ -21,7 +21,7 @@ impl<'a> Ignored<'a> {
         };
         let paths = all.iter().filter(fits).flat_map(|i| &i.paths);
         let mut paths: Vec<_> = paths.filter_map(|path| path.strip_prefix('/')).map(parts).collect();
-        // What a Secret has as texts it stores with its data, and is applied so.
+        // Secrets are applied with `data` only.
         if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Secret") {
             for first in paths.iter_mut().filter_map(|path| path.first_mut()) {
                 if first == "stringData" {
@@ -32,30 +32,28 @@ impl<'a> Ignored<'a> {
         Self(paths)
     }
 
-    /// The same, and what has grown beyond what is wanted.
+    /// Adds storage fields larger than wanted.
     #[must_use]
     pub fn and_grown(mut self, object: &ObjectRef, wanted: &Value, live: &Value) -> Self {
         self.0.extend(grown(object, wanted, live));
         self
     }
 
-    /// Whether there are none.
+    /// Whether no field is ignored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a place is one of the fields. What is below it is never looked at.
+    /// Nothing below an ignored field is compared.
     pub(super) fn names(&self, at: &[Step]) -> bool {
         self.0.iter().any(|path| path.len() == at.len() && begins_with(path, at))
     }
 
-    /// Whether one of the fields is below a place.
     pub(super) fn is_below(&self, at: &[Step]) -> bool {
         self.0.iter().any(|path| path.len() > at.len() && begins_with(path, at))
     }
 
-    /// The wanted object without these fields.
     pub(super) fn without(&self, wanted: &Value) -> Value {
         let mut left = wanted.clone();
         for path in &self.0 {
@@ -77,9 +75,11 @@ impl<'a> Ignored<'a> {
         left
     }
 
-    /// The wanted object with these fields as the live one has them: applied, they neither change nor lose their owner. (A
-    /// field that is left out of an apply goes away if nobody else owns it.) The places of list items are those of the wanted
-    /// list; where the live list has another order, the template should name its items by maps or not at all.
+    /// Returns `wanted` with the live values of ignored fields. Omitting them would remove those without another
+    /// owner.
+    ///
+    /// Indexes count the wanted list. Live items match by `name` or else by index, so unnamed items must not be
+    /// reordered.
     #[must_use]
     pub fn kept(&self, wanted: &Value, live: &Value) -> Value {
         let mut kept = wanted.clone();
@@ -91,7 +91,7 @@ impl<'a> Ignored<'a> {
     }
 }
 
-/// Whether a path leads through a place, or to it.
+/// Whether a path leads to `at` or through it.
 fn begins_with(path: &[std::borrow::Cow<'_, str>], at: &[Step]) -> bool {
     path.iter().zip(at).all(|(part, step)| match step {
         Step::Member(name) => part == name,
@@ -99,7 +99,7 @@ fn begins_with(path: &[std::borrow::Cow<'_, str>], at: &[Step]) -> bool {
     })
 }
 
-/// The unescaped parts of a JSON pointer without its first slash (RFC 6901, section 4).
+/// Parts of a JSON pointer without its first slash (RFC 6901, section 4).
 fn parts(path: &str) -> Vec<std::borrow::Cow<'_, str>> {
     path.split('/')
         .map(
@@ -114,7 +114,7 @@ fn parts(path: &str) -> Vec<std::borrow::Cow<'_, str>> {
         .collect()
 }
 
-/// Makes one field of `wanted` as it is in `live`.
+/// Copies a field from `live`.
 fn set(wanted: &mut Value, live: &Value, parts: &[&str]) {
     let Some((first, rest)) = parts.split_first() else { return };
     if let Value::Array(items) = wanted {
@@ -123,7 +123,7 @@ fn set(wanted: &mut Value, live: &Value, parts: &[&str]) {
         match (rest.is_empty(), item) {
             (true, Some(live)) => items[index] = live.clone(),
             (false, Some(live)) => set(&mut items[index], live, rest),
-            // An item that is gone is put back.
+            // Missing items are restored.
             (_, None) => {}
         }
         return;
@@ -148,7 +148,7 @@ fn set(wanted: &mut Value, live: &Value, parts: &[&str]) {
     }
 }
 
-/// The item of the live list that is the wanted one: by name where items have one, else by place.
+/// By name if it has one, else by index.
 fn counterpart<'a>(item: &Value, index: usize, live: &'a Value) -> Option<&'a Value> {
     let items = live.as_array()?;
     match item.get("name").filter(|name| name.is_string()) {

@@ -1,34 +1,33 @@
-//! Why an API server refuses an update that it would take as a new object: the live object has something that is not wanted, and that
-//! an apply leaves where it is, since it is not ours.
+//! Live fields that make an API server refuse an update.
 //!
-//! Such as the default `rollingUpdate` of a Deployment that becomes `Recreate`. An API server names the field that it refuses, but not
-//! the list item: it counts items in the merged object, which nobody sees. So each item of a list is looked at.
+//! An apply keeps fields of other owners, such as the default `rollingUpdate` of a Deployment that becomes
+//! `Recreate`. The API server names the field, but counts list items in the merged object, which is not visible. So
+//! every item is searched.
 
 use serde_json::{Map, Value};
 
 use super::{Name, Step, entries, named, owner, subset, text};
 use crate::refusal::{Cause, parts};
 
-/// Something in a live object that is not wanted.
+/// An unwanted live field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// Its keys in `fieldsV1`.
+    /// Path in `fieldsV1`.
     pub keys: Vec<String>,
-    /// Where, for people.
+    /// Path for users.
     pub path: String,
-    /// The field manager that owns it, if there is one.
+    /// Its field manager.
     pub by: Option<String>,
 }
 
-/// Causes that are looked at, and leftovers of each.
+/// Maximum causes, and leftovers of one. Causes with more are skipped.
 const MOST: usize = 16;
 
-/// The members that name items in lists of Services, of Pods, and of most other kinds.
+/// Identifying members in Services, Pods and most other kinds.
 const NAMES: [&[&str]; 5] =
     [&["port", "protocol"], &["containerPort", "protocol"], &["mountPath"], &["devicePath"], &["name"]];
 
-/// What of the live object may be why these fields were refused. `is_ours` says of an entry of `managedFields` that what it owns may be
-/// taken away.
+/// Returns live fields that may explain a refusal. `is_ours`: whether an entry's fields may be removed.
 #[must_use]
 pub fn leftovers(
     live: &Value,
@@ -39,7 +38,7 @@ pub fn leftovers(
     let others: Vec<Value> = entries(live).iter().filter(|entry| !is_ours(entry)).cloned().collect();
     let mut all: Vec<Vec<Step>> = Vec::new();
     for cause in causes.iter().take(MOST) {
-        // An item that is not wanted does no harm to what another item says, but where the two are to differ or it is no whole one.
+        // Unwanted items matter only if items must differ or be complete.
         let items = ["FieldValueDuplicate", "FieldValueRequired"].contains(&cause.reason.as_str());
         let mut search = Search { entries: entries(live), items, at: Vec::new(), found: Vec::new() };
         search.walk(live, wanted, &parts(&cause.field));
@@ -61,7 +60,6 @@ pub fn leftovers(
 
 struct Search<'a> {
     entries: &'a [Value],
-    /// Whether items that are not wanted count.
     items: bool,
     at: Vec<Step>,
     found: Vec<Vec<Step>>,
@@ -85,7 +83,7 @@ impl<'a> Search<'a> {
                         self.walk(below, asked, rest);
                         false
                     }
-                    // It was so before.
+                    // The value stays.
                     (Some(below), Some(asked)) if subset(below, asked, None) => false,
                     (Some(below), Some(asked)) => {
                         self.members(below, asked);
@@ -94,7 +92,7 @@ impl<'a> Search<'a> {
                     (None, asked) => asked.is_some(),
                 };
                 self.at.pop();
-                // Such as the former type of a volume, where the new one is refused.
+                // Such as a volume's former type next to the new one.
                 if is_beside && self.at.len() > 1 {
                     self.members(live, wanted);
                 }
@@ -116,7 +114,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a map has that is not wanted.
     fn members(&mut self, live: &Value, wanted: &Value) {
         let (Some(live), Some(wanted)) = (live.as_object(), wanted.as_object()) else { return };
         for (name, _) in live.iter().filter(|(name, value)| !value.is_null() && !wanted.contains_key(*name)) {
@@ -124,8 +121,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The key in `fieldsV1` of an item of the list at this place. The keys of the others tell by which members the items are named; where
-    /// nobody owns anything of the list, the members tell that do so in the API server's own kinds.
+    /// `fieldsV1` key of a list item. Keys of other items show the identifying members, or else [`NAMES`].
     fn key_of(&self, item: &Value) -> Option<String> {
         let lists = self.entries.iter().filter_map(|entry| {
             self.at.iter().try_fold(&entry["fieldsV1"], |fields, step| match step {
@@ -189,7 +185,6 @@ mod tests {
         }
     }
 
-    /// Ports of a Service: the first is wanted, and the second is of the version before.
     fn ports() -> (Value, Value) {
         let live = json!({
             "metadata": {"managedFields": [

@@ -1,17 +1,16 @@
-//! What was applied, noted in the object itself, where an API server or a webhook stores it in other words.
+//! Annotation with a hash of the applied object, where an API server or webhook rewrites values.
 //!
-//! An entry of `managedFields` says which fields our last apply has set, and loses each one that another writer changes. It does not
-//! say with which value. So an object that stores `nodePort: 0` as a port of the API server's choice, or a time in another zone, would
-//! be applied again after each start of a receiver. The note is a hash of what was applied: as long as it is the hash of what is wanted
-//! and all of our fields are still ours, nobody has changed them. Only objects that need it have one.
+//! `managedFields` has no values. Without the note, a port chosen for `nodePort: 0`, or a time in another zone, would
+//! be applied again after each start of a receiver. A matching note and full ownership prove that nothing changed.
 
 use serde_json::{Value, json};
 use tidewatch_api::{names::annotations, object::content_hash};
 
 use super::{Ignored, compare, difference};
 
-/// The wanted object with a note of itself, if `made` is what an API server has just made of it and does not show that otherwise.
-/// A value that is not there at all needs no note: it may be kept the next time, such as after its schema has changed.
+/// Returns the wanted object with a note, if needed. `made`: the API server's result.
+///
+/// Missing values get none: the next apply may keep them, as after a schema change.
 #[must_use]
 pub fn noted(made: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Value> {
     let needs_it = difference(made, wanted, manager, ignored).is_some()
@@ -27,14 +26,13 @@ pub fn noted(made: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>)
     })
 }
 
-/// Whether the live object carries the note of the wanted one.
 pub(super) fn is_of(live: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
     live["metadata"]["annotations"][annotations::APPLIED]
         .as_str()
         .is_some_and(|note| note == of(wanted, ignored))
 }
 
-/// Without what its users may change: the wanted object has these fields as the live one has them.
+/// Leaves out ignored fields: `wanted` has their live values.
 fn of(wanted: &Value, ignored: &Ignored<'_>) -> String {
     let text = if ignored.is_empty() { content_hash(wanted) } else { content_hash(&ignored.without(wanted)) };
     format!("{text:016x}")

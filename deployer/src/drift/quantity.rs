@@ -1,25 +1,22 @@
-//! Quantities as API servers read them: `1000m` is `1`, and is stored as such.
+//! Quantities: the API server stores `1000m` as `1`.
 
 use serde_json::Value;
 
 use super::Step;
 
-/// Fields of a spec whose values, or the values in them, are quantities.
 const FIELDS: [&str; 8] =
     ["limits", "requests", "hard", "capacity", "sizeLimit", "divisor", "overhead", "target"];
 
-/// Whether the value of a member of this name, or what is in it, is a quantity.
 pub(super) fn is_field(name: &str) -> bool {
     FIELDS.contains(&name)
 }
 
-/// Whether the field at a path is a quantity or in one.
 pub(super) fn is_at(at: &[Step]) -> bool {
     let member = |step: &Step| matches!(step, Step::Member(name) if is_field(name));
     matches!(at.first(), Some(Step::Member(top)) if top == "spec") && at.iter().any(member)
 }
 
-/// Whether two values are the same quantity. What is not one, or not exactly, is the same as nothing.
+/// False unless both are exact quantities.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     matches!((read(a), read(b)), (Some(a), Some(b)) if a == b)
 }
@@ -50,7 +47,6 @@ fn parse(text: &str) -> Option<i128> {
     (scaled % divisor == 0).then_some(sign * (scaled / divisor))
 }
 
-/// What a unit stands for, in units of 10⁻⁹.
 fn factor(unit: &str) -> Option<i128> {
     const NANO: i128 = 1_000_000_000;
     let ten = |exponent: i32| 10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?);

@@ -26,7 +26,6 @@ fn wanted() -> Value {
     })
 }
 
-/// What an API server makes of it: defaults, and the fields by owner.
 fn live() -> Value {
     let mut live = wanted();
     live["metadata"]["uid"] = "u".into();
@@ -75,7 +74,7 @@ fn differs(live: &Value, wanted: &Value) -> Option<(String, Option<String>)> {
     }
 }
 
-/// What happens when somebody else writes a field of ours with another value.
+/// `by` changes a field of the engine.
 fn taken(live: &mut Value, by: &str) {
     live["spec"]["replicas"] = 3.into();
     fields(live)["f:spec"].as_object_mut().unwrap().remove("f:replicas");
@@ -153,7 +152,7 @@ fn a_quantity_stands_however_it_is_written() {
     assert!(differs(&live, &wanted).is_some(), "what a module's own kinds call so is none");
 }
 
-/// An object whose field `spec.x` is wanted with one value and has another; `owned`: whether our last apply has set it.
+/// `owned`: whether the last apply has set `spec.x`.
 fn field(api_version: &str, wanted: &Value, live: Option<&Value>, owned: bool) -> (Value, Value) {
     let object = json!({"apiVersion": api_version, "kind": "K", "metadata": {"name": "a"}, "spec": {"y": 1}});
     let (mut there, mut asked) = (object.clone(), object);
@@ -250,7 +249,6 @@ fn empty_values_in_a_list_that_is_one_value_stand() {
     assert_eq!(differs(&live, &asked), None);
 }
 
-/// What an API server makes of an object with a note.
 fn stored(noted: &Value, live: &Value) -> Value {
     let mut stored = live.clone();
     stored["metadata"]["annotations"] = noted["metadata"]["annotations"].clone();

@@ -1,12 +1,10 @@
-//! What makes other objects reachable: Services and the kinds that are served.
-
 use super::{
     Says,
     seen::{Condition, Seen},
     text,
 };
 
-/// Ready: not of type `LoadBalancer`, or it has an address.
+/// Ready, unless a `LoadBalancer` has no address.
 pub(super) fn service(service: Seen<'_>) -> Says {
     if service.spec()["type"].as_str() != Some("LoadBalancer") {
         return Says::Ready;
@@ -20,7 +18,7 @@ pub(super) fn service(service: Seen<'_>) -> Says {
     }
 }
 
-/// Ready: its names are accepted and its kind is served. Error: another definition has its names.
+/// Error: another CRD has its names.
 pub(super) fn crd(crd: Seen<'_>) -> Says {
     if let Some(names) = crd.condition("NamesAccepted").filter(Condition::fails) {
         let why = text::tame(names.message);
@@ -33,11 +31,10 @@ pub(super) fn crd(crd: Seen<'_>) -> Says {
     }
 }
 
-/// Ready: the API server can reach what serves the API.
 pub(super) fn api_service(service: Seen<'_>) -> Says {
     match service.condition("Available") {
         Some(available) if available.holds() => Says::Ready,
-        // The message has addresses and errors of connections in it that differ from one try to the next.
+        // The message differs from try to try.
         Some(available) if available.fails() && !available.reason.is_empty() => {
             Says::Processing(format!("its API is not available ({})", text::name(available.reason)))
         }

@@ -1,4 +1,4 @@
-//! Custom resources: by `status.state` or by their conditions.
+//! Custom resources: `status.state`, or else conditions.
 
 use serde_json::Value;
 use tidewatch_api::{State, readiness::CrState};
@@ -9,16 +9,14 @@ use super::{
     text,
 };
 
-/// Conditions that say as a whole whether an object is ready; the first that is there counts.
+/// Conditions for the whole object. The first existing one counts.
 const READY: [&str; 5] = ["Ready", "Available", "Healthy", "Programmed", "Succeeded"];
-/// Conditions that say that it will not get there by itself.
+/// Conditions that need intervention.
 const STUCK: [&str; 2] = ["Stalled", "Failed"];
 
-/// The state that a module's custom resource tells: that in `status.state`, else what its conditions mean.
+/// Returns the state of a module's custom resource. `None`: it does not exist.
 ///
-/// `None` is a resource that is not there. Warning is told as it is: usable, but the user has to do something.
-/// A resource whose status speaks of an older generation is Processing. Has no deadline: a resource of the
-/// user's may be on its way for as long as its operator needs.
+/// Processing while its status is for an older generation. No deadline applies, because operators may need any time.
 #[must_use]
 pub fn module_cr(cr: Option<&Value>) -> CrState {
     let say = |state, message: String| CrState { state, message };
@@ -42,7 +40,7 @@ pub fn module_cr(cr: Option<&Value>) -> CrState {
     }
 }
 
-/// Ready: its state says so (a warning is for the user, it serves), or its conditions do. Unknown: it tells nothing.
+/// Warning counts as ready: the object serves. Unknown: neither state nor conditions.
 pub(super) fn says(object: Seen<'_>) -> Says {
     let why = |state: State| match why(object) {
         Some(why) => format!("its state is {state}: {why}"),
@@ -56,7 +54,6 @@ pub(super) fn says(object: Seen<'_>) -> Says {
     }
 }
 
-/// The state in its status, if it is one that modules use.
 fn told(object: Seen<'_>) -> Option<State> {
     let state = State::parse(object.status()["state"].as_str()?)?;
     matches!(state, State::Ready | State::Warning | State::Processing | State::Error | State::Deleting)
@@ -85,7 +82,7 @@ fn by_conditions(object: Seen<'_>) -> Says {
     }
 }
 
-/// What the object says about its state: its failing condition, else the state's description.
+/// The failing condition, or else the state's description.
 fn why(object: Seen<'_>) -> Option<String> {
     let failing = READY.into_iter().find_map(|t| object.condition(t).filter(Condition::fails));
     let text = match failing {
@@ -98,7 +95,6 @@ fn why(object: Seen<'_>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// `what (reason): message`, with what is there.
 fn because(what: &str, reason: &str, message: &str) -> String {
     let (reason, message) = (text::name(reason), text::tame(message));
     let head = match (what, reason.as_str()) {

@@ -1,5 +1,3 @@
-//! How long something may be on its way.
-
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,20 +6,20 @@ use tidewatch_api::ModuleTerms;
 
 use super::{Facts, Says};
 
-/// How long an object may be on its way, unless its module says otherwise. As long as a Deployment's own default.
+/// Default deadline of an object, equal to a Deployment's.
 pub const DEADLINE: Duration = Duration::from_mins(10);
 
-/// How long the objects of a module may be on their way.
+/// Returns the deadline of a module's objects.
 #[must_use]
 pub fn deadline_of(terms: &ModuleTerms) -> Duration {
     let own = terms.progress_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     own.filter(|seconds| *seconds > 0).map_or(DEADLINE, Duration::from_secs)
 }
 
-/// How long something may be tried again and again until its user is warned.
+/// Failing retries become a warning after this time.
 const WARNED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// What has been on its way for too long is an error, with the same cause. What is tried again and again is a warning before.
+/// Past the deadline, progress is an error with its cause.
 pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
     match says {
         Says::Processing(cause) | Says::Blocked(cause) if now >= due(object, facts, now) => {
@@ -35,15 +33,14 @@ pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestam
     }
 }
 
-/// When an object that is on its way has to be looked at again, as nothing may happen to it until then: the moment its
-/// deadline ends. `None` when that is past.
+/// Returns the end of an unready object's deadline, as no event may precede it. `None` if past.
 #[must_use]
 pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
     Some(due(object, facts, now)).filter(|due| *due > now)
 }
 
-/// The deadline counts from the latest of: first seen not ready, created, changed by us. So an upgrade starts it anew, and
-/// an old object that fails for the first time has all of it. What other controllers write to the object does not count.
+/// Latest of first observation as not ready, creation, and last apply of the engine. Upgrades restart the deadline;
+/// other controllers' writes do not.
 fn since(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
     let metadata = &object["metadata"];
     let ours = applied_by_us(object, facts).filter_map(|entry| time(&entry["time"])).max();
@@ -57,8 +54,7 @@ fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
     since.saturating_add(limit).unwrap_or(Timestamp::MAX)
 }
 
-/// Whoever wrote a Deployment or a Job that may take longer knew it better. Each Deployment has a deadline; only one that its module
-/// has given it counts.
+/// Deployments and Jobs may extend it. Every Deployment has a deadline, but only one from the module counts.
 fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
     let own = match object["kind"].as_str() {
         Some("Deployment") if gives_itself_time(object, facts) => &object["spec"]["progressDeadlineSeconds"],
@@ -68,13 +64,12 @@ fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
     own.as_u64().map_or(facts.deadline, |own| facts.deadline.max(Duration::from_secs(own)))
 }
 
-/// Whether the module, and not the API server, has set a Deployment's deadline.
+/// Whether the module, not the API server, set a Deployment's deadline.
 pub(super) fn gives_itself_time(object: &Value, facts: &Facts<'_>) -> bool {
     applied_by_us(object, facts)
         .any(|entry| entry["fieldsV1"]["f:spec"]["f:progressDeadlineSeconds"].is_object())
 }
 
-/// What we have applied of an object.
 fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Value> {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     entries.filter(|entry| {
@@ -84,7 +79,7 @@ fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<I
     })
 }
 
-/// That the time is over.
+/// Message about a missed deadline.
 #[must_use]
 pub fn not_within(limit: Duration) -> String {
     format!("not ready within {}", words(limit))
@@ -177,7 +172,6 @@ mod tests {
                 ends_at(&object, &facts, ends);
             }
         }
-        // That of the API server, which each Deployment has, is nobody's.
         let plain = json!({"kind": "Deployment", "spec": {"progressDeadlineSeconds": 600}});
         for seconds in [60, 1_800] {
             let facts = Facts { deadline: Duration::from_secs(seconds), ..facts };

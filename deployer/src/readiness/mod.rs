@@ -1,9 +1,7 @@
-//! Whether what is installed is ready, and if not, why: the first cause, in words that stay.
+//! Readiness of installed objects, and causes of unreadiness.
 //!
-//! [`readiness`] judges one object by its own status and by what was read beside it ([`Facts`]).
-//! [`whole`] makes one verdict of all of a module's objects. Causes are written to three statuses, so
-//! their text has no number that moves while nothing is decided: "not all of 2 replicas are available",
-//! never "1 of 2". What other programs say is quoted with its moving parts masked.
+//! [`readiness`] judges one object, [`whole`] a module. Causes go to three statuses, so texts have no changing
+//! numbers: "not all of 2 replicas are available", never "1 of 2". Quoted messages are masked.
 
 use std::{fmt, time::Duration};
 
@@ -33,56 +31,55 @@ use seen::{Seen, UNSEEN};
 pub use storage::unbound;
 pub use workloads::{End, end_of, goes_when_finished};
 
-/// What one object says. Unlike [`Readiness`], it can say nothing.
+/// Readiness of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectReadiness {
-    /// It serves, or has done its work.
+    /// Serves, or is complete.
     Ready,
-    /// It is on its way.
+    /// In progress.
     Processing {
-        /// What it waits for.
+        /// Cause.
         cause: Cause,
     },
-    /// It is on its way, and has failed for a while at what is tried again and again.
+    /// In progress, with retries that keep failing.
     Warning {
-        /// What is wrong.
+        /// Cause.
         cause: Cause,
     },
-    /// It will not get there by itself, or has been on its way for too long.
+    /// Needs intervention, or missed its deadline.
     Error {
-        /// What is wrong.
+        /// Cause.
         cause: Cause,
     },
-    /// Objects of its kind have no readiness, or this one does not tell: nothing waits for it.
+    /// The kind has no readiness, or the object reports none.
     Unknown,
 }
 
-/// Why an object is not ready. Ordered by where to look first.
+/// Reason for unreadiness. The lowest is the first to investigate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The object that is not ready.
+    /// Unready object.
     pub object: ObjectRef,
-    /// Why, in words that stay while nothing is decided; at most a few hundred characters, one line.
+    /// One stable line of at most a few hundred characters.
     pub text: String,
 }
 
-/// What is known beside the object itself.
+/// Input besides the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Pods of the object, if it is a workload and they were read. A few are enough; they give the cause.
+    /// Pods of a workload, if read. A few suffice.
     pub pods: &'a [Value],
-    /// Why no volume is there for claims of these pods, by the claim's name; see [`unbound`].
+    /// Why claims of these pods have no volume, by name; see [`unbound`].
     pub claims: &'a [(String, String)],
-    /// What the object's controller was last told where it could not make a pod, if there are none and its Events were read.
+    /// Last refusal to create pods, if there are none and Events were read.
     pub refused: Option<&'a str>,
-    /// The storage class of the object, if it is a claim and the class was looked for; null where there is none.
+    /// Storage class of a claim, if looked up; null if missing.
     pub storage_class: Option<&'a Value>,
-    /// Since when the object, or the module that it belongs to, was seen not ready, without a break.
-    /// `None`: it is seen for the first time.
+    /// Since when the object or its module is continuously unready. `None`: first observation.
     pub not_ready_since: Option<Timestamp>,
-    /// The field manager that installs: its last change of the object starts the deadline anew.
+    /// The engine's field manager. Its last change restarts the deadline.
     pub installer: &'a str,
-    /// How long an object may be on its way before that is an error.
+    /// Deadline for readiness.
     pub deadline: Duration,
 }
 
@@ -100,23 +97,22 @@ impl Default for Facts<'_> {
     }
 }
 
-/// What a rule for one kind says, before it is put together with the object and the deadline.
+/// Result of a kind's rule, before the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Says {
     Ready,
     Processing(String),
-    /// On its way, and tried again and again; how serious that is depends on for how long.
+    /// Failing retries. Their duration decides the severity.
     Blocked(String),
     Warning(String),
     Error(String),
     Unknown,
 }
 
-/// Whether an object of any kind is ready.
+/// Judges any object.
 ///
-/// An object whose controller has not seen its newest generation is never ready, whatever its status says.
-/// One that is being deleted is on its way. Whatever is on its way for longer than [`Facts::deadline`] is an error with the same
-/// cause. Total: any JSON gives an answer.
+/// An object is never ready before its controller has observed the newest generation. Past [`Facts::deadline`],
+/// progress is an error. Accepts any JSON.
 #[must_use]
 pub fn readiness(object: &Value, facts: &Facts<'_>, now: Timestamp) -> ObjectReadiness {
     let Some(id) = ObjectRef::of(object) else { return ObjectReadiness::Unknown };
@@ -154,7 +150,7 @@ fn says(gvk: &Gvk, object: &Value, facts: &Facts<'_>) -> Says {
     rule(object, facts)
 }
 
-/// Whether the API server itself serves the group. Other groups below `k8s.io` are custom resources like any other.
+/// Whether the API server itself serves a group. Other `k8s.io` groups are custom.
 fn is_builtin(group: &str) -> bool {
     const PLAIN: [&str; 6] = ["", "apps", "autoscaling", "batch", "extensions", "policy"];
     const BELOW_K8S_IO: [&str; 16] = [
@@ -178,10 +174,9 @@ fn is_builtin(group: &str) -> bool {
     PLAIN.contains(&group) || group.strip_suffix(".k8s.io").is_some_and(|name| BELOW_K8S_IO.contains(&name))
 }
 
-/// One verdict of all of a module's objects, the same whatever their order: an error outranks a warning, and that what is on its way. Of
-/// several causes the one that the others may follow from is told ([`Cause`]'s order).
+/// Combines the objects of a module, in any order. Errors precede warnings, and warnings precede progress.
 ///
-/// With a `manager`, that object alone decides; it is on its way while it is not among `all`.
+/// A `manager` decides alone. Its absence is progress.
 #[must_use]
 pub fn whole<'a>(
     manager: Option<&Manager>,
@@ -218,7 +213,7 @@ pub fn whole<'a>(
     }
 }
 
-/// [`whole`] for the objects of a module and its manager, which decides if it is among `judged`.
+/// [`whole`], but a manager decides only if judged.
 #[must_use]
 pub fn of_module(manager: Option<&Manager>, judged: &[(ObjectRef, ObjectReadiness)]) -> Readiness {
     let manager = manager.filter(|m| judged.iter().any(|(object, _)| is_manager(m, object)));
@@ -226,7 +221,7 @@ pub fn of_module(manager: Option<&Manager>, judged: &[(ObjectRef, ObjectReadines
 }
 
 impl ObjectReadiness {
-    /// Whether something waits for it.
+    /// Whether the module waits for it.
     #[must_use]
     pub const fn is_unready(&self) -> bool {
         matches!(self, Self::Processing { .. } | Self::Warning { .. } | Self::Error { .. })
@@ -234,7 +229,7 @@ impl ObjectReadiness {
 }
 
 impl Cause {
-    /// What others wait for comes first: what serves a kind before objects of it, a claim before the pods that mount it.
+    /// Dependencies first: CRDs before their objects, claims before pods.
     fn order(&self) -> (u8, &str, &str, &str, &str, &str) {
         let o = &self.object;
         let rank = match (o.gvk.group.as_str(), o.gvk.kind.as_str()) {
@@ -258,7 +253,7 @@ impl PartialOrd for Cause {
 
 impl Ord for Cause {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // The version is no part of what an object is, but equal causes must be equal in all.
+        // Versions do not identify objects, but equality includes them.
         self.order().cmp(&other.order()).then_with(|| self.object.gvk.version.cmp(&other.object.gvk.version))
     }
 }

@@ -1,7 +1,7 @@
-//! Pods, and the cause that they give to a workload.
+//! Pods, and the causes they give to workloads.
 //!
-//! A container that cannot start moves through several states by itself (pulling fails, the kubelet waits, pulling fails). Each
-//! such circle has one text. Nothing is quoted that a program in a container has written: that may be anything.
+//! A container that cannot start cycles through states, such as pulling and waiting. Each cycle has one text. Output
+//! of containers is never quoted, because it may contain anything.
 
 use serde_json::Value;
 
@@ -11,16 +11,16 @@ use super::{
     text,
 };
 
-/// Why a pod does not run, ordered by what to tell first.
+/// Reason why a pod does not run. The lowest is reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodCause {
-    /// Whether it can end by itself: what cannot is told first.
+    /// Whether it may resolve by itself. Others come first.
     ends: bool,
     what: What,
     pub(super) text: String,
 }
 
-/// What is wrong, in the order of which is told first.
+/// Most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Image,
@@ -32,7 +32,7 @@ enum What {
     Unready,
 }
 
-/// Ready: its Ready condition holds, or it has ended well. Error: it has failed, or can never start.
+/// Error: failed, or can never start.
 pub(super) fn pod(pod: Seen<'_>) -> Says {
     match pod.status()["phase"].as_str() {
         Some("Succeeded") => return Says::Ready,
@@ -47,14 +47,14 @@ impl PodCause {
     fn says(self) -> Says {
         match self.what {
             _ if !self.ends => Says::Error(self.text),
-            // It is tried again and again, and as a rule somebody has to do something.
+            // Retried, but usually needs intervention.
             What::Image | What::Configuration | What::Ended => Says::Blocked(self.text),
             What::Place | What::Initialises | What::Starts | What::Unready => Says::Processing(self.text),
         }
     }
 }
 
-/// The first cause among a workload's pods, whatever their order. Pods that serve, have done their work or are leaving have none.
+/// Returns the first cause in any order of pods. Ready, succeeded and deleting pods have none.
 pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
     let pods = facts.pods.iter();
     pods.map(Seen)
@@ -67,7 +67,7 @@ pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
         .min()
 }
 
-/// Names of the claims of a pod that no node takes.
+/// Returns the claims of a pod that cannot be scheduled.
 #[must_use]
 pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
     if Seen(pod).condition("PodScheduled").is_none_or(|placed| !placed.fails()) {
@@ -77,11 +77,11 @@ pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
     volumes.filter_map(|v| v["persistentVolumeClaim"]["claimName"].as_str()).map(str::to_owned).collect()
 }
 
-/// What a workload that is on its way says: its pods' cause if they have one that tells more, or why there are none, else `rest`.
+/// Prefers a pod's specific cause, or a refusal to create pods, to `rest`.
 pub(super) fn instead_of(rest: String, facts: &Facts<'_>) -> Says {
     let cause = cause(facts);
     if let (None, Some(refused)) = (&cause, facts.refused) {
-        // Before that there may be the name that the pod was to have, which is another one each time.
+        // The part before may contain a random pod name.
         let why = refused.split_once(" is forbidden: ").map_or(refused, |(_, why)| why);
         return Says::Processing(format!("its pods cannot be created: {}", text::tame(why)));
     }
@@ -109,7 +109,7 @@ fn unready(pod: Seen<'_>, claims: &[(String, String)]) -> PodCause {
     let place = |text: String| PodCause { ends: true, what: What::Place, text };
     if let Some(placed) = pod.condition("PodScheduled").filter(Condition::fails) {
         let own = claims_of_unplaced(pod.0);
-        // The scheduler says that it is not bound, and not why.
+        // The scheduler does not say why a claim is unbound.
         if let Some((claim, why)) = claims.iter().find(|(name, _)| own.contains(name)) {
             return place(format!("no node can take its pod: its claim {}: {why}", text::name(claim)));
         }
@@ -129,7 +129,7 @@ fn unready(pod: Seen<'_>, claims: &[(String, String)]) -> PodCause {
     PodCause { ends: true, what, text: text.into() }
 }
 
-/// Why no node takes a pod, without what was tried to make room.
+/// Drops attempts to make room.
 fn placement(message: &str) -> &str {
     const TRIED: [&str; 2] = [" no new claims to deallocate", " preemption:"];
     let end = TRIED.iter().filter_map(|tried| message.find(tried)).min();
@@ -151,7 +151,7 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
         | "ImageInspectError"
         | "SignatureValidationFailed" => {
             let image = image(pod, container, init);
-            // The kubelet says one and then the other of the two, for as long as it goes on.
+            // The kubelet alternates between these.
             let reason = match waiting {
                 "ErrImagePull" | "ImagePullBackOff" => "ErrImagePull, ImagePullBackOff",
                 other => other,
@@ -173,7 +173,7 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
             );
         }
         "CreateContainerConfigError" => {
-            // The kubelet's words name an object and a key, never what is in it.
+            // The kubelet quotes no values.
             let why = kubelet(waiting, message);
             return say(true, What::Configuration, format!("cannot be configured {why}"));
         }
@@ -183,12 +183,12 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
         [&state["terminated"], &container["lastState"]["terminated"]].into_iter().find(|t| t.is_object());
     let served = container["ready"].as_bool() == Some(true);
     let done = |end: &Value| end["exitCode"].as_i64() == Some(0);
-    // An init container has done its work when it has ended well; a sidecar among them serves.
+    // Sidecars among init containers serve.
     if served || (init && state["terminated"].is_object() && done(&state["terminated"])) {
         return None;
     }
     match end {
-        // Running, ended and waiting take turns with a program that does not last: one text for all of them.
+        // Crashing programs alternate between running, ended and waiting.
         Some(end) => {
             let why = match (end["reason"].as_str().unwrap_or_default(), end["exitCode"].as_i64()) {
                 ("" | "Error" | "Completed", Some(code)) => format!("exit code {code}"),
@@ -201,7 +201,7 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
         }
         None => match waiting {
             "CrashLoopBackOff" => say(true, What::Ended, format!("ended and is not ready again ({waiting})")),
-            // Their messages may have the container's command line in them.
+            // Messages may contain the command line.
             "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError" => {
                 say(true, What::Configuration, format!("cannot be started ({waiting})"))
             }
@@ -213,7 +213,6 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
     }
 }
 
-/// The kubelet's reason, and its message if there is one.
 fn kubelet(reason: &str, message: &str) -> String {
     match text::tame(message) {
         empty if empty.is_empty() => format!("({reason})"),
@@ -221,9 +220,9 @@ fn kubelet(reason: &str, message: &str) -> String {
     }
 }
 
-/// Why an image could not be pulled, without what was tried for it: that names the image up to three times, and the cause comes last.
+/// Drops the attempts, which repeat the image. The cause comes last.
 fn why_not_pulled<'a>(message: &'a str, image: &str) -> &'a str {
-    // While the kubelet waits, older ones do not say why.
+    // Older kubelets give no cause while waiting.
     let why = match message.strip_prefix("Back-off pulling image ") {
         Some(rest) => rest.split_once("\": ").map_or("", |(_, why)| why),
         None => message,
@@ -239,7 +238,7 @@ fn why_not_pulled<'a>(message: &'a str, image: &str) -> &'a str {
     why.strip_prefix(image).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(why)
 }
 
-/// The image as the pod asks for it: what the kubelet reports may have a digest that comes and goes.
+/// The kubelet's image may have a digest that comes and goes.
 fn image(pod: Seen<'_>, container: &Value, init: bool) -> String {
     let specs = &pod.spec()[if init { "initContainers" } else { "containers" }];
     let asked = specs.as_array().into_iter().flatten().find(|c| c["name"] == container["name"]);

@@ -1,13 +1,13 @@
-//! Where, and when, the cause is looked for that a workload does not tell itself.
+//! Looks at pods for causes that workloads do not report.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-/// When a workload that stays not ready is looked into, in seconds since it is: ever more seldom. By the first time a pod has been placed, and
-/// has tried to pull its images, and what is on its way is said anyway; after a minute what is tried again and again is a warning.
+/// Seconds of unreadiness at each look. At the first, pods usually pull their images. After a minute, failing retries
+/// are warnings.
 const LOOKS: [i64; 8] = [5, 10, 20, 40, 60, 120, 300, 640];
 
-/// When a workload is to be looked into again, as nothing tells of its pods. `None` if that was often enough.
+/// Returns the next look, as no event reports pods. `None` after the last.
 #[must_use]
 pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
     LOOKS.iter().find_map(|after| {
@@ -16,13 +16,13 @@ pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp
     })
 }
 
-/// Whether it has been so for long enough for a look.
+/// Whether the first look is due.
 #[must_use]
 pub fn is_due(not_ready_since: Timestamp, now: Timestamp) -> bool {
     now.duration_since(not_ready_since) >= SignedDuration::from_secs(LOOKS[0])
 }
 
-/// The selector of a workload's pods, as API servers read it. `None` if it has none that selects some: an empty one would select all.
+/// Returns the label selector of a workload. `None` if empty, because it would select all pods.
 #[must_use]
 pub fn selector(workload: &Value) -> Option<String> {
     let selector = &workload["spec"]["selector"];
@@ -47,7 +47,7 @@ pub fn selector(workload: &Value) -> Option<String> {
     (!terms.is_empty()).then(|| terms.join(","))
 }
 
-/// A key or a value that is one: it must not become another term.
+/// Rejects text that would become another term.
 fn plain(text: &str) -> Option<&str> {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b)).then_some(text)
 }

@@ -1,21 +1,16 @@
-//! An object's body, read without trust in its shape.
-
 use serde_json::Value;
 
-/// What is said of an object whose status speaks of an older generation.
 pub(super) const UNSEEN: &str = "it was changed and its controller has not seen that yet";
 
-/// An object as it was read. Every question has an answer, whatever the JSON is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a>(pub(super) &'a Value);
 
-/// A condition of an object's status.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Condition<'a> {
     pub(super) status: &'a str,
     pub(super) reason: &'a str,
     pub(super) message: &'a str,
-    /// It speaks of an older generation.
+    /// For an older generation.
     pub(super) stale: bool,
 }
 
@@ -38,7 +33,7 @@ impl<'a> Seen<'a> {
         &self.0["status"]
     }
 
-    /// A number of the status; what is not there is 0, as the API server leaves zeros out.
+    /// API servers omit zeros.
     pub(super) fn count(self, field: &str) -> i64 {
         self.status()[field].as_i64().unwrap_or(0)
     }
@@ -51,18 +46,17 @@ impl<'a> Seen<'a> {
         self.0["metadata"]["generation"].as_i64()
     }
 
-    /// Whether the status says that it speaks of an older generation. A status that does not say speaks of the present one.
+    /// Whether the status declares an older generation.
     pub(super) fn is_behind(self) -> bool {
         let observed = self.status()["observedGeneration"].as_i64();
         observed.is_some_and(|observed| observed < self.generation().unwrap_or(0))
     }
 
-    /// As [`Seen::is_behind`], for kinds whose controller always says it: a status that does not is none yet.
+    /// Like [`Seen::is_behind`], but a status without generation is outdated.
     pub(super) fn is_unseen(self) -> bool {
         self.count("observedGeneration") < self.generation().unwrap_or(0)
     }
 
-    /// The first condition of a type.
     pub(super) fn condition(self, type_: &str) -> Option<Condition<'a>> {
         let condition = self.status()["conditions"]
             .as_array()

@@ -1,16 +1,14 @@
-//! Claims for storage.
-
 use serde_json::Value;
 
 use super::{Facts, Says, seen::Seen, text};
 
-/// Written when a scheduler has chosen a node for the pod that uses the claim.
+/// Set when a scheduler has chosen a node for the claim's pod.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Written when a provisioner was asked for the volume.
+/// Set when a provisioner has received the request.
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 
-/// Why there is no volume for a claim that a pod waits for, and its class as it was looked for; `None` if there is, or one is on its way.
+/// Returns why a claim has no volume; `None` if bound, or waiting for its first pod.
 #[must_use]
 pub fn unbound(claim: &Value, class: &Value) -> Option<String> {
     match self::claim(Seen(claim), &Facts { storage_class: Some(class), ..Facts::default() }) {
@@ -19,8 +17,7 @@ pub fn unbound(claim: &Value, class: &Value) -> Option<String> {
     }
 }
 
-/// Ready: bound; or it waits, as its class wants, for a pod that uses it: then the pod's workload tells. Unknown: it is
-/// pending, no volume is being made, and its class was not looked for. Error: its volume is lost.
+/// Ready if its class waits for a pod: the pod's workload reports. Unknown if its class was not looked up.
 pub(super) fn claim(claim: Seen<'_>, facts: &Facts<'_>) -> Says {
     match claim.status()["phase"].as_str() {
         Some("Bound") => return Says::Ready,
@@ -40,7 +37,7 @@ pub(super) fn claim(claim: Seen<'_>, facts: &Facts<'_>) -> Says {
         (_, None) if class.is_null() => {
             Says::Processing("it names no storage class, and none is the default".into())
         }
-        // A class without a mode binds at once.
+        // The default mode binds at once.
         _ => Says::Processing("it waits for a volume".into()),
     }
 }

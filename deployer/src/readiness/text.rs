@@ -1,28 +1,27 @@
-//! What other programs say, made fit for our statuses: short, one line, and the same while nothing is decided.
+//! Shortens and masks messages of other programs, so that statuses stay stable.
 
-/// Most characters of a quoted message.
+/// Characters of a quoted message.
 const MAX_QUOTE: usize = 200;
-/// Most characters of a name, an image or a word.
+/// Characters of a name, image or reason.
 const MAX_NAME: usize = 253;
-/// What stands for something that moves.
+/// Replaces changing parts.
 const MOVES: &str = "…";
-/// Numbers after these words are facts, not counts.
+/// Numbers after these words are kept.
 const KEEP_AFTER: [&str; 3] = ["code", "port", "status"];
-/// The letters of the random ends that API servers give to names.
+/// Letters of random name suffixes.
 const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
-/// Their length.
 const RANDOM_LENGTH: usize = 5;
 
-/// A name, an image or a reason: bounded, one line.
+/// Bounded, without control characters.
 pub(super) fn name(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect()
 }
 
-/// A message of another program. Counts, times, durations and the random ends of names are masked; the rest stays.
+/// Masks counts, times, durations and random name suffixes.
 pub(super) fn tame(message: &str) -> String {
     let mut tamed = String::new();
     let mut before = String::new();
-    // What is cut off later is not looked at: a message may be long. Masking only ever shortens.
+    // Limits the work. Masking only shortens.
     let mut rest = message.trim();
     let limit = MAX_QUOTE * 8;
     if let Some((end, _)) = rest.char_indices().nth(limit) {
@@ -69,7 +68,7 @@ fn masked(word: &str, before: &str) -> String {
     if is_count(word) || is_duration(word) || is_date(word) || is_uuid(word) {
         return MOVES.to_owned();
     }
-    // `<set>-<random>` and `<set>-<random>_<namespace>`, as a kubelet writes a pod.
+    // Pods: `<set>-<random>` and `<set>-<random>_<namespace>`.
     let (head, tail) = word.find('_').map_or((word, ""), |at| word.split_at(at));
     match head.rsplit_once('-') {
         Some((set, end)) if end.len() == RANDOM_LENGTH && end.chars().all(|c| RANDOM.contains(c)) => {

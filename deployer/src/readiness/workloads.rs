@@ -1,5 +1,3 @@
-//! Workloads: what runs pods.
-
 use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
 
@@ -9,8 +7,7 @@ use super::{
     text,
 };
 
-/// Ready: the controller has seen the newest generation, all wanted replicas are updated and available, and none of an
-/// older revision is left. Error: it makes no progress, or its pods cannot be created.
+/// Ready: newest generation observed, replicas updated and available, none left of older revisions.
 pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     if object.is_unseen() {
         return Says::Processing(UNSEEN.into());
@@ -21,7 +18,7 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
             Some(cause) => format!("it makes no progress: {}", cause.text),
             None => format!("it makes no progress: {}", told(stuck.message, stuck.reason)),
         };
-        // After a time that the API server has chosen, where the module has said that it may take longer.
+        // The module allows more time than the API server's default.
         let early = stuck.reason == "ProgressDeadlineExceeded"
             && facts.deadline > deadline::DEADLINE
             && !deadline::gives_itself_time(object.0, facts);
@@ -46,8 +43,7 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     pods::instead_of(rest, facts)
 }
 
-/// Whether a Deployment is only scaled, as by a `HorizontalPodAutoscaler`: its rollout is complete, all of its pods are of the newest
-/// revision, and as many of them serve as it demands.
+/// Whether a Deployment is complete and only scaled, as by a `HorizontalPodAutoscaler`, with enough available pods.
 fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
     let progressing = object.condition("Progressing").filter(Condition::holds);
     updated > 0
@@ -56,8 +52,7 @@ fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
         && progressing.is_some_and(|condition| condition.reason == "NewReplicaSetAvailable")
 }
 
-/// Ready: all wanted replicas are ready and, where the controller replaces them, those at or above the partition are of
-/// the newest revision.
+/// Ready: all replicas are ready, and those from the partition on are updated.
 pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     if object.is_unseen() {
         return Says::Processing(UNSEEN.into());
@@ -72,7 +67,7 @@ pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
         wanted.saturating_sub(partition).max(0)
     };
     let ready = object.count("readyReplicas");
-    // Older API servers do not count the available ones.
+    // Older API servers do not count available replicas.
     let available = status["availableReplicas"].as_i64().unwrap_or(ready);
     let rest = if ready.min(available) < wanted || object.count("updatedReplicas") < renewed {
         unavailable(wanted)
@@ -84,8 +79,7 @@ pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     pods::instead_of(rest, facts)
 }
 
-/// Ready: every node that should have a pod has an available one and, where the controller replaces them, of the newest
-/// revision. No such node is ready, too.
+/// Ready: each node has an available pod, also updated unless updates are manual. Zero nodes are ready.
 pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     if object.is_unseen() {
         return Says::Processing(UNSEEN.into());
@@ -96,18 +90,18 @@ pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     if !old && object.count("numberAvailable") >= wanted {
         return Says::Ready;
     }
-    // The number of nodes moves in a cluster that scales, so it is not told.
+    // The number of nodes changes, so it is omitted.
     pods::instead_of("its pod is not available on every node".into(), facts)
 }
 
-/// Whether it is a Job that is deleted by the cluster, some time after it has ended.
+/// Whether the cluster deletes a Job after its end.
 #[must_use]
 pub fn goes_when_finished(object: &Value) -> bool {
     let is_job = ObjectRef::of(object).is_some_and(|id| id.gvk.group == "batch" && id.gvk.kind == "Job");
     is_job && object["spec"]["ttlSecondsAfterFinished"].is_u64() && object["spec"]["suspend"] != true
 }
 
-/// How a Job has ended, if it has. What it has to do may be done before its last pods have ended.
+/// Returns a Job's result, possibly before its last pods end.
 #[must_use]
 pub fn end_of(job: &Value) -> Option<End> {
     let holds = |conditions: [&str; 2]| conditions.iter().any(|condition| Seen(job).holds(condition));
@@ -117,16 +111,16 @@ pub fn end_of(job: &Value) -> Option<End> {
     holds(["Failed", "FailureTarget"]).then_some(End::Failed)
 }
 
-/// How a Job ends.
+/// Result of a Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It has done its work.
+    /// Success.
     Complete,
-    /// It has given up.
+    /// Failure.
     Failed,
 }
 
-/// Ready: complete; or suspended, as whoever did that wants it to wait. Error: failed for good.
+/// Suspended Jobs are ready: waiting is intended.
 pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     if object.holds("Complete") {
         return Says::Ready;
@@ -165,7 +159,6 @@ fn unavailable(wanted: i64) -> String {
     }
 }
 
-/// A message, or the reason where there is none.
 fn told(message: &str, reason: &str) -> String {
     match text::tame(message) {
         empty if empty.is_empty() => text::name(reason),

@@ -1,5 +1,3 @@
-//! Secrets of the control plane for the one module that gets any.
-
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -12,13 +10,13 @@ use tidewatch_api::{
 
 use super::TransformError;
 
-/// The module. No other one ever gets data of the control plane.
+/// The only module with KCP data.
 pub const DEPLOYER: &str = "deployer";
 
-/// What the control plane has of a Secret: its data, or why that is not given.
+/// Data of a KCP Secret, or the reason why it is withheld.
 pub type Injected = Result<Map<String, Value>, String>;
 
-/// The name of the control plane's Secret whose data an object asks for: its own.
+/// Returns the KCP Secret that an object requests: its own name.
 #[must_use]
 pub fn asks_for(module: &str, object: &Value) -> Option<String> {
     let id = ObjectRef::of(object)?;
@@ -28,10 +26,10 @@ pub fn asks_for(module: &str, object: &Value) -> Option<String> {
     asks.then_some(id.name)
 }
 
-/// The data of a Secret of the control plane, if that is there and says that it is for this module.
+/// Returns the data of a Secret labelled for this module.
 ///
 /// # Errors
-/// Why it is not given; nothing of what is in it.
+/// Reason, without data.
 pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
     let Some(secret) = secret else { return Err("there is no Secret of that name there".into()) };
     match secret.labels().get(labels::MODULE_NAME) {
@@ -44,7 +42,7 @@ pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
     }
 }
 
-/// The same number for as long as the control plane gives the same; 0 for nothing.
+/// Hashes the injected data; 0 for none.
 #[must_use]
 pub fn mark_of(injected: &BTreeMap<String, Injected>) -> u64 {
     let given: Vec<_> =
@@ -55,7 +53,6 @@ pub fn mark_of(injected: &BTreeMap<String, Injected>) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&given).unwrap_or_default())
 }
 
-/// Puts the control plane's data in place of the Secret's.
 pub(super) fn inject(
     object: &mut Value,
     module: &str,
@@ -65,7 +62,7 @@ pub(super) fn inject(
     match injected.get(&name) {
         Some(Ok(data)) => {
             object["data"] = Value::Object(data.clone());
-            // It would be merged into the data, and win, where it is not what an API server takes.
+            // The API server would let `stringData` override it.
             if let Some(object) = object.as_object_mut() {
                 object.remove("stringData");
             }

@@ -1,8 +1,7 @@
-//! Fields of a module's objects that a controller of the control plane or an injector fills.
+//! Leaves out fields of Kubernetes controllers and injectors.
 //!
-//! A manifest often carries a placeholder for such a field. An apply would take the field from its controller, which takes it back:
-//! a fight without end, and in each round the field is wrong. So these fields are left out of what is applied. All of them are
-//! optional. Where an object has to be made with a value that a controller changes later, [`left_to_controllers`] names the field.
+//! Manifests have placeholders for them. Applying one causes an endless conflict. All are optional;
+//! [`left_to_controllers`] names those required at creation.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
@@ -11,7 +10,7 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 
-/// Annotations that controllers of the control plane write. Manifests that were exported from a cluster carry them.
+/// Annotations of Kubernetes controllers, as found in exported manifests.
 const ANNOTATIONS: [&str; 9] = [
     "autoscaling.alpha.kubernetes.io/conditions",
     "autoscaling.alpha.kubernetes.io/current-metrics",
@@ -24,7 +23,7 @@ const ANNOTATIONS: [&str; 9] = [
     "volume.kubernetes.io/storage-provisioner",
 ];
 
-/// Annotations that ask an injector to fill every `caBundle` of the object.
+/// Annotations that request a `caBundle`.
 const CA_INJECTORS: [&str; 5] = [
     "cert-manager.io/inject-apiserver-ca",
     "cert-manager.io/inject-ca-from",
@@ -36,7 +35,6 @@ const CA_INJECTORS: [&str; 5] = [
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const CA_BUNDLE: &str = "caBundle";
 
-/// Takes out what controllers and injectors fill.
 pub(super) fn leave_out(object: &mut Value) {
     let Some(gvk) = gvk_of(object) else { return };
     leave_annotations_out(object);
@@ -96,7 +94,7 @@ fn is_injected(object: &Value) -> bool {
     CA_INJECTORS.iter().any(|key| !object["metadata"]["annotations"][*key].is_null())
 }
 
-/// A `caBundle` without a certificate proves nothing: it is a placeholder. What is no base64 is left for the API server to refuse.
+/// A `caBundle` without certificate is a placeholder. The API server refuses invalid base64.
 fn leave_ca_out(config: &mut Value, injected: bool) {
     let is_placeholder = match &config[CA_BUNDLE] {
         Value::Null => true,
@@ -110,7 +108,7 @@ fn leave_ca_out(config: &mut Value, injected: bool) {
     }
 }
 
-/// A conversion that says no more than the API server's default is left to an operator that converts with its own webhook.
+/// An operator may replace the default conversion by its own webhook.
 fn leave_conversion_out(definition: &mut Value) {
     let Some(spec) = definition.get_mut("spec") else { return };
     if spec["conversion"].as_object().is_some_and(|conversion| {
@@ -120,7 +118,7 @@ fn leave_conversion_out(definition: &mut Value) {
     }
 }
 
-/// What the API server allocates where a Service leaves it open: addresses and ports of nodes.
+/// The API server allocates unset addresses and node ports.
 fn leave_allocated_out(service: &mut Value) {
     let Some(spec) = service.get_mut("spec") else { return };
     for field in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
@@ -145,10 +143,10 @@ fn is_open(value: &Value) -> bool {
     }
 }
 
-/// Fields that are applied where an object is made, and left to a controller from then on:
+/// Returns fields that controllers change after creation:
 ///
-/// - the replicas of what an object of the same module scales (`spec.scaleTargetRef`, as of a `HorizontalPodAutoscaler`);
-/// - the spec of a Lease, which is its holder's.
+/// - replicas of workloads with a scaler (`spec.scaleTargetRef`, as of a `HorizontalPodAutoscaler`);
+/// - the spec of a Lease, for its holder.
 #[must_use]
 pub fn left_to_controllers<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<IgnoredFields> {
     objects.into_iter().filter_map(|object| scaled_by(object).or_else(|| held(object))).collect()
@@ -158,7 +156,7 @@ fn scaled_by(object: &Value) -> Option<IgnoredFields> {
     let target = object["spec"]["scaleTargetRef"].as_object()?;
     let text = |field: &str| target.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
     Some(IgnoredFields {
-        // As KEDA, whose references may name nothing but the name.
+        // KEDA accepts references with only a name.
         group: Gvk::of(text("apiVersion").unwrap_or("apps/v1"), "").group,
         kind: text("kind").unwrap_or("Deployment").to_owned(),
         name: text("name")?.to_owned(),
@@ -210,7 +208,6 @@ mod tests {
         assert_eq!(applied(namespaced.clone()), namespaced, "Roles are not aggregated");
     }
 
-    /// Objects that may carry a `caBundle`, and where.
     fn with_bundle(bundle: &Value, annotations: &Value) -> [(Value, &'static str); 4] {
         let metadata = json!({"name": "a", "annotations": annotations});
         let webhooks = |kind: &str| {

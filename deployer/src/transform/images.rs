@@ -1,28 +1,26 @@
-//! Images of the component in place of those that a manifest names: a copy of a module in another registry works without a change of
-//! its manifests.
+//! Replaces images with the component's, so that copies of a module in other registries work.
 
 use oci_client::Reference;
 use serde_json::Value;
 
 use super::{CONTAINERS, INIT_CONTAINERS, containers_of};
 
-/// Images of the component, each with what does not change from registry to registry. The rule is the Go manager's, to the letter: another
-/// text for the same image would restart every workload of a fleet that is taken over.
+/// Images of the component. Matching must equal the Go manager's: other texts would restart workloads on migration.
 #[derive(Debug, Default)]
 pub(super) struct Images(Vec<Image>);
 
 #[derive(Debug)]
 struct Image {
     name: String,
-    /// In full: with `docker.io` and `library`, where the reference leaves them out.
+    /// Includes `docker.io` and `library`.
     text: String,
 }
 
-/// A reference in full, and the last part of its name with its tag, if it has one. `None` for text that is no reference.
+/// Full reference, and last part of its name with its tag.
 fn image(text: &str) -> Option<Image> {
     let reference: Reference = text.parse().ok()?;
     let last = reference.repository().rsplit('/').next()?;
-    // The parser makes a tag of none.
+    // The parser adds a default tag.
     let tag = reference.tag().filter(|tag| {
         reference.digest().is_some() || text.strip_suffix(*tag).is_some_and(|t| t.ends_with(':'))
     });
@@ -35,12 +33,12 @@ fn image(text: &str) -> Option<Image> {
 }
 
 impl Images {
-    /// Of the references in a Manifest. Of two with the same name and tag the first counts.
+    /// The first of equal name and tag counts.
     pub(super) fn of(references: &[String]) -> Self {
         Self(references.iter().filter_map(|reference| image(reference)).collect())
     }
 
-    /// In all containers of a Deployment or a `StatefulSet`: their images, and the environment variables that name one.
+    /// Replaces images in containers and their environment variables.
     pub(super) fn localise(&self, object: &mut Value) {
         if self.0.is_empty() {
             return;
@@ -93,7 +91,7 @@ mod tests {
             ("example.test/web:1.2", "copy.test/a/web:1.2"),
             ("example.test:5000/deep/er/web:1.2", "copy.test/a/web:1.2"),
             ("web:1.2", "copy.test/a/web:1.2"),
-            // What the component says counts, with its digest or without one.
+            // The component decides about the digest.
             (&format!("example.test/web:1.2@{theirs}"), "copy.test/a/web:1.2"),
             (&format!("example.test/db:3@{theirs}"), &format!("copy.test/db:3@{component}")),
             ("example.test/db:3", &format!("copy.test/db:3@{component}")),
@@ -102,7 +100,6 @@ mod tests {
             (&format!("example.test/cache@{theirs}"), &format!("copy.test/cache@{component}")),
             ("example.test/cache", &format!("copy.test/cache@{component}")),
             ("example.test/cache:latest", "example.test/cache:latest"),
-            // In full.
             ("example.test/worker:7", "docker.io/library/worker:7"),
             ("example.test/tool:2", "docker.io/team/tool:2"),
             ("example.test/web:1.3", "example.test/web:1.3"),

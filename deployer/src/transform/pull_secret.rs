@@ -1,5 +1,3 @@
-//! The platform's image pull Secret for the pods of modules.
-
 use serde_json::{Value, json};
 use tidewatch_api::{
     Manager,
@@ -8,11 +6,10 @@ use tidewatch_api::{
 
 use super::{CONTAINERS, TransformError, containers_of, pod_spec};
 
-/// The variable that tells a module's manager the Secret's name, for the workloads it makes itself.
+/// Variable with the Secret's name, for workloads of a module's manager.
 pub const VARIABLE: &str = "SKR_IMG_PULL_SECRET";
 
-/// Names the Secret in a Deployment or a `StatefulSet`. The module's manager, or each of them where the module names none, is told its
-/// name, too.
+/// Adds the Secret, and the variable in the manager or, if undeclared, in every workload.
 pub(super) fn add(object: &mut Value, secret: &str, manager: Option<&Manager>) -> Result<(), TransformError> {
     let Some(id) = ObjectRef::of(object) else { return Ok(()) };
     let Some(pods) = pod_spec(object) else { return Ok(()) };

@@ -1,11 +1,10 @@
-//! Whatever two versions of a module have: what is applied and removed, and in which order.
+//! Apply and removal order, for any two versions of a module.
 
 use crate::prune::{prune, removal_rank};
 use proptest::{prelude::*, sample::subsequence};
 
 use super::*;
 
-/// All objects that versions are made of, with two kinds of the module's own.
 fn pool() -> Vec<Value> {
     let crd = |kind: &str, scope: &str| {
         let name = format!("{}s.x.dev", kind.to_lowercase());
@@ -36,7 +35,6 @@ fn pool() -> Vec<Value> {
     ]
 }
 
-/// Some of them, in any order, as an author writes them.
 fn version() -> impl Strategy<Value = Vec<Value>> {
     subsequence(pool(), 1..=pool().len()).prop_shuffle()
 }
@@ -63,7 +61,7 @@ proptest! {
         prop_assert_eq!(all, objects, "each once");
         prop_assert!(first.iter().all(|o| is(&o.gvk, CRD) || is_namespace(&o.gvk)));
         prop_assert!(main.iter().chain(&custom).all(|o| !is(&o.gvk, CRD) && !is_namespace(&o.gvk)));
-        // Only what waits for its own CRD comes after the operator.
+        // Only objects waiting for their own CRD follow the operator.
         prop_assert!(custom.iter().all(|o| first.iter().any(|crd| defined_by(crd, o))));
         prop_assert!(!main.iter().any(|o| first.iter().any(|crd| defined_by(crd, o))));
     }
@@ -72,7 +70,7 @@ proptest! {
     fn an_upgrade_removes_what_is_not_wanted_any_more_and_nothing_else(old in version(), new in version()) {
         let ids = |rendered| bundle(NAME, rendered, &scopes()).unwrap().objects;
         let (old, new) = (ids(old), ids(new));
-        // While it is under way the inventory has both.
+        // During an upgrade, the inventory has both versions.
         for inventory in [old.clone(), union(&old, &new)] {
             let gone = prune(&inventory, &new);
             let has = |all: &[ObjectRef], o: &ObjectRef| all.iter().any(|other| other.same_object(o));
@@ -87,7 +85,6 @@ proptest! {
                 let inside = |o: &ObjectRef| is_namespace(&object.gvk) && o.namespace == object.name;
                 let after = &gone[at..];
                 prop_assert!(!after.iter().any(|o| inside(o) || defined_by(object, o)), "{} in {:?}", object, gone);
-                // Its operator still runs.
                 let operators = before.iter().filter(|o| o.gvk.group == "apps" || o.gvk.group == "batch").count();
                 let own = object.gvk.group == "x.dev" || object.gvk.group == "cert-manager.io";
                 prop_assert!(!own || operators == 0, "{} in {:?}", object, gone);

@@ -1,5 +1,3 @@
-//! One table for all kinds: an object, what is known beside it, and what is said of it.
-
 use super::*;
 
 #[test]

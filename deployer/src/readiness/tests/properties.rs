@@ -18,7 +18,6 @@ const KINDS: [(&str, &str); 13] = [
     ("v1", "Namespace"),
 ];
 
-/// Any JSON, of the words that the rules look for.
 fn json_value() -> impl Strategy<Value = Value> {
     const KEYS: &str = "metadata spec status name generation observedGeneration conditions type reason message \
         replicas updatedReplicas availableReplicas readyReplicas desiredNumberScheduled updatedNumberScheduled numberAvailable \
@@ -48,7 +47,6 @@ fn json_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// An object of a kind that has rules, whose parts are any JSON.
 fn object() -> impl Strategy<Value = Value> {
     let metadata = prop_oneof![
         json_value(),
@@ -76,7 +74,6 @@ fn cause(said: &ObjectReadiness) -> Option<&Cause> {
     }
 }
 
-/// A good status of each kind that has one.
 fn ready_objects() -> Vec<Value> {
     let good = |api_version: &str, kind: &str, spec: Value, mut status: Value| {
         status["observedGeneration"] = 2.into();
@@ -123,7 +120,6 @@ fn ready_is_lost_with_the_generation() {
     }
 }
 
-/// A circle of states that a container goes through by itself has one text.
 #[test]
 fn what_goes_round_says_the_same() {
     let image = |reason: &str, n: i64| {
@@ -141,7 +137,7 @@ fn what_goes_round_says_the_same() {
             image("ImagePullBackOff", 9),
         ],
         vec![
-            // From its first restart on, it is known to be such a circle.
+            // The first restart starts the cycle.
             json!({"name": "web", "ready": false, "restartCount": 1, "state": ended}),
             crash(
                 json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}),
@@ -174,7 +170,6 @@ fn what_goes_round_says_the_same() {
 proptest! {
     #![proptest_config(Config::with_cases(256))]
 
-    /// Any JSON has an answer, and what is said fits a status.
     #[test]
     fn any_json_has_an_answer(
         object in prop_oneof![object(), json_value()],
@@ -198,7 +193,6 @@ proptest! {
         prop_assert_eq!(readiness(&object, &facts, now), said);
     }
 
-    /// A controller that is behind cannot have made it ready.
     #[test]
     fn ready_only_for_the_newest_generation(object in object()) {
         let generation = object["metadata"]["generation"].as_i64();
@@ -211,7 +205,6 @@ proptest! {
         }
     }
 
-    /// The numbers of a rollout, the names and order of its pods, and the order of its conditions change nothing in the text.
     #[test]
     fn the_text_stays_while_nothing_is_decided(
         (a, b) in (0i64..4, 0i64..4),
@@ -245,7 +238,6 @@ proptest! {
         prop_assert_eq!(first, second);
     }
 
-    /// The verdict of a module does not depend on the order of its objects, and errors outrank.
     #[test]
     fn the_order_of_objects_does_not_matter(
         all in vec((object(), any::<bool>()), 0..6).prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
