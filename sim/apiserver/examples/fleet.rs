@@ -1,7 +1,7 @@
-//! What a fleet costs the process that plays it: `fleet [RUNTIMES]` (10,000 without), each with ten modules of ten objects, over HTTPS.
+//! Measures a fleet's memory: `fleet [RUNTIMES]` (default 10,000), each with 100 objects, over HTTPS.
 //!
-//! Another process, this program again, has a client for each runtime that lists its Deployments and then watches them, as an agent
-//! does. `ulimit -n` has to allow three files for each runtime.
+//! A child process lists and watches every runtime's Deployments, like agents. `ulimit -n`: three files per
+//! runtime.
 
 #![allow(
     clippy::print_stdout,
@@ -38,9 +38,9 @@ type Failure = Box<dyn Error + Send + Sync>;
 type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 const RUNTIMES: u64 = 10_000;
-/// The goal: with 10,000 runtimes.
+/// Goal for 10,000 runtimes.
 const MOST_MIB: u64 = 4_096;
-/// Clients that connect at the same time.
+/// Concurrent connects.
 const AT_ONCE: usize = 64;
 const LISTED: &str = "listed";
 const WATCHED: &str = "watched";
@@ -124,7 +124,7 @@ async fn play(runtimes: u64) -> Result {
         Ok(most)
     })
     .await??;
-    // The end of its input ends it.
+    // Closing its input ends it.
     drop(child.stdin.take());
     child.wait()?;
     let goal = MOST_MIB * runtimes / RUNTIMES;
@@ -158,7 +158,7 @@ async fn client(kubeconfig: &str, runtimes: u64) -> Result {
         .await?;
     let mut out = std::io::stdout();
     writeln!(out, "{LISTED}")?;
-    // Open when its answer has begun.
+    // Open once the answer starts.
     let watches: Vec<_> = stream::iter(&listed)
         .map(|(api, version)| async move {
             Ok::<_, Failure>(api.watch(&WatchParams::default().timeout(290), version).await?.boxed())

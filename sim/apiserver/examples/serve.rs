@@ -1,5 +1,5 @@
-//! Serves simulated clusters and writes their kubeconfigs: `serve FOLDER [HOW_MANY [bare]]`; with `bare`, Deployments
-//! never become ready. Ends with its standard input.
+//! Serves clusters until standard input ends: `serve FOLDER [HOW_MANY [bare]]`; `bare`: Deployments never
+//! become ready.
 
 use std::{env, fs, io::Read, path::PathBuf};
 

@@ -1,62 +1,61 @@
-//! Where faults are put in: asked for each request, before the cluster sees it.
+//! Fault injection, consulted before the cluster sees a request.
 
 use std::{fmt, time::Duration};
 
 use crate::store::Refusal;
 
-/// What is known of a request when it is asked whether something goes wrong with it.
+/// Request details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// The cluster's name.
+    /// Cluster name.
     pub cluster: &'a str,
     /// HTTP method.
     pub method: &'a str,
-    /// Path below the cluster's own.
+    /// Path relative to the cluster.
     pub path: &'a str,
-    /// What is asked, as authorization names it; `discovery` for what is not about objects.
+    /// Authorization verb; `discovery` for non-object requests.
     pub verb: &'static str,
-    /// Whether it begins a watch.
+    /// Whether the request starts a watch.
     pub is_watch: bool,
-    /// Who asks; empty without credentials.
+    /// User; empty without credentials.
     pub user: &'a str,
-    /// With which program: what stands before the first `/` of `User-Agent`; empty without one.
+    /// `User-Agent` up to the first `/`; may be empty.
     pub agent: &'a str,
 }
 
-/// What goes wrong with a request.
+/// An injected fault.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// It is answered later.
+    /// Delays the answer.
     Latency(Duration),
-    /// It is answered with an error: [`Refusal::too_many_requests`], [`Refusal::failing`] and so on.
+    /// Answers with an error.
     Refuse(Refusal),
-    /// It is done, and never answered; nor is anything else on its stream.
+    /// Applies the request; sends nothing.
     Hang,
-    /// It is not done, and never answered: it was lost on the way.
+    /// Neither applies nor answers.
     Lost,
-    /// The connection ends without an answer. Other requests on the same HTTP/2 connection are not hurt: only the
-    /// stream is reset.
+    /// Ends the connection unanswered; on HTTP/2, resets only the stream.
     Drop,
-    /// Credentials are no longer good.
+    /// Rejects the credentials.
     Unauthorized,
-    /// A watch says nothing after this time, and does not end: the half-open connection of a lost load balancer.
+    /// Silences a watch after this time, like a half-open connection.
     Silent(Duration),
-    /// A watch or list breaks off in the middle after this time.
+    /// Breaks off a watch or list after this time.
     BreakOff(Duration),
-    /// A watch ends with 410 after this time.
+    /// Ends a watch with 410 after this time.
     Expire(Duration),
 }
 
-/// Decides what goes wrong. Called on the request's task: it must not block.
+/// Chooses faults. Runs on the request's task: must not block.
 pub trait Faults: fmt::Debug + Send + Sync {
-    /// What goes wrong with this request.
+    /// Returns a request's fault.
     fn fault(&self, call: &Call<'_>) -> Fault;
 }
 
-/// Nothing ever goes wrong.
+/// Injects no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoFaults;
 

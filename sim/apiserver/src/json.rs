@@ -1,12 +1,11 @@
-//! Small questions to JSON values.
+//! Helpers for JSON values.
 
 use serde_json::Value;
 
-/// How deep objects may nest; deeper ones are refused. `serde_json` reads 127 levels, and who manages the fields of an object
-/// nests three levels deeper than the object.
+/// Maximum nesting of an object. `serde_json` reads 127 levels; `managedFields` adds three.
 pub(crate) const DEEPEST: usize = 100;
 
-/// Whether a value nests deeper than so many levels; walks no deeper itself.
+/// Stops at `levels`.
 pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
     let below = |child: &Value| levels == 0 || is_deeper(child, levels - 1);
     match value {
@@ -16,18 +15,15 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// The text of a field; empty without one.
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The items of a list; none of what is no list.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Numbers such as `2.0` become whole ones: who reads a text into values of any type, and writes it anew, knows no
-/// difference.
+/// Turns `2.0` into `2`, like a read and write of untyped values.
 pub(crate) fn whole_numbers(value: &mut Value) {
     const END: f64 = 9.2e18;
     match value {
@@ -44,7 +40,6 @@ pub(crate) fn whole_numbers(value: &mut Value) {
     }
 }
 
-/// The place of a field below a place.
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -1,7 +1,6 @@
-//! Simulated Kubernetes API servers, thousands in one process.
+//! Simulates thousands of Kubernetes API servers in one process.
 //!
-//! [`Cluster`] is a value: [`Cluster::apply`] takes a request and answers it, without I/O, clock or runtime. What it
-//! does not simulate it refuses with 501; `docs/simulator.md` says what that is.
+//! [`Cluster::apply`] needs no I/O, clock or runtime. Unsupported requests get 501 (`docs/simulator.md`).
 
 mod authz;
 mod faults;

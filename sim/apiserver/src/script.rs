@@ -1,7 +1,6 @@
-//! Faults by script and by seed: rules that are put in force and taken away while the servers run.
+//! Faults by rule and seed; rules may change while servers run.
 //!
-//! A rule with a share below 1 hits the calls that the seed chooses: the n-th call that a cluster gets under a rule is
-//! hit or not, the same in each run.
+//! With a share below 1, the seed decides reproducibly whether a cluster's n-th matching call is hit.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,23 +16,23 @@ use crate::{
     Access, Call, Fault, Faults, Hosted, Outcome, PatchKind, Query, Refusal, Request, Target, User, Verb,
 };
 
-/// What a rule is about, and what it does.
+/// A fault and its calls.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Names of clusters; `None`: all.
+    /// Cluster names; `None`: all.
     pub clusters: Option<Arc<BTreeSet<String>>>,
-    /// Names of users; all if empty.
+    /// User names; empty: all.
     pub users: Vec<String>,
-    /// Verbs, as authorization names them; all if empty.
+    /// Verbs; empty: all.
     pub verbs: Vec<String>,
-    /// Which part of the calls is hit, from 0 to 1.
+    /// Share of calls hit, 0 to 1.
     pub share: f64,
-    /// What goes wrong with them.
+    /// Fault to inject.
     pub fault: Fault,
 }
 
 impl Rule {
-    /// This fault, for every call.
+    /// Hits every call.
     pub fn always(fault: Fault) -> Self {
         Self { clusters: None, users: Vec::new(), verbs: Vec::new(), share: 1.0, fault }
     }
@@ -46,11 +45,11 @@ impl Rule {
     }
 }
 
-/// A rule that is in force.
+/// Identifies a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleId(u64);
 
-/// The rules in force; the oldest that hits a call decides.
+/// Active rules; the oldest match decides.
 #[derive(Debug)]
 pub struct Script {
     seed: u64,
@@ -61,17 +60,17 @@ pub struct Script {
 #[derive(Debug)]
 struct Active {
     rule: Rule,
-    /// Calls so far, by cluster.
+    /// By cluster.
     calls: Mutex<HashMap<String, u64>>,
 }
 
 impl Script {
-    /// Without rules.
+    /// Creates a script without rules.
     pub fn new(seed: u64) -> Self {
         Self { seed, rules: RwLock::default(), last: Mutex::new(0) }
     }
 
-    /// Puts a rule in force.
+    /// Adds a rule.
     pub fn add(&self, rule: Rule) -> RuleId {
         let mut last = self.last.lock();
         *last += 1;
@@ -79,7 +78,7 @@ impl Script {
         RuleId(*last)
     }
 
-    /// Takes a rule away; what it has done to requests that hang or watches that are silent stays.
+    /// Removes a rule. Hanging requests and silent watches stay so.
     pub fn remove(&self, id: RuleId) {
         self.rules.write().remove(&id.0);
     }
@@ -103,28 +102,28 @@ impl Faults for Script {
     }
 }
 
-/// A number in `[0, 1)` that follows from a seed and a text.
+/// Returns a reproducible number in `[0, 1)`.
 pub fn chance(seed: u64, text: &str) -> f64 {
-    // 53 bits, as many as the number holds.
+    // `f64` holds 53 bits.
     #[expect(clippy::cast_precision_loss, reason = "it has 53 bits")]
     let bits = (xxh3_64_with_seed(text.as_bytes(), seed) >> 11) as f64;
     bits / 9_007_199_254_740_992.0
 }
 
-/// How many calls of a verb there were.
+/// Number of calls of one verb.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counted {
-    /// The cluster, if it is counted apart; else empty.
+    /// Cluster, if counted separately; else empty.
     pub cluster: String,
-    /// The program that asked, by its `User-Agent`; without one, the user's name.
+    /// `User-Agent` program, or else the user.
     pub who: String,
-    /// As authorization names it.
+    /// Authorization verb.
     pub verb: &'static str,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
 }
 
-/// Counts calls before it asks what goes wrong with them.
+/// Counts calls, then delegates.
 #[derive(Debug)]
 pub struct Tally {
     inner: Arc<dyn Faults>,
@@ -133,12 +132,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts all clusters together, but those in `apart` each by itself.
+    /// Counts each cluster in `apart` separately.
     pub fn new(inner: Arc<dyn Faults>, apart: Vec<String>) -> Self {
         Self { inner, apart, counts: Mutex::default() }
     }
 
-    /// The counts so far.
+    /// Returns the counts.
     pub fn counts(&self) -> Vec<Counted> {
         let one = |((cluster, who, verb), calls): (&(String, String, &'static str), &u64)| Counted {
             cluster: cluster.clone(),
@@ -159,11 +158,10 @@ impl Faults for Tally {
     }
 }
 
-/// The object that keeps a namespace in Terminating.
 const ANCHOR: &str = "simulated-anchor";
 const ANCHOR_FINALIZER: &str = "simulator.tidewatch.dev/never";
 
-/// Deletes a namespace in which something has a finalizer that nobody takes away: it stays in Terminating.
+/// Deletes a namespace and keeps it terminating by a finalizer.
 pub fn stick_namespace(hosted: &Hosted, namespace: &str, now: Timestamp) -> Result<(), Refusal> {
     let anchor = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -173,7 +171,7 @@ pub fn stick_namespace(hosted: &Hosted, namespace: &str, now: Timestamp) -> Resu
     ask(hosted, Verb::Delete(Value::Null), "namespaces", "", namespace, now)
 }
 
-/// Lets a namespace go that [`stick_namespace`] keeps.
+/// Undoes [`stick_namespace`].
 pub fn free_namespace(hosted: &Hosted, namespace: &str, now: Timestamp) -> Result<(), Refusal> {
     let patch = json!({"metadata": {"finalizers": null}});
     ask(hosted, Verb::Patch(PatchKind::Merge, patch), "configmaps", namespace, ANCHOR, now)

@@ -1,4 +1,4 @@
-//! What no API server takes, whatever it holds: for tools that look at objects before there is a cluster.
+//! Finds objects that every API server refuses; needs no cluster.
 
 use serde_json::Value;
 
@@ -7,19 +7,18 @@ use crate::{
     schema::{repeated, unreadable, validate},
 };
 
-/// Why no API server takes an object.
+/// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unacceptable {
-    /// The field; empty where only the object as a whole is known.
+    /// Field path; empty if unknown.
     pub field: String,
-    /// The cause.
+    /// Cause.
     pub cause: String,
 }
 
-/// Looks at an object of one of the kinds that Kubernetes itself has: its types, its names and labels, and lists that
-/// server-side apply merges by a key. `None` for other kinds, and where nothing is known against it.
+/// Checks types, names, labels and merge keys of a built-in kind's object. Returns `None` for other kinds.
 ///
-/// Fields that are not known here are not counted: a newer API server may know them.
+/// Unknown fields pass: a newer API server may know them.
 #[must_use]
 pub fn unacceptable(object: &Value) -> Option<Unacceptable> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();

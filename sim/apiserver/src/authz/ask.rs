@@ -1,40 +1,35 @@
-//! What is asked, as authorization sees it, and how it is refused.
+//! Authorization requests and refusals.
 
 use super::User;
 use crate::store::{Query, Refusal, Target};
 
-/// What somebody wants to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Something with objects.
     Resource {
-        /// `get`, `list` and so on.
         verb: String,
-        /// On what.
         target: Target,
     },
-    /// Something with the server itself.
+    /// Non-resource path.
     Path {
-        /// The method in lower case.
+        /// Lower-case HTTP method.
         verb: String,
-        /// Below the cluster's own path.
+        /// Relative to the cluster.
         path: String,
     },
 }
 
 impl Ask {
-    /// By what a path and a query say.
     pub(crate) fn of(verb: &str, target: &Target, query: &Query) -> Self {
         let mut target = target.clone();
-        // What comes after a subresource's name is the subresource's business.
+        // Only the subresource's first step is authorized.
         if let Some((first, _)) = target.subresource.split_once('/') {
             target.subresource = first.to_owned();
         }
-        // A namespace is in itself.
+        // A namespace belongs to itself.
         if target.group.is_empty() && target.resource == "namespaces" && !target.name.is_empty() {
             target.namespace.clone_from(&target.name);
         }
-        // A list or watch of one name is of that object.
+        // A list or watch of one name is authorized by name.
         if target.name.is_empty() && matches!(verb, "list" | "watch") {
             let named = query.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
             let named = named.map(|name| name.trim_start_matches('='));
@@ -51,7 +46,7 @@ impl Ask {
         Self::Path { verb: verb.to_owned(), path: path.to_owned() }
     }
 
-    /// The refusal, as the real one words it. `why` is what it says besides, if anything.
+    /// Kubernetes' wording. `why` is optional.
     pub(crate) fn refusal(&self, user: &User, why: &str) -> Refusal {
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
         let name = &user.name;
@@ -76,7 +71,7 @@ impl Ask {
         }
     }
 
-    /// Whether it asks who somebody is or what they may do: everybody with a name may.
+    /// Self-reviews are allowed for all authenticated users.
     pub(super) fn is_about_oneself(&self) -> bool {
         let Self::Resource { verb, target } = self else { return false };
         let asked = (target.group.as_str(), target.resource.as_str());
@@ -89,7 +84,6 @@ impl Ask {
     }
 }
 
-/// `pods`, or `pods/status`.
 pub(super) fn qualified(target: &Target) -> String {
     if target.subresource.is_empty() {
         target.resource.clone()

@@ -1,17 +1,16 @@
-//! Whether somebody has the rights that they want to give to others. Pure.
+//! Privilege escalation check. Pure.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::rbac::{PolicyRule, is_url};
 
-/// One right: a verb on a resource, of one name or of all; or on a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Right<'a> {
     Resource { group: &'a str, resource: &'a str, name: Option<&'a str>, verb: &'a str },
     Url { url: &'a str, verb: &'a str },
 }
 
-/// What of `wanted` no rule of `held` covers, in the real one's words, in order; empty if all is covered.
+/// Describes uncovered rights in Kubernetes' wording, sorted.
 pub(crate) fn missing(held: &[&PolicyRule], wanted: &[PolicyRule]) -> Vec<String> {
     let rights = wanted.iter().flat_map(rights);
     let lacking: Vec<Right<'_>> =
@@ -54,7 +53,7 @@ fn covers(rule: &PolicyRule, right: &Right<'_>) -> bool {
     }
 }
 
-/// Rights on the same objects in one line.
+/// Joins verbs on one resource.
 fn describe(lacking: &[Right<'_>]) -> Vec<String> {
     let mut lines = BTreeSet::new();
     let mut verbs_of: Vec<(Right<'_>, Vec<&str>)> = Vec::new();

@@ -1,5 +1,4 @@
-//! Who may do what. Most users have all rights, or a short list of their own; what others may do, the cluster's RBAC
-//! objects say.
+//! Authorization by fixed rights or RBAC objects.
 
 mod ask;
 mod covers;
@@ -11,62 +10,61 @@ pub(crate) use covers::missing;
 pub(crate) use rbac::{Binding, Held, Lacking, PolicyRule, RoleRef, Verdict, everything, rules_of};
 pub use rules::Rule;
 
-/// Those who may do everything, whatever RBAC objects say.
+/// Has all rights, regardless of RBAC.
 const MASTERS: &str = "system:masters";
-/// Whoever has shown who they are.
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 
-/// Someone who asks.
+/// A requesting user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// As messages name them.
+    /// Name.
     pub name: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// What they may do.
+    /// Access rights.
     pub access: Access,
 }
 
-/// What somebody may do.
+/// Source of rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything.
     Admin,
-    /// What any of these allows, and discovery.
+    /// Discovery and these rules.
     Rules(Vec<Rule>),
-    /// What the cluster's RBAC objects allow at the time, and what they allow everybody on a cluster as Kubernetes starts it.
+    /// RBAC objects and Kubernetes' default bindings.
     Rbac,
-    /// Nothing but discovery.
+    /// Discovery only.
     Nothing,
 }
 
 impl User {
-    /// Someone who may do everything.
+    /// Creates an administrator.
     pub fn admin(name: &str) -> Self {
         Self { name: name.to_owned(), groups: vec![MASTERS.to_owned()], access: Access::Admin }
     }
 
-    /// Someone who may do what RBAC objects say, in these groups and in `system:authenticated`.
+    /// Creates an RBAC user in `system:authenticated` and these groups.
     pub fn by_rbac(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().copied().chain([AUTHENTICATED]).map(str::to_owned).collect();
         Self { name: name.to_owned(), groups, access: Access::Rbac }
     }
 
-    /// A service account, which need not exist; it may do what RBAC objects say.
+    /// Creates an RBAC service account, existing or not.
     pub fn service_account(namespace: &str, name: &str) -> Self {
         let groups = [SERVICE_ACCOUNTS, &format!("{SERVICE_ACCOUNTS}:{namespace}")];
         Self::by_rbac(&service_account(namespace, name), &groups)
     }
 
-    /// Someone without credentials; RBAC objects say what they may do.
+    /// Creates an RBAC user without credentials.
     pub fn anonymous() -> Self {
         let groups = vec![UNAUTHENTICATED.to_owned()];
         Self { name: "system:anonymous".to_owned(), groups, access: Access::Rbac }
     }
 
-    /// Whether nothing need be asked about them.
+    /// Whether checks may be skipped.
     pub(crate) fn may_all(&self) -> bool {
         self.access == Access::Admin || (self.access == Access::Rbac && self.is_master())
     }

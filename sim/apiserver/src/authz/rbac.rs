@@ -1,4 +1,4 @@
-//! What RBAC objects allow somebody. Pure: bindings and roles go in, a verdict comes out.
+//! RBAC evaluation. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,15 +9,13 @@ use super::{
 };
 use crate::{json::text, object::intern::intern};
 
-/// Whether something is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) allowed: bool,
-    /// By which binding, or which roles that it needs are not there; empty if there is nothing to say.
+    /// The allowing binding or missing roles; may be empty.
     pub(crate) reason: String,
 }
 
-/// A rule of a `Role` or `ClusterRole`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyRule {
     pub(crate) verbs: Vec<Arc<str>>,
@@ -27,25 +25,22 @@ pub(crate) struct PolicyRule {
     pub(crate) urls: Vec<Arc<str>>,
 }
 
-/// Which role a binding binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoleRef {
     pub(crate) kind: String,
     pub(crate) name: String,
 }
 
-/// A `RoleBinding` or `ClusterRoleBinding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
-    /// Empty: a `ClusterRoleBinding`.
+    /// Empty for a `ClusterRoleBinding`.
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) role: RoleRef,
-    /// `subjects`, as they are written.
     pub(crate) subjects: Vec<Value>,
 }
 
-/// A role that a binding names, and that is not there.
+/// A missing role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lacking {
     /// `role` or `clusterrole`.
@@ -53,27 +48,25 @@ pub(crate) struct Lacking {
     pub(crate) name: String,
 }
 
-/// Everything that RBAC objects say about one user.
+/// All grants of one user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
-    /// They may do everything.
+    /// Member of `system:masters`.
     all: bool,
     everywhere: Vec<Grant>,
     /// By namespace.
     within: BTreeMap<Arc<str>, Vec<Grant>>,
 }
 
-/// What one binding gives.
 #[derive(Clone, Debug)]
 struct Grant {
-    /// In words.
+    /// Describes the binding.
     by: String,
-    /// Or why its role gives nothing.
     rules: Result<Vec<PolicyRule>, Lacking>,
 }
 
 impl User {
-    /// What is decided without the cluster's RBAC objects; `None`: they decide.
+    /// `None`: RBAC objects decide.
     pub(crate) fn verdict(&self, ask: &Ask) -> Option<Verdict> {
         let allowed = match &self.access {
             Access::Admin => true,
@@ -89,7 +82,7 @@ impl User {
 }
 
 impl Binding {
-    /// Reads one; `namespace` is empty for a `ClusterRoleBinding`.
+    /// `namespace`: empty for a `ClusterRoleBinding`.
     pub(crate) fn of(object: &Value, namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -99,7 +92,7 @@ impl Binding {
         }
     }
 
-    /// In words, if it is about that user.
+    /// Describes a binding that applies.
     fn applies(&self, user: &User) -> Option<String> {
         let subject = self.subjects.iter().find(|subject| self.is_subject(subject, user))?;
         let (kind, name) = (text(subject, "kind"), text(subject, "name"));
@@ -134,7 +127,6 @@ impl Binding {
 }
 
 impl RoleRef {
-    /// That of a binding.
     pub(crate) fn of(binding: &Value) -> Self {
         let role = binding.get("roleRef").unwrap_or(&Value::Null);
         Self { kind: text(role, "kind").to_owned(), name: text(role, "name").to_owned() }
@@ -142,7 +134,7 @@ impl RoleRef {
 }
 
 impl Held {
-    /// What these bindings give to a user. `role` finds the rules of a role, for a binding in a namespace (empty: in none).
+    /// `role` finds rules for a binding's namespace (empty: cluster).
     pub(crate) fn of(
         user: &User,
         bindings: impl IntoIterator<Item = Binding>,
@@ -167,13 +159,12 @@ impl Held {
         self.everywhere.iter().chain(within.into_iter().flatten())
     }
 
-    /// The rules that hold in a namespace; empty: those that hold everywhere.
+    /// An empty namespace selects cluster-wide rules.
     pub(crate) fn rules(&self, namespace: &str) -> Vec<&PolicyRule> {
         self.grants(namespace).filter_map(|grant| grant.rules.as_ref().ok()).flatten().collect()
     }
 
-    /// Which roles are not there that bindings of a namespace give, or of none; empty if all are. `of` is what the message calls them, if not
-    /// by their kind.
+    /// Names missing roles; `of` overrides their kind.
     pub(crate) fn troubles(&self, namespace: &str, of: Option<&str>) -> String {
         let mut all: Vec<String> = Vec::new();
         for lacking in self.grants(namespace).filter_map(|grant| grant.rules.as_ref().err()) {
@@ -185,7 +176,6 @@ impl Held {
         if all.len() > 1 { format!("[{}]", all.join(", ")) } else { all.concat() }
     }
 
-    /// Whether that is allowed.
     pub(crate) fn verdict(&self, ask: &Ask) -> Verdict {
         if self.all {
             return Verdict { allowed: true, reason: String::new() };
@@ -247,7 +237,7 @@ impl PolicyRule {
     }
 }
 
-/// Whether a rule's URL, which may end with `*`, stands for a path.
+/// `rule` may end with `*`.
 pub(super) fn is_url(rule: &str, path: &str) -> bool {
     rule == path || rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*'))
 }
@@ -256,12 +246,11 @@ pub(super) fn any(list: &[Arc<str>], wanted: &str) -> bool {
     list.iter().any(|have| &**have == "*" || **have == *wanted)
 }
 
-/// The rules of a `Role` or `ClusterRole`.
 pub(crate) fn rules_of(role: &Value) -> Vec<PolicyRule> {
     role.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect()
 }
 
-/// What Kubernetes' own roles allow everybody. They are not stored: a thousand clusters would have each of them.
+/// Kubernetes' default grants, not stored, to save memory per cluster.
 fn from_the_start(user: &User) -> Vec<Grant> {
     let rule = |verb: &str, group: &str, resources: &[&str], urls: &[&str]| {
         let list = |items: &[&str]| items.iter().map(|item| intern(item)).collect();
@@ -301,7 +290,7 @@ fn from_the_start(user: &User) -> Vec<Grant> {
     grants
 }
 
-/// The rules of the role `cluster-admin`, which is there from the start.
+/// Rules of `cluster-admin`.
 pub(crate) fn everything() -> Vec<PolicyRule> {
     let all = || vec![intern("*")];
     vec![

@@ -1,19 +1,19 @@
-//! A list of rights that belongs to one user of one cluster, whatever its RBAC objects say.
+//! Fixed rights, independent of RBAC objects.
 
 use super::{Ask, ask::qualified};
 
-/// What is allowed; `*` stands for all.
+/// Allowed actions; `*`: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`
     pub verbs: Vec<String>,
-    /// API groups; empty text for the core group.
+    /// API groups; empty: core.
     pub groups: Vec<String>,
-    /// Plural names, with `/status` and so on for subresources.
+    /// Plural names, such as `pods/status`.
     pub resources: Vec<String>,
-    /// Only these names; all if empty.
+    /// Object names; empty: all.
     pub names: Vec<String>,
-    /// Only in these namespaces; all if empty.
+    /// Namespaces; empty: all.
     pub namespaces: Vec<String>,
 }
 

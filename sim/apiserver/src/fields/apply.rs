@@ -10,38 +10,35 @@ use super::{
 };
 use crate::schema::View;
 
-/// A field that another manager owns with another value.
+/// Another manager owns the field with a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
-    /// As a message names the manager.
+    /// Manager in messages.
     pub(crate) with: String,
-    /// By which managers are ordered in a message.
+    /// Sort key of the manager.
     order: String,
-    /// `.spec.replicas`
+    /// Such as `.spec.replicas`.
     pub(crate) field: String,
 }
 
-/// What came of an apply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Applied {
     pub(crate) object: Value,
     pub(crate) managed: Managed,
 }
 
-/// An apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Apply<'a> {
     pub(crate) writer: &'a Writer,
-    /// The configuration as it was said: who says that a field is null owns it.
+    /// The configuration as sent: the writer also owns nulls.
     pub(crate) said: &'a Value,
-    /// Whether to take fields from others.
     pub(crate) force: bool,
-    /// Seconds.
+    /// Unix seconds.
     pub(crate) now: i64,
 }
 
 impl Apply<'_> {
-    /// Merges `config` into `live`. Both without `managedFields`.
+    /// Both objects must lack `managedFields`.
     pub(crate) fn run(
         self,
         live: &Value,
@@ -61,7 +58,7 @@ impl Apply<'_> {
             last = std::mem::replace(&mut entry.set, set);
             entry.api_version.clone_from(&self.writer.api_version);
         }
-        // What nobody owns keeps what is above it: an object's name, its metadata.
+        // Unowned fields keep their parents, such as `metadata`.
         let keep = after.union().union(&Set::of(self.said, schema));
         prune(&mut object, &last, &keep, schema);
 
@@ -88,7 +85,7 @@ impl Apply<'_> {
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
-        // Another order of a list is a change, too, although no field differs.
+        // Reordering a list is a change.
         if (object != *live || merge(live, self.said, schema) != *live)
             && let Some(entry) = after.0.get_mut(index)
         {
@@ -100,7 +97,6 @@ impl Apply<'_> {
     }
 }
 
-/// The message of a refused apply.
 pub(crate) fn message(conflicts: &[Conflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", only.with, only.field);
@@ -165,7 +161,6 @@ mod tests {
         assert_eq!(message(&conflicts), r#"Apply failed with 1 conflict: conflict with "one": .data.a"#);
         let forced = run(&first.object, &json!({"data": {"a": "2"}}), &first.managed, "two", true).unwrap();
         assert_eq!(forced.object["data"], json!({"a": "2", "b": "1"}));
-        // What it no longer applies goes; what it lost stays.
         let third = run(&forced.object, &json!({"data": {"c": "1"}}), &forced.managed, "one", false).unwrap();
         assert_eq!(third.object["data"], json!({"a": "2", "c": "1"}));
         let same = run(&third.object, &json!({"data": {"c": "1"}}), &third.managed, "one", false).unwrap();

@@ -1,4 +1,4 @@
-//! What `kubectl apply` has left in an annotation, and what becomes of it when kubectl applies on the server's side.
+//! `kubectl`'s last-applied annotation in server-side apply.
 
 use serde_json::{Map, Value};
 
@@ -6,12 +6,11 @@ use super::{merge::Difference, set::Set};
 use crate::{object::meta, schema::View};
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The only manager for which it counts.
 const MANAGER: &str = "kubectl";
-/// Bytes of all annotations together.
+/// Total of all annotations, in bytes.
 const LARGEST: usize = 256 << 10;
 
-/// The fields that `manager` takes from others without a conflict: those it has applied by the annotation, with the value they still have.
+/// Fields that `manager` may take without conflict: last-applied, unchanged ones.
 pub(crate) fn takes_over(manager: &str, live: &Value, api_version: &str, schema: View<'_>) -> Set {
     let applied = || -> Option<Value> {
         let text = annotations(live)?.get(ANNOTATION)?.as_str()?;
@@ -25,7 +24,7 @@ pub(crate) fn takes_over(manager: &str, live: &Value, api_version: &str, schema:
     })
 }
 
-/// After an apply by `manager`, the annotation of an object that has one says what was applied.
+/// Updates an existing annotation.
 pub(crate) fn follow(manager: &str, object: &mut Value, said: &Value) {
     let has = annotations(object).and_then(|all| all.get(ANNOTATION)).and_then(Value::as_str);
     if manager != MANAGER || has.is_none_or(str::is_empty) {
@@ -35,7 +34,7 @@ pub(crate) fn follow(manager: &str, object: &mut Value, said: &Value) {
     if let Some(Value::Object(all)) = said.pointer_mut("/metadata/annotations") {
         all.remove(ANNOTATION);
     }
-    // As Go writes JSON.
+    // Go's JSON escapes.
     let text =
         said.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n";
     if let Some(Value::Object(all)) = meta::metadata_mut(object).get_mut("annotations") {

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: which manager owns which fields.
+//! `metadata.managedFields`: field ownership.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,6 @@ use crate::{
     schema::View,
 };
 
-/// Fields of metadata that nobody owns.
 const UNOWNED: [&str; 8] = [
     "f:name",
     "f:namespace",
@@ -25,55 +24,47 @@ const UNOWNED: [&str; 8] = [
     "f:managedFields",
     "f:resourceVersion",
 ];
-/// The owner of what was there before the first apply to an object without owners.
+/// Owns an unmanaged object's fields before its first apply.
 const BEFORE: &str = "before-first-apply";
-/// Into which the oldest are put together when more than `MOST_UPDATERS` update.
+/// Merges the oldest updaters beyond `MOST_UPDATERS`.
 const ANCIENT: &str = "ancient-changes";
 const MOST_UPDATERS: usize = 10;
 
-/// Who writes, and through which door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) manager: String,
     pub(crate) api_version: String,
     pub(crate) subresource: String,
-    /// Which fields count through this door.
     pub(crate) door: Door,
 }
 
-/// Which fields a request can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// All.
     Whole,
     /// All but the status.
     Main,
-    /// Only the status.
     Status,
-    /// Of a built-in kind: all but the spec.
+    /// For built-in kinds: all but the spec.
     BuiltinStatus,
-    /// Of a Deployment: all but the spec and the labels.
+    /// For Deployments: all but the spec and labels.
     DeploymentStatus,
 }
 
-/// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) manager: String,
     pub(crate) applies: bool,
     pub(crate) api_version: String,
     pub(crate) subresource: String,
-    /// Seconds; 0 without one.
+    /// Unix seconds; 0 without a time.
     pub(crate) time: i64,
     pub(crate) set: Set,
 }
 
-/// All entries of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Managed(pub(crate) Vec<Entry>);
 
 impl Entry {
-    /// One that an API server has written.
     pub(crate) fn parse(entry: &Value) -> Self {
         let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         Self {
@@ -115,20 +106,19 @@ impl Entry {
             && self.subresource == writer.subresource
     }
 
-    /// As real API servers tell managers apart: their entry as JSON, without its fields. What is listed by manager has its order.
+    /// Kubernetes' sort key: the entry as JSON without fields.
     pub(crate) fn identifier(&self) -> String {
         let mut entry = self.to_json();
         let part = |entry: &mut Value, field: &str| {
             let value = entry.get_mut(field).map(Value::take);
             value.map(|value| format!(",\"{field}\":{value}")).unwrap_or_default()
         };
-        // Of who applies, the time makes no other manager.
+        // An applier's identity excludes the time.
         let time = if self.applies { String::new() } else { part(&mut entry, "time") };
         let before = ["manager", "operation", "apiVersion"].map(|field| part(&mut entry, field)).concat();
         format!("{before}{time}{}}}", part(&mut entry, "subresource"))
     }
 
-    /// As conflicts name it.
     pub(crate) fn shown(&self) -> String {
         let name = Value::from(self.manager.as_str());
         let mut shown = name.to_string();
@@ -143,17 +133,16 @@ impl Entry {
 }
 
 impl Managed {
-    /// Of an object.
     pub(crate) fn of(object: &Value) -> Self {
         let entries = object.get("metadata").and_then(|metadata| metadata.get("managedFields"));
         Self(entries.and_then(Value::as_array).into_iter().flatten().map(Entry::parse).collect())
     }
 
-    /// Of entries in any order; of several of one manager the last counts.
+    /// The last duplicate of a manager wins.
     pub(crate) fn from_entries(mut entries: Vec<Entry>) -> Self {
         entries.reverse();
         let mut managers = BTreeSet::new();
-        // Who applies is the same by whatever version.
+        // An applier's identity excludes the version.
         entries.retain(|entry| {
             let version = if entry.applies { String::new() } else { entry.api_version.clone() };
             managers.insert((entry.manager.clone(), entry.applies, version, entry.subresource.clone()))
@@ -163,14 +152,13 @@ impl Managed {
         managed
     }
 
-    /// With sets that the schema allows.
     pub(crate) fn fit(&mut self, schema: View<'_>) {
         for entry in &mut self.0 {
             entry.set.fit(schema);
         }
     }
 
-    /// In the order in which an object lists them.
+    /// Uses Kubernetes' order.
     pub(crate) fn sort(&mut self) {
         self.0.sort_by(|a, b| {
             let order = |entry: &Entry| (!entry.applies, entry.time);
@@ -183,7 +171,6 @@ impl Managed {
         });
     }
 
-    /// Of the managers that update, the oldest become one when there are too many of them.
     fn cap(&mut self) {
         let mut updaters: Vec<Entry> = self.0.extract_if(.., |entry| !entry.applies).collect();
         let mut left = updaters.len();
@@ -207,7 +194,6 @@ impl Managed {
         self.0.append(&mut kept);
     }
 
-    /// Into an object.
     pub(crate) fn put(mut self, object: &mut Value) {
         self.0.retain(|entry| !entry.set.is_empty());
         self.sort();
@@ -222,7 +208,7 @@ impl Managed {
         self.0.iter().position(|entry| entry.is_of(writer, applies))
     }
 
-    /// Whether one of them owns a field; `path` is as in `spec.replicas`.
+    /// `path`: such as `spec.replicas`.
     pub(crate) fn owns(&self, path: &str) -> bool {
         let all = self.union();
         let (above, last) = path.rsplit_once('.').map_or(("", path), |(above, last)| (above, last));
@@ -231,7 +217,7 @@ impl Managed {
         parent.is_some_and(|parent| parent.is_member(&field(last)))
     }
 
-    /// Nobody owns a field any more; `path` is as in `spec.replicas`.
+    /// Removes all owners of a path such as `spec.replicas`.
     pub(crate) fn release(&mut self, path: &str) {
         let steps: Vec<String> = path.split('.').map(field).collect();
         let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
@@ -241,12 +227,11 @@ impl Managed {
         self.0.retain(|entry| !entry.set.is_empty());
     }
 
-    /// What all of them own together.
     pub(crate) fn union(&self) -> Set {
         self.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set))
     }
 
-    /// A change that is no apply: its author owns what it wrote, and nobody what it removed.
+    /// After an update the writer owns written fields; removed ones have no owner.
     pub(crate) fn update(
         &mut self,
         before: &Value,
@@ -270,15 +255,15 @@ impl Managed {
             self.0.len() - 1
         });
         if let Some(entry) = self.0.get_mut(index) {
-            // Its own fields were taken away above together with those of the others.
+            // The loop removed the writer's fields too.
             entry.set = entry.set.union(&written);
-            // What is written through /scale carries no time.
+            // Writes through /scale carry no time.
             entry.time = if writer.subresource == "scale" { 0 } else { now };
         }
         self.cap();
     }
 
-    /// Gives an object that has none owners of what is there, before the first apply. `nothing` is one of its kind that says nothing.
+    /// Sets owners before an unmanaged object's first apply. `nothing` is an empty object.
     pub(crate) fn adopt(
         &mut self,
         nothing: &Value,
@@ -307,7 +292,6 @@ impl Entry {
     }
 }
 
-/// How two versions differ in fields that can be owned.
 pub(crate) fn difference(before: &Value, after: &Value, schema: View<'_>, door: Door) -> Difference {
     let mut difference = Difference::between(before, after, schema);
     difference.added = stripped(difference.added, door);
@@ -316,7 +300,7 @@ pub(crate) fn difference(before: &Value, after: &Value, schema: View<'_>, door: 
     difference
 }
 
-/// Without what nobody owns, and what cannot be changed through that door.
+/// Removes fields that have no owners or are outside `door`.
 pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
     set.remove(&["f:apiVersion"]);
     set.remove(&["f:kind"]);
@@ -341,7 +325,7 @@ pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
     set
 }
 
-/// What an object is before its first change.
+/// An object before its first change.
 pub(crate) fn nothing(api_version: &str, kind: &str, zero: Value) -> Value {
     let mut object = if zero.is_object() { zero } else { Value::Object(Map::new()) };
     if let Some(map) = object.as_object_mut() {

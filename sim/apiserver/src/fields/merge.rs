@@ -1,5 +1,4 @@
-//! How an applied configuration is merged into an object, how what is no longer applied is taken out, and how two
-//! versions of an object differ.
+//! Merges and prunes applied configurations; compares objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +7,6 @@ use serde_json::{Map, Value};
 use super::set::{Set, field, is_leaf, item};
 use crate::schema::{Relation, View};
 
-/// The object with the configuration in it.
 pub(crate) fn merge(live: &Value, config: &Value, schema: View<'_>) -> Value {
     match (live, config) {
         (Value::Object(ours), Value::Object(theirs)) if !schema.map_is_atomic() => {
@@ -23,21 +21,21 @@ pub(crate) fn merge(live: &Value, config: &Value, schema: View<'_>) -> Value {
         (Value::Array(ours), Value::Array(theirs)) if schema.list() != Relation::Atomic => {
             Value::Array(merge_lists(ours, theirs, schema))
         }
-        // Null says no more of a map or list than that one is wanted.
+        // Null only requests existence.
         (Value::Object(_), Value::Null) if !schema.map_is_atomic() => live.clone(),
         (Value::Array(_), Value::Null) if schema.list() != Relation::Atomic => live.clone(),
         _ => config.clone(),
     }
 }
 
-/// In the order of the configuration; items that only the object has stay where they were between the others.
+/// Uses the configuration's order around items that it lacks.
 fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value> {
     let list = schema.list();
     let identity = |value: &Value| item(value, &list, schema).unwrap_or_default();
     let ours: Vec<(String, &Value)> = ours.iter().map(|value| (identity(value), value)).collect();
     let theirs: Vec<(String, &Value)> = theirs.iter().map(|value| (identity(value), value)).collect();
     let in_theirs: BTreeSet<&str> = theirs.iter().map(|(id, _)| id.as_str()).collect();
-    // Of several alike, the first.
+    // The first duplicate wins.
     let in_ours: BTreeMap<&str, &Value> =
         ours.iter().rev().map(|(id, value)| (id.as_str(), *value)).collect();
     let mut shared =
@@ -77,7 +75,7 @@ fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value>
     }
 }
 
-/// Takes out what was applied before (`before`) and is owned by nobody now (`keep`).
+/// Removes fields in `before` but not in `keep`.
 pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'_>) {
     match object {
         Value::Object(map) => {
@@ -85,7 +83,7 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
                 .keys()
                 .filter(|name| {
                     let element = field(name);
-                    // A field of a struct is there for what is under it; an entry of a map is not.
+                    // Struct fields exist for their children; map entries do not.
                     let named = schema.property(name).is_some();
                     let in_set = |set: &Set| set.is_member(&element) || named && set.has(&element);
                     in_set(before) && !in_set(keep)
@@ -104,8 +102,7 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
                 }
                 let keep = keep.below(&element).cloned().unwrap_or_default();
                 prune(child, before, &keep, below);
-                // What somebody else owns and is now empty is null in a real one too, to be refused where the
-                // schema does not allow it.
+                // Kubernetes also leaves null; validation may refuse it.
                 if child.as_object().is_some_and(Map::is_empty) || child.as_array().is_some_and(Vec::is_empty)
                 {
                     *child = Value::Null;
@@ -121,7 +118,6 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
             for value in items {
                 let Some(element) = item(value, &list, schema) else { continue };
                 let Some(mut before) = before.below(&element).cloned() else { continue };
-                // An item that stays keeps what it is known by.
                 if let Relation::Keyed(keys) = &list {
                     for key in keys {
                         before.remove(&[&field(key)]);
@@ -135,7 +131,6 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
     }
 }
 
-/// How two versions of an object differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) added: Set,
@@ -233,7 +228,7 @@ mod tests {
         let last = Set::of(&json!({"l": [{"n": "a"}, {"n": "b"}], "m": {"k": "v"}, "s": {"a": "1"}}), view);
         let keep = Set::of(&json!({"l": [{"n": "b"}]}), view);
         prune(&mut object, &last, &keep, view);
-        // All of `s` goes, since it was there for what was applied in it; so does `m`.
+        // Both existed only for applied fields.
         assert_eq!(object, json!({"l": [{"n": "b"}]}));
     }
 

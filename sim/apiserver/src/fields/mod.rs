@@ -1,4 +1,4 @@
-//! Who owns which field: sets of fields, server-side apply, `managedFields`.
+//! Field ownership and server-side apply.
 
 pub(crate) mod apply;
 pub(crate) mod last_applied;

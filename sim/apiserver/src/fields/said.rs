@@ -1,4 +1,4 @@
-//! `metadata.managedFields` that a client says itself.
+//! `metadata.managedFields` sent by clients.
 
 use serde_json::Value;
 
@@ -7,19 +7,17 @@ use super::{
     set::Set,
 };
 
-/// What becomes of the owners by what a client says of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// They stay: nothing is said, or something that cannot be read.
+    /// Absent or unreadable: unchanged.
     Nothing,
-    /// Nobody owns anything.
+    /// Removes all owners.
     Reset,
-    /// These own now.
     Owners(Managed),
 }
 
 impl Said {
-    /// `empty_resets`: whether a list without entries says something.
+    /// `empty_resets`: whether an empty list resets.
     pub(crate) fn read(given: Option<&[Value]>, empty_resets: bool) -> Self {
         match given {
             None => Self::Nothing,
@@ -38,7 +36,7 @@ fn says_nothing(entry: &Value) -> bool {
     entry.is_null() || entry.as_object().is_some_and(|entry| entry.values().all(empty))
 }
 
-/// `None` for one that a real API server cannot read.
+/// `None`: unreadable for Kubernetes.
 fn entry(entry: &Value) -> Option<Entry> {
     let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
     let readable = matches!(text("operation"), "Apply" | "Update")

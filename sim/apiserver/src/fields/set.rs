@@ -1,4 +1,4 @@
-//! Sets of fields, in the form of `fieldsV1`.
+//! Field sets, in `fieldsV1` form.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::{Relation, View};
 
-/// A set of paths. The elements of a path are written as in `fieldsV1`: `f:name`, `k:{"name":"x"}`, `v:"x"`.
+/// Paths of `fieldsV1` elements: `f:name`, `k:{"name":"x"}`, `v:"x"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Set {
     nodes: BTreeMap<String, Node>,
@@ -14,27 +14,25 @@ pub(crate) struct Set {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Node {
-    /// Whether the path that ends here is a member.
     member: bool,
     below: Set,
 }
 
 impl Set {
-    /// All fields of an object: scalars, atomic values, and list items.
+    /// Collects scalars, atomic values, list items.
     pub(crate) fn of(object: &Value, schema: View<'_>) -> Self {
         let mut set = Self::default();
         gather(object, schema, &mut set, false);
         set
     }
 
-    /// The same with every map and list on the way as a member: what comes into being with the object.
+    /// Adds the maps and lists above them.
     pub(crate) fn of_with_containers(object: &Value, schema: View<'_>) -> Self {
         let mut set = Self::default();
         gather(object, schema, &mut set, true);
         set
     }
 
-    /// From `fieldsV1`.
     pub(crate) fn parse(fields: &Value) -> Self {
         let mut set = Self::default();
         for (name, below) in fields.as_object().into_iter().flatten() {
@@ -48,14 +46,14 @@ impl Set {
         set
     }
 
-    /// From `fieldsV1` that a client has written; `None` if it is none.
+    /// Parses client input; `None` if malformed.
     pub(crate) fn read(fields: &Value) -> Option<Self> {
         let mut set = Self::default();
         for (name, below) in fields.as_object()? {
             if name == "." {
                 continue;
             }
-            // An element of a sort that a later version may know is passed over.
+            // Later versions may add element types.
             let Some(element) = element(name)? else { continue };
             let below = if below.is_null() { &Value::Object(Map::new()) } else { below };
             let inner = Self::read(below)?;
@@ -65,7 +63,7 @@ impl Set {
         Some(set)
     }
 
-    /// With each atomic map and list on the way as a leaf: what is below it has no owners of its own.
+    /// Makes atomic maps and lists leaves: their content has no owners.
     pub(crate) fn fit(&mut self, schema: View<'_>) {
         for (name, node) in &mut self.nodes {
             let known = match name.split_once(':') {
@@ -84,7 +82,6 @@ impl Set {
         }
     }
 
-    /// As `fieldsV1`.
     pub(crate) fn to_json(&self) -> Value {
         let json = |node: &Node| {
             let mut below = node.below.to_json();
@@ -110,7 +107,6 @@ impl Set {
         all
     }
 
-    /// What is in this one and not in the other.
     pub(crate) fn without(&self, other: &Self) -> Self {
         self.combine(other, |ours, theirs| ours && !theirs)
     }
@@ -139,7 +135,6 @@ impl Set {
         }
     }
 
-    /// Without a path and all below it.
     pub(crate) fn remove(&mut self, path: &[&str]) {
         match path {
             [] => {}
@@ -155,7 +150,6 @@ impl Set {
         }
     }
 
-    /// Only what lies under one of these top-level fields.
     pub(crate) fn keep_top(&mut self, keep: impl Fn(&str) -> bool) {
         self.nodes.retain(|name, _| keep(name));
     }
@@ -164,7 +158,7 @@ impl Set {
         self.nodes.entry(element.to_owned()).or_default().member = true;
     }
 
-    /// Whether the path ends in a member or passes through here on its way to one.
+    /// Whether a member path ends in or crosses the element.
     pub(crate) fn has(&self, element: &str) -> bool {
         self.nodes.contains_key(element)
     }
@@ -181,7 +175,6 @@ impl Set {
         &mut self.nodes.entry(element.to_owned()).or_default().below
     }
 
-    /// Drops elements under which nothing is left.
     pub(crate) fn tidy(&mut self) {
         self.nodes.retain(|_, node| {
             node.below.tidy();
@@ -189,7 +182,7 @@ impl Set {
         });
     }
 
-    /// The members as a real API server names them: `.spec.containers[name="x"].image`.
+    /// Such as `.spec.containers[name="x"].image`.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect("", &mut paths);
@@ -207,7 +200,7 @@ impl Set {
     }
 }
 
-/// An element of a path in its one spelling; `None` inside for a sort that nobody knows, outside for what is none.
+/// Normalizes an element; `Some(None)`: unknown type, `None`: malformed.
 #[expect(clippy::option_option, reason = "not one, one to pass over, one")]
 fn element(text: &str) -> Option<Option<String>> {
     let (sort, rest) = text.split_at_checked(2)?;
@@ -223,7 +216,6 @@ fn element(text: &str) -> Option<Option<String>> {
     }
 }
 
-/// An element of a path as a real API server names it.
 pub(crate) fn shown(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("f:", name)) => format!(".{name}"),
@@ -241,7 +233,7 @@ pub(crate) fn field(name: &str) -> String {
     format!("f:{name}")
 }
 
-/// How an item of a list is known; `None` for atomic lists.
+/// `None` for atomic lists.
 pub(crate) fn item(item: &Value, list: &Relation<'_>, schema: View<'_>) -> Option<String> {
     match list {
         Relation::Atomic => None,

@@ -1,38 +1,32 @@
-//! In which form a client wants its answer.
+//! Content negotiation.
 
 use serde_json::Value;
 
 use super::answer::{JSON, YAML};
 use crate::object::meta::object;
 
-/// The group of the forms of which any kind is shown.
+/// API group of the generic forms.
 const META: &str = "meta.k8s.io";
 
-/// What `Accept` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) form: Form,
-    /// The `apiVersion` of a form that is not the object's own.
+    /// `apiVersion` of a generic form.
     pub(crate) version: &'static str,
     pub(crate) is_yaml: bool,
 }
 
-/// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As it is.
     Plain,
-    /// For people.
     Table,
-    /// Only metadata.
+    /// Metadata of one object.
     Metadata,
-    /// Only metadata, of a list.
     MetadataList,
-    /// Aggregated discovery.
     Discovery,
 }
 
-/// The first form in `Accept` that there is; `None`: none of them.
+/// The first supported form in `Accept`.
 pub(crate) fn negotiate(accept: &str) -> Option<Accepted> {
     if accept.is_empty() {
         return Some(Accepted { form: Form::Plain, version: "", is_yaml: false });
@@ -67,7 +61,6 @@ pub(crate) fn negotiate(accept: &str) -> Option<Accepted> {
     })
 }
 
-/// Only the metadata of an object.
 pub(crate) fn metadata_of(mut whole: Value, version: &str) -> Value {
     let metadata = whole.get_mut("metadata").map(Value::take).unwrap_or_default();
     let kind = "PartialObjectMetadata".into();

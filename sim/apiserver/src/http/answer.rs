@@ -1,4 +1,4 @@
-//! Bodies and headers of answers.
+//! Answer bodies and headers.
 
 use std::convert::Infallible;
 
@@ -20,21 +20,19 @@ use crate::{
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
 
-/// What the server sends.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// In which form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) form: Form,
-    /// The `apiVersion` of a form that is not the object's own.
+    /// `apiVersion` of a generic form.
     pub(crate) version: &'static str,
     pub(crate) include: Include,
     pub(crate) now: Timestamp,
 }
 
 impl Look {
-    /// Whether an outcome can be shown so. It is asked when all is done, as in the real one.
+    /// Checks the form after the request, like Kubernetes.
     pub(crate) fn fits(&self, outcome: &Outcome) -> Result<(), Refusal> {
         match (self.form, outcome) {
             (Form::MetadataList, Outcome::Object(Answer { kind: Some(kind), .. })) if !kind.is_builtin() => {
@@ -66,7 +64,7 @@ pub(crate) fn json(code: u16, body: &Value) -> Response<Body> {
     text(code, JSON, body.to_string())
 }
 
-/// The same in YAML, if it is JSON.
+/// Converts JSON answers to YAML.
 #[expect(clippy::disallowed_methods, reason = "the body is one of those above, which are here already")]
 pub(crate) async fn in_yaml(answer: Response<Body>) -> Response<Body> {
     if answer.headers().get(header::CONTENT_TYPE).is_none_or(|media| media != JSON) {
@@ -77,7 +75,7 @@ pub(crate) async fn in_yaml(answer: Response<Body>) -> Response<Body> {
     let value = serde_json::from_slice::<Value>(&bytes).ok();
     let written = value.and_then(|value| serde_saphyr::to_string(&value).ok());
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(YAML));
-    // JSON is YAML.
+    // JSON is valid YAML.
     let body = written.map_or(bytes, Bytes::from);
     Response::from_parts(head, Full::new(body).boxed_unsync())
 }
@@ -129,7 +127,7 @@ pub(crate) fn list(listed: Listed, look: Look) -> Response<Body> {
             items.into_iter().map(|item| metadata_of(item, look.version)).collect(),
         ),
         _ => {
-            // Items of lists of built-in kinds do not repeat what they are.
+            // Built-in list items omit kind and version.
             let bare = |mut item: Value| {
                 if let (true, Some(map)) = (kind.is_builtin(), item.as_object_mut()) {
                     map.remove("kind");

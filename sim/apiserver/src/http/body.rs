@@ -1,4 +1,4 @@
-//! Bodies of requests: their size, their media types and what is in them.
+//! Request bodies.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -18,17 +18,16 @@ use crate::{
     store::{PatchKind, Refusal, Repeated},
 };
 
-/// Longest body.
+/// Bytes.
 const LARGEST: usize = 3 * 1024 * 1024;
 
-/// An object, and what it says twice.
+/// An object and its duplicate fields.
 type Read = (Value, Vec<Repeated>);
 
-/// What is sent with a request.
 pub(crate) struct Sent<'a> {
     body: Result<Bytes, Refusal>,
     media: String,
-    /// What it is sent to, if that is known.
+    /// The target's kind, if known.
     kind: Option<&'a Kind>,
 }
 
@@ -40,7 +39,6 @@ impl<'a> Sent<'a> {
         Self { body, media, kind }
     }
 
-    /// Of a create or an update.
     pub(crate) fn object(self) -> Result<Read, Refusal> {
         let Self { body, media, kind } = self;
         let bytes = body?;
@@ -51,7 +49,7 @@ impl<'a> Sent<'a> {
             }
             return Ok(read);
         }
-        // There are no messages of what a CRD defines.
+        // CRDs define no messages.
         if kind.is_some_and(|kind| !kind.is_builtin()) {
             return Err(Refusal::unsupported_media_type(&[JSON, YAML]));
         }
@@ -70,22 +68,22 @@ impl<'a> Sent<'a> {
         };
         let read = parse(&self.body?, media, false);
         let (mut patch, mut repeated) = match read {
-            // Told as what is none of its kind, once there is something to patch.
+            // Refused as malformed after the target is found.
             Err(_) if how != PatchKind::Apply => (Value::from("no JSON"), Vec::new()),
             read => read?,
         };
-        // Where Go has types it looks at how a number is written.
+        // Only typed readers distinguish `2.0` from `2`.
         if how == PatchKind::Strategic || self.kind.is_some_and(|kind| !kind.is_builtin()) {
             whole_numbers(&mut patch);
         }
-        // It is the object that is told of, and not the patch.
+        // Duplicates concern the object, not the patch.
         if how == PatchKind::Json {
             repeated.clear();
         }
         Ok((how, (patch, repeated)))
     }
 
-    /// Null if there is no body.
+    /// Null without a body.
     pub(crate) fn delete_options(self) -> Result<Value, Refusal> {
         let bytes = self.body?;
         if bytes.is_empty() {
@@ -99,8 +97,7 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// The whole body; as much as may be sent is read even if nobody asks for it, since some clients take it for an error of HTTP/2 if they
-/// are told in the middle of it that nobody does.
+/// Reads refused bodies too: some HTTP/2 clients fail if answered midway.
 #[expect(clippy::disallowed_methods, reason = "the body is wrapped in Limited")]
 pub(crate) async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     let too_large =
@@ -108,14 +105,14 @@ pub(crate) async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
 }
 
-/// What is `typed` is read as Go reads into its types, if it is JSON.
+/// `typed`: merges duplicates like Go structs.
 fn parse(bytes: &[u8], media: &str, typed: bool) -> Result<Read, Refusal> {
     match media {
         YAML => {
             let text =
                 std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
             let text = first_document(text);
-            // Most clients send JSON as YAML (RFC 9512, 3.4), and a JSON reader is much faster.
+            // Most YAML is JSON (RFC 9512, 3.4), which reads faster.
             let json = text.starts_with('{').then(|| repeated::read(text.as_bytes(), false).ok()).flatten();
             let (mut value, twice) = match json.filter(|(_, twice)| twice.is_empty()) {
                 Some((value, _)) => (value, Vec::new()),
@@ -137,7 +134,7 @@ fn parse(bytes: &[u8], media: &str, typed: bool) -> Result<Read, Refusal> {
     }
 }
 
-/// What stands before the second of several documents. The lines that part them are no part of any text.
+/// Text before a second document. Separator lines never belong to values.
 fn first_document(text: &str) -> &str {
     let is_mark = |line: &str, mark: &str| {
         line.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
@@ -154,7 +151,7 @@ fn first_document(text: &str) -> &str {
     text
 }
 
-/// Of what it says twice, the first is told.
+/// Reports the first duplicate.
 fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
     let error = match serde_saphyr::with_deserializer_from_str(text, |reader| repeated::read_yaml(reader)) {
         Ok(value) => return Ok((value, Vec::new())),
@@ -172,7 +169,7 @@ fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
     Ok((value, vec![Repeated::Line(told)]))
 }
 
-/// As the real one says it.
+/// Kubernetes' wording.
 fn undecodable(why: &Undecodable, expected: &str, body: &[u8]) -> Refusal {
     Refusal::bad_request(match why {
         Undecodable::Object { kind, version, why } => {

@@ -1,4 +1,4 @@
-//! Which kinds there are: legacy and aggregated discovery.
+//! Legacy and aggregated discovery.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,24 +6,23 @@ use serde_json::{Value, json};
 
 use crate::{kinds::Kind, store::Cluster};
 
-/// Verbs of every kind.
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// Versions that Kubernetes itself serves, with what reviews they have.
+/// Review resources of built-in versions.
 const REVIEWS: [(&str, &str, &str); 2] = [
     ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
     ("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
 ];
 
-/// What a cluster serves now, by group and version.
+/// Served kinds by group and version.
 #[derive(Debug)]
 pub(crate) struct Served {
     groups: Groups,
 }
 
-/// `None` for kinds that are left to a Service, of which nobody here knows.
+/// `None`: delegated to a Service.
 type Groups = BTreeMap<String, BTreeMap<Version, Option<Vec<Arc<Kind>>>>>;
 
-/// Orders versions as discovery does: `v2` before `v1` before `v1beta2` before `v1alpha1`.
+/// Discovery order: `v2`, `v1`, `v1beta2`, `v1alpha1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     rank: (u8, std::cmp::Reverse<u32>, std::cmp::Reverse<u32>),
@@ -67,14 +66,14 @@ impl Served {
         Self { groups }
     }
 
-    /// Group and version of everything; the core group's is empty.
+    /// The core group is empty.
     pub(crate) fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.groups.iter().flat_map(|(group, versions)| {
             versions.keys().map(move |version| (group.as_str(), version.name.as_str()))
         })
     }
 
-    /// The kinds of a version; `None`: it is not served, or not here.
+    /// `None`: unknown or delegated.
     pub(crate) fn kinds(&self, group: &str, version: &str) -> Option<&[Arc<Kind>]> {
         self.groups.get(group)?.get(&Version::new(version))?.as_deref()
     }
@@ -136,14 +135,14 @@ impl Served {
         }
         let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         let mut list = json!({"kind": "APIResourceList", "groupVersion": name, "resources": all});
-        // The oldest group does not say it.
+        // Kubernetes omits it for the core group.
         if !group.is_empty() {
             list["apiVersion"] = "v1".into();
         }
         Some(list)
     }
 
-    /// `/api` and `/apis` in the aggregated form.
+    /// Aggregated `/api` and `/apis`.
     pub(crate) fn aggregated(&self, core: bool) -> Value {
         let groups = self.groups.iter().filter(|(group, _)| group.is_empty() == core);
         let items: Vec<Value> = groups

@@ -1,4 +1,4 @@
-//! One request, from its head to its answer.
+//! Handles one request.
 
 use std::sync::Arc;
 
@@ -25,27 +25,26 @@ use crate::{
     store::{Cluster, Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
 };
 
-/// What it says it is.
+/// Simulated version.
 pub(crate) const GIT_VERSION: &str = "v1.36.3";
 const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// What is asked for is no media type by the rules; what is answered is.
+/// Valid media type, unlike the requested one.
 const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// A request before a cluster.
 pub(crate) struct Exchange {
     pub(crate) hosted: Arc<Hosted>,
     pub(crate) faults: Arc<dyn Faults>,
     pub(crate) clock: fn() -> Timestamp,
-    /// The cluster's path on the server; empty on a port of its own.
+    /// The cluster's path prefix; empty on its own port.
     pub(crate) prefix: String,
-    /// Below that.
+    /// Path below the prefix.
     pub(crate) path: String,
-    /// The client's common name and organizations, by its certificate.
+    /// Common name and organizations of the certificate.
     pub(crate) certified: Option<(String, Vec<String>)>,
 }
 
-/// The connection is to end without an answer.
+/// Ends the connection unanswered.
 #[derive(Debug, thiserror::Error)]
 #[error("the simulated server drops the connection")]
 pub(crate) struct Dropped;
@@ -58,7 +57,7 @@ impl Exchange {
             self.path.starts_with("/api") && negotiate(&accept).is_some_and(|accepted| accepted.is_yaml);
         let answer = self.whole(parts, body).await?;
         let answer = if is_yaml { answer::in_yaml(answer).await } else { answer };
-        // The answer to HEAD has no body (RFC 9110, 9.3.2); with one, a stream of HTTP/2 is broken.
+        // A HEAD body (RFC 9110, 9.3.2) would break HTTP/2 streams.
         Ok(if headless { answer.map(|_| answer::nothing()) } else { answer })
     }
 
@@ -125,7 +124,7 @@ impl Exchange {
         if path == Path::WatchOfNothing {
             return Ok(self.unnamed(parts.uri.query()));
         }
-        // Before it is known whether there is such a path.
+        // Authorization precedes path checks.
         if !user.may_all() {
             let method = parts.method.as_str();
             let ask = match &path {
@@ -153,12 +152,12 @@ impl Exchange {
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
-        // Of these there is but one form, whoever asks for which.
+        // These paths ignore `Accept`.
         let one_form = matches!(path, Path::Health | Path::Root | Path::OpenApi | Path::OpenApiOf(_));
         let accept = if one_form { "" } else { accept };
         let Accepted { form, version, is_yaml } = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
         let (target, is_watch) = match path {
-            // Of one name, only the old form is a watch.
+            // A single object has only the old watch form.
             Path::Objects(target) if target.name.is_empty() => (target, is_watch),
             Path::Objects(target) => (target, false),
             Path::OldWatch(target) => (watched(target, &parts.method, &query)?, true),
@@ -181,7 +180,6 @@ impl Exchange {
                 return Ok(self.about(&other, form));
             }
         };
-        // What is not there at all, and what has bodies that are no objects.
         if !target.is_simulated() {
             return Err(target.not_simulated());
         }
@@ -195,7 +193,7 @@ impl Exchange {
         let kind = self.hosted.with(|cluster| cluster.find(&target));
         let sent = Sent::new(body, &parts.headers, kind.as_deref());
         let verb = verb(&parts.method, &target, is_watch)?;
-        // Before anybody looks at the body.
+        // Precedes body checks.
         if let Some(kind) = &kind {
             check_shape(kind, &target, &verb)?;
         }
@@ -224,7 +222,7 @@ impl Exchange {
         }
     }
 
-    /// Nobody is asked who they are of a path of which it cannot be said what it is about.
+    /// Fails before authentication, since the path names no kind.
     fn unnamed(&self, query: Option<&str>) -> Response<Body> {
         let asked = query.map_or_else(|| self.path.clone(), |query| format!("{}?{query}", self.path));
         let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
@@ -232,7 +230,7 @@ impl Exchange {
         answer::text(500, "text/plain; charset=utf-8", text)
     }
 
-    /// Paths that are about the server.
+    /// Non-object paths.
     fn about(&self, path: &Path, form: Form) -> Response<Body> {
         let served = || self.hosted.with(|cluster| Served::of(cluster));
         let found = match path {
@@ -288,14 +286,14 @@ impl Exchange {
     }
 }
 
-/// What stands before the first `/` of `User-Agent`.
+/// `User-Agent` before the first `/`.
 fn program(parts: &Parts) -> &str {
     let agent =
         parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     agent.split('/').next().unwrap_or_default()
 }
 
-/// The token that is shown; other ways to say who somebody is count for nothing.
+/// Other authentication schemes are ignored.
 fn bearer(parts: &Parts) -> Option<&str> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let mut words = value.splitn(3, ' ');
@@ -307,7 +305,7 @@ fn accepted(parts: &Parts) -> &str {
     parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// What is watched in the old form, of which one name may be asked in both ways if it is the same.
+/// Target of an old watch. Path and selector may both name it if equal.
 fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Refusal> {
     if !target.subresource.is_empty() {
         return Err(Refusal::unknown_path());
@@ -323,7 +321,7 @@ fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Ref
     Ok(target)
 }
 
-/// What the method says, without a body.
+/// The body is read later.
 fn verb(method: &Method, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
     let collection = target.name.is_empty();
     Ok(match method.as_str() {
@@ -339,7 +337,7 @@ fn verb(method: &Method, target: &Target, is_watch: bool) -> Result<Verb, Refusa
     })
 }
 
-/// The same with the body, as its media type says it; what the body says twice.
+/// Adds the body; returns duplicate fields.
 fn with_body(verb: Verb, body: Sent<'_>) -> Result<(Verb, Vec<Repeated>), Refusal> {
     match verb {
         Verb::Create(_) => body.object().map(|(object, twice)| (Verb::Create(object), twice)),

@@ -1,4 +1,4 @@
-//! A cluster that is served, and who may ask it.
+//! A served cluster and its users.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use crate::{
     store::{Cluster, Outcome, Request},
 };
 
-/// A bearer token. `Debug` does not show it.
+/// A bearer token, hidden in `Debug`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(pub String);
 
@@ -29,21 +29,21 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A cluster that is served.
+/// A served cluster.
 #[derive(Debug)]
 pub struct Hosted {
     name: String,
     cluster: Mutex<Cluster>,
-    /// The revision, for watches that wait for more.
+    /// Revision that watches wait for.
     changed: watch::Sender<u64>,
-    /// How often what was open has been ended.
+    /// Number of interruptions.
     interrupted: watch::Sender<u64>,
-    /// What its clock is ahead of the others, in seconds.
+    /// Clock offset in seconds.
     skew: AtomicI64,
     tokens: RwLock<HashMap<Token, Arc<User>>>,
-    /// By the common name of their certificate.
+    /// By common name.
     certificates: RwLock<HashMap<String, Arc<User>>>,
-    /// Whether others with a certificate are let in, too.
+    /// Whether other certificates are accepted.
     any_certificate: AtomicBool,
     requests: RequestTotals,
 }
@@ -64,22 +64,22 @@ impl Hosted {
         }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Lets somebody in who shows this token.
+    /// Accepts a token.
     pub fn allow_token(&self, token: Token, user: User) {
         self.tokens.write().insert(token, Arc::new(user));
     }
 
-    /// Lets nobody in with this token any more.
+    /// Revokes a token.
     pub fn revoke_token(&self, token: &Token) {
         self.tokens.write().remove(token);
     }
 
-    /// Lets somebody in who shows a certificate of the server's client CA with this common name.
+    /// Accepts a common name signed by the server's CA.
     pub fn allow_certificate(&self, common_name: &str, user: User) {
         self.certificates.write().insert(common_name.to_owned(), Arc::new(user));
     }
@@ -88,8 +88,8 @@ impl Hosted {
         self.tokens.read().get(&Token(token.to_owned())).cloned()
     }
 
-    /// Lets in whoever shows a certificate of the server's client CA, as real API servers do: the common name is the user, the
-    /// organizations are the groups, and what they may do RBAC objects say.
+    /// Accepts every certificate of the server's CA, as Kubernetes does: common name, organizations as
+    /// groups, RBAC rights.
     pub fn allow_certificates(&self) {
         self.any_certificate.store(true, Ordering::Relaxed);
     }
@@ -103,29 +103,29 @@ impl Hosted {
         any.then(|| Arc::new(User::by_rbac(common_name, &groups)))
     }
 
-    /// Does what is asked, as if it had come by HTTP, when other clocks show `now`.
+    /// Applies a request without HTTP; `now` is by other clocks.
     pub fn apply(&self, request: &Request, now: Timestamp) -> Outcome {
-        // With the cluster in hand: its clock may be set at the same time.
+        // Locked: the skew may change concurrently.
         self.with(|cluster| cluster.apply(request, self.now(now)))
     }
 
-    /// Counts a request that is about to be answered.
+    /// Counts an answered request.
     pub(crate) fn count(&self, request: &Request) {
         self.requests.count(request);
     }
 
-    /// The metric `apiserver_request_total` in Prometheus' text form.
+    /// `apiserver_request_total` in Prometheus' format.
     pub(crate) fn request_totals(&self) -> String {
         self.requests.text()
     }
 
-    /// When there is something to be done next, by other clocks.
+    /// Next due work, by other clocks.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         let by_other_clocks = |at: Timestamp| at.saturating_sub(self.skew()).unwrap_or(at);
         self.with(|cluster| cluster.next_due().map(by_other_clocks))
     }
 
-    /// Works on the cluster; watches hear of what changes. Holds its lock: nothing slow.
+    /// Locks the cluster, then notifies watches. Must be fast.
     pub fn with<T>(&self, work: impl FnOnce(&mut Cluster) -> T) -> T {
         let mut cluster = self.cluster.lock();
         let result = work(&mut cluster);
@@ -135,13 +135,12 @@ impl Hosted {
         result
     }
 
-    /// Ends every open watch, and every request that hangs: as a restart of the API server does.
+    /// Ends open watches and hanging requests, like a restart.
     pub fn interrupt(&self) {
         self.interrupted.send_modify(|count| *count += 1);
     }
 
-    /// Sets the cluster's clock ahead of all others, or behind them; whole seconds. What is due is done when it would have been: a
-    /// controller does not wait by that clock.
+    /// Offsets the clock by whole seconds. Due work keeps its real time: controllers use another clock.
     pub fn set_skew(&self, skew: SignedDuration) {
         self.with(|cluster| {
             let before = self.skew.swap(skew.as_secs(), Ordering::Relaxed);
@@ -149,7 +148,7 @@ impl Hosted {
         });
     }
 
-    /// What its clock shows when others show `now`.
+    /// Converts from other clocks.
     pub fn now(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(self.skew()).unwrap_or(now)
     }
@@ -158,12 +157,12 @@ impl Hosted {
         SignedDuration::from_secs(self.skew.load(Ordering::Relaxed))
     }
 
-    /// Changes with every [`Hosted::interrupt`] from now on.
+    /// Receives later interruptions.
     pub(crate) fn interruptions(&self) -> watch::Receiver<u64> {
         self.interrupted.subscribe()
     }
 
-    /// Changes with every change of the cluster: its revision.
+    /// Receives revisions.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }

@@ -1,4 +1,4 @@
-//! The shell: HTTPS listeners before the clusters.
+//! HTTPS servers of clusters.
 
 mod accept;
 mod answer;

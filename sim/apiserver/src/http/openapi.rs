@@ -1,4 +1,4 @@
-//! `OpenAPI` v3, as much as `kubectl explain`, `apply` and `edit` read: schemas, and paths with their verbs.
+//! `OpenAPI` v3 for `kubectl explain`, `apply` and `edit`.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,14 +13,14 @@ use crate::{
 
 const TITLE: &str = "Kubernetes";
 
-/// `/openapi/v3`; `prefix` is the path of the cluster on its server.
+/// `/openapi/v3`; `prefix` is the cluster's path.
 pub(crate) fn index(served: &Served, prefix: &str) -> Value {
     let mut paths = Map::new();
     for (group, version) in served.versions() {
         let Some(kinds) = served.kinds(group, version) else { continue };
         let path =
             if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-        // Clients may keep a document as long as its hash is the same.
+        // Clients cache documents by hash.
         let hash = kinds.iter().fold(0, |hash: u128, kind| {
             let schema = kind.custom().map(|custom| custom.schema.to_string()).unwrap_or_default();
             hash.rotate_left(1) ^ xxh3_128(format!("{}{schema}", kind.kind).as_bytes())
@@ -31,14 +31,14 @@ pub(crate) fn index(served: &Served, prefix: &str) -> Value {
     json!({"paths": paths})
 }
 
-/// `/openapi/v2` has no schemas here: `kubectl` then leaves the validation of lists to the server.
+/// `/openapi/v2`, without schemas: `kubectl` then leaves list validation to the server.
 pub(crate) fn empty_v2() -> Value {
     json!({"swagger": "2.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION}, "paths": {}})
 }
 
-/// The same in the only form that `kubectl` reads: a protobuf message with the fields swagger and info.
+/// Protobuf, the only form that `kubectl` reads.
 pub(crate) fn empty_v2_protobuf() -> Vec<u8> {
-    // Field numbers 1 and 2 in both messages; all texts are shorter than 128 bytes.
+    // Fields 1 and 2; texts are below 128 bytes.
     let field = |tag: u8, bytes: &[u8]| {
         let length = u8::try_from(bytes.len()).unwrap_or_default();
         [&[tag, length], bytes].concat()
@@ -47,7 +47,7 @@ pub(crate) fn empty_v2_protobuf() -> Vec<u8> {
     [field(0x0a, b"2.0"), field(0x12, &info)].concat()
 }
 
-/// `/openapi/v3/<path>`; `None`: nothing is served there.
+/// `/openapi/v3/<path>`
 pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
     let parts: Vec<&str> = path.split('/').collect();
     let (group, version) = match parts.as_slice() {
@@ -95,7 +95,7 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
     }))
 }
 
-/// A definition of Kubernetes' own as it is told: that metadata stay although they are empty is nobody's to know.
+/// Kubernetes does not publish that `metadata` is required.
 fn told(schema: Option<&Value>) -> Value {
     let mut schema = schema.cloned().unwrap_or_default();
     if let Some(Value::Array(required)) = schema.get_mut("required") {
@@ -109,7 +109,7 @@ fn told(schema: Option<&Value>) -> Value {
     schema
 }
 
-/// The name under which a kind's schema is published.
+/// Published schema name.
 fn definition(kind: &Arc<Kind>) -> String {
     match &kind.origin {
         Origin::Builtin(name) => (*name).to_owned(),

@@ -1,4 +1,4 @@
-//! JSON in which a map has a name twice. The last one counts, of typed objects field by field, and who sent it is told.
+//! JSON with duplicate names. The last counts, in typed objects per field; the client gets a warning.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::json::whole_numbers;
 
-/// Most places that are looked at, and most characters of each: together what fits into the headers of an answer.
+/// Maximum duplicates and characters of each, to fit answer headers.
 const MOST: usize = 16;
 const LONGEST: usize = 256;
 
-/// The value of a text, and the places that are there twice: in the order of the text, each once. What is `typed` is
-/// read into fields that are there already, so what is said first stays where the later one is silent.
+/// Returns value and duplicates, in order and unique. If `typed`, fields missing later keep their first
+/// values.
 pub(super) fn read(text: &[u8], typed: bool) -> serde_json::Result<(Value, Vec<String>)> {
     let mut twice = Twice { places: Vec::new(), seen: 0, typed };
     let mut reader = serde_json::Deserializer::from_slice(text);
@@ -24,7 +24,7 @@ pub(super) fn read(text: &[u8], typed: bool) -> serde_json::Result<(Value, Vec<S
     Ok((value, twice.places))
 }
 
-/// The value alone: of YAML, whose reader tells what is said twice.
+/// The YAML reader reports duplicates itself.
 pub(super) fn read_yaml<'de, D: Deserializer<'de>>(reader: D) -> Result<Value, D::Error> {
     let mut twice = Twice { places: Vec::new(), seen: 0, typed: false };
     Reading { place: &Place::Top, twice: &mut twice }.deserialize(reader)
@@ -32,7 +32,7 @@ pub(super) fn read_yaml<'de, D: Deserializer<'de>>(reader: D) -> Result<Value, D
 
 struct Twice {
     places: Vec<String>,
-    /// Those that are in there already count, too.
+    /// Includes known places.
     seen: usize,
     typed: bool,
 }
@@ -50,7 +50,7 @@ impl Twice {
     }
 }
 
-/// Written out only for what is told.
+/// Formatted only if reported.
 enum Place<'a> {
     Top,
     Field(&'a Place<'a>, &'a str),
@@ -68,7 +68,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Reads a value into what was read before: maps name by name, lists item by item, as Go does.
+/// Overwrites maps by name and lists by index, like Go.
 fn read_over(before: &mut Value, value: Value) {
     match (before, value) {
         (Value::Object(before), Value::Object(fields)) => {
@@ -89,7 +89,7 @@ fn read_over(before: &mut Value, value: Value) {
     }
 }
 
-/// A name in a map. In YAML it may be a truth or a number, of which JSON has the text.
+/// YAML also allows boolean and number keys.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -104,7 +104,6 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// Reads the value of one place.
 struct Reading<'a> {
     place: &'a Place<'a>,
     twice: &'a mut Twice,

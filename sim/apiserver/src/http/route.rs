@@ -1,19 +1,19 @@
-//! From a path and a query to what is asked.
+//! Parses paths and queries.
 
 use std::collections::BTreeSet;
 
 use crate::store::{Query, Target};
 
-/// What a path below a cluster's own stands for.
+/// A path relative to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// `/version`
     Version,
-    /// `/healthz`, `/livez`, `/readyz`, each with `/ping`
+    /// `/healthz`, `/livez`, `/readyz`, optionally `/ping`
     Health,
-    /// `/metrics`: how many requests were answered.
+    /// `/metrics`: request counts.
     Metrics,
-    /// What a real API server tells of itself besides.
+    /// Other server information.
     NotSimulated(&'static str),
     /// `/`
     Root,
@@ -31,13 +31,11 @@ pub(crate) enum Path {
     OpenApi,
     /// `/openapi/v3/<...>`
     OpenApiOf(String),
-    /// Objects.
     Objects(Target),
-    /// Objects below `/watch/`: the old form of a watch.
+    /// Below `/watch/`: an old-form watch.
     OldWatch(Target),
-    /// `/watch` with nothing behind it.
+    /// Bare `/watch`.
     WatchOfNothing,
-    /// Nothing that is there.
     Unknown,
 }
 
@@ -84,7 +82,7 @@ impl Path {
 
     fn objects(group: &str, version: &str, rest: &[&str]) -> Self {
         let (namespace, rest) = match rest {
-            // Its subresources are those of the namespace itself.
+            // The namespace's own subresources.
             ["namespaces", name, "status" | "finalize"] => ("", &["namespaces", *name, rest[2]][..]),
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
             rest => ("", rest),
@@ -95,7 +93,7 @@ impl Path {
             [resource, name, more @ ..] => (*resource, *name, more.join("/")),
             [] => return Self::Unknown,
         };
-        // Nothing is served between two slashes, but for all namespaces.
+        // Empty steps match nothing, except all namespaces.
         let resource = if rest.contains(&"") { "" } else { resource };
         Self::Objects(Target {
             group: group.to_owned(),
@@ -108,7 +106,7 @@ impl Path {
     }
 }
 
-/// What is asked, as authorization names it, before it is known whether it makes sense.
+/// Authorization verb, before validation.
 pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static str {
     let target = match Path::parse(path) {
         Path::Objects(target) => target,
@@ -129,7 +127,7 @@ pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static st
     }
 }
 
-/// The query, and whether it asks for a watch. Of what is said twice, the first counts.
+/// The query, whether it watches, and `includeObject`. First duplicates count.
 pub(crate) fn query(text: &str) -> (Query, bool, String) {
     let mut query = Query::default();
     let (mut watch, mut include) = (false, String::new());
@@ -172,7 +170,7 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
     (query, watch, include)
 }
 
-/// As Go reads numbers of a query; 0 for what is none.
+/// Like Go; 0 if malformed.
 fn number(text: &str, unreadable: &mut Option<String>) -> i64 {
     text.parse().unwrap_or_else(|_| {
         let quoted = serde_json::Value::from(text);
@@ -181,7 +179,7 @@ fn number(text: &str, unreadable: &mut Option<String>) -> i64 {
     })
 }
 
-/// Percent-decoding; what is no UTF-8 is replaced.
+/// Replaces invalid UTF-8.
 fn decoded(text: impl AsRef<str>) -> String {
     let bytes = text.as_ref().as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! The listeners.
+//! Listeners.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -36,22 +36,22 @@ use crate::{
     store::{Cluster, Options, Refusal},
 };
 
-/// Between two looks at clusters of which nothing is due.
+/// Longest sleep without due work.
 const IDLE: Duration = Duration::from_hours(1);
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Streams of one HTTP/2 connection; an agent has one for each watch.
+/// Per HTTP/2 connection; agents use one per watch.
 const STREAMS: u32 = 256;
 
-/// What a server is like.
+/// Server settings.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where it listens; port 0: any.
+    /// Address; port 0: any.
     pub listen: SocketAddr,
-    /// The clock of the clusters.
+    /// Clock of all clusters.
     pub clock: fn() -> Timestamp,
-    /// What goes wrong.
+    /// Fault injection.
     pub faults: Arc<dyn Faults>,
-    /// Most connections at a time, on all ports together; more wait to be accepted.
+    /// Maximum connections on all ports; more wait.
     pub most_connections: usize,
 }
 
@@ -66,30 +66,30 @@ impl Default for ServerOptions {
     }
 }
 
-/// Why a server does not start.
+/// Startup errors.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No certificate could be made.
+    /// Certificate creation failed.
     #[error("the simulated API servers' certificates could not be made")]
     Certificates(#[source] tidewatch_certs::Error),
-    /// The TLS library refused the configuration.
+    /// Invalid TLS configuration.
     #[error("the TLS library refused the simulated API servers' configuration")]
     Tls(#[source] rustls::Error),
-    /// The port is taken, or the address is not this machine's.
+    /// Port in use or foreign address.
     #[error("cannot listen on {0}; choose another address or port 0")]
     Listen(SocketAddr, #[source] io::Error),
-    /// There is such a cluster already.
+    /// Duplicate cluster name.
     #[error("there is a cluster {0} already; choose another name")]
     Exists(String),
-    /// A name that cannot be part of a path.
+    /// Name unusable in a path.
     #[error("'{0}' is no name for a cluster; use lower-case letters, digits, '-' and '.'")]
     Name(String),
-    /// There is no such cluster.
+    /// Unknown cluster.
     #[error("there is no cluster {0}")]
     Missing(String),
 }
 
-/// Serves many simulated clusters, each below `/clusters/<name>`. Cheap to clone; all clones are the same server.
+/// Serves clusters below `/clusters/<name>`. Clones share the server.
 #[derive(Clone, Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -102,14 +102,14 @@ struct Shared {
     options: ServerOptions,
     drain: Drain,
     clusters: RwLock<HashMap<String, Arc<Hosted>>>,
-    /// When which cluster has something to do.
+    /// Clusters by due time.
     due: Mutex<BTreeSet<(Timestamp, String)>>,
     sooner: Notify,
     connections: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Listens, and serves until the drain ends it.
+    /// Serves until drained.
     pub async fn start(options: ServerOptions, drain: &Drain) -> Result<Self, StartError> {
         let trust = Trust::create((options.clock)())?;
         let (listener, address) = bind(options.listen).await?;
@@ -129,7 +129,7 @@ impl Server {
         Ok(Self { shared })
     }
 
-    /// Adds a cluster, new, that nobody is let into yet.
+    /// Adds a cluster without users.
     pub fn add(&self, name: &str, options: Options) -> Result<Arc<Hosted>, StartError> {
         let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         if name.is_empty() || !name.chars().all(valid) {
@@ -143,8 +143,7 @@ impl Server {
         }
     }
 
-    /// Takes a cluster away; what is open on it ends. On a port of its own ([`Server::listen`]) it is asked until the
-    /// server ends.
+    /// Removes a cluster and ends its requests. Its own port ([`Server::listen`]) stays.
     pub fn remove(&self, name: &str) -> bool {
         let removed = self.shared.clusters.write().remove(name);
         if let Some(hosted) = &removed {
@@ -153,12 +152,12 @@ impl Server {
         removed.is_some()
     }
 
-    /// A cluster.
+    /// Returns a cluster.
     pub fn cluster(&self, name: &str) -> Option<Arc<Hosted>> {
         self.shared.clusters.read().get(name).cloned()
     }
 
-    /// Gives a cluster a port of its own besides, on which it is at the root; for clients that cannot have a path.
+    /// Opens a port with the cluster at `/`, for clients without path support.
     pub async fn listen(&self, name: &str) -> Result<SocketAddr, StartError> {
         let hosted = self.cluster(name).ok_or_else(|| StartError::Missing(name.to_owned()))?;
         let (listener, address) = bind((self.shared.address.ip(), 0).into()).await?;
@@ -167,33 +166,32 @@ impl Server {
         Ok(address)
     }
 
-    /// Where it listens.
+    /// Returns the address.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
 
-    /// The URL of a cluster.
+    /// Returns a cluster's URL.
     pub fn url(&self, name: &str) -> String {
         format!("https://{}/clusters/{name}", self.shared.address)
     }
 
-    /// The CA of the server's certificate, and of its clients'.
+    /// Returns the server and client CA.
     pub fn ca_pem(&self) -> &str {
         self.shared.trust.ca_pem()
     }
 
-    /// A client certificate with this common name and these organizations; good where [`Hosted::allow_certificate`] names it,
-    /// and where [`Hosted::allow_certificates`] was said.
+    /// Issues a client certificate for [`Hosted::allow_certificate`] or [`Hosted::allow_certificates`].
     pub fn issue(&self, common_name: &str, organizations: &[&str]) -> Result<Issued, tidewatch_certs::Error> {
         self.shared.trust.issue(common_name, organizations, (self.shared.options.clock)())
     }
 
-    /// A kubeconfig, everything inline.
+    /// Returns a self-contained kubeconfig.
     pub fn kubeconfig(&self, cluster: &str, token: &str) -> String {
         self.kubeconfig_for(cluster, &self.url(cluster), token)
     }
 
-    /// As [`Server::kubeconfig`], for a cluster with a port of its own ([`Server::listen`]).
+    /// As [`Server::kubeconfig`], for [`Server::listen`].
     pub fn kubeconfig_for(&self, cluster: &str, url: &str, token: &str) -> String {
         let ca = BASE64_STANDARD.encode(self.ca_pem());
         format!(
@@ -211,7 +209,7 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartErr
     Ok((listener, bound))
 }
 
-/// Accepts connections; `only` is the cluster of a port of its own.
+/// `only`: the port's own cluster.
 async fn accept(shared: Arc<Shared>, listener: TcpListener, only: Option<Arc<Hosted>>) {
     let watch = shared.drain.watch();
     loop {
@@ -223,7 +221,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, only: Option<Arc<Hos
             () = watch.signaled() => return,
             (Ok(permit), accepted) = accepted => match accepted {
                 Ok((stream, _)) => (permit, stream),
-                // Out of file descriptors, most likely; the next accept would fail at once too.
+                // Without file descriptors, a retry fails at once.
                 Err(error) => {
                     tracing::warn!(%error, "the simulated API servers cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -275,12 +273,12 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         () = watch.signaled() => {}
-        // How a client's connection ends is the client's business.
+        // Client disconnects are no errors.
         _ = serving => {}
     }
 }
 
-/// The cluster of a path, its own path, and what is below.
+/// The cluster, its path, the rest.
 fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<Hosted>, String, String)> {
     if let Some(hosted) = only {
         return Some((hosted, String::new(), path.to_owned()));
@@ -291,7 +289,7 @@ fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<H
     Some((hosted, format!("/clusters/{name}"), format!("/{rest}")))
 }
 
-/// Sees to it that what is due in the cluster is done.
+/// Schedules due work.
 fn remember(shared: &Shared, hosted: &Hosted) {
     let Some(at) = hosted.next_due() else { return };
     let mut due = shared.due.lock();
@@ -300,7 +298,7 @@ fn remember(shared: &Shared, hosted: &Hosted) {
     shared.sooner.notify_one();
 }
 
-/// Does what is due in the clusters.
+/// Runs due work.
 async fn tick(shared: Arc<Shared>, watch: Watch) {
     loop {
         let now = (shared.options.clock)();

@@ -1,4 +1,4 @@
-//! The body of a watch.
+//! Watch bodies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,11 +27,11 @@ use crate::{
     store::{Refusal, Said, WatchEvent, Watching},
 };
 
-/// Events that are put into one piece of the body.
+/// Events per chunk.
 const AT_ONCE: usize = 64;
-/// Between two bookmarks.
+/// Bookmark interval.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
-/// How long a watch lasts that names no time.
+/// Default and maximum duration.
 const LONGEST: Duration = Duration::from_mins(45);
 
 struct State {
@@ -39,7 +39,7 @@ struct State {
     watching: Watching,
     changed: watch::Receiver<u64>,
     interrupted: watch::Receiver<u64>,
-    /// It says nothing any more, and does not end.
+    /// Sends nothing and stays open.
     silent: bool,
     look: Look,
     clock: fn() -> Timestamp,
@@ -50,7 +50,6 @@ struct State {
     over: bool,
 }
 
-/// The answer to a watch.
 pub(crate) fn response(
     hosted: Arc<Hosted>,
     watching: Watching,
@@ -163,9 +162,9 @@ impl State {
     }
 }
 
-/// Waits until the cluster is interrupted: what a request gets that hangs.
+/// Hangs until interrupted.
 pub(crate) async fn hang(mut interrupted: watch::Receiver<u64>) -> Result<Response<Body>, Dropped> {
-    // An error: the cluster is gone.
+    // Error: the cluster is gone.
     _ = interrupted.changed().await;
     Err(Dropped)
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{accept::metadata_of, answer::Look};
 use crate::kinds::{Kind, columns::Columns};
 
-/// What stands in a row besides its cells.
+/// Content of a row's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Include {
     None,
@@ -25,7 +25,7 @@ impl Include {
     }
 }
 
-/// A table of these objects; `metadata` is the list's.
+/// `metadata`: that of the list.
 pub(crate) fn table(
     kind: &Kind,
     items: &[Value],

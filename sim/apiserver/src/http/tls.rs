@@ -1,4 +1,4 @@
-//! The server's certificate, and the CA of its clients.
+//! Server certificate and client CA.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -14,10 +14,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::server::StartError;
 
-/// A simulation that is left running ends before this.
+/// Longer than a simulation runs.
 const VALIDITY: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// One CA for the server and its clients.
 #[derive(Debug)]
 pub(crate) struct Trust {
     ca: Ca,
@@ -58,7 +57,7 @@ impl Trust {
     }
 }
 
-/// The common name and the organizations of a verified client's certificate.
+/// Common name and organizations of a verified certificate.
 pub(crate) fn certified(chain: Option<&[CertificateDer<'_>]>) -> Option<(String, Vec<String>)> {
     let identity = PeerIdentity::from_chain(chain).ok()?;
     let (_, parsed) = X509Certificate::from_der(&identity.certificate).ok()?;
@@ -72,7 +71,7 @@ fn config(ca: &Ca, issued: &Issued) -> Result<ServerConfig, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.cert_pem().as_bytes()).map_err(general)?)?;
     let provider = tidewatch_tls::provider();
-    // Whoever has no certificate shows a token.
+    // Other clients send tokens.
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()
@@ -84,7 +83,7 @@ fn config(ca: &Ca, issued: &Issued) -> Result<ServerConfig, rustls::Error> {
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![cert], key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Clients keep their connections; tickets would be memory without a use.
+    // Connections are long-lived; tickets would waste memory.
     config.send_tls13_tickets = 0;
     Ok(config)
 }

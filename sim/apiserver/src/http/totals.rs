@@ -1,4 +1,4 @@
-//! How many requests a cluster has answered: the one metric of API servers that tests read.
+//! Counts answered requests for tests.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -6,10 +6,9 @@ use parking_lot::Mutex;
 
 use crate::store::{PatchKind, Request, Verb};
 
-/// Series at most; requests beyond them are not counted. There are some 30 kinds, each with ten verbs at most.
+/// Later series are ignored. Expected: some 30 kinds with ten verbs.
 const MOST_SERIES: usize = 1_000;
 
-/// Requests by verb, group, resource and subresource.
 #[derive(Debug, Default)]
 pub(super) struct RequestTotals(Mutex<BTreeMap<Series, u64>>);
 
@@ -36,7 +35,6 @@ impl RequestTotals {
         }
     }
 
-    /// In Prometheus' text form.
     pub(super) fn text(&self) -> String {
         let mut text = "# TYPE apiserver_request_total counter\n".to_owned();
         for (Series { verb, group, resource, subresource }, count) in self.0.lock().iter() {
@@ -50,7 +48,7 @@ impl RequestTotals {
     }
 }
 
-/// The label's value, as kube-apiserver writes it.
+/// Kube-apiserver's label.
 const fn verb(verb: &Verb) -> &'static str {
     match verb {
         Verb::Get => "GET",

@@ -1,14 +1,12 @@
-//! The built-in kinds.
+//! Built-in kinds.
 
 use std::sync::{Arc, LazyLock};
 
 use super::{Kind, Origin, Scale, storage_key};
 
-/// Whether objects live in namespaces.
 const NAMESPACED: bool = true;
 const CLUSTER: bool = false;
 
-/// One line of the table.
 struct Row {
     group: &'static str,
     version: &'static str,
@@ -16,8 +14,7 @@ struct Row {
     plural: &'static str,
     short: &'static str,
     namespaced: bool,
-    /// `s`: status subresource; `g`: generation; `c`: scale subresource; `a`: in the category `all`;
-    /// `x`: in the category `api-extensions`.
+    /// `s`: status; `g`: generation; `c`: scale; `a`: category `all`; `x`: category `api-extensions`.
     traits: &'static str,
     definition: &'static str,
 }
@@ -76,22 +73,20 @@ static SCALE: LazyLock<Kind> = LazyLock::new(|| {
     row!("autoscaling" "v1" "Scale" "scales" "" NAMESPACED "" "io.k8s.api.autoscaling.v1.Scale").kind()
 });
 
-/// What is read and written at `/scale`, of whatever kind; it is not served by itself.
+/// Kind of `/scale` subresources; not served itself.
 pub(crate) fn scale() -> &'static Kind {
     &SCALE
 }
 
-/// All of them, by group and plural.
+/// Sorted by group and plural.
 pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     &KINDS
 }
 
-/// The kind that is served at `group/version/plural`.
 pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Kind>> {
     KINDS.iter().find(|kind| kind.is(group, plural) && kind.version == version)
 }
 
-/// A built-in kind by its storage key.
 pub(crate) fn by_storage(storage: &str) -> Option<&'static Arc<Kind>> {
     KINDS.iter().find(|kind| &*kind.storage == storage)
 }

@@ -1,4 +1,4 @@
-//! What is checked of every object: its name, its metadata, what its kind says, and what may not change.
+//! Checks of names, metadata, kind rules and immutable fields.
 
 use serde_json::{Value, json};
 
@@ -11,12 +11,11 @@ use super::{
 };
 use crate::{object::meta, schema::validate::Cause};
 
-/// Whether the name is one that the kind allows.
 pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
     let form = form_of_names(kind);
     let (name, prefix) = (meta::name(object), meta::text(object, "generateName").unwrap_or_default());
     let mut causes = Vec::new();
-    // What is generated begins with this; its end may be a sign that no name ends with.
+    // Unlike names, prefixes may end with `-`.
     if !prefix.is_empty() {
         let masked =
             prefix.len().checked_sub(2).and_then(|end| prefix.get(..end)).filter(|_| prefix.ends_with('-'));
@@ -29,14 +28,13 @@ pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
     } else {
         metadata::say(name, form, "metadata.name", &mut causes);
     }
-    // Names of the jobs of a CronJob end with eleven signs more.
+    // Jobs append eleven characters to their CronJob's name.
     if kind.is("batch", "cronjobs") && name.len() > 52 {
         causes.push(Cause::invalid("metadata.name", &name.into(), "must be no more than 52 characters"));
     }
     causes
 }
 
-/// What the names of a kind look like.
 fn form_of_names(kind: &Kind) -> Format {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("rbac.authorization.k8s.io", _) => names::path_segment,
@@ -45,7 +43,7 @@ fn form_of_names(kind: &Kind) -> Format {
     }
 }
 
-/// What is wrong with an object, but for its name. `live` is what it was.
+/// Skips the name. `live`: the previous object.
 pub(crate) fn object(object: &Value, live: Option<&Value>, kind: &Kind) -> Vec<Cause> {
     let mut causes = Vec::new();
     metadata::check(&object["metadata"], "metadata", &mut causes);
@@ -61,13 +59,11 @@ pub(crate) fn object(object: &Value, live: Option<&Value>, kind: &Kind) -> Vec<C
 
 const FIXED_OF_SET: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
-/// What of a `StatefulSet`'s spec stays as it is.
 fn fixed_of_set(object: &Value) -> [Option<&Value>; 4] {
     ["selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"]
         .map(|field| object["spec"].get(field))
 }
 
-/// Metadata that a change names otherwise than it is.
 pub(crate) fn fixed_metadata(before: &Value, after: &Value) -> Vec<Cause> {
     let of = |object: &Value, field: &str| object["metadata"].get(field).cloned().unwrap_or_default();
     ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"]
@@ -77,7 +73,6 @@ pub(crate) fn fixed_metadata(before: &Value, after: &Value) -> Vec<Cause> {
         .collect()
 }
 
-/// What may not change.
 pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
     let fixed: &[&str] = match (kind.group.as_str(), kind.kind.as_str()) {
         ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") => &["/spec/selector"],

@@ -1,18 +1,17 @@
-//! The columns of Table output, as `kubectl get` shows them.
+//! Columns of Table output for `kubectl get`.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Kind, tables};
 
-/// Columns and the cells of a row.
 pub(crate) struct Columns<'a> {
     kind: &'a Kind,
 }
 
 pub(super) type Cell = fn(&Value, Timestamp) -> Value;
 
-/// Name, type, priority (0 is always shown), and how the cell is made.
+/// Name, type, priority (0: always shown), cell.
 pub(super) type Column = (&'static str, &'static str, i32, Cell);
 
 impl<'a> Columns<'a> {
@@ -20,7 +19,6 @@ impl<'a> Columns<'a> {
         Self { kind }
     }
 
-    /// `columnDefinitions`.
     pub(crate) fn definitions(&self) -> Value {
         let of = |name: &str, kind: &str, format: &str, about: &str, priority: i32| json!({"name": name, "type": kind, "format": format, "description": about, "priority": priority});
         let mut all = vec![of("Name", "string", "name", about("name"), 0)];
@@ -44,7 +42,6 @@ impl<'a> Columns<'a> {
         Value::Array(all)
     }
 
-    /// The cells of a row.
     pub(crate) fn cells(&self, object: &Value, now: Timestamp) -> Value {
         let mut cells =
             if tables::has_name(self.kind) { Vec::new() } else { vec![tables::name(object, self.kind)] };
@@ -63,14 +60,12 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What the API says of a field of metadata.
 fn about(field: &str) -> &'static str {
     let fields = crate::schema::builtin::object_meta().properties();
     fields.and_then(|all| all.get(field)?.get("description")?.as_str()).unwrap_or_default()
 }
 
-/// The first value at a JSON path of printer columns: fields, list positions from either end, `[*]` and
-/// `[?(@.type=="Ready")]`.
+/// First value at a printer column's path: fields, signed indices, `[*]`, `[?(@.type=="Ready")]`.
 fn path<'a>(here: &'a Value, path: &str) -> Option<&'a Value> {
     let path = path.trim_start_matches('$');
     if path.is_empty() {
@@ -102,7 +97,7 @@ fn path<'a>(here: &'a Value, path: &str) -> Option<&'a Value> {
     below(item?)
 }
 
-/// A field's name, up to the next `.` or `[` without a `\` before it, and the rest.
+/// Splits at the next `.` or `[` without `\`.
 fn field_of(path: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = path.find(|c: char| {
@@ -113,7 +108,7 @@ fn field_of(path: &str) -> (&str, &str) {
     path.split_at(end.unwrap_or(path.len()))
 }
 
-/// A cell of a column of a CRD: what does not go with the column's type is not shown.
+/// A CRD column's cell; null if the type differs.
 fn cell(kind: &str, value: &Value, now: Timestamp) -> Value {
     match (kind, value) {
         ("integer", Value::Number(number)) => {
@@ -147,7 +142,6 @@ const DAY: i64 = 86_400;
 const YEARS_2: i64 = 2 * 365 * DAY;
 const YEARS_8: i64 = 8 * 365 * DAY;
 
-/// As kubectl shows ages.
 fn duration(seconds: i64) -> String {
     match seconds {
         ..0 => "<invalid>".to_owned(),

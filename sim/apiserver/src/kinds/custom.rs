@@ -1,4 +1,4 @@
-//! Kinds that CRDs define.
+//! Kinds defined by CRDs.
 
 use std::{
     collections::HashMap,
@@ -18,31 +18,29 @@ use crate::{
     },
 };
 
-/// Clusters with the same CRD share what was made of it.
+/// Equal CRDs share kinds.
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
-/// By the hash of the spec.
+/// By spec hash.
 type Known = HashMap<u64, Weak<Vec<Arc<Kind>>>>;
 
-/// What a version of a CRD says, beyond [`Kind`].
 #[derive(Debug)]
 pub(crate) struct Version {
-    /// The published schema, with apiVersion, kind and metadata.
+    /// Includes apiVersion, kind, metadata.
     pub(crate) schema: Value,
-    /// `additionalPrinterColumns`.
     pub(crate) columns: Vec<Value>,
-    /// Paths that field selectors know, such as `spec.color`.
+    /// Such as `spec.color`.
     pub(crate) selectable: Vec<String>,
 }
 
 impl Version {
-    /// Everything that is wrong with an object of it, but for its metadata.
+    /// Validates all but metadata.
     pub(crate) fn check(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
         validate::check(object, before, View::new(&self.schema, Some(builtin::definitions())))
     }
 }
 
-/// The served versions of a CRD, by its spec.
+/// A CRD's served versions.
 pub(crate) fn kinds(spec: &Value) -> Arc<Vec<Arc<Kind>>> {
     let text = spec.to_string();
     let hash = xxh3_64(text.as_bytes());
@@ -58,7 +56,7 @@ pub(crate) fn kinds(spec: &Value) -> Arc<Vec<Arc<Kind>>> {
     kinds
 }
 
-/// The version as which objects of a CRD are stored, by its spec; empty without one.
+/// The storage version; empty without one.
 pub(crate) fn stored_version(spec: &Value) -> &str {
     let versions = spec.get("versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let stored = versions.iter().find(|version| version.get("storage") == Some(&json!(true)));
@@ -112,7 +110,6 @@ fn kind(spec: &Value, version: &Value) -> Kind {
     }
 }
 
-/// The schema with what every object has.
 fn published(schema: Option<&Value>) -> Value {
     let mut schema = schema.cloned().unwrap_or_else(|| json!({"type": "object"}));
     if let Some(map) = schema.as_object_mut() {
@@ -130,13 +127,13 @@ fn published(schema: Option<&Value>) -> Value {
     schema
 }
 
-/// What a CRD asks for that is not simulated.
+/// Names a CRD feature that is not simulated.
 pub(crate) fn unsupported(object: &Value) -> Option<String> {
     if text(object, "/spec/conversion/strategy") == "Webhook" {
         return Some("conversion of custom resources by a webhook".to_owned());
     }
     let versions = object.pointer("/spec/versions").and_then(Value::as_array)?;
-    // A write through it makes the maps on the way.
+    // A write creates the path's maps.
     let replicas = |version: &Value| text(version, "/subresources/scale/specReplicasPath");
     if versions.iter().any(|version| replicas(version).matches('.').count() > DEEPEST) {
         return Some(format!("paths of more than {DEEPEST} levels"));
@@ -154,7 +151,7 @@ fn mentions(schema: &Value, keyword: &str) -> bool {
         || children(map).any(|(_, child)| mentions(child, keyword))
 }
 
-/// The schemas below one, and where they are.
+/// Child schemas and their paths.
 pub(super) fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
     let named = map.get("properties").and_then(Value::as_object).into_iter().flatten();
     let named = named.map(|(name, child)| (format!("properties[{name}]"), child));

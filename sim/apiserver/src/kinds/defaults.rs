@@ -1,4 +1,4 @@
-//! What the API sets in built-in kinds when the user does not.
+//! Defaults of built-in kinds.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     schema::shape,
 };
 
-/// Sets what is missing. What is one of a kind for each object (cluster IPs, uids) is not set here.
+/// Skips per-object values such as cluster IPs and uids.
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     shape::default(object, kind.schema());
     match (kind.group.as_str(), kind.kind.as_str()) {
@@ -52,7 +52,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// What admission and the server give to a new object: nobody owns it.
+/// Sets admission values, without owners.
 pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Namespace") => {
@@ -85,7 +85,7 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// Each pod bears for a while that its node is away.
+/// Pods tolerate unavailable nodes for 300 seconds.
 fn tolerate(spec: &mut Map<String, Value>) {
     let slot = spec.entry("tolerations").or_insert(Value::Null);
     if slot.is_null() {
@@ -106,7 +106,7 @@ fn tolerate(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What is there whether or not anybody set it, and nobody owns.
+/// Sets fields that are always present, without owners.
 pub(crate) fn always(object: &mut Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
@@ -124,12 +124,12 @@ pub(crate) fn always(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// What goes with what a change sets.
+/// Updates dependent fields.
 pub(crate) fn follow(object: &mut Value, live: &Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Pod") => {
             tolerate(child_mut(object, "spec"));
-            // Said once and for all when it was made.
+            // The class is fixed at creation.
             if let Some(class) = live["status"].get("qosClass") {
                 absent(child_mut(object, "status"), "qosClass", class.clone());
             }
@@ -139,7 +139,7 @@ pub(crate) fn follow(object: &mut Value, live: &Value, kind: &Kind) {
     }
 }
 
-/// An empty word is as good as none.
+/// Empty text counts as missing.
 pub(super) fn absent(map: &mut Map<String, Value>, field: &str, value: Value) {
     let slot = map.entry(field).or_insert(Value::Null);
     if slot.is_null() || *slot == "" {
@@ -345,7 +345,7 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     absent(spec, "dnsPolicy", json!("ClusterFirst"));
     absent(spec, "securityContext", json!({}));
     absent(spec, "schedulerName", json!("default-scheduler"));
-    // The old name of the same field is always written too.
+    // The deprecated alias is also written.
     let account = spec.get("serviceAccountName").or_else(|| spec.get("serviceAccount")).cloned();
     if let Some(account) = account.filter(|account| account != "") {
         spec.insert("serviceAccountName".into(), account.clone());
@@ -431,7 +431,6 @@ fn container(container: &mut Map<String, Value>) {
     }
 }
 
-/// What a request for a probe or a hook asks for.
 fn request(handler: &mut Map<String, Value>) {
     if let Some(Value::Object(get)) = handler.get_mut("httpGet") {
         absent(get, "path", json!("/"));

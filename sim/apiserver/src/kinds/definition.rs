@@ -1,4 +1,4 @@
-//! What is wrong with a CustomResourceDefinition, but for its schemas.
+//! Validates CustomResourceDefinitions, except their schemas.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,6 @@ use crate::{
 const APPROVED: &str = "api-approved.kubernetes.io";
 const WHY_APPROVED: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// Everything that is.
 pub(crate) fn check(object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let spec = &object["spec"];
@@ -56,7 +55,7 @@ pub(crate) fn check(object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Groups that are Kubernetes' own need somebody's approval.
+/// Kubernetes' own groups need an approval annotation.
 fn approval(object: &Value, group: &str, causes: &mut Vec<Cause>) {
     if !["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}"))) {
         return;
@@ -81,7 +80,7 @@ fn approval(object: &Value, group: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A kind: a label in whichever case.
+/// A DNS label in any case.
 pub(crate) fn kind_name(name: &str) -> Vec<String> {
     let wrong = names::dns_1035(&name.to_lowercase());
     wrong.iter().map(|why| format!("may have mixed case, but should otherwise match: {why}")).collect()
@@ -94,7 +93,7 @@ fn kind_names(given: &Value, causes: &mut Vec<Cause>) {
         ("kind", kind_name),
         ("listKind", kind_name),
     ];
-    // What comes of a kind that is missing is missing, too.
+    // Defaults from a missing kind count as missing.
     let nothing = text(given, "kind").is_empty();
     for (field, form) in forms {
         let at = format!("spec.names.{field}");
@@ -152,7 +151,7 @@ fn versions(given: &Value, causes: &mut Vec<Cause>) {
     {
         say(name, names::dns_1035, "spec.version", causes);
     }
-    // What all versions have in common the server holds, and names, but once.
+    // Common values are stored once, under `spec`.
     let same =
         |field: &str| versions.windows(2).all(|pair| matches!(pair, [a, b] if a.get(field) == b.get(field)));
     for (index, version) in versions.iter().enumerate() {
@@ -184,7 +183,7 @@ fn versions(given: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Versions in which something may be stored, and that a change leaves out.
+/// Finds removed versions that may still store objects.
 pub(crate) fn lost_versions(before: &Value, after: &Value) -> Vec<Cause> {
     let kept = |name: &Value| list(&after["spec"]["versions"]).iter().any(|version| version["name"] == *name);
     let stored = list(&before["status"]["storedVersions"]).iter().enumerate().filter(|(_, name)| !kept(name));

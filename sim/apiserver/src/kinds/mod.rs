@@ -1,4 +1,4 @@
-//! What a cluster serves: built-in kinds, and those of CRDs.
+//! Built-in and custom kinds.
 
 pub(crate) mod builtin;
 pub(crate) mod checks;
@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::{self, View};
 
-/// One resource in one version.
+/// One version of a resource.
 #[expect(clippy::struct_field_names, reason = "they are called so in discovery")]
 #[derive(Debug)]
 pub(crate) struct Kind {
@@ -33,33 +33,31 @@ pub(crate) struct Kind {
     pub(crate) namespaced: bool,
     pub(crate) has_status: bool,
     pub(crate) scale: Option<Scale>,
-    /// Whether `metadata.generation` counts changes of the spec.
+    /// Whether spec changes count in `metadata.generation`.
     pub(crate) has_generation: bool,
-    /// The key under which objects are stored; the same for all versions.
+    /// Common to all versions.
     pub(crate) storage: Arc<str>,
     pub(crate) origin: Origin,
 }
 
-/// Where the fields of `/scale` are.
+/// Field paths of `/scale`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
-    /// Path below the object, without the leading dot.
+    /// Without leading dot.
     pub(crate) spec: String,
     pub(crate) status: String,
     pub(crate) selector: Option<String>,
 }
 
-/// Who defines a kind.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// Kubernetes; the name of its definition.
+    /// Its Kubernetes definition.
     Builtin(&'static str),
-    /// A CRD.
     Custom(custom::Version),
 }
 
 impl Kind {
-    /// Whether an update of what is not there creates it.
+    /// Whether an update may create an object.
     pub(crate) fn is_created_by_update(&self) -> bool {
         match self.group.as_str() {
             "" => matches!(self.kind.as_str(), "Service" | "Event"),
@@ -72,12 +70,12 @@ impl Kind {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// `plural` or `plural.group`, as messages name it.
+    /// `plural` or `plural.group`.
     pub(crate) fn resource(&self) -> String {
         qualified(&self.plural, &self.group)
     }
 
-    /// `Kind` or `Kind.group`, as messages name it.
+    /// `Kind` or `Kind.group`.
     pub(crate) fn qualified_kind(&self) -> String {
         qualified(&self.kind, &self.group)
     }
@@ -100,12 +98,11 @@ impl Kind {
         }
     }
 
-    /// Whether this resource is `group/plural`.
     pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
         self.group == group && self.plural == plural
     }
 
-    /// What an object of it is before anybody sets anything.
+    /// An object without set fields.
     pub(crate) fn zero(&self) -> Value {
         if self.is_builtin() { schema::shape::zero(self.schema()) } else { Value::Object(Map::new()) }
     }
@@ -115,7 +112,6 @@ pub(crate) fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
-/// The key under which objects of a resource are stored.
 pub(crate) fn storage_key(plural: &str, group: &str) -> Arc<str> {
     crate::object::intern::intern(&qualified(plural, group))
 }

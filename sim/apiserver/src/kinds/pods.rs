@@ -1,4 +1,4 @@
-//! What a pod, and no template of one, is given for what its containers ask for.
+//! Resource requests and `qosClass` of pods, not templates.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::object::meta::as_object;
 
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
-/// Who says how much it may have at most asks for as much, unless it says otherwise.
+/// Limits are the default requests.
 pub(super) fn request_limits(spec: &mut Map<String, Value>) {
     for list in CONTAINERS {
         for container in each(spec, list) {
@@ -23,7 +23,7 @@ pub(super) fn request_limits(spec: &mut Map<String, Value>) {
     }
 }
 
-/// How safe it is from others: those that may have no more than they ask for are safest.
+/// `Guaranteed` if requests equal limits.
 pub(super) fn class(spec: &Map<String, Value>) -> &'static str {
     let containers = CONTAINERS.iter().filter_map(|list| spec.get(*list)?.as_array()).flatten();
     let (mut asks, mut is_sure) = (false, true);

@@ -1,11 +1,10 @@
-//! What the API sets in Services.
+//! Defaults of Services.
 
 use serde_json::{Value, json};
 
 use super::defaults::{absent, each};
 use crate::object::meta::child_mut;
 
-/// Sets what is missing.
 pub(super) fn set(object: &mut Value) {
     let spec = child_mut(object, "spec");
     absent(spec, "type", json!("ClusterIP"));
@@ -35,7 +34,6 @@ pub(super) fn set(object: &mut Value) {
     }
 }
 
-/// Whether a Service is reached at each node, too.
 pub(crate) fn has_node_ports(service: &Value) -> bool {
     let spec = &service["spec"];
     match spec["type"].as_str() {
@@ -45,8 +43,7 @@ pub(crate) fn has_node_ports(service: &Value) -> bool {
     }
 }
 
-/// What goes with a field that a change sets: the addresses follow the first of them, and what belongs to a type goes
-/// with it.
+/// Updates addresses and fields that depend on the type.
 pub(super) fn follow(object: &mut Value, live: &Value) {
     if has_node_ports(live) && !has_node_ports(object) {
         let had = live["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);

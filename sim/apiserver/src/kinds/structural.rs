@@ -1,4 +1,4 @@
-//! Which schemas of CRDs are structural, and otherwise as the API wants them. They nest no deeper than any object.
+//! Checks that CRD schemas are structural. Depth is limited like any object's.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,9 @@ use crate::schema::{
     validate::{self, Cause},
 };
 
-/// Keywords that no schema of a CRD may have.
 const UNSUPPORTED: [&str; 7] =
     ["$ref", "id", "definitions", "dependencies", "patternProperties", "additionalItems", "deprecated"];
-/// What only the skeleton of a schema says, not what is said of values beside it.
+/// Keywords forbidden outside the skeleton.
 const OF_SKELETON: [(&str, &str); 7] = [
     ("type", "must be empty to be structural"),
     ("title", "must be empty to be structural"),
@@ -31,18 +30,16 @@ fn flag(map: &Map<String, Value>, keyword: &str) -> bool {
     map.get(keyword) == Some(&json!(true))
 }
 
-/// What is wrong with the schema of a version.
 pub(super) fn check(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     root(schema, path, causes);
     let before = causes.len();
     place(schema, path, Place::Root, causes);
-    // A default is only looked at where the schema that it is for is right.
+    // Defaults need a valid schema.
     if causes.len() == before {
         defaults(schema, path, causes);
     }
 }
 
-/// Where a schema stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Root,
@@ -83,7 +80,6 @@ fn root(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// One place of the skeleton.
 fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
     let Some(map) = schema.as_object() else { return };
     let at = |field: &str| format!("{path}.{field}");
@@ -115,10 +111,10 @@ fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
         }
         _ => {}
     }
-    // What is beside a skeleton that is none is not looked at.
+    // Branches need a structural schema.
     let skeleton = !text(map, "type").is_empty() || flag(map, "x-kubernetes-int-or-string");
     for (keyword, branches) in branches(map).filter(|_| skeleton) {
-        // Numbers and words in one are the exception.
+        // These branches may set the type.
         let bare = flag(map, "x-kubernetes-int-or-string");
         for (index, branch) in branches.iter().enumerate() {
             let at = if keyword == "not" { at("not") } else { at(&format!("{keyword}[{index}]")) };
@@ -168,7 +164,6 @@ fn kind(map: &Map<String, Value>, path: &str, place: Place, causes: &mut Vec<Cau
     }
 }
 
-/// The keywords that begin with `x-kubernetes-`.
 fn extensions(map: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| format!("{path}.{field}");
     let kind = text(map, "type");
@@ -207,7 +202,7 @@ fn extensions(map: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) {
     lists(map, list_type, path, causes);
 }
 
-/// Lists whose items are told apart.
+/// Set and keyed lists.
 fn lists(map: &Map<String, Value>, list_type: &str, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| format!("{path}.{field}");
     let keyword = "x-kubernetes-list-map-keys";
@@ -281,7 +276,7 @@ fn branches(map: &Map<String, Value>) -> impl Iterator<Item = (&'static str, &[V
     many.chain(map.get("not").map(|one| ("not", std::slice::from_ref(one))))
 }
 
-/// What is said of values beside the skeleton says nothing of its own about fields.
+/// Value validations cannot describe fields.
 fn value_check(schema: &Value, path: &str, either: bool, causes: &mut Vec<Cause>) {
     let Some(map) = schema.as_object() else { return };
     if unsupported(map, path, causes) {
@@ -305,7 +300,6 @@ fn value_check(schema: &Value, path: &str, either: bool, causes: &mut Vec<Cause>
     }
 }
 
-/// Defaults are what their schema allows.
 fn defaults(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     let Some(map) = schema.as_object() else { return };
     if let Some(given) = map.get("default").filter(|given| !given.is_null()) {

@@ -1,4 +1,4 @@
-//! The columns of built-in kinds.
+//! Columns of built-in kinds.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -41,7 +41,6 @@ fn text(object: &Value, pointer: &str) -> Value {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().into()
 }
 
-/// A value as words, or other words where there is none.
 fn or_words(object: &Value, pointer: &str, otherwise: &str) -> Value {
     match object.pointer(pointer) {
         Some(Value::String(text)) if !text.is_empty() => text.as_str().into(),
@@ -84,7 +83,7 @@ fn subjects(object: &Value, kind: &str) -> Value {
     of_kind.map(name).collect::<Vec<_>>().join(", ").into()
 }
 
-/// What an autoscaler aims at; nobody measures what there is.
+/// Current values are unknown: nothing measures them.
 fn targets(object: &Value) -> Value {
     let shown: Vec<String> = list(object, "/spec/metrics")
         .iter()
@@ -153,7 +152,7 @@ fn labels(object: &Value, pointer: &str) -> Value {
     if pairs.is_empty() { "<none>".into() } else { pairs.join(",").into() }
 }
 
-/// A label selector as `kubectl` writes it.
+/// Kubectl's label selector format.
 fn selector(object: &Value, pointer: &str) -> Value {
     let selector = at(object, pointer);
     let wanted = selector["matchLabels"].as_object();
@@ -208,12 +207,12 @@ const IMAGES: Column =
     ("Images", "string", 1, |object, _| of_containers(object, CONTAINERS_OF_TEMPLATE, "image"));
 const SELECTOR: Column = ("Selector", "string", 1, |object, _| selector(object, "/spec/selector"));
 
-/// Whether the name stands among the other columns.
+/// Whether other columns include the name.
 pub(super) fn has_name(kind: &Kind) -> bool {
     kind.is_builtin() && kind.kind == "Event"
 }
 
-/// A name, and whether it is that of the default class.
+/// Marks the default class.
 pub(super) fn name(object: &Value, kind: &Kind) -> Value {
     let name = meta::name(object);
     let default = at(object, "/metadata/annotations/storageclass.kubernetes.io~1is-default-class") == "true";
@@ -224,7 +223,7 @@ pub(super) fn name(object: &Value, kind: &Kind) -> Value {
     }
 }
 
-/// All columns of a built-in kind but the name.
+/// Excludes the name.
 pub(super) fn of(kind: &Kind) -> &'static [Column] {
     match kind.kind.as_str() {
         "ConfigMap" => {
@@ -420,7 +419,7 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
     }
 }
 
-/// Since the first of the times that an Event has: its own, by either API, or that of its making.
+/// An Event's first set time, by either API, or its creation.
 fn seen(object: &Value, own: [&str; 2], now: Timestamp) -> Value {
     let times = own.into_iter().chain(["/eventTime", "/metadata/creationTimestamp"]);
     since(times.filter_map(|time| object.pointer(time)).find(|time| !time.is_null()), now)

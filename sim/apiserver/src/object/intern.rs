@@ -1,7 +1,6 @@
-//! Text that is equal is kept once in the whole process.
+//! Interns text: one copy per process, because simulated clusters hold the same modules.
 //!
-//! Ten thousand simulated clusters hold the same modules: the same text. The table holds weak references only. The memory of
-//! text that no object needs any more is given back when the table is swept, which is when as much has come as was alive.
+//! The table holds weak references. A part is swept when its size has doubled.
 
 use std::{
     collections::HashMap,
@@ -11,11 +10,11 @@ use std::{
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Locks are per part, so that threads seldom wait for each other.
+/// Each part has its own lock, to reduce contention.
 const PARTS: usize = 16;
-/// Before so many bytes have come a part is not swept: 1 MiB for all of them.
+/// Minimum bytes before a sweep, per part.
 const SWEEP_FLOOR: usize = 64 * 1024;
-/// What an entry takes beside its text, about.
+/// Approximate overhead per entry, in bytes.
 const ENTRY: usize = 64;
 
 static TEXTS: LazyLock<[Mutex<Part>; PARTS]> = LazyLock::new(|| std::array::from_fn(|_| Mutex::default()));
@@ -23,23 +22,22 @@ static TEXTS: LazyLock<[Mutex<Part>; PARTS]> = LazyLock::new(|| std::array::from
 #[derive(Default)]
 struct Part {
     known: HashMap<u64, Weak<str>>,
-    /// Bytes of what was alive after the last sweep, and of what has come since.
+    /// Bytes since the last sweep, live ones included.
     held: usize,
-    /// With so many the dead ones are removed.
     sweep_at: usize,
 }
 
 impl Part {
     fn intern(&mut self, hash: u64, text: &str) -> Arc<str> {
         if let Some(found) = self.known.get(&hash).and_then(Weak::upgrade) {
-            // Another text with the same hash stays unshared: rare, and not wrong.
+            // Rare hash collision: safely unshared.
             return if &*found == text { found } else { Arc::from(text) };
         }
         let fresh: Arc<str> = Arc::from(text);
         self.known.insert(hash, Arc::downgrade(&fresh));
         self.held += ENTRY + text.len();
         if self.held >= self.sweep_at {
-            // A weak reference keeps all memory of its text.
+            // Weak references keep the allocation.
             self.known.retain(|_, weak| weak.strong_count() > 0);
             self.held = self.alive().map(|text| ENTRY + text.len()).sum();
             self.sweep_at = self.held + self.held.max(SWEEP_FLOOR);
@@ -52,26 +50,25 @@ impl Part {
     }
 }
 
-/// What the table holds.
+/// Intern table statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Different texts alive.
+    /// Distinct live texts.
     pub texts: usize,
-    /// Their bytes, each text once.
+    /// Live bytes, each text once.
     pub bytes: usize,
-    /// Bytes of texts that nobody needs any more, and that are still there, about.
+    /// Approximate bytes not yet freed.
     pub dead: usize,
 }
 
-/// The shared copy of a text.
 pub(crate) fn intern(text: &str) -> Arc<str> {
     let hash = xxh3_64(text.as_bytes());
-    // The low bits choose the part; the table inside hashes all of them again.
+    // The map rehashes all bits.
     let index = usize::try_from(hash % PARTS as u64).unwrap_or_default();
     TEXTS[index].lock().intern(hash, text)
 }
 
-/// What is alive in the table now; walks all of it.
+/// Returns statistics; walks the whole table.
 pub fn shared() -> Shared {
     let mut sum = Shared::default();
     for part in TEXTS.iter() {

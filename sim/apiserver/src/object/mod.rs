@@ -1,4 +1,4 @@
-//! How an object is kept, and how its metadata is read.
+//! Stored objects and their metadata.
 
 pub(crate) mod intern;
 pub(crate) mod meta;

@@ -1,4 +1,4 @@
-//! An object as it is kept: a small head of its own, and shared text.
+//! Objects as small heads and shared text.
 
 use std::sync::Arc;
 
@@ -11,35 +11,34 @@ use super::{
     meta::{as_object, metadata_mut, object, put},
 };
 
-/// An object, immutable: a change makes another one.
+/// An immutable object.
 ///
-/// What differs from cluster to cluster (name, namespace, uid, times, owners, status) is kept apart from what is
-/// equal (the rest of the body, who manages which fields), so that the latter is shared. What is asked of metadata alone, as most
-/// lists and watches are, does not touch the body.
+/// Fields that differ between clusters are separate, so that the rest is shared. Metadata requests do not
+/// parse the body.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) uid: Uuid,
     pub(crate) revision: u64,
-    /// 0: the kind has none.
+    /// 0: none.
     pub(crate) generation: u64,
     created: i64,
-    /// When its deletion began; it then waits for finalizers.
+    /// Start of deletion.
     deleted: Option<i64>,
     grace: Option<u32>,
     namespace: Arc<str>,
     name: Arc<str>,
-    /// What else `metadata` says: labels, annotations, finalizers.
+    /// Labels, annotations, finalizers.
     meta: Option<Arc<str>>,
     body: Arc<str>,
     status: Option<Arc<str>>,
     owners: Option<Arc<str>>,
     managed: Option<Arc<str>>,
-    /// Of the entries of `managed`, in their order.
+    /// Of the `managed` entries.
     times: Box<[i64]>,
 }
 
 impl Stored {
-    /// Takes an object apart. Everything is read from the object but the revision.
+    /// Takes everything but the revision from the object.
     pub(crate) fn new(mut object: Value, revision: u64) -> Self {
         let status = object.as_object_mut().and_then(|map| map.remove("status"));
         let metadata = metadata_mut(&mut object);
@@ -89,7 +88,6 @@ impl Stored {
         self.deleted.is_some()
     }
 
-    /// The whole object.
     pub(crate) fn render(&self) -> Value {
         let mut object = parse(&self.body);
         let map = as_object(&mut object);
@@ -98,12 +96,11 @@ impl Stored {
         object
     }
 
-    /// The object without anything but metadata.
     pub(crate) fn render_metadata(&self) -> Value {
         object([("metadata", self.metadata())])
     }
 
-    /// The object as selectors of labels, names and namespaces see it.
+    /// Renders the fields that selectors use.
     pub(crate) fn head(&self) -> Value {
         let mut head = object([("metadata", self.meta.as_deref().map(parse).unwrap_or_default())]);
         self.put_name(metadata_mut(&mut head));
@@ -140,7 +137,6 @@ impl Stored {
         entries
     }
 
-    /// The uids of its owners.
     pub(crate) fn owner_uids(&self) -> Vec<Uuid> {
         let owners = self.owners.as_deref().map(parse);
         let owners = owners.as_ref().and_then(Value::as_array);
@@ -149,7 +145,7 @@ impl Stored {
     }
 }
 
-/// The times of the entries, removed from them: they differ where nothing else does.
+/// Removes the times, so that equal entries share text.
 fn take_times(managed: Option<&mut Value>) -> Box<[i64]> {
     let entries = managed.and_then(Value::as_array_mut).into_iter().flatten();
     let entry_time = |entry: &mut Value| {
@@ -160,7 +156,7 @@ fn take_times(managed: Option<&mut Value>) -> Box<[i64]> {
 }
 
 fn parse(text: &str) -> Value {
-    // Made by `to_string` of a value that is no deeper than `DEEPEST`, so it parses.
+    // Serialized from at most `DEEPEST` levels.
     serde_json::from_str(text).unwrap_or(Value::Object(Map::new()))
 }
 
@@ -168,7 +164,7 @@ fn seconds(time: &str) -> Option<i64> {
     time.parse::<Timestamp>().ok().map(Timestamp::as_second)
 }
 
-/// As API servers write times: to the second, in UTC.
+/// Kubernetes' format: UTC seconds.
 pub(crate) fn time(seconds: i64) -> Value {
     Value::String(Timestamp::from_second(seconds).unwrap_or_default().to_string())
 }

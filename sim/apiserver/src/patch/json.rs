@@ -1,18 +1,15 @@
-//! JSON patch (RFC 6902), as the library of real API servers has it: a place may be counted from the end of a list, what
-//! is not there is as good as null, what stands before the first slash of a path counts for nothing, and of the object
-//! as a whole only a replacement is known.
+//! JSON patch (RFC 6902) as in Kubernetes' library. Negative indices count from a list's end. Missing values
+//! equal null. Text before the path's first slash is ignored. The whole object can only be replaced.
 
 use serde_json::Value;
 
 use super::PatchError;
 use crate::json::{DEEPEST, is_deeper};
 
-/// Most operations of a JSON patch.
 pub(super) const MOST_OPERATIONS: usize = 10_000;
-/// Most bytes, as JSON, that all copies of a JSON patch add: each could double the object.
+/// Bytes of copied JSON: each copy could double the object.
 const MOST_COPIED: usize = 3 * 1024 * 1024;
 
-/// One of them, in which nothing has to be there until it is done.
 #[derive(Default)]
 struct Operation<'a> {
     what: &'a str,
@@ -21,7 +18,6 @@ struct Operation<'a> {
     value: Value,
 }
 
-/// The object with the patch in it.
 pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let malformed = || PatchError::Malformed("a JSON patch is a list of objects".to_owned());
     let operations = match patch {
@@ -55,7 +51,7 @@ impl<'a> Operation<'a> {
         Some(Self { what: text("op")?, path: text("path")?, from: text("from")?, value })
     }
 
-    /// Adds to `copied` what it copies.
+    /// Adds copied bytes to `copied`.
     fn run(self, object: &mut Value, copied: &mut usize) -> Result<(), PatchError> {
         let Self { what, path, from, value } = self;
         let done = match what {
@@ -87,13 +83,13 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// A value that may be put there. Checked at each step: what is deeper could not even be dropped.
+/// Dropping a too deep value could overflow the stack.
 fn shallow(path: &str, value: Value) -> Result<Value, PatchError> {
     let above = path.split('/').skip(1).count();
     if is_deeper(&value, DEEPEST.saturating_sub(above)) { Err(PatchError::TooDeep) } else { Ok(value) }
 }
 
-/// The map or list in which a place is, and the name or index there.
+/// Returns the parent and the last step.
 fn locate<'a>(object: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let steps = path.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"));
     let mut steps: Vec<String> = steps.collect();
@@ -112,7 +108,7 @@ fn locate<'a>(object: &'a mut Value, path: &str) -> Option<(&'a mut Value, Strin
     Some((here, last))
 }
 
-/// Of so many; from the end, if it is negative.
+/// Negative indices count from the end.
 fn index(text: &str, many: usize) -> Option<usize> {
     let many = i64::try_from(many).ok()?;
     let index: i64 = text.parse().ok()?;
@@ -120,7 +116,7 @@ fn index(text: &str, many: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|_| index < many)
 }
 
-/// Null is what a map does not have.
+/// A map's missing value is null.
 fn get(object: &mut Value, path: &str) -> Option<Value> {
     match locate(object, path)? {
         (Value::Object(map), name) => Some(map.get(&name).cloned().unwrap_or_default()),

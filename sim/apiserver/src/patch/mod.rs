@@ -1,4 +1,4 @@
-//! JSON patch, merge patch and strategic merge patch. Server-side apply is in [`crate::fields::apply`].
+//! JSON, merge and strategic merge patches. Server-side apply is in [`crate::fields::apply`].
 
 mod json;
 mod strategic;
@@ -10,32 +10,28 @@ use crate::json::DEEPEST;
 pub(crate) use json::json;
 pub(crate) use strategic::strategic;
 
-/// Why a patch cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatchError {
-    /// It is not of its kind.
     #[error("the patch cannot be read: {0}")]
     Malformed(String),
-    /// It cannot be done to this object.
     #[error("the server rejected our request due to an error in our request")]
     Inapplicable,
-    /// A directive that nobody knows, and the map in which it is.
+    /// Directive and its map.
     #[error("unknown patch type: {0} in map: {1}")]
     Directive(String, String),
-    /// An item of a list that is merged by a key does not say it: the item, and the key.
+    /// List item and the merge key that it lacks.
     #[error("map: {0} does not contain declared merge key: {1}")]
     Keyless(String, String),
-    /// Too many operations.
     #[error(
         "Request entity too large: The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}"
     )]
     TooLarge(usize),
-    /// An object that nests so deep is none that can be read back.
+    /// Deeper objects cannot be read back.
     #[error("the patched object would nest deeper than {DEEPEST} levels")]
     TooDeep,
 }
 
-/// RFC 7386, and as API servers do it: without nulls in what is within a list, too.
+/// RFC 7386; also drops nulls inside lists, like API servers.
 pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
     let Value::Object(changes) = patch else { return without_nulls(patch) };
     let mut merged = object.as_object().cloned().unwrap_or_default();
@@ -50,7 +46,7 @@ pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
     Value::Object(merged)
 }
 
-/// A list keeps those that are its items.
+/// Null list items stay.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

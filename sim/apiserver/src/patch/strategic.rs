@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that knows which lists are merged by which key.
+//! Strategic merge patch: merges lists by key.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ const RETAIN: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder/";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 
-/// The object with the patch in it.
 pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Result<Value, PatchError> {
     let nothing = Map::new();
     let changes = match patch {
@@ -46,7 +45,7 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
         let order = changes.get(&format!("{ORDER}{name}")).and_then(Value::as_array);
         match change {
             Value::Null => _ = merged.remove(name),
-            // What is not there follows no directive, and is not made by it.
+            // Directives do not create missing fields.
             Value::Object(map) if map.contains_key(DIRECTIVE) && !merged.contains_key(name) => {}
             Value::Object(_) => {
                 let before = merged.get(name).cloned().unwrap_or(Value::Null);
@@ -59,7 +58,7 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
             _ => _ = merged.insert(name.clone(), change.clone()),
         }
     }
-    // An order may be given for a list of which nothing else changes.
+    // An unchanged list may be reordered.
     for (name, order) in changes {
         let Some(field) = name.strip_prefix(ORDER).filter(|field| !changes.contains_key(*field)) else {
             continue;
@@ -81,7 +80,6 @@ fn lists(
 ) -> Result<Vec<Value>, PatchError> {
     let mut before = server.to_vec();
     let Some(key) = schema.patch_key() else {
-        // Scalars: a set.
         for item in items {
             if !before.contains(item) {
                 before.push(item.clone());
@@ -94,7 +92,7 @@ fn lists(
         return Ok(items.iter().filter(|item| !directive(item, "replace")).cloned().collect());
     }
     if server.is_empty() {
-        // There is nothing with which to merge it, so nothing is asked of it.
+        // Unmerged items need no checks.
         let made = items.iter().filter(|item| item.get(DIRECTIVE).is_none());
         let made = made.map(|item| match item {
             Value::Object(_) => strategic(&Value::Null, item, schema.items()),
@@ -125,7 +123,7 @@ fn lists(
     Ok(ordered(before, order.map_or(items, Vec::as_slice), server, Some(key)))
 }
 
-/// As Go shows a value.
+/// Go's format.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -140,8 +138,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Items that `order` names stand in that order, the others in that of `server`, where the list was before. Between the two, one of the
-/// others comes first only if it stood before the next named one.
+/// Sorts by `order`, unlisted items by `server`. An unlisted item comes first only if it preceded the next
+/// listed one.
 fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let identity = |item: &Value| match key {
         Some(key) => item.get(key).map(Value::to_string).unwrap_or_default(),

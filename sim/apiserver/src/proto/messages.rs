@@ -1,38 +1,34 @@
-//! Which field of which message has which number, name and type.
+//! Numbers, names and types of fields.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::LazyLock,
 };
 
-/// The facts; the format is described in the file.
+/// The file describes its format.
 const MESSAGES: &str = include_str!("messages.txt");
 
 static TABLE: LazyLock<HashMap<&'static str, Message>> = LazyLock::new(|| read(MESSAGES));
 
-/// A message, by its fields' numbers.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) fields: BTreeMap<u64, Field>,
 }
 
-/// A field of a message.
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) place: Place,
     pub(super) many: Many,
     pub(super) kind: Kind,
-    /// Whether JSON says a zero: one that is something else than nothing, or that Go does not leave out.
+    /// Whether JSON keeps a zero, as for pointers.
     pub(super) keeps_zero: bool,
 }
 
-/// Where a field's value is in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Field(&'static str),
-    /// Its fields are among the message's own.
+    /// Merged into the message's own fields.
     Inlined,
-    /// It is the message's value.
     Whole,
 }
 
@@ -43,7 +39,6 @@ pub(super) enum Many {
     Map,
 }
 
-/// What a value is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -53,7 +48,6 @@ pub(super) enum Kind {
     Int32,
     Int64,
     Double,
-    /// JSON in bytes.
     Json,
     /// In seconds.
     Time,
@@ -63,12 +57,10 @@ pub(super) enum Kind {
     Message(String),
 }
 
-/// A message by its name.
 pub(super) fn message(name: &str) -> Option<&'static Message> {
     TABLE.get(name)
 }
 
-/// A definition, as the table names it.
 pub(super) fn short(definition: &str) -> &str {
     let without = |prefix| definition.strip_prefix(prefix);
     without("io.k8s.api.").or_else(|| without("io.k8s.")).unwrap_or(definition)
@@ -138,7 +130,7 @@ mod tests {
         schema::{View, builtin::view},
     };
 
-    /// The fields that a message has in JSON; `None`: its value is another.
+    /// `None`: the value is no object.
     fn flat(name: &str) -> Option<BTreeMap<&'static str, &'static Field>> {
         let mut all = BTreeMap::new();
         for field in message(name).unwrap_or_else(|| panic!("there is no message {name}")).fields.values() {
@@ -152,7 +144,6 @@ mod tests {
         Some(all)
     }
 
-    /// Compares a message, and those in it, with a schema.
     fn check(name: &str, schema: View<'_>, seen: &mut Vec<String>) {
         let Some(fields) = flat(name) else { return };
         for known in schema.properties().into_iter().flatten().map(|(known, _)| known) {

@@ -1,6 +1,4 @@
-//! Bodies in `application/vnd.kubernetes.protobuf`, as the JSON that they stand for.
-//!
-//! Answers are never in protobuf: whoever accepts it accepts JSON, too.
+//! Decodes protobuf bodies. Answers are JSON, which all clients accept.
 
 mod messages;
 mod value;
@@ -18,29 +16,24 @@ pub(crate) const MEDIA: &str = "application/vnd.kubernetes.protobuf";
 
 const MAGIC: &[u8] = b"k8s\0";
 const DELETE_OPTIONS: &str = "apimachinery.pkg.apis.meta.v1.DeleteOptions";
-/// What may be sent besides objects of built-in kinds.
 const OTHERS: [(&str, &str, &str); 3] = [
     ("authentication.k8s.io/v1", "SelfSubjectReview", "authentication.v1.SelfSubjectReview"),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview", "authorization.v1.SelfSubjectAccessReview"),
     ("autoscaling/v1", "Scale", "autoscaling.v1.Scale"),
 ];
 
-/// Why a body is no object.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Undecodable {
-    /// It does not say what it is.
     #[error("provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}")]
     NoMagic,
     #[error("empty body")]
     Empty,
     #[error(transparent)]
     Envelope(#[from] Malformed),
-    /// It is said to be this, and is not.
     #[error("{why}")]
     Object { kind: String, version: String, why: Malformed },
 }
 
-/// What is in the envelope.
 #[derive(Default)]
 struct Unknown<'a> {
     version: String,
@@ -92,8 +85,7 @@ impl<'a> Unknown<'a> {
     }
 }
 
-/// The object of a body; one that does not say what it is is of that version and kind. Of kinds that nobody knows nothing but
-/// their names is there.
+/// `version` and `kind` are defaults; unknown kinds yield nothing else.
 pub(crate) fn object(body: &[u8], version: &str, kind: &str) -> Result<Value, Undecodable> {
     let mut unknown = Unknown::open(body)?;
     if unknown.kind.is_empty() {
@@ -106,7 +98,6 @@ pub(crate) fn object(body: &[u8], version: &str, kind: &str) -> Result<Value, Un
     unknown.value(message)
 }
 
-/// The `DeleteOptions` of a body.
 pub(crate) fn delete_options(body: &[u8]) -> Result<Value, Undecodable> {
     Unknown::open(body)?.value(DELETE_OPTIONS)
 }

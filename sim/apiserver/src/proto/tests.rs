@@ -3,7 +3,6 @@ use serde_json::json;
 
 use super::*;
 
-/// A number as it is sent.
 fn varint(mut number: usize) -> Vec<u8> {
     let mut written = Vec::new();
     while number >= 0x80 {
@@ -14,7 +13,6 @@ fn varint(mut number: usize) -> Vec<u8> {
     written
 }
 
-/// A field with bytes.
 fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number << 3 | 2), varint(bytes.len()), bytes.to_vec()].concat()
 }
@@ -45,7 +43,7 @@ fn a_message_is_the_json_of_it() {
 
 #[test]
 fn values_that_are_not_what_their_message_is() {
-    // A probe's port is a number or a string, its handler stands among its own fields.
+    // Ports may be text; handlers are inlined.
     let port = |value: &[Vec<u8>]| field(2, &field(2, &value.concat()));
     let probe = |value: &[Vec<u8>]| [field(1, &port(value)), number(2, 7)].concat();
     let read = |value: &[Vec<u8>]| value::message("core.v1.Probe", &probe(value)).unwrap();

@@ -1,4 +1,4 @@
-//! From a message to the JSON that Go would have written of it.
+//! Converts messages to Go's JSON.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::object::meta::as_object;
 
-/// Messages within messages: a schema of a CRD is deep.
+/// Message nesting; CRD schemas are deep.
 const DEEPEST: usize = 100;
 
-/// A message as JSON; one that the table does not have is an object without fields.
+/// Unknown messages become empty objects.
 pub(super) fn message(name: &str, bytes: &[u8]) -> Result<Value, Malformed> {
     let mut value = Value::Null;
     merge(name, bytes, &mut value, DEEPEST)?;
     Ok(value)
 }
 
-/// Adds what the message says: one field may come in pieces.
+/// A field may come in pieces.
 fn merge(name: &str, bytes: &[u8], value: &mut Value, depth: usize) -> Result<(), Malformed> {
     let depth = depth.checked_sub(1).ok_or(Malformed::Deep)?;
     let message = messages::message(name);
@@ -50,7 +50,7 @@ fn merge(name: &str, bytes: &[u8], value: &mut Value, depth: usize) -> Result<()
     Ok(())
 }
 
-/// Whether it is as good as nothing, if it is no pointer's.
+/// Whether Go omits this non-pointer value.
 pub(super) fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -113,7 +113,7 @@ impl Field {
         }
     }
 
-    /// The value of a map's key that came without one.
+    /// Value of an entry with only a key.
     fn zero(&self, depth: usize) -> Result<Value, Malformed> {
         let mut zero = Value::Null;
         self.set(Wire::Bytes(&[]), &mut zero, depth)?;
@@ -132,7 +132,7 @@ impl Field {
             (Kind::Text, Wire::Bytes(bytes)) => text(bytes).into(),
             (Kind::Bytes, Wire::Bytes(bytes)) => BASE64_STANDARD.encode(bytes).into(),
             (Kind::Bool, Wire::Varint(number)) => (number != 0).into(),
-            // What is too large for it is cut off, as Go does.
+            // Like Go, truncates.
             (Kind::Int32, Wire::Varint(number)) => int32(number).into(),
             (Kind::Int64, Wire::Varint(number)) => number.cast_signed().into(),
             (Kind::Double, Wire::Fixed64(bits)) => double(f64::from_bits(bits)),
@@ -148,7 +148,7 @@ impl Field {
         Ok(value)
     }
 
-    /// A time with so many digits after the second; no time is null.
+    /// `digits`: length of the fraction. Unset times are null.
     fn time(&self, bytes: &[u8], digits: usize) -> Result<Value, Malformed> {
         if bytes.is_empty() {
             return Ok(Value::Null);
@@ -197,7 +197,7 @@ impl Field {
     }
 }
 
-/// What is no UTF-8 is replaced, as Go does when it writes JSON.
+/// Like Go, replaces invalid UTF-8.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -207,7 +207,6 @@ fn int32(number: u64) -> i32 {
     i32::from_le_bytes([a, b, c, d])
 }
 
-/// Whole numbers are written without a fraction.
 fn double(number: f64) -> Value {
     match format!("{number}").parse::<i64>() {
         Ok(whole) => whole.into(),

@@ -1,6 +1,6 @@
-//! Protobuf's wire format: numbered values, of which only the reader knows what they mean.
+//! Protobuf wire format.
 
-/// Why bytes are no message; said as Go's reader says it.
+/// Errors in Go's wording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("unexpected EOF")]
@@ -19,7 +19,6 @@ pub(crate) enum Malformed {
     Deep,
 }
 
-/// A value before it is known what it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire<'a> {
     Varint(u64),
@@ -29,7 +28,6 @@ pub(super) enum Wire<'a> {
 }
 
 impl Wire<'_> {
-    /// The wire format's number for it.
     pub(super) fn number(self) -> u8 {
         match self {
             Self::Varint(_) => 0,
@@ -40,14 +38,13 @@ impl Wire<'_> {
     }
 }
 
-/// What a tag announces.
 enum Item<'a> {
     Value(u64, Wire<'a>),
     GroupBegins,
     GroupEnds(u64),
 }
 
-/// The fields of a message, in the order they are sent; groups, which Kubernetes does not have, are left out.
+/// Fields in order; skips groups, unused by Kubernetes.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -99,7 +96,7 @@ impl<'a> Fields<'a> {
     }
 
     fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
-        // How many groups it is in.
+        // Group nesting.
         let mut depth = 0_usize;
         loop {
             if self.0.is_empty() {
@@ -121,7 +118,6 @@ impl<'a> Iterator for Fields<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.field().transpose();
         if matches!(next, Some(Err(_))) {
-            // What comes after an error is nothing.
             self.0 = &[];
         }
         next

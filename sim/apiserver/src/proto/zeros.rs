@@ -1,6 +1,7 @@
-//! What Go does not write: zeros of fields that are no pointers. Which they are is in the table of messages. Times that are no pointers
-//! it writes in any case, as `null` where there is none. Those of items of lists are written, and owned, like all else of an item; those
-//! of Events are nobody's, and `kinds::defaults` adds them.
+//! Removes the zeros of non-pointer fields, which Go omits.
+//!
+//! Go writes unset non-pointer times as `null`. This module adds and owns those in list items.
+//! `kinds::defaults` adds those of Events, without owners.
 
 use serde_json::{Map, Value};
 
@@ -9,18 +10,16 @@ use super::{
     value::is_zero,
 };
 
-/// The only time of a message that is left out where it is missing.
+/// The only unset time that Go omits.
 const CREATED: &str = "creationTimestamp";
 
-/// Removes from an object of a definition what is as good as missing: truths that are false, numbers that are 0, empty words. Times that
-/// are missing in items of lists are said to be so.
 pub(crate) fn drop_zeros(object: &mut Value, definition: &str) {
     if let Some(message) = messages::message(short(definition)) {
         of_message(object, message, false);
     }
 }
 
-/// `listed`: it is an item of a list, or in one.
+/// `listed`: inside a list.
 fn of_message(value: &mut Value, message: &Message, listed: bool) {
     for field in message.fields.values() {
         match (field.place, &field.kind, value.as_object_mut()) {

@@ -1,4 +1,4 @@
-//! What a registry holds, as a value: requests go in, answers come out.
+//! Registry state, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Uploads that were begun and not ended; more begin anew with the oldest forgotten.
+/// Maximum open uploads; the oldest is dropped.
 const UPLOADS: usize = 64;
-/// Of names of repositories and tags.
+/// For repository and tag names.
 const LONGEST_NAME: usize = 255;
 
-/// A call, its path split already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call<'a> {
     Ping,
@@ -22,7 +21,7 @@ pub(super) enum Call<'a> {
     Upload(&'a str, &'a str),
 }
 
-/// An answer; without a body for HEAD, which the shell sees to.
+/// The caller drops the body for HEAD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) code: u16,
@@ -30,20 +29,19 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// By repository, then digest.
+/// Keyed by repository and digest.
 type Stored<T> = BTreeMap<(String, String), T>;
 
-/// Blobs, manifests and tags.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     blobs: Stored<Bytes>,
-    /// With their media types.
+    /// Media type, content.
     manifests: Stored<(String, Bytes)>,
     tags: BTreeMap<String, BTreeMap<String, String>>,
-    /// Begun uploads: number and repository.
+    /// Repositories by number.
     uploads: BTreeMap<u64, String>,
     begun: u64,
-    /// Bytes held, and the most of them.
+    /// Bytes.
     held: u64,
     limit: u64,
 }
@@ -53,7 +51,7 @@ impl Contents {
         Self { limit, ..Self::default() }
     }
 
-    /// Answers one call. `digest` is that of the query; `media` the body's type.
+    /// `digest` is from the query, `media` the body's type.
     pub(super) fn answer(
         &mut self,
         method: &str,
@@ -177,9 +175,8 @@ impl Contents {
         created(format!("/v2/{name}/blobs/{digest}"), digest.to_owned())
     }
 
-    /// Takes the room, if there is.
     fn has_room(&mut self, body: &Bytes) -> bool {
-        // A small entry costs its names, too.
+        // Small entries also cost memory.
         let cost = body.len() as u64 + 1024;
         let fits = self.held + cost <= self.limit;
         if fits {
@@ -189,7 +186,6 @@ impl Contents {
     }
 }
 
-/// Splits a path.
 pub(super) fn call(path: &str) -> Option<Call<'_>> {
     let rest = path.strip_prefix("/v2/").or_else(|| path.strip_prefix("/v2"))?;
     if rest.is_empty() {

@@ -1,5 +1,6 @@
-//! A small OCI registry: plain HTTP on loopback, anonymous, in memory, bounded. It takes whole uploads, gives blobs,
-//! manifests and tags, and refuses the rest (405).
+//! An anonymous, in-memory OCI registry: plain HTTP on loopback, bounded.
+//!
+//! Supports whole uploads, blobs, manifests, tags; else 405.
 
 mod contents;
 
@@ -29,16 +30,16 @@ use tokio::{
 use self::contents::{Answer, Contents};
 use crate::StartError;
 
-/// All that it holds, in bytes.
+/// Total bytes.
 const LIMIT: u64 = 256 * 1024 * 1024;
-/// Of one upload.
+/// Bytes per upload.
 const MAX_BODY: usize = 32 * 1024 * 1024;
-/// Connections at a time, each with at most one upload in memory; more wait to be accepted.
+/// Concurrent connections, each with one upload in memory; more wait.
 const CONNECTIONS: usize = 32;
-/// For a request's head, and for its body.
+/// Per request head and body.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A registry that listens until its drain ends it.
+/// A registry, running until drained.
 #[derive(Clone, Debug)]
 pub struct Registry {
     address: SocketAddr,
@@ -46,19 +47,19 @@ pub struct Registry {
     refused: Arc<AtomicUsize>,
 }
 
-/// What is wrong with a registry.
+/// Injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// How long each answer takes.
+    /// Delay of each answer.
     pub latency: Duration,
-    /// The status that each request is refused with.
+    /// Status for every request.
     pub refuse: Option<u16>,
-    /// How many seconds `Retry-After` says then.
+    /// `Retry-After` in seconds.
     pub retry_after: Option<u64>,
 }
 
 impl Registry {
-    /// Listens on a free port of 127.0.0.1.
+    /// Listens on a free port.
     pub async fn start(drain: &Drain) -> Result<Self, StartError> {
         let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let wrong = |error| StartError::Listen(wanted, error);
@@ -72,28 +73,27 @@ impl Registry {
         Ok(Self { address, trouble, refused })
     }
 
-    /// `127.0.0.1:port`, as it stands in an image reference.
+    /// Returns `127.0.0.1:port`.
     pub fn host(&self) -> String {
         self.address.to_string()
     }
 
-    /// From now on, this is wrong with it.
+    /// Replaces the faults.
     pub fn set_trouble(&self, trouble: Trouble) {
         *self.trouble.lock() = trouble;
     }
 
-    /// How many requests were refused because of [`Trouble::refuse`].
+    /// Requests refused by [`Trouble::refuse`].
     pub fn refused(&self) -> usize {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// `http://127.0.0.1:port`
+    /// Returns `http://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
-/// What is asked.
 #[derive(Clone)]
 struct Shelf {
     contents: Arc<Mutex<Contents>>,
@@ -154,7 +154,6 @@ async fn connection(stream: TcpStream, shelf: Shelf, watch: Watch) {
     builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     tokio::select! {
         () = watch.signaled() => {}
-        // How a client's connection ends is the client's business.
         _ = builder.serve_connection(TokioIo::new(stream), service) => {}
     }
 }
@@ -176,7 +175,7 @@ async fn respond(request: Request<Incoming>, contents: &Mutex<Contents>) -> Resp
         }
     };
     let digest = parts.uri.query().into_iter().flat_map(|query| query.split('&')).find_map(|pair| {
-        // A digest's only special character.
+        // A digest's only escaped character.
         Some(pair.strip_prefix("digest=")?.replace("%3A", ":").replace("%3a", ":"))
     });
     let media = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();

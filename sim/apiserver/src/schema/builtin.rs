@@ -1,4 +1,4 @@
-//! The schemas of built-in kinds: `k8s-openapi`'s, with the facts that they lack.
+//! Schemas of built-in kinds: `k8s-openapi` plus facts that it lacks.
 
 use std::sync::LazyLock;
 
@@ -26,26 +26,23 @@ use serde_json::{Map, Value, json};
 
 use super::View;
 
-/// What the schemas do not say; the format is described in the file.
+/// The file describes its format.
 const FACTS: &str = include_str!("facts.txt");
-/// Where references point to.
 pub(crate) const PREFIX: &str = "#/components/schemas/";
 pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const DEEPEST: usize = 64;
 
 static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(definitions_from_types);
 
-/// All definitions, by name (`io.k8s.api.core.v1.Pod`).
+/// Keyed by name, such as `io.k8s.api.core.v1.Pod`.
 pub(crate) fn definitions() -> &'static Map<String, Value> {
     &DEFINITIONS
 }
 
-/// The schema of a definition.
 pub(crate) fn view(definition: &str) -> View<'static> {
     DEFINITIONS.get(definition).map_or(View::unknown(), |schema| View::new(schema, Some(&DEFINITIONS)))
 }
 
-/// Of `metadata`, for every kind.
 pub(crate) fn object_meta() -> View<'static> {
     view(OBJECT_META)
 }
@@ -103,7 +100,7 @@ fn collect(all: &mut SchemaGenerator) {
     ];
 }
 
-/// Brings what schemars writes into the form in which API servers publish it.
+/// Converts to the published form.
 fn settle(name: &str, schema: &mut Value, depth: usize) {
     let Some(map) = schema.as_object_mut() else { return };
     if depth > DEEPEST {
@@ -121,14 +118,13 @@ fn settle(name: &str, schema: &mut Value, depth: usize) {
                 map.insert("format".into(), json!("quantity"));
                 map.insert("oneOf".into(), json!([{"type": "string"}, {"type": "number"}]));
             }
-            // Any JSON.
             _ if [".JSON", ".FieldsV1", ".RawExtension"].iter().any(|end| name.ends_with(end)) => {
                 map.remove("type");
             }
             _ => {}
         }
     }
-    // A reference with something beside it: only `allOf` lets both count.
+    // Without `allOf`, `$ref` hides other keywords.
     if map.len() > 1
         && let Some(target) = map.get("$ref").and_then(Value::as_str).map(str::to_owned)
     {
@@ -169,7 +165,7 @@ fn facts(definitions: &mut Map<String, Value>) {
         for fact in words {
             note(place, fact);
         }
-        // As above: what stands beside a reference would not count.
+        // As above.
         if let Some(target) = place.remove("$ref") {
             place.insert("allOf".into(), json!([{"$ref": target}]));
         }

@@ -1,4 +1,4 @@
-//! Objects within custom resources (`x-kubernetes-embedded-resource`): they say what they are, and their metadata are some.
+//! Validates embedded objects (`x-kubernetes-embedded-resource`): type and metadata.
 
 use serde_json::Value;
 
@@ -11,7 +11,6 @@ use crate::kinds::{
     validation::{metadata, names},
 };
 
-/// What is wrong with one.
 pub(super) fn check(object: &Value, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
     for field in ["apiVersion", "kind"] {

@@ -1,4 +1,4 @@
-//! The formats of words that a real API server checks; of others it says nothing.
+//! String formats; those that Kubernetes ignores always pass.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use jiff::civil::Date;
@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::patterns;
 use crate::kinds::validation::names;
 
-/// Formats that are patterns.
 const PATTERNS: &[(&str, &str)] = &[
     ("uuid", "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"),
     ("uuid3", "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?3[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$"),
@@ -34,11 +33,10 @@ const PATTERNS: &[(&str, &str)] = &[
 ];
 const DATE_TIME: &str =
     r"^\d{4}-\d{2}-\d{2}[tT]([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.]\d+)?([zZ]|[-+]\d{2}:?\d{2})$";
-/// Whether a word has the format.
 pub(crate) fn holds(format: &str, text: &str) -> bool {
     let pattern = PATTERNS.iter().find(|(name, _)| *name == format);
     if let Some((name, pattern)) = pattern {
-        // Cards are written in groups.
+        // Cards have separators.
         let plain: String = if *name == "creditcard" { digits(text) } else { text.to_owned() };
         let day = !pattern.ends_with(DATE_TIME) || text.get(..10).is_some_and(is_date);
         let numeric =
@@ -47,7 +45,7 @@ pub(crate) fn holds(format: &str, text: &str) -> bool {
         return like && day && !numeric && (*name != "creditcard" || luhn(&plain));
     }
     match format {
-        // Parts may begin with zeros.
+        // Leading zeros are allowed.
         "ipv4" => {
             text.split('.').count() == 4
                 && text.split('.').all(|part| part.len() <= 3 && part.parse::<u8>().is_ok())
@@ -87,7 +85,7 @@ fn is_date(text: &str) -> bool {
     text.len() == 10 && text.parse::<Date>().is_ok()
 }
 
-/// A URL with a scheme, or a path from the root.
+/// A URL with a scheme, or an absolute path.
 fn uri(text: &str) -> bool {
     let (scheme, rest) = match text.split_once(':') {
         Some((scheme, rest)) if !scheme.contains('/') => (scheme, rest),
@@ -106,7 +104,7 @@ fn uri(text: &str) -> bool {
     named && begins && brackets && escapes && !host.contains(' ') && !text.chars().any(char::is_control)
 }
 
-/// An address, or a name and an address in angle brackets.
+/// An address, optionally in `name <address>` form.
 fn email(text: &str) -> bool {
     let address = match text.split_once('<') {
         Some((_, rest)) => match rest.trim_end().strip_suffix('>') {
@@ -141,7 +139,7 @@ fn isbn(text: &str, length: usize) -> bool {
         && all.iter().enumerate().map(|(index, digit)| weigh(index) * digit).sum::<u32>() % modulus == 0
 }
 
-/// A duration of Go such as `1h30m5.5s`; whether it is any is what counts.
+/// A Go duration such as `1h30m5.5s`.
 pub(crate) fn duration(text: &str) -> Option<()> {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
@@ -160,13 +158,13 @@ pub(crate) fn duration(text: &str) -> Option<()> {
     Some(())
 }
 
-/// Such as `2 days`, which is a duration, too.
+/// Also durations, such as `2 days`.
 fn words_of_time(text: &str) -> bool {
     const WORDS: &str = r"(?i)(\d+)\s*(ns|nano|us|µs|micro|ms|milli|s|sec|m|min|h|hr|hour|d|day|w|week|wk)s?";
     patterns::compiled(WORDS).is_some_and(|regex| regex.is_match(text))
 }
 
-/// Whether a number has the format; `None`: the format is none of numbers.
+/// `None` for other formats.
 pub(crate) fn number_holds(format: &str, number: &Value) -> Option<bool> {
     let whole = number.as_f64().unwrap_or_default();
     let integer = number.as_i64();

@@ -1,6 +1,4 @@
-//! Schemas: of built-in kinds (from `k8s-openapi`, with the facts it lacks) and of CRDs.
-//!
-//! A schema stays the JSON it is published as; [`View`] reads it.
+//! Schemas of built-in kinds and CRDs: published JSON, read by [`View`].
 
 pub(crate) mod builtin;
 mod embedded;
@@ -14,42 +12,40 @@ pub(crate) mod validate;
 
 use serde_json::{Map, Value};
 
-/// How the items of a list, or the fields of a map, belong together.
+/// Merge unit of a list or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Relation<'a> {
-    /// One value as a whole.
     Atomic,
-    /// Scalars, each once.
+    /// Unique scalars.
     Set,
-    /// Objects, known by the values of these fields.
+    /// Objects with these key fields.
     Keyed(Vec<&'a str>),
 }
 
-/// A place in a schema; where the schema says nothing, an empty one.
+/// A place in a schema; empty where unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
-    /// What `$ref` refers to.
+    /// Targets of `$ref`.
     definitions: Option<&'a Map<String, Value>>,
-    /// What is said at the place itself: defaults, list types.
+    /// Keywords beside the reference.
     outer: Option<&'a Map<String, Value>>,
-    /// What is said where it refers to; the same as `outer` without a reference.
+    /// Keywords of its target; `outer` without a reference.
     inner: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> View<'a> {
-    /// Of a schema with definitions to refer to.
     pub(crate) fn new(schema: &'a Value, definitions: Option<&'a Map<String, Value>>) -> Self {
         Self::at(schema.as_object(), definitions)
     }
 
-    /// Of nothing: everything is allowed, lists are atomic.
+    /// Allows everything; lists are atomic.
     pub(crate) const fn unknown() -> View<'static> {
         View { definitions: None, outer: None, inner: None }
     }
 
     fn at(outer: Option<&'a Map<String, Value>>, definitions: Option<&'a Map<String, Value>>) -> Self {
         let mut inner = outer;
-        // References do not form chains longer than this.
+        // Limits reference chains.
         for _ in 0..4 {
             let Some(name) = inner.and_then(reference) else { break };
             let name = name.rsplit('/').next().unwrap_or(name);
@@ -62,7 +58,7 @@ impl<'a> View<'a> {
         value.and_then(Value::as_object).map(|map| Self::at(Some(map), self.definitions))
     }
 
-    /// A keyword, at the place itself or where it refers to.
+    /// Looks beside the reference first.
     pub(crate) fn get(self, keyword: &str) -> Option<&'a Value> {
         self.outer.and_then(|map| map.get(keyword)).or_else(|| self.inner.and_then(|map| map.get(keyword)))
     }
@@ -75,7 +71,6 @@ impl<'a> View<'a> {
         self.get(keyword).and_then(Value::as_str)
     }
 
-    /// Whether nothing is said here.
     pub(crate) fn is_unknown(self) -> bool {
         self.inner.is_none()
     }
@@ -89,22 +84,20 @@ impl<'a> View<'a> {
         list.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// A named field.
     pub(crate) fn property(self, name: &str) -> Option<Self> {
         self.go(self.properties()?.get(name))
     }
 
-    /// What fields without a name of their own are like.
+    /// Schema of unnamed fields.
     pub(crate) fn additional(self) -> Option<Self> {
         self.go(self.inner?.get("additionalProperties"))
     }
 
-    /// A field by either rule; `None` where the schema does not know it.
+    /// `None`: unknown field.
     pub(crate) fn field(self, name: &str) -> Option<Self> {
         self.property(name).or_else(|| self.additional())
     }
 
-    /// The same, for what only walks along.
     pub(crate) fn field_or_unknown(self, name: &str) -> Self {
         self.field(name).unwrap_or(Self::unknown())
     }
@@ -137,17 +130,16 @@ impl<'a> View<'a> {
         self.text("format") == Some("date-time")
     }
 
-    /// Whether times there have millionths of seconds.
+    /// Whether times use microseconds.
     pub(crate) fn is_micro_time(self) -> bool {
         self.outer.and_then(reference).is_some_and(|name| name.ends_with(".MicroTime"))
     }
 
-    /// Whether a map is one value as a whole.
+    /// Whether a map is merged as a whole.
     pub(crate) fn map_is_atomic(self) -> bool {
         self.text("x-kubernetes-map-type") == Some("atomic")
     }
 
-    /// How the items of a list belong together.
     pub(crate) fn list(self) -> Relation<'a> {
         match self.text("x-kubernetes-list-type") {
             Some("set") => Relation::Set,
@@ -161,7 +153,7 @@ impl<'a> View<'a> {
         keys.map(|keys| keys.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
     }
 
-    /// Whether a strategic merge patch merges this list or map, and does so keeping only the patch's keys.
+    /// Whether strategic merge patch has this strategy.
     pub(crate) fn patch_strategy(self, strategy: &str) -> bool {
         self.text("x-kubernetes-patch-strategy").is_some_and(|all| all.split(',').any(|one| one == strategy))
     }
@@ -175,7 +167,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The target of a `$ref`, plain or as the only member of `allOf`.
+/// From `$ref` or a single `allOf` member.
 fn reference(map: &Map<String, Value>) -> Option<&str> {
     let direct = map.get("$ref").and_then(Value::as_str);
     direct.or_else(|| match map.get("allOf")?.as_array()?.as_slice() {

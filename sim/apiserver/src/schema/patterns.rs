@@ -1,4 +1,4 @@
-//! Patterns of schemas: read as Go reads them, and compiled once, since the same few of a CRD are asked for with every object written.
+//! Go regular expressions. Cached, since every write uses them.
 
 use std::{
     collections::HashMap,
@@ -8,17 +8,18 @@ use std::{
 use parking_lot::Mutex;
 use regex::{Regex, RegexBuilder};
 
-/// More than the CRDs of a catalog have; with more, all are forgotten and compiled anew.
+/// More than a catalog needs; a full cache is cleared.
 const MOST: usize = 256;
-/// Longest pattern, in bytes.
+/// In bytes.
 const LONGEST: usize = 16 * 1024;
-/// Bytes of a compiled one, and of what is remembered while it is matched.
+/// Bytes per compiled pattern and per match cache.
 const LARGEST: usize = 1 << 20;
 
 static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Regex>>>> = LazyLock::new(Mutex::default);
 
-/// A pattern as it is matched (one for all: each clone of a `Regex` would get scratch memory of its own); `None` where it is no regular
-/// expression, or one that is too large.
+/// Returns `None` for invalid or too large patterns.
+///
+/// The `Arc` avoids scratch memory for each `Regex` clone.
 pub(crate) fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     if let Some(known) = COMPILED.lock().get(pattern) {
         return Some(Arc::clone(known));
@@ -26,7 +27,7 @@ pub(crate) fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     if pattern.len() > LONGEST {
         return None;
     }
-    // Without the lock: the others do not wait.
+    // Unlocked, so others need not wait.
     let mut regex = RegexBuilder::new(&as_rust(pattern));
     let regex = Arc::new(regex.size_limit(LARGEST).dfa_size_limit(LARGEST).build().ok()?);
     let mut compiled = COMPILED.lock();
@@ -37,8 +38,8 @@ pub(crate) fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     Some(regex)
 }
 
-/// A pattern of Go in Rust's words. In Go's, braces that count nothing and brackets in a class are signs like others, a class has no
-/// operators, and `\d`, `\s`, `\w` and `\b` are about ASCII.
+/// Translates Go syntax. Go's non-repeating braces and brackets in classes are literal. Its classes lack
+/// operators. Its `\d`, `\s`, `\w`, `\b` are ASCII.
 fn as_rust(pattern: &str) -> String {
     let (mut rust, mut left) = (String::with_capacity(pattern.len() * 2), pattern);
     while let Some(sign) = next(&mut left) {
@@ -58,7 +59,7 @@ fn next(left: &mut &str) -> Option<char> {
     Some(sign)
 }
 
-/// Whether what follows a brace makes it a repetition.
+/// Whether the brace starts a repetition.
 fn counts(left: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let Some((inside, _)) = left.split_once('}') else { return false };
@@ -66,7 +67,6 @@ fn counts(left: &str) -> bool {
     !least.is_empty() && digits(least) && digits(most)
 }
 
-/// What follows a backslash.
 fn escape(left: &mut &str, rust: &mut String) {
     let Some(sign) = next(left) else { return rust.push('\\') };
     rust.push_str(match sign {
@@ -82,7 +82,7 @@ fn escape(left: &mut &str, rust: &mut String) {
         '>' => ">",
         sign => {
             rust.extend(['\\', sign]);
-            // The braces of a name or a number are none that count.
+            // These enclose a name or number.
             if matches!(sign, 'p' | 'P' | 'x') && left.starts_with('{') {
                 rust.extend(next(left));
             }
@@ -91,13 +91,12 @@ fn escape(left: &mut &str, rust: &mut String) {
     });
 }
 
-/// What follows an opening bracket, up to the closing one.
 fn class(left: &mut &str, rust: &mut String) {
     rust.push('[');
     if left.starts_with('^') {
         rust.extend(next(left));
     }
-    // Whether a bracket would close nothing, what stands before may begin a range, and what comes ends one.
+    // `first`: brackets are literal; `begins`: a range may start; `ends`: one ends.
     let (mut first, mut begins, mut ends) = (true, false, false);
     while let Some(sign) = next(left) {
         let mut single = true;

@@ -1,4 +1,4 @@
-//! Items that a list has twice although server-side apply knows each by its key.
+//! Finds duplicate keys, which server-side apply forbids.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::{
     json::DEEPEST,
 };
 
-/// The first such list, and the key that is there twice, as an API server names them: `.spec.ports` and `[port=80,protocol="TCP"]`.
+/// First list and duplicate key: `.spec.ports` and `[port=80,protocol="TCP"]`.
 pub(crate) fn find(value: &Value, schema: View<'_>) -> Option<(String, String)> {
     at(value, schema, "", 0)
 }

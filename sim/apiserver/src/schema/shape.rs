@@ -1,18 +1,18 @@
-//! What a schema does to an object: unknown fields go, defaults come.
+//! Prunes unknown fields and sets defaults.
 
 use serde_json::{Map, Value};
 
 use super::{View, builtin};
 use crate::json::{DEEPEST, join};
 
-/// Removes the fields that the schema does not know and returns their paths.
+/// Removes unknown fields and returns their paths.
 pub(crate) fn prune(object: &mut Value, schema: View<'_>) -> Vec<String> {
     let mut removed = Vec::new();
     walk(object, schema, "", true, &mut removed, 0);
     removed
 }
 
-/// The same for the value of a field.
+/// As [`prune`], for a field's value.
 pub(crate) fn prune_field(value: &mut Value, schema: View<'_>) -> Vec<String> {
     let mut removed = Vec::new();
     walk(value, schema, "", false, &mut removed, 0);
@@ -57,7 +57,6 @@ fn is_envelope(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Sets what is missing and has a default; returns nothing, since defaults cannot fail.
 pub(crate) fn default(object: &mut Value, schema: View<'_>) {
     default_at(object, schema, 0);
 }
@@ -90,11 +89,11 @@ fn default_at(value: &mut Value, schema: View<'_>, depth: usize) {
     }
 }
 
-/// Removes nulls: where the schema does not allow them, they mean "not set".
+/// Removes forbidden nulls: they mean "not set".
 pub(crate) fn drop_nulls(value: &mut Value, schema: View<'_>) {
     match value {
         Value::Object(map) => {
-            // In a map of words there is no "not set".
+            // In string maps null means empty text.
             let words = schema.properties().is_none_or(Map::is_empty)
                 && schema.additional().is_some_and(|below| below.kind() == Some("string"));
             if words {
@@ -114,7 +113,7 @@ pub(crate) fn drop_nulls(value: &mut Value, schema: View<'_>) {
     }
 }
 
-/// Removes maps and lists that are empty and optional: in Go's types they are the same as missing ones.
+/// Removes empty optional maps and lists, which Go treats as missing.
 pub(crate) fn drop_empty(value: &mut Value, schema: View<'_>) {
     match value {
         Value::Object(map) => {
@@ -135,7 +134,7 @@ pub(crate) fn drop_empty(value: &mut Value, schema: View<'_>) {
     }
 }
 
-/// What an object of a built-in kind has before anybody sets anything: what the API always writes.
+/// Fields that the API always writes for a built-in kind.
 pub(crate) fn zero(schema: View<'_>) -> Value {
     let mut map = Map::new();
     for (name, _) in schema.properties().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Times of built-in kinds: how they may be written, and how they are kept.
+//! Times in built-in kinds.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -9,13 +9,12 @@ use crate::json::DEEPEST;
 const SECONDS: &str = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.]\d+)?(Z|[-+]\d\d:\d\d)$";
 const MICROSECONDS: &str = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.]\d{6}(Z|[-+]\d\d:\d\d)$";
 
-/// Whether a word is a time as the place wants it.
 pub(crate) fn holds(text: &str, schema: View<'_>) -> bool {
     let pattern = if schema.is_micro_time() { MICROSECONDS } else { SECONDS };
     patterns::compiled(pattern).is_none_or(|regex| regex.is_match(text)) && kept(text, schema).is_some()
 }
 
-/// Writes all times as they are kept: in UTC, to the second, or to the millionth of one.
+/// Normalizes times to UTC, in seconds or microseconds.
 pub(crate) fn settle(value: &mut Value, schema: View<'_>) {
     at(value, schema, 0);
 }

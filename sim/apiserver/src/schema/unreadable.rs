@@ -1,4 +1,4 @@
-//! What of a built-in kind cannot be read at all: bytes that are no base64, quantities that are none, numbers too large.
+//! Undecodable values: invalid base64 or quantities, too large numbers.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
@@ -9,7 +9,6 @@ use crate::{
     kinds::validation::quantity::{self, Quantity},
 };
 
-/// What a decoder says of the first such value.
 pub(crate) fn find(value: &Value, schema: View<'_>) -> Option<String> {
     at(value, schema, "", 0)
 }
@@ -40,13 +39,13 @@ fn is_int32(value: &Value) -> bool {
     value.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
 }
 
-/// Go says where a time ends to be one; here all of it is told.
+/// Unlike Go, quotes the whole text.
 fn no_time(text: &str) -> String {
     let quoted = Value::from(text);
     format!("parsing time {quoted} as \"2006-01-02T15:04:05Z07:00\": cannot parse {quoted} as \"2006\"")
 }
 
-/// Go passes over ends of lines.
+/// Go ignores line ends.
 fn base64(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     let at = match BASE64_STANDARD.decode(text).err()? {

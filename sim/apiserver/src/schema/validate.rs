@@ -1,4 +1,4 @@
-//! Validation of an object by a schema, with the messages of a real API server where they are simple.
+//! Schema validation; simple messages match Kubernetes'.
 
 use std::{collections::HashMap, fmt};
 
@@ -7,14 +7,12 @@ use serde_json::Value;
 use super::{Relation, View, embedded, formats, patterns};
 use crate::json::{DEEPEST, join};
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
-    /// `spec.list[0].name`
+    /// Such as `spec.list[0].name`.
     pub(crate) field: String,
-    /// `FieldValueInvalid` and so on.
+    /// Such as `FieldValueInvalid`.
     pub(crate) reason: &'static str,
-    /// As it stands in a Status.
     pub(crate) message: String,
 }
 
@@ -23,7 +21,7 @@ impl Cause {
         Self { field: field.to_owned(), reason, message: message.into() }
     }
 
-    /// The same, found below a field.
+    /// Prefixes the field.
     pub(crate) fn below(self, path: &str) -> Self {
         let field = if self.field.is_empty() { path.to_owned() } else { format!("{path}.{}", self.field) };
         Self { field, ..self }
@@ -66,15 +64,14 @@ impl Cause {
     }
 }
 
-/// Everything that is wrong with a custom resource.
-/// `before` is what the object was: what has not changed since is not looked at, whatever the schema says by now.
+/// Validates a custom resource. Values unchanged since `before` pass, even after a schema change.
 pub(crate) fn check(object: &Value, before: Option<&Value>, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
     at(object, before, schema, "", true, &mut causes, 0);
     causes
 }
 
-/// The same of the value of a field; places are told from there on.
+/// Paths are relative to the field.
 pub(crate) fn check_field(value: &Value, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
     at(value, None, schema, "", false, &mut causes, 0);
@@ -97,7 +94,7 @@ fn at(
         return;
     }
     if let Some(wrong) = wrong_type(value, schema) {
-        // Of the object itself no place is told; of a default, an empty one.
+        // Kubernetes omits the root's path.
         let shown = if path.is_empty() && top { String::new() } else { format!("{path} in body ") };
         let why = format!("{shown}must be of type {}: {}", wrong, Value::from(type_name(value)));
         causes.push(Cause::new(
@@ -127,7 +124,7 @@ fn at(
             let relation = schema.list();
             let old = before.and_then(Value::as_array).filter(|_| matches!(relation, Relation::Keyed(_)));
             for (index, item) in items.iter().enumerate() {
-                // Only items that have keys can be told to be the same.
+                // Only keyed items have an identity.
                 let same = |one: &&Value| keys_of(one, &relation) == keys_of(item, &relation);
                 let before = old.and_then(|old| old.iter().find(same));
                 at(item, before, schema.items(), &format!("{path}[{index}]"), false, causes, depth + 1);
@@ -150,7 +147,7 @@ fn at(
             }
             for (name, child) in map {
                 let meta = (top || schema.is_embedded()) && name == "metadata";
-                // What metadata may be, no schema says.
+                // Validated elsewhere.
                 if !meta {
                     let before = before.and_then(|before| before.get(name));
                     at(
@@ -173,7 +170,7 @@ fn at(
     combined(value, schema, path, causes, depth);
 }
 
-/// Numbers are the same however they are written.
+/// Ignores how numbers are written.
 fn same(one: &Value, other: &Value) -> bool {
     one == other || one.is_number() && one.as_f64() == other.as_f64()
 }
@@ -188,13 +185,13 @@ fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>
     };
     let all = |keyword: &str| branches(keyword).iter().map(wrong).collect::<Vec<_>>();
     let holding = |found: &[Vec<Cause>]| found.iter().filter(|found| found.is_empty()).count();
-    // Of alternatives, the first of those that fail at the fewest places is told.
+    // Reports the alternative with fewest errors.
     let nearest = |found: Vec<Vec<Cause>>| found.into_iter().min_by_key(Vec::len).unwrap_or_default();
     let mut fail = |why: &str, beside: Vec<Cause>| {
         causes.push(Cause::new("<nil>", "FieldValueInvalid", format!("Invalid value: \"\": {path:?} {why}")));
         causes.extend(beside);
     };
-    // Built-in IntOrString and Quantity say their types so; that is checked above.
+    // Checked above.
     if !schema.int_or_string() && !schema.is_quantity() {
         let found = all("anyOf");
         if !found.is_empty() && holding(&found) == 0 {
@@ -239,7 +236,7 @@ fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::too_long(path, most));
     }
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
-        // A pattern that cannot be read was refused with its CRD.
+        // CRDs with invalid patterns are refused.
         && patterns::compiled(pattern).is_some_and(|regex| !regex.is_match(text))
     {
         causes.push(Cause::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
@@ -312,14 +309,14 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
     for (index, one) in known.iter().enumerate() {
         let times = seen.entry(one).or_insert(0_usize);
         *times += 1;
-        // Each that is there again is told once.
+        // Once per duplicate.
         if *times == 2 {
             causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
         }
     }
 }
 
-/// The first field with a value of a type that the schema does not allow, with that type and the value's.
+/// First wrong field, its type, allowed types.
 pub(crate) fn first_type_error(value: &Value, schema: View<'_>) -> Option<(String, &'static str, String)> {
     types_at(value, schema, "", 0)
 }
@@ -340,7 +337,7 @@ fn types_at(
         Value::Object(map) => map.iter().find_map(|(name, child)| {
             types_at(child, schema.field_or_unknown(name), &join(path, name), depth + 1)
         }),
-        // Go names lists without the index.
+        // Go omits list indices.
         Value::Array(items) => items.iter().find_map(|item| types_at(item, schema.items(), path, depth + 1)),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! What the server does to an object before it is stored: defaults, what it gives to each, checks.
+//! Defaults, server-set values and checks before storing.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ use crate::{
     schema::{builtin, shape},
 };
 
-/// Longest object, as text.
+/// Bytes as JSON.
 const LARGEST: usize = 3 * 1024 * 1024;
 const FIRST_NODE_PORT: u16 = 30_000;
 const MOST_NODE_PORTS: u16 = 2_768;
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Finalizers without a domain that are Kubernetes' own.
+/// Unqualified finalizers of Kubernetes.
 const KUBERNETES_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
 impl Cluster {
@@ -38,7 +38,6 @@ impl Cluster {
         prefix.chars().take(58).chain(suffix).collect()
     }
 
-    /// Defaults.
     pub(super) fn shape(object: &mut Value, kind: &Kind) {
         if kind.is_builtin() {
             let schema = kind.schema();
@@ -59,7 +58,7 @@ impl Cluster {
         }
     }
 
-    /// What the server gives to each object, and nobody owns.
+    /// Sets server values, which have no owner.
     pub(super) fn assign(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
         if kind.is("", "services") {
             self.address(object, live);
@@ -67,7 +66,7 @@ impl Cluster {
         }
         match live {
             None => defaults::admit(object, kind),
-            // Its finalizers go by another path only.
+            // Only the finalize path changes finalizers.
             Some(live) if kind.is("", "namespaces") => {
                 put(meta::as_object(object), "spec", live.get("spec").cloned());
             }
@@ -109,7 +108,7 @@ impl Cluster {
         });
         spec.insert("clusterIPs".into(), json!([ip]));
         spec.insert("clusterIP".into(), ip);
-        // Without addresses and without pods nobody knows of which family they are to be.
+        // Without addresses and pods the IP family is unknown.
         let headless = spec.get("clusterIP") == Some(&json!("None"));
         let selects = spec.get("selector").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
         let policy = if headless && !selects && is_new && !spec.contains_key("ipFamilyPolicy") {
@@ -127,7 +126,6 @@ impl Cluster {
         spec.entry("ipFamilyPolicy").or_insert_with(|| json!(policy));
     }
 
-    /// The ports at which a Service is reached at each node.
     fn number_ports(&mut self, object: &mut Value, live: Option<&Value>) {
         if !services::has_node_ports(object) {
             return;
@@ -148,7 +146,7 @@ impl Cluster {
     }
 
     pub(super) fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
-        // First, since all others walk along it.
+        // First, since later checks recurse.
         if is_deeper(object, DEEPEST) {
             return Err(Refusal::too_deep());
         }
@@ -164,7 +162,7 @@ impl Cluster {
             causes.extend(new_finalizers(live, object));
         }
         if !causes.is_empty() {
-            // Events of both groups are one kind of objects.
+            // Events of both groups share objects.
             let group = if kind.is("events.k8s.io", "events") { "" } else { &kind.group };
             return Err(Refusal::invalid(&kind.kind, group, meta::name(object), &causes));
         }
@@ -182,7 +180,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether another definition of the group has one of the names of this one.
+    /// Whether another CRD of the group uses one of its names.
     fn has_names_taken(&self, kind: &Kind, object: &Value) -> bool {
         let names = |object: &Value| {
             let names = &object["spec"]["names"];
@@ -204,7 +202,7 @@ impl Cluster {
         })
     }
 
-    /// Warnings about what is taken: although it has no effect, or although it is no good.
+    /// Warns about ignored features and unqualified finalizers.
     pub(super) fn warned(&self, kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<String> {
         let ignored = unsupported(kind, object).filter(|_| self.options.ignore_cel);
         let ignored = ignored.map(|what| format!("not simulated, and ignored: {what}"));

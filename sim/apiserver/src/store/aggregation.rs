@@ -1,5 +1,4 @@
-//! `APIServices`: those that are local are available. One that names a Service is not, since nothing runs in a simulated
-//! cluster that could answer; what is asked of it gets 503.
+//! `APIServices`. Only local ones are available: nothing runs behind Services, so their requests get 503.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ pub(super) fn is_api_service(kind: &Kind) -> bool {
     kind.is(GROUP, PLURAL)
 }
 
-/// The status with which one begins; those of Services are looked at a moment later.
+/// Initial status; those of Services are judged later.
 pub(super) fn first_status(object: &Value) -> Option<Value> {
     let local = object.pointer("/spec/service").is_none();
     let time = object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default();
@@ -41,7 +40,7 @@ impl Cluster {
         kind.into_iter().flat_map(|kind| self.range(kind, "").map(move |(_, stored)| (kind, stored)))
     }
 
-    /// Group and version of all that is left to Services.
+    /// Group versions delegated to Services.
     pub(crate) fn delegated(&self) -> impl Iterator<Item = (String, String)> {
         let all = self.api_services().map(|(_, stored)| stored.render());
         let all = all.filter(|object| object.pointer("/spec/service").is_some());
@@ -49,11 +48,11 @@ impl Cluster {
             let spec = &object["spec"];
             (text(spec, "group").to_owned(), text(spec, "version").to_owned())
         });
-        // What is served here would be asked for here.
+        // Locally served versions are not delegated.
         named.filter(|(group, version)| !self.serves(group, version))
     }
 
-    /// Says of each whether it is available, where that has changed.
+    /// Updates changed availability.
     pub(super) fn judge_api_services(&mut self, now: Timestamp) {
         let time = stored::time(now.as_second());
         let all: Vec<_> =

@@ -1,4 +1,4 @@
-//! Who may do what in the cluster, by its RBAC objects of now.
+//! Authorization by the cluster's RBAC objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,16 +20,14 @@ use crate::{
 };
 
 pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
-/// Users whose rights are kept ready. Beyond that all are worked out anew.
+/// Cached users; a full cache is cleared.
 const MOST_USERS: usize = 64;
 
-/// What users may do, worked out when they first ask after RBAC objects have changed. A cluster that nobody asks by RBAC pays
-/// for an empty map.
+/// Rights of users, cleared when RBAC objects change. Empty if RBAC is unused, to save memory.
 #[derive(Debug, Default)]
 pub(super) struct Known(BTreeMap<String, (Vec<String>, Arc<Held>)>);
 
 impl Known {
-    /// An object has come, gone or changed.
     pub(super) fn changed(&mut self, key: &Key) {
         if !self.0.is_empty() && key.resource.ends_with(RBAC) {
             self.0.clear();
@@ -38,12 +36,10 @@ impl Known {
 }
 
 impl Cluster {
-    /// Whether somebody may do something.
     pub(crate) fn verdict(&mut self, user: &User, ask: &Ask) -> Verdict {
         user.verdict(ask).unwrap_or_else(|| self.held(user).verdict(ask))
     }
 
-    /// Refuses what somebody may not do.
     pub(crate) fn authorize(&mut self, user: &User, ask: &Ask) -> Result<(), Refusal> {
         let verdict = self.verdict(user, ask);
         if verdict.allowed { Ok(()) } else { Err(ask.refusal(user, &verdict.reason)) }
@@ -70,7 +66,6 @@ impl Cluster {
         objects.map(|(key, stored)| Binding::of(&stored.render(), &key.namespace, &key.name))
     }
 
-    /// The rules of a role, for a binding in a namespace.
     fn role(&self, role: &RoleRef, namespace: &str) -> Result<Vec<PolicyRule>, Lacking> {
         let RoleRef { kind, name } = role;
         let lacking = || Lacking { singular: kind.to_lowercase(), name: name.clone() };
@@ -78,13 +73,14 @@ impl Cluster {
         let kind = builtin::find(RBAC, "v1", plural).ok_or_else(lacking)?;
         match self.objects.get(&Self::key(kind, namespace, name)) {
             Some(stored) => Ok(rules_of(&stored.render())),
-            // The one with all rights, which nobody has stored.
+            // Built in, unless stored.
             None if plural == "clusterroles" && name == "cluster-admin" => Ok(everything()),
             None => Err(lacking()),
         }
     }
 
-    /// Nobody gives what they do not have, unless they may `escalate` roles or `bind` that one. `before` is what was there.
+    /// Users may only grant rights that they have, unless they may `escalate` or `bind`. `before`: the
+    /// previous object.
     pub(super) fn confirm(
         &mut self,
         kind: &Kind,
@@ -117,14 +113,14 @@ impl Cluster {
             if self.verdict(&user, &ask("bind", resource, &role.name)).allowed {
                 return Ok(());
             }
-            // Of which the real one says that it is a binding, too.
+            // Kubernetes reports the binding's kind.
             self.role(&role, namespace).map_err(|lacking| Refusal::not_found(kind, &lacking.name))?
         } else {
-            // A create is asked for without a name.
+            // Creates are authorized without a name.
             if self.verdict(&user, &ask("escalate", &kind.plural, &request.target.name)).allowed {
                 return Ok(());
             }
-            // Nobody fills an aggregated role here; who may make one must have everything.
+            // Aggregated roles may get any right.
             let aggregated = object.get("aggregationRule").is_some_and(|rule| !rule.is_null());
             if aggregated { everything() } else { rules_of(object) }
         };
@@ -147,7 +143,7 @@ impl Cluster {
         Err(Refusal::forbidden(&kind.plural, RBAC, meta::name(object), &why))
     }
 
-    /// `SelfSubjectAccessReview` and `SelfSubjectReview`: answers about who asks, stored nowhere.
+    /// Answers self-reviews, which are not stored.
     pub(super) fn review(&mut self, request: &Request) -> Result<Option<Outcome>, Refusal> {
         let target = &request.target;
         let Verb::Create(body) = &request.verb else { return Ok(None) };
@@ -178,7 +174,6 @@ impl Cluster {
     }
 }
 
-/// What a `SelfSubjectAccessReview` asks.
 fn reviewed(body: &Value) -> Result<Ask, Refusal> {
     let [resource, path] = ["/spec/resourceAttributes", "/spec/nonResourceAttributes"]
         .map(|pointer| body.pointer(pointer).filter(|attributes| !attributes.is_null()));
@@ -202,7 +197,7 @@ fn reviewed(body: &Value) -> Result<Ask, Refusal> {
     }
 }
 
-/// Whether nothing but finalizers, owners and who manages what differs: what the garbage collector changes.
+/// Ignores the metadata that the garbage collector changes.
 fn same_but_for_holders(before: &Value, after: &Value) -> bool {
     let plain = |object: &Value| {
         let mut object = object.clone();

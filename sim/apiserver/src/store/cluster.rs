@@ -1,4 +1,4 @@
-//! The cluster: its objects, what it serves, and who is asked for what.
+//! The cluster's objects and request dispatch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,22 +23,22 @@ use crate::{
     object::Stored,
 };
 
-/// What a cluster is like.
+/// Cluster settings.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Makes its uids; clusters with different seeds have different ones.
+    /// Seed of the uids.
     pub seed: u64,
-    /// How many changes are remembered for watches and for pages of lists.
+    /// Changes kept for watches and list pages.
     pub log_limit: usize,
-    /// How many objects it holds at most; more are refused with 507.
+    /// Maximum objects; more get 507.
     pub most_objects: usize,
-    /// How long workloads take until their controllers have written their status; `None`: these never do.
+    /// Delay of workload status; `None`: never.
     pub ready_after: Option<SignedDuration>,
-    /// Whether pods run. Without, only workloads that want none become ready, as on a control plane without nodes.
+    /// Whether pods run. If not, only workloads without pods become ready.
     pub runs_pods: bool,
-    /// How long a CRD takes to be established.
+    /// Delay until CRDs are established.
     pub established_after: SignedDuration,
-    /// Whether CRDs with CEL rules are taken, their rules ignored (with a warning), instead of refused.
+    /// Whether to ignore CEL rules with a warning, rather than refuse them.
     pub ignore_cel: bool,
 }
 
@@ -65,19 +65,19 @@ pub struct Cluster {
     pub(super) revision: u64,
     pub(super) objects: BTreeMap<Key, Arc<Stored>>,
     pub(super) log: Log,
-    /// What CRDs serve, by storage key.
+    /// Custom kinds by storage key.
     pub(super) custom: BTreeMap<Arc<str>, Arc<Vec<Arc<Kind>>>>,
-    /// By storage key, the revision at which a CRD's schema came into force: watches of its objects go back no further.
+    /// Revision of a CRD's schema by storage key: older watches of its objects expire.
     pub(super) floors: BTreeMap<Arc<str>, u64>,
-    /// Which objects are owned by whom.
+    /// Objects by owner.
     pub(super) dependents: BTreeMap<Uuid, BTreeSet<Key>>,
-    /// Objects whose owners may all be gone.
+    /// May have lost all owners.
     pub(super) suspects: BTreeSet<Key>,
-    /// Deleted objects that something holds.
+    /// Deleted, but kept.
     pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
     pub(super) known: Known,
-    /// Whether a `ClusterRole` has changed since aggregated ones were filled.
+    /// Whether roles changed since the last aggregation.
     pub(super) roles_changed: bool,
     uids: u64,
     pub(super) addresses: u32,
@@ -85,7 +85,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster as it is after its start: with its namespaces and what is in each.
+    /// Creates a cluster with its initial namespaces.
     pub fn new(options: Options, now: Timestamp) -> Self {
         let mut cluster = Self {
             revision: 0,
@@ -115,27 +115,27 @@ impl Cluster {
         cluster
     }
 
-    /// Of the last change.
+    /// Revision of the last change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether the cluster has no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Forgets the changes up to and with a revision, so that watches and pages from before it get 410.
+    /// Drops changes up to `revision`; older watches and pages get 410.
     pub fn forget(&mut self, revision: u64) {
         self.log.trim(revision.min(self.revision));
     }
 
-    /// Does what is asked, and what controllers do at once because of it.
+    /// Applies a request and runs the controllers that react at once.
     pub fn apply(&mut self, request: &Request, now: Timestamp) -> Outcome {
         let outcome = self.answer(request, now).into();
         if request.verb.writes() {
@@ -167,7 +167,6 @@ impl Cluster {
         }
     }
 
-    /// The kind that is served there.
     pub(crate) fn find(&self, target: &Target) -> Option<Arc<Kind>> {
         let Target { group, version, resource, .. } = target;
         if let Some(kind) = builtin::find(group, version, resource) {
@@ -177,18 +176,16 @@ impl Cluster {
         self.custom.get(key.as_str())?.iter().find(|kind| kind.version == *version).cloned()
     }
 
-    /// All kinds that are served now.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
         builtin::kinds().iter().chain(self.custom.values().flat_map(|kinds| kinds.iter()))
     }
 
-    /// Whether anything is served in that version of a group.
     pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
         let reviews = version == "v1" && matches!(group, "authentication.k8s.io" | "authorization.k8s.io");
         reviews || self.kinds().any(|kind| kind.group == group && kind.version == version)
     }
 
-    /// To look up an object. Not interned: what is asked for need not be there.
+    /// Not interned, since it may not exist.
     pub(super) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
         let namespace = if kind.namespaced { namespace } else { "" };
         Key { resource: Arc::clone(&kind.storage), namespace: namespace.into(), name: name.into() }
@@ -205,7 +202,6 @@ impl Cluster {
         uuid::Builder::from_random_bytes(xxh3_128(&bytes).to_le_bytes()).into_uuid()
     }
 
-    /// Stores an object, new or changed.
     pub(super) fn store(&mut self, kind: &Kind, object: Value, now: Timestamp) -> Arc<Stored> {
         self.revision += 1;
         let stored = Arc::new(Stored::new(object, self.revision));
@@ -233,7 +229,6 @@ impl Cluster {
         stored
     }
 
-    /// Removes an object for good.
     pub(super) fn remove(&mut self, key: &Key) {
         let Some(before) = self.objects.remove(key) else { return };
         self.relate(key, Some(&before), None);
@@ -273,7 +268,7 @@ impl Cluster {
     }
 }
 
-/// What cannot be asked of that kind of path.
+/// Refuses verbs that the path does not support.
 pub(crate) fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal> {
     if !kind.namespaced && !target.namespace.is_empty() {
         return Err(Refusal::unknown_path());
@@ -292,7 +287,7 @@ pub(crate) fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(
         Verb::Delete(_) => !whole && target.subresource.is_empty(),
         Verb::List => whole,
         Verb::Watch => true,
-        // In one namespace.
+        // Only in one namespace.
         Verb::DeleteCollection(_) | Verb::Create(_) => {
             whole && (!kind.namespaced || !target.namespace.is_empty())
         }

@@ -1,5 +1,4 @@
-//! What controllers do in a real cluster, as far as it shows: CRDs become established, Deployments ready, what a
-//! deleted object owned goes, namespaces end.
+//! Simulated controllers: CRDs, workloads, garbage collection, namespaces.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,39 +26,37 @@ use crate::{
 };
 
 const CRDS: &str = "customresourcedefinitions.apiextensions.k8s.io";
-/// Rounds in which what controllers do causes more of it. Each removes or changes objects, so this is a safeguard.
+/// Limits rounds of controller reactions: a safeguard, since each round changes objects.
 const MOST_ROUNDS: usize = 64;
 
-/// While no workload becomes ready, those that should are looked at again after this time.
+/// Retry interval while readiness is withheld.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Something to be done later.
+/// Delayed work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
-    /// The CRD becomes established.
     Establish(Key),
-    /// The workload becomes ready.
     Ready(Key),
 }
 
 impl Cluster {
-    /// When there is something to be done next.
+    /// Time of the next delayed work.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// What is due is due so much later by the cluster's clock, which has been set.
+    /// Shifts due times with the cluster's clock.
     pub(crate) fn shift_due(&mut self, by: SignedDuration) {
         let due = std::mem::take(&mut self.due);
         self.due = due.into_iter().map(|(at, task)| (at.saturating_add(by).unwrap_or(at), task)).collect();
     }
 
-    /// Whether no workload becomes ready from now on. What is ready stays so.
+    /// Whether to stop workloads from becoming ready. Ready ones stay so.
     pub fn withhold_readiness(&mut self, withhold: bool) {
         self.withholds_readiness = withhold;
     }
 
-    /// Does what is due, and what comes of it.
+    /// Runs due work and its consequences.
     pub fn run_due(&mut self, now: Timestamp) {
         self.settle(now);
     }
@@ -77,7 +74,7 @@ impl Cluster {
         }
     }
 
-    /// Puts an object into a cluster that starts.
+    /// Adds an initial object.
     pub(super) fn start_with(&mut self, plural: &str, mut object: Value, now: Timestamp) {
         let Some(kind) = builtin::find("", "v1", plural) else { return };
         crate::kinds::defaults::set(&mut object, kind);
@@ -94,7 +91,7 @@ impl Cluster {
         self.objects.get(&key)
     }
 
-    /// Whether something but its finalizers keeps a deleted object.
+    /// Whether content keeps a deleted object.
     pub(super) fn is_held(&self, kind: &Kind, stored: &Stored) -> bool {
         kind.is("", "namespaces") && self.content(stored.name()).next().is_some()
     }
@@ -103,7 +100,7 @@ impl Cluster {
         self.objects.iter().filter(move |(key, _)| *key.namespace == *namespace)
     }
 
-    /// Sees an object that was stored.
+    /// Reacts to a stored object.
     pub(super) fn notice(&mut self, kind: &Kind, key: &Key, stored: &Stored, now: Timestamp) {
         self.roles_changed |= is_cluster_role(key);
         let task = match (kind.group.as_str(), kind.kind.as_str()) {
@@ -134,7 +131,7 @@ impl Cluster {
         self.due.insert(task);
     }
 
-    /// Serves the kinds of a CRD from now on. What is stored is read through the new schema of the version that is stored.
+    /// Serves a CRD's kinds. Rewrites objects with the new storage schema.
     fn serve(&mut self, storage: &Arc<str>, kinds: Arc<Vec<Arc<Kind>>>, stored_version: &str) {
         let before = self.custom.insert(Arc::clone(storage), Arc::clone(&kinds));
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &kinds)) {
@@ -151,7 +148,6 @@ impl Cluster {
         }
     }
 
-    /// What every namespace has.
     fn furnish(&mut self, name: &Arc<str>, now: Timestamp) {
         let account = Key {
             resource: storage_key("serviceaccounts", ""),
@@ -174,7 +170,7 @@ impl Cluster {
         self.start_with("configmaps", root, now);
     }
 
-    /// Sees an object that is gone.
+    /// Reacts to a removed object.
     pub(super) fn gone(&mut self, key: &Key, uid: Uuid) {
         self.roles_changed |= is_cluster_role(key);
         if &*key.resource == CRDS
@@ -193,7 +189,7 @@ impl Cluster {
             .or_else(|| self.custom.get(&key.resource).and_then(|kinds| kinds.first()).cloned())
     }
 
-    /// Does at once what is due at once, until nothing more comes of it.
+    /// Runs controllers until nothing changes.
     pub(super) fn settle(&mut self, now: Timestamp) {
         for _ in 0..MOST_ROUNDS {
             let before = self.revision;
@@ -214,12 +210,11 @@ impl Cluster {
         self.deleted().filter(|(key, _)| &*key.resource == resource).collect()
     }
 
-    /// Deleted objects that are still there.
     pub(super) fn deleted(&self) -> impl Iterator<Item = (Key, Arc<Stored>)> {
         self.held.iter().filter_map(|key| Some((key.clone(), self.objects.get(key).cloned()?)))
     }
 
-    /// A deleted CRD takes its objects with it.
+    /// Deletes the objects of deleted CRDs.
     fn end_crds(&mut self, now: Timestamp) {
         for (key, stored) in self.deleted_of(CRDS) {
             let object = stored.render();
@@ -253,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// A deleted namespace takes its objects with it.
+    /// Deletes the content of deleted namespaces.
     fn end_namespaces(&mut self, now: Timestamp) {
         for (key, stored) in self.deleted_of("namespaces") {
             let content: Vec<(Key, Arc<Stored>)> =
@@ -305,7 +300,7 @@ impl Cluster {
             None => list.push((name.to_owned(), 1)),
         };
         for (key, stored) in self.content(namespace) {
-            // As the real one names them: with a dot, also for the core group.
+            // Kubernetes appends the dot to core resources.
             let resource = if key.resource.contains('.') {
                 key.resource.to_string()
             } else {
@@ -425,7 +420,7 @@ impl Cluster {
         self.write_as(&writer, kind, before, object, now);
     }
 
-    /// Stores what a controller makes of an object; what it writes is its own from then on.
+    /// Stores a controller's change with its ownership.
     pub(super) fn write_as(
         &mut self,
         writer: &Writer,

@@ -1,4 +1,4 @@
-//! From a body to an object: what is accepted, what is dropped, what is refused.
+//! Decodes bodies into objects.
 
 use serde_json::{Value, json};
 
@@ -12,10 +12,9 @@ use crate::{
     schema::{shape, times, unreadable, validate},
 };
 
-/// What a refusal for what is but odd begins with.
 const STRICT: &str = "strict decoding error: ";
 
-/// How to treat fields that the schema does not know, and those that a body has twice.
+/// Handling of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown {
     Ignore,
@@ -24,7 +23,7 @@ enum Unknown {
 }
 
 impl Unknown {
-    /// What else is said is refused with the other options.
+    /// `options` refuses other values.
     fn of(query: &Query) -> Self {
         match query.field_validation.as_str() {
             "Ignore" => Self::Ignore,
@@ -34,18 +33,18 @@ impl Unknown {
     }
 }
 
-/// An object of the kind, without what the schema does not know. Warnings are added.
+/// Drops unknown fields; adds warnings.
 pub(super) fn decode(
     object: Value,
     kind: &Kind,
     query: &Query,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
-    // What a real one does not know of its own kinds, it does not look into.
+    // For built-in kinds, unknown fields are not searched.
     read(object, kind, query, !kind.is_builtin(), warnings)
 }
 
-/// With `reads_all`, what is there twice is told even of what the schema does not know.
+/// `reads_all`: also reports duplicates in unknown fields.
 fn read(
     mut object: Value,
     kind: &Kind,
@@ -103,7 +102,7 @@ fn read(
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = version.into();
 
-    // Kept apart: what is in it has names of its own.
+    // `fieldsV1` keys are no schema fields.
     let owned = take_owned(&mut object);
     if let Origin::Builtin(_) = kind.origin {
         if let Some((path, have, want)) = validate::first_type_error(&object, kind.schema()) {
@@ -168,12 +167,11 @@ fn managed_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
     metadata_mut(object).get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// `fieldsV1` of each entry of `managedFields`, taken out of it.
 fn take_owned(object: &mut Value) -> Vec<Option<Value>> {
     managed_mut(object).map(|entry| entry.as_object_mut()?.remove("fieldsV1")).collect()
 }
 
-/// The same of what a patch has made: it is the patch that is to blame.
+/// Blames the patch for errors.
 pub(super) fn decode_patched(
     patched: Value,
     kind: &Kind,
@@ -187,7 +185,7 @@ pub(super) fn decode_patched(
     })
 }
 
-/// The same of what is applied, which is always read as YAML.
+/// Kubernetes reads applied objects as YAML.
 pub(super) fn decode_applied(
     config: Value,
     kind: &Kind,
@@ -202,7 +200,7 @@ pub(super) fn decode_applied(
     })
 }
 
-/// As Go's JSON package says it.
+/// Wording of Go's JSON package.
 pub(super) fn go_type_error(kind: &str, path: &str, have: &str, want: &str) -> String {
     let have = match have {
         "boolean" => "bool",
@@ -222,7 +220,7 @@ fn shortened(object: &Value) -> String {
     text.chars().take(200).collect()
 }
 
-/// Whether names in the body and in the path go together; sets what the body leaves out.
+/// Checks name and namespace against the path; sets missing ones.
 pub(super) fn place(object: &mut Value, kind: &Kind, target: &Target) -> Result<(), Refusal> {
     let metadata = metadata_mut(object);
     let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -254,7 +252,7 @@ pub(super) fn place(object: &mut Value, kind: &Kind, target: &Target) -> Result<
     Ok(())
 }
 
-/// Metadata that only the server sets, removed.
+/// Removes server-set metadata.
 pub(super) fn strip_servers(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in [
@@ -269,7 +267,7 @@ pub(super) fn strip_servers(object: &mut Value) {
     }
 }
 
-/// The same, taken from the object as it is.
+/// Restores server-set metadata.
 pub(super) fn keep_servers(object: &mut Value, live: &Value) {
     let kept = live.get("metadata").cloned().unwrap_or_else(|| json!({}));
     let metadata = metadata_mut(object);

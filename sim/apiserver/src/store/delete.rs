@@ -24,10 +24,9 @@ use crate::{
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
-/// Holds a CRD until its objects are gone.
+/// Keeps a CRD until its objects are gone.
 pub(super) const CRD_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Namespaces that nobody may delete.
 const FOR_EVER: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Cluster {
@@ -81,7 +80,7 @@ impl Cluster {
         Ok(Outcome::List(listed))
     }
 
-    /// Deletes an object, marks it as deleted if something holds it, or both; returns it as it is marked.
+    /// Deletes or marks an object; returns the marked one.
     pub(super) fn end(
         &mut self,
         kind: &Arc<Kind>,
@@ -105,7 +104,6 @@ impl Cluster {
         }
     }
 
-    /// What a deletion makes of an object.
     fn marked(kind: &Kind, stored: &Stored, propagation: Propagation, now: Timestamp) -> Marked {
         let mut object = Self::render(kind, stored);
         let mut finalizers: Vec<String> = meta::finalizers(&object).into_iter().map(str::to_owned).collect();
@@ -158,46 +156,45 @@ impl Cluster {
     }
 }
 
-/// What a deletion makes of an object.
+/// Result of a deletion.
 enum Marked {
-    /// It goes at once.
+    /// Removed at once.
     Free,
-    /// It was deleted before, and nothing changes.
+    /// Already deleted and unchanged.
     Waiting,
-    /// Something holds it: it is marked as deleted.
+    /// Marked, with finalizers or content.
     Held(Value),
-    /// It is marked, as what is given time to end, and goes at once, since nothing runs here.
+    /// Marked for grace, then removed, since nothing runs.
     Passing(Value),
 }
 
-/// What becomes of what an object owns.
+/// Handling of dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {
-    /// It goes afterwards.
+    /// Deleted afterwards.
     Background,
-    /// It goes before.
+    /// Deleted first.
     Foreground,
-    /// It stays.
+    /// Kept.
     Orphan,
 }
 
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// Whether it is but tried, what becomes of what the object owns, and a warning about that.
+/// Returns dry run, propagation and warnings.
 fn how(kind: &Kind, query: &Query, options: &Value) -> Result<(bool, Propagation, Vec<String>), Refusal> {
     let query = options::of_delete(query, options)?;
     let (dry, mode) = options::dry_run(&query);
     let (propagation, mut causes) = propagation(&query);
     causes.extend(mode);
     options::refuse("DeleteOptions", &causes)?;
-    // From before there was a choice.
+    // Default of old clients.
     if query.orphan.is_none() && query.propagation.is_none() && kind.is("batch", "jobs") {
         return Ok((dry, Propagation::Orphan, vec![PODS_STAY.to_owned()]));
     }
     Ok((dry, propagation, Vec::new()))
 }
 
-/// Whether it is the object that is meant.
 fn preconditions(kind: &Kind, stored: &Stored, options: &Value) -> Result<(), Refusal> {
     for (field, what, have) in [
         ("uid", "UID", stored.uid.to_string()),
@@ -211,7 +208,6 @@ fn preconditions(kind: &Kind, stored: &Stored, options: &Value) -> Result<(), Re
     Ok(())
 }
 
-/// What becomes of what the object owns; what is wrong with how that is said.
 fn propagation(query: &Query) -> (Propagation, Vec<Cause>) {
     const FIELD: &str = "propagationPolicy";
     let Some(policy) = query.propagation.as_deref() else {
@@ -234,11 +230,10 @@ fn propagation(query: &Query) -> (Propagation, Vec<Cause>) {
     (propagation, causes)
 }
 
-/// Kinds of which the object itself is the answer.
+/// Kinds that answer with the object.
 const SHOWN: [(&str, &str); 3] =
     [("", "services"), ("", "serviceaccounts"), ("storage.k8s.io", "storageclasses")];
 
-/// The answer for an object that is gone at once.
 fn gone(kind: &Arc<Kind>, stored: &Stored) -> Outcome {
     if SHOWN.iter().any(|(group, plural)| kind.is(group, plural)) {
         return Cluster::answer_with(kind, stored, 200, Vec::new());

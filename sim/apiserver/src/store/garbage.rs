@@ -1,4 +1,4 @@
-//! The garbage collector: what goes with its owners, what waits for it, what is left alone.
+//! Garbage collector.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Deletes what has owners, and none that is there; of several, those that are gone own nothing any more.
+    /// Deletes objects without existing owners; otherwise removes lost owners.
     pub(super) fn collect(&mut self, now: Timestamp) {
         while let Some(key) = self.suspects.pop_first() {
             let Some(stored) = self.objects.get(&key).filter(|stored| !stored.is_deleted()).cloned() else {
@@ -48,7 +48,7 @@ impl Cluster {
         }
     }
 
-    /// Whether an owner is there; `None` of a kind that is not served: nobody knows.
+    /// `None`: the kind is not served, so existence is unknown.
     fn is_there(&self, reference: &Value, dependent: &Key) -> Option<bool> {
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
         let named = |kind: &&Arc<Kind>| kind.kind == text("kind") && kind.api_version() == text("apiVersion");
@@ -60,7 +60,6 @@ impl Cluster {
         Some(owner.is_some_and(|owner| owner.uid.to_string() == text("uid")))
     }
 
-    /// Foreground deletion and orphaning.
     pub(super) fn propagate(&mut self, now: Timestamp) {
         let waiting: Vec<(Key, Arc<Stored>)> = self.deleted().collect();
         for (key, stored) in waiting {
@@ -107,12 +106,12 @@ impl Cluster {
         self.write_as(&writer(&kind), &kind, &stored, object, now);
     }
 
-    /// Takes a finalizer away; without another one the object goes.
+    /// Removes a finalizer; without others, the object.
     pub(super) fn release(&mut self, kind: &Kind, key: &Key, finalizer: &str, now: Timestamp) {
         let Some(stored) = self.objects.get(key).cloned() else { return };
         let mut object = Self::render(kind, &stored);
         drop_from(&mut object, "finalizers", |one| one == finalizer);
-        // A namespace waits for its content, too.
+        // Namespaces also wait for content.
         if meta::finalizers(&object).is_empty() && !kind.is("", "namespaces") {
             self.remove(key);
             return;
@@ -134,7 +133,7 @@ fn is_of(reference: &Value, owner: Uuid) -> bool {
     reference.get("uid").and_then(Value::as_str) == Some(&owner.to_string())
 }
 
-/// Takes items out of a list of the metadata, and the list with the last one.
+/// Removes an emptied list too.
 fn drop_from(object: &mut Value, list: &str, goes: impl Fn(&Value) -> bool) {
     let metadata = metadata_mut(object);
     let Some(items) = metadata.get_mut(list).and_then(Value::as_array_mut) else { return };

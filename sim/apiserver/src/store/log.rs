@@ -1,4 +1,4 @@
-//! What happened last: bounded, for watches and for lists of the past.
+//! Bounded change log for watches and past lists.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::object::Stored;
 
-/// Which object; ordered as lists are.
+/// In list order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) resource: Arc<str>,
@@ -15,24 +15,22 @@ pub(crate) struct Key {
     pub(crate) name: Arc<str>,
 }
 
-/// A change.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) revision: u64,
     pub(crate) key: Key,
-    /// Missing when the object came with this change.
+    /// `None`: created.
     pub(crate) before: Option<Arc<Stored>>,
-    /// What the object was at this revision: also when it went with it.
+    /// Removed objects: the last state.
     pub(crate) after: Arc<Stored>,
     pub(crate) gone: bool,
 }
 
-/// The last changes.
 #[derive(Debug)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
     limit: usize,
-    /// The revision of the last change that is forgotten.
+    /// Last dropped revision.
     trimmed: u64,
 }
 
@@ -54,7 +52,7 @@ impl Log {
         }
     }
 
-    /// Forgets everything up to and with a revision.
+    /// Drops changes up to `revision`.
     pub(crate) fn trim(&mut self, revision: u64) {
         while self.entries.front().is_some_and(|entry| entry.revision <= revision) {
             self.forget_one();
@@ -62,13 +60,13 @@ impl Log {
         self.trimmed = self.trimmed.max(revision);
     }
 
-    /// What happened after a revision; `None` if that is forgotten.
+    /// `None`: already dropped.
     pub(crate) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Entry>> {
         let start = self.entries.partition_point(|entry| entry.revision <= revision);
         (revision >= self.trimmed).then(|| self.entries.range(start..))
     }
 
-    /// Takes what happened after a revision out of the objects of today.
+    /// Undoes changes after `revision`.
     pub(crate) fn rewind(
         &self,
         objects: &mut BTreeMap<Key, Arc<Stored>>,

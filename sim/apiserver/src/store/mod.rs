@@ -1,4 +1,4 @@
-//! A cluster as a value: requests go in, answers come out. No I/O, no clock, no runtime.
+//! The cluster: requests in, answers out. No I/O, clock or runtime.
 
 mod admit;
 mod aggregation;

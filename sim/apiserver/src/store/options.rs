@@ -1,4 +1,4 @@
-//! What goes along with a request, and what is wrong with it: `ListOptions`, `CreateOptions` and so on.
+//! Validation of `ListOptions`, `CreateOptions` and others.
 
 use serde_json::Value;
 use validate::Cause;
@@ -14,17 +14,16 @@ use crate::{
 };
 
 const DELETE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
-/// Longest name of a field manager, in bytes.
+/// Bytes.
 const LONGEST_MANAGER: usize = 128;
 const MATCH: &str = "resourceVersionMatch";
 const NOT_OLDER: &str = "NotOlderThan";
 
-/// What is wrong with options of that name, if anything is.
 pub(super) fn refuse(options: &str, causes: &[Cause]) -> Result<(), Refusal> {
     if causes.is_empty() { Ok(()) } else { Err(Refusal::invalid(options, "meta.k8s.io", "", causes)) }
 }
 
-/// Of a create, an update or a patch: whether it is but tried.
+/// Returns whether it is a dry run.
 pub(super) fn of_write(verb: &Verb, query: &Query) -> Result<bool, Refusal> {
     let (options, force) = match verb {
         Verb::Create(_) => ("CreateOptions", None),
@@ -50,9 +49,8 @@ pub(super) fn of_write(verb: &Verb, query: &Query) -> Result<bool, Refusal> {
     refuse(options, &causes).map(|()| dry)
 }
 
-/// What is wrong with the name of a manager of fields, at a field.
 pub(super) fn manager(name: &str, field: &str) -> Vec<Cause> {
-    // The characters of a longer one are not looked at: each would be told beside the whole name.
+    // Each invalid character would repeat the name.
     if name.len() > LONGEST_MANAGER {
         return vec![Cause::too_long(field, LONGEST_MANAGER)];
     }
@@ -67,14 +65,14 @@ pub(super) fn manager(name: &str, field: &str) -> Vec<Cause> {
         .collect()
 }
 
-/// By the categories of Unicode, as Go has it: letters, marks, numbers, punctuation, symbols and the space of ASCII.
+/// As in Go: letters, marks, numbers, punctuation, symbols, ASCII space.
 fn is_printable(letter: char) -> bool {
-    // A mark is told apart from what cannot be printed only where it is not the first.
+    // `escape_debug` escapes leading marks.
     matches!(letter, '"' | '\'' | '\\')
         || String::from_iter(['a', letter]).escape_debug().nth(1) == Some(letter)
 }
 
-/// Within quotes, as Go quotes.
+/// Go's quoting.
 fn quoted(letter: char) -> String {
     let code = u32::from(letter);
     match letter {
@@ -93,7 +91,7 @@ fn quoted(letter: char) -> String {
     }
 }
 
-/// Whether something is but tried; what is wrong with how that is said.
+/// Returns the mode and its error.
 pub(super) fn dry_run(query: &Query) -> (bool, Option<Cause>) {
     if query.dry_run.iter().all(String::is_empty) {
         return (false, None);
@@ -102,7 +100,6 @@ pub(super) fn dry_run(query: &Query) -> (bool, Option<Cause>) {
     (true, (!known).then(|| Cause::unsupported("dryRun", &query.dry_run.clone().into(), &["All"])))
 }
 
-/// Of a list, or of a deletion of many.
 pub(super) fn of_list(query: &Query) -> Result<(), Refusal> {
     readable(query.unreadable.as_ref())?;
     let matching = query.resource_version_match.as_str();
@@ -125,11 +122,10 @@ pub(super) fn of_list(query: &Query) -> Result<(), Refusal> {
     refuse("ListOptions", &causes)
 }
 
-/// Of a watch.
 pub(super) fn of_watch(query: &Query) -> Result<(), Refusal> {
     readable(query.unreadable.as_ref())?;
     let from_now = matches!(query.resource_version.as_str(), "" | "0");
-    // What begins with what is there is asked for in the old way, too.
+    // Plain watches also start with current state.
     let is_old = query.initial_events.is_none() && query.resource_version_match.is_empty() && from_now;
     let (initial, matching) = if is_old {
         (true, NOT_OLDER)
@@ -153,7 +149,7 @@ pub(super) fn of_watch(query: &Query) -> Result<(), Refusal> {
     refuse("ListOptions", &causes)
 }
 
-/// Of a deletion, as the query says them. A body says all of it: beside one, the query counts for nothing.
+/// A body replaces query options.
 pub(super) fn of_delete(query: &Query, body: &Value) -> Result<Query, Refusal> {
     let mut query = query.clone();
     if body.is_null() {

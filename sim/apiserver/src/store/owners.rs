@@ -1,4 +1,4 @@
-//! Who owns which fields: what a client may say of it, and what becomes of owners by versions that are gone.
+//! Field ownership by clients and by removed versions.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::{
     schema::{shape, validate::Cause},
 };
 
-/// Bytes of a subresource's name in `managedFields`.
+/// Bytes.
 const LONGEST_SUBRESOURCE: usize = 256;
 
-/// What a body says in `managedFields`, taken out of it. Through a subresource nobody says who owns what.
+/// Takes `managedFields` from a body. Subresources cannot set owners.
 pub(super) fn said_managed(object: &mut Value, kind: &Kind, request: &Request, empty_resets: bool) -> Said {
     let given = metadata_mut(object).remove("managedFields");
     let given = given.as_ref().and_then(Value::as_array).filter(|_| request.target.subresource.is_empty());
@@ -26,7 +26,6 @@ pub(super) fn said_managed(object: &mut Value, kind: &Kind, request: &Request, e
     said
 }
 
-/// Whether the owners are ones that an object may have.
 pub(super) fn owners_checked(owners: &Managed, kind: &Kind, name: &str) -> Result<(), Refusal> {
     let mut causes = Vec::new();
     for (index, owner) in owners.0.iter().enumerate() {
@@ -40,8 +39,8 @@ pub(super) fn owners_checked(owners: &Managed, kind: &Kind, name: &str) -> Resul
 }
 
 impl Cluster {
-    /// Without owners by a version of which the kind has no objects. `None` if there is one that spoils all of them, as a real API
-    /// server cannot work on with it: a version that is none, or one that the definition of a custom resource does not have.
+    /// Drops owners of unserved built-in versions. `None`: an invalid or unknown custom version, which voids
+    /// all owners in Kubernetes.
     pub(super) fn known(&self, mut owners: Managed, kind: &Kind) -> Option<Managed> {
         let own = kind.api_version();
         if owners.0.iter().all(|owner| owner.api_version == own) {
@@ -63,7 +62,6 @@ impl Cluster {
         owners.0.iter().all(|owner| known.contains(&owner.api_version)).then_some(owners)
     }
 
-    /// All versions that the definition of a custom resource has.
     fn versions(&self, kind: &Kind) -> Vec<String> {
         let Some(definition) = self.definition(kind) else { return vec![kind.api_version()] };
         let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
@@ -71,7 +69,7 @@ impl Cluster {
         names.map(|name| format!("{}/{name}", kind.group)).collect()
     }
 
-    /// What is left of an object, and what comes to it, when it is read in the version in which its kind is stored.
+    /// Prunes and defaults an object in its storage version.
     pub(super) fn as_stored(&self, kind: &Kind, object: &mut Value) {
         let served = self.custom.get(&kind.storage).filter(|served| served.len() > 1);
         let Some((served, definition)) = served.zip(self.definition(kind)) else { return };
@@ -84,12 +82,11 @@ impl Cluster {
         }
     }
 
-    /// The definition of a custom resource.
     pub(super) fn definition(&self, kind: &Kind) -> Option<Value> {
         Some(self.stored_definition(kind)?.render())
     }
 
-    /// Whether the definition of a custom resource is being deleted.
+    /// Whether a custom kind's CRD is being deleted.
     pub(super) fn is_ending(&self, kind: &Kind) -> bool {
         !kind.is_builtin() && self.stored_definition(kind).is_some_and(|definition| definition.is_deleted())
     }

@@ -16,10 +16,10 @@ use super::{
 use crate::{kinds::Kind, object::Stored, schema::shape};
 
 impl Cluster {
-    /// An object in the version of that kind.
+    /// Renders an object in the kind's version.
     pub(super) fn render(kind: &Kind, stored: &Stored) -> Value {
         let mut object = stored.render();
-        // In another version than the one that is stored, a custom resource is what that one's schema knows.
+        // Other versions have only their own schema's fields.
         if !kind.is_builtin() && object["apiVersion"] != *kind.api_version() {
             shape::prune(&mut object, kind.schema());
         }
@@ -30,7 +30,6 @@ impl Cluster {
         object
     }
 
-    /// The same, or of it only what somebody wants who sees nothing but metadata.
     pub(super) fn show(kind: &Kind, stored: &Stored, metadata_only: bool) -> Value {
         if metadata_only { stored.render_metadata() } else { Self::render(kind, stored) }
     }
@@ -59,7 +58,7 @@ impl Cluster {
         Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
     }
 
-    /// The objects of a kind, of one namespace or of all.
+    /// An empty namespace selects all.
     pub(super) fn range<'a>(
         &'a self,
         kind: &Kind,
@@ -91,7 +90,7 @@ impl Cluster {
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
         let wanted = Self::parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
-        // From a cache, in the real one, which has no pages.
+        // Kubernetes' cache has no pages.
         let from_cache = query.resource_version == "0";
         let limit = if from_cache { 0 } else { query.limit };
         let exact = match query.resource_version_match.as_str() {
@@ -153,7 +152,7 @@ impl Cluster {
     }
 }
 
-/// For what comes after an object in a list of that revision, or of the time when it is used.
+/// Without a revision, it continues at the current one.
 fn token(revision: Option<u64>, namespace: &str, name: &str) -> String {
     let start = format!("{namespace}/{name}\u{0}");
     let revision = revision.map_or(json!(-1), |revision| json!(revision));

@@ -1,20 +1,20 @@
-//! Why something was not done: `Status` bodies.
+//! Errors: `Status` bodies.
 
 use serde_json::{Map, Value, json};
 
 use crate::{fields::apply::Conflict, json::DEEPEST, kinds::Kind, schema::validate::Cause};
 
-/// An error as Kubernetes says it.
+/// A Kubernetes error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     /// HTTP status.
     pub code: u16,
-    /// Machine-readable, such as `NotFound`.
+    /// Such as `NotFound`.
     pub reason: &'static str,
-    /// For people.
+    /// Message.
     pub message: String,
     details: Option<Map<String, Value>>,
-    /// With which the rest of a list can be had that is no longer of one moment.
+    /// Continues an expired list inconsistently.
     next: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Refusal {
         self
     }
 
-    /// The `Status` body.
+    /// Returns the `Status`.
     pub fn body(&self) -> Value {
         let mut body = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -57,17 +57,17 @@ impl Refusal {
         body
     }
 
-    /// For a header `Retry-After`, in seconds.
+    /// `Retry-After` in seconds.
     pub fn retry_after(&self) -> Option<u64> {
         self.details.as_ref()?.get("retryAfterSeconds").and_then(Value::as_u64)
     }
 
-    /// Something real API servers do and this one does not.
+    /// A Kubernetes feature without simulation.
     pub(crate) fn not_simulated(what: &str) -> Self {
         Self::new(501, "NotImplemented", format!("not simulated: {what}"))
     }
 
-    /// An object deeper than what could be read back.
+    /// Deeper objects cannot be read back.
     pub(crate) fn too_deep() -> Self {
         Self::not_simulated(&format!("objects of more than {DEEPEST} levels"))
     }
@@ -86,7 +86,7 @@ impl Refusal {
         Self::new(404, "NotFound", "the server could not find the requested resource").bare()
     }
 
-    /// With details that say nothing, as refusals by the path or the headers have.
+    /// Adds empty details, like path and header errors.
     pub(crate) fn bare(mut self) -> Self {
         self.details = Some(Map::new());
         self
@@ -101,7 +101,7 @@ impl Refusal {
         Self::new(406, "NotAcceptable", message).bare()
     }
 
-    /// A form that shows only lists, or none. Types are named as the real one's code has them.
+    /// Form and object do not match: list or single. Uses Go type names.
     pub(crate) fn no_such_form(form: &str, is: &str, kind: &Kind, suffix: &str) -> Self {
         let package = match kind.group.split('.').next().unwrap_or_default() {
             _ if !kind.is_builtin() => "unstructured",
@@ -114,7 +114,7 @@ impl Refusal {
         Self::new(406, "NotAcceptable", message)
     }
 
-    /// Rows of tables that show what nobody knows.
+    /// Invalid `includeObject`.
     pub(crate) fn no_such_rows(include: &str) -> Self {
         Self::bad_request(format!(
             "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
@@ -123,19 +123,18 @@ impl Refusal {
         ))
     }
 
-    /// A watch in a form of which there are no streams.
+    /// No stream in this form.
     pub(crate) fn no_stream() -> Self {
         let message = "only the following media types are accepted: application/json;stream=watch, \
                        application/vnd.kubernetes.protobuf;stream=watch";
         Self::new(406, "NotAcceptable", message)
     }
 
-    /// A media type that no patch has.
     pub(crate) fn unknown_media_type() -> Self {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").bare()
     }
 
-    /// An update names another uid than the object's.
+    /// An update with a foreign uid.
     pub(crate) fn other_uid(kind: &Kind, namespace: &str, name: &str, wanted: &str, have: &str) -> Self {
         let folder =
             if kind.is_builtin() { kind.plural.clone() } else { format!("{}/{}", kind.group, kind.plural) };
@@ -154,7 +153,7 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    /// What is applied has the uid of an object that is not there.
+    /// An apply with a uid, but no object.
     pub(crate) fn gone_uid(kind: &Kind, name: &str, uid: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {}: uid mismatch: the provided object specified uid {uid}, and no \
@@ -165,7 +164,7 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    /// A patch of a Scale of a built-in kind names another uid than the object's.
+    /// A patched built-in Scale with a foreign uid.
     pub(crate) fn other_uid_of_scale(kind: &Kind, name: &str, wanted: &str, have: &str) -> Self {
         let scale = format!("{}/scale", kind.plural);
         let message = format!(
@@ -177,7 +176,6 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &scale)
     }
 
-    /// What is written or applied does not say its name.
     pub(crate) fn nameless(name: &str) -> Self {
         Self::bad_request(format!(
             "the name of the object ({name} based on URL) was undeterminable: name must be provided"
@@ -230,7 +228,6 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    /// A precondition of a deletion on uid or resourceVersion does not hold.
     pub(crate) fn precondition(kind: &Kind, name: &str, what: &str, wanted: &str, have: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {}: the {what} in the precondition ({wanted}) does not match the \
@@ -286,12 +283,11 @@ impl Refusal {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// A continue token, or a watch's resourceVersion, from before what is remembered.
+    /// An expired continue token or resourceVersion.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// Pages of a list of which the revision is forgotten.
     pub(crate) fn expired_page(next: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
                        the continue parameter, or use the continue token in this response to retrieve the remainder of the results. \
@@ -311,13 +307,13 @@ impl Refusal {
         .with("retryAfterSeconds", 1)
     }
 
-    /// Asks the client to come back, as overloaded API servers do.
+    /// Creates a 429 with `Retry-After`.
     pub fn too_many_requests(seconds: u64) -> Self {
         Self::new(429, "TooManyRequests", "too many requests, please try again later")
             .with("retryAfterSeconds", seconds)
     }
 
-    /// A server that cannot answer now; any 5xx.
+    /// Creates a 5xx.
     pub fn failing(code: u16) -> Self {
         let (reason, message) = match code {
             503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),

@@ -1,4 +1,4 @@
-//! What is asked of a cluster, and what it answers.
+//! Requests and answers.
 
 use std::sync::Arc;
 
@@ -7,42 +7,42 @@ use serde_json::Value;
 use super::{refusal::Refusal, watch::Watching};
 use crate::{authz::User, kinds::Kind};
 
-/// How a patch is meant.
+/// Patch types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7386.
     Merge,
-    /// A merge patch that merges lists by key; built-in kinds only.
+    /// Merges lists by key; built-in kinds only.
     Strategic,
     /// Server-side apply.
     Apply,
 }
 
-/// What is to be done.
+/// Actions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
-    /// One object.
+    /// Reads an object.
     Get,
-    /// Objects.
+    /// Reads objects.
     List,
-    /// Objects, and what happens to them.
+    /// Reads objects and changes.
     Watch,
-    /// A new object.
+    /// Creates an object.
     Create(Value),
-    /// An object in place of another.
+    /// Replaces an object.
     Update(Value),
-    /// A change of an object.
+    /// Patches an object.
     Patch(PatchKind, Value),
-    /// No object any more; with `DeleteOptions`, if any.
+    /// Deletes an object, with optional `DeleteOptions`.
     Delete(Value),
-    /// No such objects any more; with `DeleteOptions`, if any.
+    /// Deletes objects, with optional `DeleteOptions`.
     DeleteCollection(Value),
 }
 
 impl Verb {
-    /// As authorization names it.
+    /// Authorization verb.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -61,33 +61,31 @@ impl Verb {
     }
 }
 
-/// Which object, or which objects.
+/// Addressed objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// API group; empty for the core group.
+    /// API group; empty: core.
     pub group: String,
     /// API version.
     pub version: String,
     /// Plural name.
     pub resource: String,
-    /// Namespace; empty for all, and for kinds without.
+    /// Namespace; empty: all or cluster-scoped.
     pub namespace: String,
-    /// Name; empty for a collection.
+    /// Name; empty: collection.
     pub name: String,
     /// `status`, `scale` or empty.
     pub subresource: String,
 }
 
 impl Target {
-    /// Whether it is of those subresources that are refused with 501, whatever is asked of them.
-    ///
-    /// So are kinds that a real API server has from the start and this one has not.
+    /// Unsimulated subresources and kinds get 501.
     pub(crate) fn is_simulated(&self) -> bool {
         let lacking = LACKING.iter().find(|(group, _)| *group == self.group);
         if lacking.is_some_and(|(_, resources)| resources.contains(&self.resource.as_str())) {
             return false;
         }
-        // What is behind `proxy/` is the path of another server.
+        // Text after `proxy/` is another server's path.
         let subresource = self.subresource.split('/').next().unwrap_or_default();
         !NOT_SIMULATED.contains(&subresource)
     }
@@ -100,7 +98,7 @@ impl Target {
     }
 }
 
-/// By group: what every real API server of this version serves, and this one does not.
+/// Kubernetes resources without simulation, by group.
 const LACKING: &[(&str, &[&str])] = &[
     (
         "",
@@ -152,14 +150,14 @@ const NOT_SIMULATED: [&str; 11] = [
     "finalize",
 ];
 
-/// What the query says. Unknown parameters are ignored, as real API servers do.
+/// Query parameters; unknown ones are ignored, like in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// `labelSelector`
     pub label_selector: String,
     /// `fieldSelector`
     pub field_selector: String,
-    /// `limit`; 0 is none, and so is less.
+    /// `limit`; 0: unlimited.
     pub limit: usize,
     /// `continue`
     pub continue_token: String,
@@ -185,75 +183,75 @@ pub struct Query {
     pub propagation: Option<String>,
     /// `orphanDependents`
     pub orphan: Option<bool>,
-    /// Why its numbers cannot be read, if so. Lists and watches are refused then.
+    /// Number error; fails lists and watches.
     pub unreadable: Option<String>,
-    /// Why `gracePeriodSeconds` cannot be read, if so. Deletions without a body are refused then.
+    /// `gracePeriodSeconds` error; fails deletions without body.
     pub unreadable_grace: Option<String>,
-    /// What the body says twice.
+    /// Duplicate names.
     pub repeated: Vec<Repeated>,
-    /// Nothing but metadata is shown of lists and watches, so nothing else has to be there (`Accept`).
+    /// Whether lists and watches need only metadata.
     pub metadata_only: bool,
 }
 
-/// A name that a map of a body has twice. The last one counts.
+/// A duplicate name; the last counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repeated {
-    /// In JSON: its place.
+    /// JSON path.
     Field(String),
-    /// In YAML: in which line, and which name.
+    /// YAML message with line and name.
     Line(String),
 }
 
-/// A request, as far as the cluster is concerned.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// User.
     pub user: Arc<User>,
-    /// Before the first `/` of `User-Agent`: the field manager, unless one is named.
+    /// `User-Agent` program: the default field manager.
     pub agent: String,
-    /// What.
+    /// Action.
     pub verb: Verb,
-    /// On what.
+    /// Target.
     pub target: Target,
-    /// How.
+    /// Query.
     pub query: Query,
 }
 
-/// An answer.
+/// A result.
 #[derive(Debug)]
 pub enum Outcome {
     /// An object.
     Object(Answer),
-    /// Objects.
+    /// A list.
     List(Listed),
-    /// A watch begins: what it says comes from [`Cluster::poll`](super::Cluster::poll).
+    /// A watch, read by [`Cluster::poll`](super::Cluster::poll).
     Watch(Box<Watching>),
-    /// It was not done.
+    /// An error.
     Refused(Box<Refusal>),
 }
 
-/// An object that is an answer.
+/// A single-object answer.
 #[derive(Debug)]
 pub struct Answer {
     /// HTTP status.
     pub code: u16,
-    /// The object, or a `Status`.
+    /// Object or `Status`.
     pub object: Value,
-    /// For headers `Warning`.
+    /// `Warning` headers.
     pub warnings: Vec<String>,
     pub(crate) kind: Option<Arc<Kind>>,
 }
 
-/// A page of objects.
+/// A list page.
 #[derive(Debug)]
 pub struct Listed {
-    /// The objects.
+    /// Objects.
     pub items: Vec<Value>,
-    /// Of the list.
+    /// List revision.
     pub revision: u64,
-    /// For the next page; empty on the last one.
+    /// Continue token; empty at the end.
     pub next: String,
-    /// How many objects the following pages have.
+    /// Objects on later pages.
     pub remaining: Option<usize>,
     pub(crate) kind: Arc<Kind>,
 }

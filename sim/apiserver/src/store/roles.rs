@@ -1,4 +1,4 @@
-//! `ClusterRoles` that are put together of others, as by the controller `clusterrole-aggregation-controller`.
+//! Aggregated `ClusterRoles`, like `clusterrole-aggregation-controller`.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) fn is_cluster_role(key: &Key) -> bool {
 }
 
 impl Cluster {
-    /// Fills the rules of aggregated roles, if any role has changed.
+    /// Only after role changes.
     pub(super) fn aggregate_roles(&mut self, now: Timestamp) {
         if !std::mem::take(&mut self.roles_changed) {
             return;
@@ -49,7 +49,7 @@ impl Cluster {
         }
     }
 
-    /// By an apply that forces, as the real controller does.
+    /// Kubernetes uses a forced apply.
     fn apply_rules(&mut self, kind: &Arc<Kind>, stored: &Stored, rules: Vec<Value>, now: Timestamp) {
         let mut live = Self::render(kind, stored);
         let managed = Managed::of(&live);
@@ -73,7 +73,7 @@ impl Cluster {
     }
 }
 
-/// The rules of all other roles that a role selects, in the order of its selectors and of their names, each once.
+/// Unique rules in order of selectors and names.
 fn aggregated<'a>(role: &Value, all: impl Iterator<Item = &'a Value> + Clone) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     for selector in list(&role["aggregationRule"]["clusterRoleSelectors"]) {

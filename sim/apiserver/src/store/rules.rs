@@ -1,4 +1,4 @@
-//! What a change may do, as functions of what was and what is wanted.
+//! Rules of changes, without state.
 
 use std::sync::Arc;
 
@@ -19,9 +19,7 @@ use crate::{
     },
 };
 
-/// Whether an applied configuration is of the kind, and of its types.
-///
-/// Who owns what is nobody's to say; that is looked for before the fields that nobody knows.
+/// Checks kind, types and fields. Refuses `managedFields` before unknown fields.
 pub(super) fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
     let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
@@ -81,7 +79,7 @@ pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) 
         }
         PatchKind::Merge | PatchKind::Apply => Ok(patch::merge(live, patch)),
         PatchKind::Strategic => patch::strategic(live, patch, kind.schema()).map(|mut patched| {
-            // Of which kind it is, such a patch cannot say.
+            // This patch cannot change the type.
             for field in ["apiVersion", "kind"] {
                 put(meta::as_object(&mut patched), field, live.get(field).cloned());
             }
@@ -91,7 +89,7 @@ pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) 
     result.map_err(|error| unpatched(&error))
 }
 
-/// What the request's door lets through; the rest stays.
+/// Keeps fields that the path cannot change.
 pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &Request) {
     let keep =
         |object: &mut Value, field: &str| put(meta::as_object(object), field, live.get(field).cloned());
@@ -133,14 +131,14 @@ pub(super) fn writer(kind: &Kind, request: &Request) -> Writer {
     }
 }
 
-/// Whether what `generation` counts differs.
+/// Whether `generation` increases.
 pub(super) fn spec_differs(live: &Value, object: &Value, kind: &Kind) -> bool {
     if kind.is_builtin() {
         let fields: &[&str] = match kind.group.as_str() {
             "admissionregistration.k8s.io" => &["webhooks"],
             _ => &["spec"],
         };
-        // Annotations are how a Deployment is told of its rollouts.
+        // Annotations control a Deployment's rollouts.
         let annotations = |object: &Value| object.pointer("/metadata/annotations").cloned();
         let told = kind.is("apps", "deployments") && annotations(live) != annotations(object);
         return told || fields.iter().any(|field| live.get(*field) != object.get(*field));

@@ -1,4 +1,4 @@
-//! The subresource scale.
+//! The scale subresource.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Cluster {
         self.rescale(kind, request, wanted, warnings, dry, now)
     }
 
-    /// Gives an object the replicas of a Scale.
+    /// Applies a Scale's replicas.
     fn rescale(
         &mut self,
         kind: &Arc<Kind>,
@@ -82,7 +82,7 @@ impl Cluster {
         match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
             Outcome::Object(answer) => {
                 let object = scale(kind, &answer.object);
-                // What the body says twice is told of the Scale already.
+                // The Scale already reports duplicates.
                 let more: Vec<String> =
                     answer.warnings.into_iter().filter(|one| !warnings.contains(one)).collect();
                 warnings.extend(more);
@@ -111,7 +111,7 @@ impl Cluster {
         if let Some(other) = other {
             return Err(Refusal::other_uid_of_scale(kind, stored.name(), other, &uid));
         }
-        // Of custom resources the uid is no condition, and the version is none unless the patch says it.
+        // The uid is checked above. The version counts only if patched.
         metadata_mut(&mut after).remove("uid");
         if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
             metadata_mut(&mut after).remove("resourceVersion");
@@ -120,7 +120,7 @@ impl Cluster {
     }
 }
 
-/// Of what CRDs define, the object is told of; of built-in kinds, the Scale.
+/// Built-in kinds blame the Scale.
 fn negative(kind: &Kind, name: &str, path: &str, replicas: &Value) -> Refusal {
     if kind.is_builtin() {
         let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");

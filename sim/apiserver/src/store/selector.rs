@@ -10,10 +10,9 @@ use crate::{
     object::{Stored, meta},
 };
 
-/// Longest selector, and most requirements of one.
+/// Maximum bytes and requirements.
 const LONGEST: usize = 64 * 1024;
 
-/// Both selectors of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
@@ -22,16 +21,15 @@ pub(crate) struct Selector {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldRequirement {
-    /// Where the value is: at the first of these places that has one.
+    /// The first present value counts.
     places: Vec<String>,
-    /// What counts where there is none.
+    /// Default value.
     otherwise: &'static str,
     equal: bool,
     value: String,
 }
 
-/// Labels of fields that do not say where the value is: by the plural of the kind, where it is, and what counts where
-/// there is none.
+/// Fields stored elsewhere: plural, label, places, default.
 const ELSEWHERE: [(&str, &str, &[&str], &str); 3] = [
     ("events", "source", &["/source/component", "/reportingComponent"], ""),
     ("jobs", "status.successful", &["/status/succeeded"], "0"),
@@ -51,9 +49,9 @@ enum Operator {
     NotIn,
     Exists,
     Missing,
-    /// By number.
+    /// Numeric.
     Above,
-    /// By number.
+    /// Numeric.
     Below,
 }
 
@@ -75,7 +73,7 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The same for what is stored, of which no more is read than is asked about.
+    /// Reads no more than needed.
     pub(crate) fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
         let of_head = |field: &FieldRequirement| {
             field
@@ -125,7 +123,7 @@ impl FieldRequirement {
 }
 
 impl Requirement {
-    /// How the label compares with the value, if both are numbers.
+    /// `None` unless both are numbers.
     fn compared(&self, have: Option<&str>) -> Option<Ordering> {
         let (have, wanted): (i64, i64) = (have?.parse().ok()?, self.values.first()?.parse().ok()?);
         Some(have.cmp(&wanted))
@@ -165,7 +163,7 @@ fn requirements(text: &str) -> Result<Vec<Requirement>, Refusal> {
     Ok(found)
 }
 
-/// At commas outside parentheses.
+/// Splits at commas outside parentheses.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     text.split(move |c| {
@@ -179,7 +177,6 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
     .map(str::trim)
 }
 
-/// Whether a letter is no part of a word.
 fn is_special(c: char) -> bool {
     c.is_whitespace() || matches!(c, '=' | '!' | '<' | '>' | '(' | ')' | ',')
 }
@@ -244,7 +241,7 @@ fn requirement(text: &str) -> Result<Requirement, Refusal> {
     Ok(Requirement { key: key.to_owned(), operator, values })
 }
 
-/// At commas before which there is no backslash that counts.
+/// Splits at unescaped commas.
 fn terms(text: &str) -> Vec<&str> {
     let mut escaped = false;
     let is_end = |c: char| {
@@ -255,7 +252,7 @@ fn terms(text: &str) -> Vec<&str> {
     text.split(is_end).collect()
 }
 
-/// A value in which commas, equals signs and backslashes stand behind backslashes.
+/// Unescapes `\,`, `\=` and `\\`.
 fn unescaped(text: &str) -> Result<String, Refusal> {
     let wrong = |why: String| Refusal::bad_request(format!("invalid field selector: {why}"));
     let mut value = String::new();

@@ -1,4 +1,4 @@
-//! Watches: a cursor into the log. Nothing is queued for a watch that is slow; it gets 410 when it falls behind.
+//! Watches read the log by cursor. Nothing is queued: slow ones get 410.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     object::{Stored, meta},
 };
 
-/// A watch that has begun.
+/// An open watch.
 #[derive(Debug)]
 pub struct Watching {
     pub(crate) kind: Arc<Kind>,
@@ -26,44 +26,44 @@ pub struct Watching {
     name: String,
     selector: Selector,
     metadata_only: bool,
-    /// What was there when it began, as far as it is not yet told.
+    /// Initial objects still to be sent.
     initial: VecDeque<Arc<Stored>>,
-    /// Whether the end of `initial` is told by a bookmark.
+    /// Whether a bookmark ends `initial`.
     marks_initial_end: bool,
-    /// Told up to here.
+    /// Last sent.
     revision: u64,
-    /// Whether it takes bookmarks.
+    /// Whether the client wants bookmarks.
     pub bookmarks: bool,
-    /// After how many seconds the client wants it to end.
+    /// Requested duration.
     pub timeout_seconds: Option<u64>,
 }
 
-/// What kind of event.
+/// Event types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// An object is there, or begins to match.
+    /// New or newly matching.
     Added,
-    /// It changed.
+    /// Changed.
     Modified,
-    /// It is gone, or matches no more.
+    /// Gone or no longer matching.
     Deleted,
-    /// Nothing happened up to this resourceVersion.
+    /// Current resourceVersion.
     Bookmark,
-    /// The watch ends.
+    /// End of the watch.
     Error,
 }
 
-/// An event of a watch.
+/// A watch event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchEvent {
-    /// What happened.
+    /// Type.
     pub said: Said,
-    /// The object, or a `Status`.
+    /// Object or `Status`.
     pub object: Value,
 }
 
 impl Said {
-    /// As it is sent.
+    /// Wire name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -76,7 +76,7 @@ impl Said {
 }
 
 impl Watching {
-    /// A bookmark at where the watch stands.
+    /// Creates a bookmark.
     pub fn bookmark(&self) -> WatchEvent {
         self.mark(false)
     }
@@ -108,7 +108,7 @@ impl Watching {
             (None, Some(after)) => Some(WatchEvent { said: Said::Added, object: show(after) }),
             (Some(_), Some(after)) => Some(WatchEvent { said: Said::Modified, object: show(after) }),
             (Some(before), None) => {
-                // The object as it was, at the revision at which it went.
+                // The last state, with the deletion's revision.
                 let mut object = show(if entry.gone { &entry.after } else { before });
                 let revision = Value::String(entry.revision.to_string());
                 meta::metadata_mut(&mut object).insert("resourceVersion".into(), revision);
@@ -125,7 +125,7 @@ impl Cluster {
         options::of_watch(query)?;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
         let from = Self::parse_revision(&query.resource_version).map_err(|refusal| {
-            // A watch says so in other words than a list.
+            // Kubernetes words this differently for watches.
             let message = refusal.message.trim_start_matches("invalid resource version: ");
             Refusal::new(500, "", message)
         })?;
@@ -155,7 +155,7 @@ impl Cluster {
         Ok(Outcome::Watch(Box::new(watching)))
     }
 
-    /// What the watch has to say now, at most `most` events. After an event of kind [`Said::Error`] it has ended.
+    /// Returns up to `most` events. [`Said::Error`] ends the watch.
     pub fn poll(&self, watching: &mut Watching, most: usize) -> Vec<WatchEvent> {
         let mut events = Vec::new();
         while events.len() < most
@@ -185,7 +185,7 @@ impl Cluster {
             watching.revision = entry.revision;
             events.extend(watching.event(entry));
         }
-        // One from the future waits for it.
+        // Future revisions are awaited.
         watching.revision = watching.revision.max(self.revision);
         if !served {
             let gone = Refusal::expired("the kind is not served any more");

@@ -1,12 +1,12 @@
-//! The status that a controller gives a workload, once it has seen the present spec.
+//! Workload status for the current spec.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::object::{meta, stored};
 
-/// The status of a Deployment, `StatefulSet` or `DaemonSet`. Without running pods, one that wants any is not available, and
-/// a `DaemonSet` wants none: there are no nodes.
+/// Without running pods, workloads that want pods stay unavailable. A `DaemonSet` wants none: there are no
+/// nodes.
 pub(super) fn status(kind: &str, object: &Value, runs_pods: bool, now: Timestamp) -> Value {
     let generation = object.pointer("/metadata/generation").cloned().unwrap_or(json!(1));
     let mut status = object.get("status").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -17,7 +17,7 @@ pub(super) fn status(kind: &str, object: &Value, runs_pods: bool, now: Timestamp
     }
     let wanted = object.pointer("/spec/replicas").and_then(Value::as_u64).unwrap_or(1);
     let available = if runs_pods { wanted } else { 0 };
-    // A Deployment does not write zeros; a StatefulSet writes some.
+    // Only StatefulSets write zeros.
     let writes_zeros = kind == "StatefulSet";
     for (field, count, zero) in [
         ("replicas", wanted, writes_zeros),

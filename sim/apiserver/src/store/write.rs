@@ -30,17 +30,16 @@ use crate::{
     schema::validate::Cause,
 };
 
-/// Where the change of an object comes from.
 struct Change<'a> {
     kind: &'a Arc<Kind>,
     request: &'a Request,
     now: Timestamp,
     warnings: Vec<String>,
-    /// Set by an apply, which has worked out who owns what.
+    /// Ownership computed by an apply.
     managed: Option<Managed>,
-    /// Whether a missing resourceVersion means "whatever it is".
+    /// Whether to accept a missing resourceVersion.
     unconditional: bool,
-    /// Whether it is the object as a whole, of which the uid is a condition.
+    /// Whether to check the uid.
     whole: bool,
 }
 
@@ -62,7 +61,7 @@ impl Cluster {
         self.insert(kind, request, object, None, warnings, dry, now)
     }
 
-    /// A new object, from a create or an apply.
+    /// For create and apply.
     #[expect(clippy::too_many_arguments, reason = "what a create and an apply have in common")]
     fn insert(
         &mut self,
@@ -100,7 +99,7 @@ impl Cluster {
         if let Some(there) = self.objects.get(&key) {
             return Err(Refusal::exists(kind, &name, there.is_deleted()));
         }
-        // Who applies or updates what is not there creates it.
+        // Creating by apply or update needs `create`.
         if !matches!(request.verb, Verb::Create(_)) && !request.user.may_all() {
             self.authorize(&request.user, &Ask::of("create", &request.target, &request.query))?;
         }
@@ -136,7 +135,7 @@ impl Cluster {
         managed.put(&mut object);
         self.assign(&mut object, kind, None);
         if dry {
-            // Nobody stores it, so nobody minds.
+            // Echoed, since nothing is stored.
             if let Some(revision) = revision.filter(|_| matches!(request.verb, Verb::Create(_))) {
                 metadata_mut(&mut object).insert("resourceVersion".into(), revision.into());
             }
@@ -147,7 +146,7 @@ impl Cluster {
         Ok(Self::answer_with(kind, &stored, 201, warnings))
     }
 
-    /// Whether the namespace takes new objects.
+    /// Checks the namespace.
     fn admit(&self, kind: &Kind, object: &Value, target: &Target) -> Result<(), Refusal> {
         if !kind.namespaced {
             return Ok(());
@@ -287,7 +286,7 @@ impl Cluster {
         let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
         managed.adopt(&nothing, &live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
-        // Who says no name means the one that is there, but not who says that there is none.
+        // Missing: the target's name; empty: refused.
         if said.pointer("/metadata/name").is_some() && meta::name(&config).is_empty() {
             return Err(Refusal::nameless(&request.target.name));
         }
@@ -304,7 +303,7 @@ impl Cluster {
         self.replace(change, &stored, applied.object, dry)
     }
 
-    /// Puts an object in the place of another, as far as the request's door allows.
+    /// Replaces the fields that the path may change.
     fn replace(
         &mut self,
         change: Change<'_>,
@@ -334,11 +333,11 @@ impl Cluster {
             }
         }
         let fixed = checks::fixed_metadata(&live, &object);
-        // Of a custom resource an empty list is as good as none.
+        // For custom resources, empty means absent.
         let said = said_managed(&mut object, kind, request, kind.is_builtin());
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
-        // Who does not say them takes them from their owners, although they stay.
+        // Omitting these removes their owners, not their values.
         let silent = ["deletionTimestamp", "deletionGracePeriodSeconds"];
         let silent = silent.into_iter().filter(|field| !metadata_mut(&mut object).contains_key(*field));
         let silent: Vec<String> = silent.map(|field| format!("metadata.{field}")).collect();
@@ -358,7 +357,7 @@ impl Cluster {
             metadata_mut(&mut object).insert("generation".into(), json!(generation));
         }
         let writer = writer(kind, request);
-        // Through /scale nobody comes to own replicas that were nobody's.
+        // /scale does not own unowned replicas.
         let scaled = kind.scale.as_ref().map(|scale| scale.spec.as_str());
         let scaled = scaled.filter(|_| request.target.subresource == "scale");
         let owners = match said {
@@ -368,7 +367,7 @@ impl Cluster {
         };
         let mut managed = match applied {
             Some(managed) => managed,
-            // Nobody's fields stay nobody's until somebody applies.
+            // Unowned objects stay so until applied.
             None if owners.0.is_empty() => owners,
             None if scaled.is_some_and(|path| !owners.owns(path)) => owners,
             None => self.known(owners, kind).map_or_else(Managed::default, |mut managed| {
@@ -376,7 +375,7 @@ impl Cluster {
                 for path in &silent {
                     managed.release(path);
                 }
-                // A Scale does not say no replicas, so they are nobody's.
+                // Scales omit zero replicas, leaving no owner.
                 let none =
                     |path: &&str| object.pointer(&format!("/{}", path.replace('.', "/"))) == Some(&json!(0));
                 if let Some(path) = scaled.filter(none) {
@@ -395,7 +394,7 @@ impl Cluster {
                         == (&b.set, &b.manager, b.applies, &b.subresource, &b.api_version)
                 })
         };
-        // Another time alone is no reason to write, of an apply as of any other change.
+        // A new time alone is no change.
         let unchanged = object == live && same_owners(&managed, &old_managed);
         if unchanged {
             put(metadata_mut(&mut object), "managedFields", raw_managed);
@@ -421,7 +420,6 @@ impl Cluster {
     }
 }
 
-/// Whether a resourceVersion is one, if there is any.
 fn readable_revision(given: &str) -> Result<(), Refusal> {
     if given.is_empty() || given.parse::<u64>().is_ok() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! RBAC objects decide what users may do, from the moment on at which they are there.
+//! RBAC objects apply at once.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test")]
 
@@ -27,7 +27,7 @@ impl World {
         Self { cluster: Cluster::new(Options::default(), Timestamp::UNIX_EPOCH), admin: User::admin("admin") }
     }
 
-    /// The code, and the message or the object.
+    /// Returns the code, and message or object.
     fn ask(
         &mut self,
         user: &User,
@@ -53,7 +53,6 @@ impl World {
         }
     }
 
-    /// Stores an RBAC object, as somebody.
     fn grant(
         &mut self,
         user: &User,
@@ -149,7 +148,6 @@ fn what_objects_allow_holds_from_their_change_on() {
     world.granted("roles", "default", "reader", rules(&["list"], &["configmaps"], &[]));
     assert_eq!(world.ask(&user, Verb::List, maps).0, 200);
     assert_eq!(world.ask(&user, Verb::List, ["", "configmaps", "kube-system", ""]).0, 403);
-    // Another user of the same cluster, and the same name in other groups.
     assert_eq!(world.ask(&User::by_rbac("v", &[]), Verb::List, maps).0, 403);
     world.granted(
         "clusterrolebindings",
@@ -185,7 +183,7 @@ fn who_applies_what_is_not_there_must_be_allowed_to_create_it() {
     assert!(code == 403 && message.as_str().unwrap().contains("cannot create"), "{message}");
     world.granted("roles", "default", "r", rules(&["patch", "create"], &["configmaps"], &["mine"]));
     assert_eq!(world.ask(&user, apply(), path).0, 201);
-    // A create has its name in its body, where no rule sees it.
+    // No rule sees the name in a create's body.
     assert_eq!(world.ask(&user, Verb::Create(config_map("mine")), ["", "configmaps", "default", ""]).0, 403);
 }
 
@@ -271,7 +269,7 @@ async fn a_certificate_says_who_somebody_is_and_in_which_groups() -> Result<(), 
     assert_eq!(code(maps.get("kube-root-ca.crt").await), 401);
     hosted.allow_certificates();
     assert_eq!(code(maps.get("kube-root-ca.crt").await), 403);
-    // Discovery is everybody's, and what only a master may see is not.
+    // Discovery is public; the index is not.
     client.list_core_api_versions().await?;
     let index = client.request_text(http::Request::get("/").body(Vec::new())?).await.unwrap_err();
     assert!(matches!(index, kube::Error::Api(status) if status.code == 403));

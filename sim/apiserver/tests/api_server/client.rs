@@ -1,4 +1,4 @@
-//! A simulated cluster as a Kubernetes client sees it, over HTTPS.
+//! Kubernetes client over HTTPS.
 
 use std::{
     collections::BTreeMap,
@@ -105,7 +105,6 @@ async fn objects_come_change_and_go_and_a_watch_sees_it() -> Result {
         }
     }
     assert_eq!(seen, [r#"added Some("1")"#, r#"modified Some("2")"#, "deleted c"]);
-    // The other cluster has heard nothing of it.
     let others: Api<ConfigMap> = Api::namespaced(fleet.client("two").await?, "default");
     assert_eq!(others.list(&ListParams::default()).await?.items.len(), 1);
     Ok(())
@@ -180,7 +179,7 @@ async fn what_is_stored_is_read_through_a_changed_schema_of_its_own_version() ->
         json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {
             "type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}}})
     };
-    // The older version, which does not know `late`, is served first.
+    // The older version lacks `late` and is served first.
     let crd = |stored: serde_json::Value| {
         json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.example.org"},
@@ -257,7 +256,7 @@ async fn a_namespace_takes_its_content_with_it_however_it_is_deleted() -> Result
         assert!(namespaces.get_opt(name).await?.is_none(), "{name}");
         assert!(maps.get_opt("left").await?.is_none(), "{name}");
     }
-    // One with a finalizer of its own stays until that is gone, and says that its content is.
+    // Kept by its own finalizer, without content.
     let namespace: Namespace =
         serde_json::from_value(json!({"metadata": {"name": "own", "finalizers": ["example.org/wait"]}}))?;
     namespaces.create(&PostParams::default(), &namespace).await?;
@@ -353,7 +352,7 @@ async fn who_may_not_is_refused() -> Result {
     Ok(())
 }
 
-/// Refuses the first call of each cluster's user once.
+/// Refuses the first call.
 #[derive(Debug, Default)]
 struct BusyOnce(AtomicBool);
 
@@ -401,7 +400,7 @@ async fn a_watch_from_before_what_is_remembered_gets_410_and_so_does_a_page() ->
     let next = page.metadata.continue_.unwrap_or_default();
     maps.delete("c1", &DeleteParams::default()).await?;
     let cluster = fleet.server.cluster("one").ok_or("no cluster")?;
-    // The page that was begun still has what was deleted since.
+    // The old page still has the deleted object.
     let rest = maps.list(&ListParams::default().continue_token(&next)).await?;
     assert_eq!(
         rest.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(),
@@ -491,7 +490,7 @@ async fn what_is_not_simulated_is_refused() -> Result {
         let status = one.send(request).await?.status();
         assert_eq!(status, code, "{method} {path}");
     }
-    // As kubectl sends it: without a body.
+    // Like kubectl: without a body.
     let exec = http::Request::post("/api/v1/namespaces/default/pods/p/exec?command=ls").body(Vec::new())?;
     let refused = fleet.client("one").await?.request::<serde_json::Value>(exec).await.unwrap_err();
     let said =

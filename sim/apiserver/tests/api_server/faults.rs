@@ -1,4 +1,4 @@
-//! Each kind of fault, as a client meets it.
+//! Faults seen by clients.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -25,9 +25,9 @@ use tokio::{
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// For what comes at once.
+/// Limit for immediate results.
 const SOON: Duration = Duration::from_secs(20);
-/// Long enough that what has not come by then does not come.
+/// Nothing may arrive within this time.
 const WHILE: Duration = Duration::from_millis(300);
 
 struct World {
@@ -54,7 +54,6 @@ impl World {
         Ok(Self { script, server, one, maps, client, _drain: drain })
     }
 
-    /// What the API server says to a list.
     async fn refused(&self) -> Result<u16> {
         match timeout(SOON, self.maps.list(&ListParams::default())).await? {
             Err(kube::Error::Api(status)) => Ok(status.code),
@@ -232,7 +231,7 @@ async fn a_clock_is_wrong_and_what_is_due_is_done_all_the_same() -> Result {
         let pods = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
         let body = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": pods}});
         api.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
-        // What is due does not wait for a clock that is set right meanwhile.
+        // Due work ignores later clock changes.
         hosted.set_skew(SignedDuration::ZERO);
         let ready = kube::runtime::wait::await_condition(
             api,

@@ -1,4 +1,4 @@
-//! What would take too much, of the stack, of memory or of time, is refused, and the cluster goes on.
+//! Excessive stack, memory or time is refused; the cluster continues.
 
 #![expect(clippy::panic, reason = "helpers of a test")]
 
@@ -16,7 +16,7 @@ fn cluster() -> Cluster {
     Cluster::new(Options::default(), Timestamp::UNIX_EPOCH)
 }
 
-/// The code of an answer, and the object or the message.
+/// Returns the code, and object or message.
 fn call(
     cluster: &mut Cluster,
     [group, version, resource]: [&str; 3],
@@ -66,7 +66,6 @@ fn foo(spec: &Value) -> Value {
     json!({"apiVersion": "limits.example.org/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": spec})
 }
 
-/// A map in a map, so often.
 fn nested(levels: usize) -> Value {
     (0..levels).fold(json!({}), |inner, _| json!({"n": inner}))
 }
@@ -116,13 +115,12 @@ fn an_object_that_could_not_be_read_back_is_refused() {
     let second = json!([{"op": "add", "path": format!("/spec{}", "/n".repeat(70)), "value": nested(70)}]);
     assert_eq!(patch(&mut cluster, FOOS, second).0, 501);
     assert_eq!(call(&mut cluster, FOOS, "a", Verb::Get).1["spec"], nested(70));
-    // As deep as it may be, with all that the server says of it.
+    // The maximum, with `managedFields`.
     let deepest = json!([{"op": "add", "path": "/spec", "value": nested(98)}]);
     assert_eq!(patch(&mut cluster, FOOS, deepest).0, 200);
     let whole = call(&mut cluster, FOOS, "a", Verb::Get).1;
     assert_eq!(whole["spec"], nested(98));
     assert!(whole["metadata"]["managedFields"][0]["fieldsV1"].is_object());
-    // The same of a body; what is deeper than JSON's reader goes has no way in.
     assert_eq!(create(&mut cluster, FOOS, foo(&nested(99))).0, 501);
 }
 

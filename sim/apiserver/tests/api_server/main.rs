@@ -1,4 +1,4 @@
-//! The simulated API server as its clients meet it, in one test binary.
+//! Tests of the simulated API server.
 
 mod access;
 mod client;

@@ -1,4 +1,4 @@
-//! No body makes a cluster panic, and none that is refused changes it.
+//! Bodies cause no panics; refused ones change nothing.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tidewatch_fake_apiserver::{Cluster, Options, Outcome, PatchKind, Query, Request, Target, User, Verb};
 
-/// JSON that looks like what is meant, in the wrong places.
+/// Plausible JSON in wrong places.
 fn anything() -> impl Strategy<Value = Value> {
     let words = prop::sample::select(vec![
         "metadata",

@@ -1,4 +1,4 @@
-//! Runtimes as large as real ones.
+//! Runtimes of realistic size.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ fn module(cluster: &mut Cluster, user: &Arc<User>, runtime: u64, number: u64) {
         "",
         json!({"spec": {"podSelector": {"matchLabels": {"app": name}}, "ingress": [{"ports": [{"port": 9443}]}]}}),
     );
-    // What is not the same anywhere.
+    // Differs everywhere.
     put(
         "coordination.k8s.io",
         "v1",
@@ -138,7 +138,7 @@ fn module(cluster: &mut Cluster, user: &Arc<User>, runtime: u64, number: u64) {
     apply(cluster, user, ["example.org", "v1", "samples"], "kyma-system", &status, true);
 }
 
-/// Makes a cluster a runtime with ten modules of ten objects each, as large as those of real modules.
+/// Fills a runtime with ten modules of ten objects, in realistic sizes.
 pub(crate) fn fill(cluster: &mut Cluster, user: &Arc<User>, runtime: u64) {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kyma-system"}});
     apply(cluster, user, ["", "v1", "namespaces"], "", &namespace, false);

@@ -5,7 +5,6 @@ use crate::store::{Query, Target};
 
 const AGENT: &str = "system:serviceaccount:kyma-system:agent";
 
-/// What `user` may do by one binding of one role with these rules.
 fn held(user: &User, namespace: &str, subject: Value, rules: Value) -> Held {
     let binding = json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [subject]});
     let binding = Binding::of(&binding, namespace, "b");
@@ -45,7 +44,7 @@ fn a_subject_is_a_user_a_group_or_a_service_account() {
         (user(), json!({"kind": "Group", "name": "system:serviceaccounts"}), false),
         (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent", "namespace": "kyma-system"}), true),
         (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent", "namespace": "n"}), false),
-        // By the binding's namespace, as the real one's.
+        // Kubernetes defaults to the binding's namespace.
         (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent"}), false),
         (agent.clone(), json!({"kind": "User", "name": AGENT}), true),
         (agent.clone(), json!({"kind": "Group", "name": "system:serviceaccounts:kyma-system"}), true),

@@ -1,4 +1,4 @@
-//! Roles and their bindings.
+//! Roles and bindings.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,6 @@ fn namespaced_rule(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
     rule_in(rule, path, Some("namespaced rules cannot apply to non-resource URLs"), causes);
 }
 
-/// `no_urls` is why a rule cannot be about paths.
 fn rule_in(rule: &Value, path: &str, no_urls: Option<&str>, causes: &mut Vec<Cause>) {
     let mut need = |field: &str, why: &str| {
         if is_empty(&rule[field]) {
@@ -63,7 +62,7 @@ fn aggregation(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Of the whole cluster, a ServiceAccount's namespace has to be said.
+/// A cluster binding's `ServiceAccounts` need namespaces.
 fn somewhere(subject: &Value, path: &str, causes: &mut Vec<Cause>) {
     if text(subject, "kind") == "ServiceAccount" && text(subject, "namespace").is_empty() {
         causes.push(Cause::required(&format!("{path}.namespace"), ""));

@@ -1,4 +1,4 @@
-//! Containers: their ports, variables, probes, resources and what they may do.
+//! Containers.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn beginner(container: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Names are those of all containers; ports of the host, too.
+/// Names and host ports are unique in the pod.
 pub(super) fn together(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let (mut names, mut ports) = (Vec::new(), Vec::new());
     for field in ["containers", "initContainers"] {
@@ -75,7 +75,7 @@ pub(super) fn together(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What depends on the pod.
+/// Checks against the pod.
 pub(super) fn of_pod(container: &Value, spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (index, mount) in list(&container["volumeMounts"]).iter().enumerate() {
         let name = &mount["name"];
@@ -127,7 +127,7 @@ fn probe(probe: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// One way, and only one, to do something.
+/// Requires exactly one handler.
 fn handler(value: &Value, ways: &[&str], path: &str, causes: &mut Vec<Cause>) {
     const GET: [Field; 3] = [
         ("port", Rule::PortOrName),
@@ -158,7 +158,6 @@ fn headers(headers: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 const SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
 
-/// A key of something that has a name.
 const KEY: [Field; 2] = [("key", Rule::Named(names::config_key)), (".", Rule::Check(name_of_source))];
 
 fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
@@ -207,9 +206,7 @@ fn source_of_variables(source: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Resources that every container may have.
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// Those that exist, of whomever.
 const KNOWN: [&str; 6] = ["cpu", "memory", "ephemeral-storage", "storage", "requests.storage", "pods"];
 
 fn resources(resources: &Value, path: &str, causes: &mut Vec<Cause>) {

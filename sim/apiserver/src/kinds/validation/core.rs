@@ -9,7 +9,7 @@ use crate::{
     schema::validate::Cause,
 };
 
-/// Bytes that a Secret or a ConfigMap may hold.
+/// Bytes in a Secret or ConfigMap.
 const MOST_DATA: usize = 1024 * 1024;
 
 pub(super) const SECRET: [Field; 3] =
@@ -43,7 +43,7 @@ pub(super) const LEASE: [Field; 3] = [
     ("spec!.strategy", Rule::Form(names::qualified)),
 ];
 
-/// Keys of data; each is the place of what is wrong with it.
+/// Paths include the key.
 fn keys(data: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (key, _) in data.as_object().into_iter().flatten() {
         metadata::say(key, names::config_key, &format!("{path}[{key}]"), causes);
@@ -61,7 +61,7 @@ fn secret_size(data: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What Secrets of Kubernetes' own types hold.
+/// Checks Kubernetes' own Secret types.
 fn secret(secret: &Value, _: &str, causes: &mut Vec<Cause>) {
     let data = &secret["data"];
     let mut need = |key: &str, filled: bool| {
@@ -143,7 +143,7 @@ fn storage(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A source is told in its new place, too.
+/// Kubernetes also reports `dataSourceRef`.
 fn source(source: &Value, path: &str, causes: &mut Vec<Cause>) {
     for field in ["kind", "name"].into_iter().filter(|field| is_empty(&source[*field])) {
         for path in [path, &format!("{path}Ref")] {
@@ -152,7 +152,7 @@ fn source(source: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// An event is in the namespace of what it is about; one about a cluster's object, in `default`.
+/// Events share their object's namespace; `default` or `kube-system` for cluster objects.
 fn event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
     let about = &event["involvedObject"]["namespace"];
     let (namespace, about) = (text(&event["metadata"], "namespace"), about.as_str().unwrap_or_default());
@@ -186,7 +186,7 @@ fn new_event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What may not change of a claim: nearly all of its spec.
+/// Most claim fields are immutable.
 pub(crate) fn change_of_claim(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     let (old, new) = (&before["spec"], &after["spec"]);
     let bound = before["status"]["phase"] == "Bound";

@@ -1,4 +1,4 @@
-//! What may stand in `metadata`, of every kind and of objects within others.
+//! Metadata of objects and embedded objects.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::schema::validate::Cause;
 
-/// Bytes of all annotations together, keys included.
+/// Total bytes, keys included.
 const MOST_ANNOTATIONS: usize = 256 * 1024;
 
-/// What is wrong with metadata, but for names; a path is that of the metadata.
+/// Skips names; `path` is that of the metadata.
 pub(crate) fn check(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
     if let Some(value) =
         metadata.get("generation").filter(|value| value.as_i64().is_some_and(|number| number < 0))
@@ -28,7 +28,7 @@ pub(crate) fn check(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
     finalizers(&metadata["finalizers"], &format!("{path}.finalizers"), causes);
 }
 
-/// Keys and values of a map of labels; the map is the place of each.
+/// Causes use the map's path.
 pub(crate) fn labels(labels: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
         say(key, names::qualified, path, causes);
@@ -90,14 +90,13 @@ fn finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Built-in kinds ask for the owner of a finalizer besides.
+/// Built-in kinds need qualified finalizers.
 pub(crate) fn known_finalizers(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (index, finalizer) in texts(&metadata["finalizers"]).enumerate() {
         say(finalizer, names::finalizer, &format!("{path}.finalizers[{index}]"), causes);
     }
 }
 
-/// Everything that a form says of a word.
 pub(crate) fn say(word: &str, form: Format, path: &str, causes: &mut Vec<Cause>) {
     causes.extend(form(word).iter().map(|why| Cause::invalid(path, &word.into(), why)));
 }

@@ -1,5 +1,5 @@
-//! What a real API server refuses of built-in kinds, as tables: which field of which kind follows which rule. The rules are those of
-//! Kubernetes' validation; `tests/differential/cases` compares them with a real API server, line by line.
+//! Validation of built-in kinds, from Kubernetes. `tests/differential/cases` compares it with a real API
+//! server.
 
 mod access;
 mod containers;
@@ -32,47 +32,40 @@ use crate::{
     schema::validate::Cause,
 };
 
-/// What a value has to be. Most say nothing of one that is missing.
+/// Most rules ignore missing values.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Something, and what else is said where there is nothing.
+    /// Required, with a reason.
     Need(&'static str),
-    /// A word that is there and of this form.
+    /// Required, with this format.
     Named(Format),
-    /// Nothing, or of this form.
+    /// Optional, with this format.
     Form(Format),
-    /// An integer that is not below this one, and how that is said.
+    /// Minimum and message.
     AtLeast(i64, &'static str),
-    /// An integer from the first to the second.
+    /// Inclusive bounds and message.
     Between(i64, i64, &'static str),
-    /// A port.
     Port,
-    /// A port that counts as missing if it is 0.
+    /// A port; 0 counts as missing.
     NeededPort,
-    /// A port, or the name of one.
     PortOrName,
-    /// A number that is not negative, or a share; whether more than all is allowed.
+    /// Whether to allow more than 100%.
     CountOrShare(bool),
-    /// One of these words, in this order.
+    /// Words in message order.
     OneOf(&'static [&'static str]),
-    /// The same, where nothing is none of them.
+    /// As `OneOf`, but required.
     Only(&'static [&'static str]),
-    /// A map of labels.
     Labels,
-    /// A label selector.
     Selector,
-    /// Nothing, and why.
+    /// Must be missing; the reason.
     Forbidden(&'static str),
-    /// A list in which no two items have the same value of a field.
+    /// The field that must be unique in the list.
     Once(&'static str),
-    /// An object with fields.
     Fields(&'static [Field]),
-    /// What no other rule says.
     Check(fn(&Value, &str, &mut Vec<Cause>)),
 }
 
-/// Where, and what. `[]` stands for each item of a list, `!` for a structure that counts as empty where it is missing, and `.` for the
-/// value itself.
+/// Path and rule. `[]`: each item; `!`: missing counts as empty; `.`: the value itself.
 type Field = (&'static str, Rule);
 
 const NOT_NEGATIVE: Rule = Rule::AtLeast(0, "must be greater than or equal to 0");
@@ -80,7 +73,6 @@ const ANY_ID: Rule = Rule::Between(0, 2_147_483_647, "must be between 0 and 2147
 const BETWEEN_PORTS: &str = "must be between 1 and 65535, inclusive";
 const PROTOCOL: Rule = Rule::OneOf(&["SCTP", "TCP", "UDP"]);
 
-/// What is wrong with an object of a built-in kind.
 pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
     let mut causes = Vec::new();
     metadata::known_finalizers(&object["metadata"], "metadata", &mut causes);
@@ -121,7 +113,7 @@ pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
     causes
 }
 
-/// What an object asks for of which nobody here could say what is wrong with it.
+/// Names a feature without validation.
 pub(crate) fn unsupported(object: &Value, kind: &Kind) -> Option<String> {
     let (spec, template) = match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Pod") => ("/spec", ""),
@@ -140,14 +132,13 @@ pub(crate) fn unsupported(object: &Value, kind: &Kind) -> Option<String> {
     volumes::unsupported(spec.pointer(template)?)
 }
 
-/// Holds each field of a table against its rule.
 fn fields(value: &Value, table: &[Field], path: &str, causes: &mut Vec<Cause>) {
     for (field, rule) in table {
         walk(value, field, path, &mut |value, path| judge(*rule, value, path, causes));
     }
 }
 
-/// Calls `with` for what is at a field, and its path: once for each item of a list, and once with nothing where nothing is.
+/// Calls `with` per item, or for the value, if any.
 fn walk(value: &Value, field: &str, path: &str, with: &mut dyn FnMut(Option<&Value>, &str)) {
     if field == "." {
         return with(Some(value), path);
@@ -182,7 +173,7 @@ fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
                     words,
                 ));
             }
-            // What is there and empty has fields that are missing.
+            // An empty object lacks its fields.
             Rule::Fields(table) => {
                 if let Some(value) = value.filter(|value| value.is_object()) {
                     fields(value, table, path, causes);
@@ -234,7 +225,6 @@ fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
     }
 }
 
-/// Items that repeat the value of a field.
 fn once(items: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
     let mut seen = HashSet::new();
     for (index, item) in list(items).iter().enumerate() {
@@ -245,7 +235,7 @@ fn once(items: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Whether a value is what a field of that type is when nobody sets it; numbers and truths say something even so.
+/// Whether a value is unset; numbers and booleans never are.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -260,12 +250,11 @@ pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
     list(value).iter().filter_map(Value::as_str)
 }
 
-/// The number of a share such as `25%`.
 fn share(value: &Value) -> Option<u64> {
     value.as_str()?.strip_suffix('%')?.parse().ok()
 }
 
-/// Which of some fields are there: one has to be, and no other beside it.
+/// Set fields of a union.
 fn present<'a>(value: &Value, of: &'a [&'a str]) -> Vec<&'a str> {
     of.iter().copied().filter(|field| value.get(field).is_some_and(|value| !value.is_null())).collect()
 }

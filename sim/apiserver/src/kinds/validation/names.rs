@@ -1,4 +1,4 @@
-//! What words of the API look like, and what is said of those that do not. An empty answer: nothing is wrong.
+//! Formats of words and their errors.
 
 use std::net::IpAddr;
 
@@ -11,20 +11,19 @@ const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const ENDS: &str = "and must start and end with an alphanumeric character";
 
-/// Says what is wrong with a word.
+/// Returns errors; empty if valid.
 pub(crate) type Format = fn(&str) -> Vec<String>;
 
 fn is(text: &str, pattern: &str) -> bool {
     patterns::compiled(&format!("^(?:{pattern})$")).is_some_and(|regex| regex.is_match(text))
 }
 
-/// What a pattern is about, with examples of it.
 fn unlike(about: &str, pattern: &str, examples: &[&str]) -> String {
     let examples: Vec<String> = examples.iter().map(|example| format!("'{example}', ")).collect();
     format!("{about} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
 }
 
-/// Length (in what is counted) and pattern, each said by itself.
+/// `counted` is the unit of `most`.
 fn form(
     text: &str,
     most: usize,
@@ -57,7 +56,7 @@ pub(crate) fn label(text: &str) -> Vec<String> {
     })
 }
 
-/// A name that is a host's, too.
+/// A label that is also a host name.
 pub(crate) fn host_label(text: &str) -> Vec<String> {
     if text.contains('.') { vec!["must not contain dots".to_owned()] } else { label(text) }
 }
@@ -78,7 +77,7 @@ pub(crate) fn label_value(text: &str) -> Vec<String> {
     })
 }
 
-/// A name, or `prefix/name`.
+/// `name` or `prefix/name`.
 pub(crate) fn qualified(text: &str) -> Vec<String> {
     let about = || {
         let about = "must consist of alphanumeric characters, '-', '_' or '.',";
@@ -101,12 +100,10 @@ pub(crate) fn qualified(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A qualified name in whichever case.
 pub(crate) fn qualified_lower(text: &str) -> Vec<String> {
     qualified(&text.to_lowercase())
 }
 
-/// A key of a ConfigMap or Secret.
 pub(crate) fn config_key(text: &str) -> Vec<String> {
     const KEY: &str = "[-._a-zA-Z0-9]+";
     let mut wrong = form(text, 253, "characters", KEY, || {
@@ -145,7 +142,6 @@ pub(crate) fn header(text: &str) -> Vec<String> {
     if is(text, HEADER) { Vec::new() } else { vec![unlike(about, HEADER, &["X-Header-Name"])] }
 }
 
-/// One step of a path in a URL.
 pub(crate) fn path_segment(text: &str) -> Vec<String> {
     match text {
         "." | ".." => return vec![format!("may not be '{text}'")],
@@ -167,14 +163,13 @@ pub(crate) fn ip(text: &str) -> Vec<String> {
     }
 }
 
-/// The address and the length of a prefix.
 pub(crate) fn network(text: &str) -> Option<(IpAddr, u32)> {
     let (address, length) = text.split_once('/')?;
     let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u32>().ok()?);
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// An address as bits, from the left.
+/// Left-aligned bits.
 pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
@@ -190,14 +185,13 @@ pub(crate) fn cidr(text: &str) -> Vec<String> {
     if beyond { vec!["must not have bits set beyond the prefix length".to_owned()] } else { Vec::new() }
 }
 
-/// A share such as `25%`.
 pub(crate) fn percent(text: &str) -> Vec<String> {
     const PERCENT: &str = "[0-9]+%";
     let about = "a valid percent string must be a numeric string followed by an ending '%'";
     if is(text, PERCENT) { Vec::new() } else { vec![unlike(about, PERCENT, &["1%", "93%"])] }
 }
 
-/// A path that does not leave the folder it is in.
+/// Stays in its directory.
 pub(crate) fn relative_path(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.starts_with('/') {
@@ -207,7 +201,7 @@ pub(crate) fn relative_path(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A relative path that does not begin with two dots, either.
+/// Relative; must not start with `..`.
 pub(crate) fn file_path(text: &str) -> Vec<String> {
     let mut wrong = relative_path(text);
     if text.starts_with("..") && !text.starts_with("../") && text != ".." {
@@ -216,13 +210,12 @@ pub(crate) fn file_path(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A path without steps up.
 pub(crate) fn no_way_up(text: &str) -> Vec<String> {
     let up = text.split('/').any(|step| step == "..");
     if up { vec!["must not contain '..'".to_owned()] } else { Vec::new() }
 }
 
-/// A finalizer that says nothing of whose it is has to be one of Kubernetes' own.
+/// Unqualified finalizers must be Kubernetes' own.
 pub(crate) fn finalizer(text: &str) -> Vec<String> {
     let known = ["kubernetes", "orphan", "foregroundDeletion"].contains(&text) || text.contains('/');
     let about = "name is neither a standard finalizer name nor is it fully qualified";

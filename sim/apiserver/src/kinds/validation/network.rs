@@ -31,7 +31,7 @@ const SERVICE_PORT: [Field; 5] = [
     ("appProtocol", Rule::Form(names::qualified)),
 ];
 
-/// With more than one port each has its name, and none is there twice.
+/// Several ports need unique names.
 fn service_ports(ports: &Value, path: &str, causes: &mut Vec<Cause>) {
     let ports = list(ports);
     for (index, port) in ports.iter().enumerate() {
@@ -66,7 +66,6 @@ fn external_ip(ip: &Value, path: &str, causes: &mut Vec<Cause>) {
     causes.push(Cause::invalid(path, ip, &why));
 }
 
-/// What goes with which type of Service.
 fn service(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let kind = text(spec, "type");
     let at = |field: &str| format!("{path}.{field}");
@@ -112,7 +111,7 @@ fn service(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A simulated cluster knows IPv4 alone.
+/// Simulated clusters are IPv4-only.
 fn one_stack(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (index, family) in
         list(&spec["ipFamilies"]).iter().enumerate().filter(|(_, family)| **family == "IPv6")

@@ -1,4 +1,4 @@
-//! Pods, and the templates of them.
+//! Pods and templates.
 
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ const SECURITY: [Field; 8] = [
 
 const FIXED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// What may not change of a pod's spec, which is nearly all of it.
+/// Most of a pod's spec is immutable.
 pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     let lists = ["containers", "initContainers"];
     let counted = lists.into_iter().filter(|field| list(&before[*field]).len() != list(&after[*field]).len());
@@ -95,10 +95,10 @@ pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::forbidden(&format!("spec.schedulingGates[{index}].name"), &why));
         }
     }
-    // What is not told above may not differ.
+    // Other fields are immutable.
     let mut rest = after.clone();
     let free = ["activeDeadlineSeconds", "tolerations", "schedulingGates"];
-    // Where a pod may go is open while nobody looks for a place.
+    // Gated pods may change placement.
     let places: &[&str] = if gates.is_empty() { &[] } else { &["nodeSelector", "affinity"] };
     for field in free.iter().chain(places) {
         put(as_object(&mut rest), field, before.get(*field).cloned());
@@ -114,7 +114,7 @@ pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What is wrong with what is said of a pod; what its network and its containers are is not looked at.
+/// Skips networks and containers.
 pub(crate) fn status(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     for (index, condition) in list(&after["conditions"]).iter().enumerate() {
         metadata::say(
@@ -129,7 +129,7 @@ pub(crate) fn status(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The places of labels and annotations leave out the metadata.
+/// Kubernetes omits `metadata` from these paths.
 fn template_metadata(given: &Value, path: &str, causes: &mut Vec<Cause>) {
     let path = path.trim_end_matches(".metadata");
     metadata::labels(&given["labels"], &format!("{path}.labels"), causes);
@@ -147,7 +147,6 @@ fn sysctl(name: &str) -> Vec<String> {
     if is { Vec::new() } else { vec![format!("must have at most 253 characters and match regex {NAME}")] }
 }
 
-/// What excludes each other.
 fn together(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     if text(spec, "dnsPolicy") == "None" && is_empty(&spec["dnsConfig"]["nameservers"]) {
         let (at, why) = match spec.get("dnsConfig") {
@@ -184,7 +183,7 @@ pub(super) const PORT: [Field; 4] = [
     ("name", Rule::Form(names::port_name)),
 ];
 
-/// None is 0.
+/// 0: no port.
 fn host_port(port: &Value, path: &str, causes: &mut Vec<Cause>) {
     if *port != 0 {
         super::judge(Rule::Port, Some(port), path, causes);

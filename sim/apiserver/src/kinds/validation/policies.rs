@@ -75,7 +75,7 @@ fn replicas(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The sources of metrics: their field, and what is said of a target that says neither of two things.
+/// Type, field, target fields, message without targets.
 const SOURCES: [(&str, &str, [&str; 2], &str); 5] = [
     ("Object", "object", ["value", "averageValue"], "must set either a target value or averageValue"),
     ("Pods", "pods", ["averageValue", "averageValue"], "must specify a positive target averageValue"),
@@ -166,7 +166,7 @@ fn target_of_metric(target: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Above this, priorities are Kubernetes' own.
+/// Higher ones are reserved for Kubernetes.
 const HIGHEST: i64 = 1_000_000_000;
 
 pub(super) const PRIORITY: [Field; 2] =

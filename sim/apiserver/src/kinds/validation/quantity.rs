@@ -1,19 +1,17 @@
-//! Quantities such as `100m` and `1Gi`: read, compared, and written as the API writes them.
+//! Quantities such as `100m` and `1Gi`.
 
 use serde_json::Value;
 
-/// What the API says of those that cannot be read.
 pub(crate) const MALFORMED: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-/// Digits beyond what a quantity can hold are not looked at.
+/// Maximum digits.
 const LONGEST: usize = 30;
-/// In billionths, the most of a number with a binary unit; what is more counts as this.
+/// Limit for binary units, in billionths; clamps larger numbers.
 const MOST: i128 = i64::MAX as i128 * 1_000_000_000;
 const DECIMAL: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// A number and how it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantity {
     /// In billionths.
@@ -21,7 +19,7 @@ pub(crate) struct Quantity {
     form: Form,
 }
 
-/// How large numbers are shortened: `k`, `Ki` or `e3`.
+/// Suffix style: `k`, `Ki` or `e3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Decimal,
@@ -63,12 +61,11 @@ impl Quantity {
         let nanos = if power >= 0 {
             scaled.saturating_mul(ten)
         } else {
-            // Below a billionth it is rounded up.
             scaled / ten + i128::from(scaled % ten != 0)
         };
         let nanos = match unit {
             Some(_) => nanos.min(MOST),
-            // Decimal ones have no end in the API; ours is here.
+            // Only the API has unlimited decimals.
             None if nanos == i128::MAX => return None,
             None => nanos,
         };
@@ -91,7 +88,7 @@ impl Quantity {
         self.nanos % 1_000_000_000 == 0
     }
 
-    /// Rounded up to thousandths, the least that a pod can ask for.
+    /// Pods need at least thousandths; rounds up.
     pub(crate) fn rounded(self) -> Self {
         const LEAST: i128 = 1_000_000;
         let rest = self.nanos.rem_euclid(LEAST);
@@ -99,7 +96,7 @@ impl Quantity {
         Self { nanos, ..self }
     }
 
-    /// `1000m` as `1`, `0.5` as `500m`, `1024Mi` as `1Gi`.
+    /// Writes `1000m` as `1`, `0.5` as `500m`, `1024Mi` as `1Gi`.
     pub(crate) fn canonical(self) -> String {
         if self.nanos == 0 {
             return "0".to_owned();
@@ -114,7 +111,6 @@ impl Quantity {
                 number /= 1024;
                 unit = next;
             }
-            // Without a unit of its own, 1024 stays what it is.
             return format!("{number}{unit}");
         }
         let (mut number, mut power) = (self.nanos, -9);
@@ -130,7 +126,7 @@ impl Quantity {
     }
 }
 
-/// Writes a quantity as the API does, of a container: no less than a thousandth. What is none stays.
+/// Invalid quantities stay.
 pub(crate) fn canonical_of_pod(value: &mut Value) {
     if let Some(quantity) = Quantity::of(value) {
         *value = quantity.rounded().canonical().into();

@@ -1,11 +1,11 @@
-//! Schedules of `CronJobs`.
+//! `CronJob` schedules.
 
 use serde_json::Value;
 
 use super::text;
 use crate::schema::validate::Cause;
 
-/// The fields of a schedule: what each may be, and the names of its values from the least on.
+/// Bounds and value names.
 const FIELDS: [(u32, u32, &[&str]); 5] = [
     (0, 59, &[]),
     (0, 23, &[]),
@@ -16,7 +16,6 @@ const FIELDS: [(u32, u32, &[&str]); 5] = [
 const DESCRIPTORS: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// What is wrong with when a `CronJob` runs.
 pub(super) fn check(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let given = text(spec, "schedule");
     let at = format!("{path}.schedule");
@@ -62,7 +61,7 @@ fn schedule(text: &str) -> Result<(), String> {
     })
 }
 
-/// `number`, `from-to`, either with `/step`, or `*`.
+/// `number`, `from-to` or `*`, with optional `/step`.
 fn range(text: &str, (least, most, names): (u32, u32, &[&str])) -> Result<(), String> {
     let number = |text: &str| {
         let position = names.iter().position(|name| text.eq_ignore_ascii_case(name));

@@ -1,4 +1,4 @@
-//! Where pods may run: tolerations, affinity, spreading.
+//! Tolerations, affinity, spreading.
 
 use serde_json::Value;
 

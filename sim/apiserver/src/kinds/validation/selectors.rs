@@ -1,4 +1,4 @@
-//! Label selectors: whether they are any, and what they match.
+//! Label selectors.
 
 use serde_json::Value;
 
@@ -18,7 +18,6 @@ pub(super) fn check(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// An operator and how many values it has.
 pub(super) fn requirement(expression: &Value, path: &str, causes: &mut Vec<Cause>) {
     let values = format!("{path}.values");
     let bare = is_empty(&expression["values"]);
@@ -41,7 +40,7 @@ pub(super) fn requirement(expression: &Value, path: &str, causes: &mut Vec<Cause
     }
 }
 
-/// Whether a selector that is one matches these labels; one that says nothing matches none here.
+/// Requires a valid selector.
 pub(crate) fn matches(selector: &Value, labels: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object();
     let expression = |expression: &Value| {

@@ -1,11 +1,11 @@
-//! Volumes of pods, where they are mounted, and what of a pod they and variables can show.
+//! Volumes, mounts and the downward API.
 
 use serde_json::Value;
 
 use super::{Field, Rule, is_empty, list, metadata, names, present, quantity::Quantity, text};
 use crate::schema::validate::Cause;
 
-/// Kinds of volumes, in the order in which a second one is found.
+/// In order of duplicate checks.
 const KINDS: [&str; 8] = [
     "emptyDir",
     "hostPath",
@@ -45,7 +45,6 @@ pub(super) fn check(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     );
 }
 
-/// A volume of another kind.
 pub(super) fn unsupported(pod: &Value) -> Option<String> {
     let volumes = list(&pod["volumes"]).iter().filter_map(Value::as_object);
     let other = |field: &&String| *field != "name" && !KINDS.contains(&field.as_str());
@@ -146,7 +145,7 @@ fn downward(api: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Fields that variables can show.
+/// For variables.
 pub(super) const OF_VARIABLES: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -158,7 +157,7 @@ pub(super) const OF_VARIABLES: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// And volumes.
+/// For volumes.
 const OF_VOLUMES: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
@@ -197,7 +196,7 @@ pub(super) fn resource_of_container(resource: &Value, path: &str, causes: &mut V
     }
 }
 
-/// A place where a volume is mounted; whether there is such a volume, the pod says.
+/// The pod checks that the volume exists.
 pub(super) fn mount(mount: &Value, path: &str, causes: &mut Vec<Cause>) {
     for field in ["name", "mountPath"] {
         needs(mount, field, path, causes);

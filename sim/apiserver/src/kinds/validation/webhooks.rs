@@ -88,7 +88,7 @@ fn url(url: &str, path: &str, causes: &mut Vec<Cause>) {
 
 fn service(service: &Value, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| format!("{path}.{field}");
-    // Each is told in the other's place.
+    // Kubernetes swaps these two paths.
     for (field, told) in [("name", "namespace"), ("namespace", "name")] {
         if is_empty(&service[field]) {
             causes.push(Cause::required(&at(told), ""));
@@ -108,7 +108,7 @@ fn service(service: &Value, path: &str, causes: &mut Vec<Cause>) {
     if !given.starts_with('/') {
         fail("must start with a '/'".to_owned());
     }
-    // What stands before the first slash is no segment, nor what is after a last one.
+    // Ignores the text around the outer slashes.
     let segments = given.strip_suffix('/').unwrap_or(given).get(1..).unwrap_or_default();
     for (index, segment) in segments.split('/').enumerate() {
         if segment.is_empty() {
@@ -121,7 +121,7 @@ fn service(service: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// `*` stands alone.
+/// `*` must be the only value.
 fn all_or_some(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (field, others) in
         [("apiGroups", "API groups"), ("apiVersions", "API versions"), ("operations", "operations")]

@@ -1,11 +1,10 @@
-//! Deployments and their kin, Jobs and `CronJobs`.
+//! Deployments and similar kinds, Jobs, `CronJobs`.
 
 use serde_json::{Value, json};
 
 use super::{Field, NOT_NEGATIVE, Rule, is_empty, metadata, names, pods, schedule, selectors, share, text};
 use crate::schema::validate::Cause;
 
-/// What Deployments, `ReplicaSets`, `StatefulSets` and `DaemonSets` have in common.
 pub(super) const WORKLOAD: [Field; 4] = [
     ("spec!.replicas", NOT_NEGATIVE),
     ("spec!.minReadySeconds", NOT_NEGATIVE),
@@ -61,7 +60,7 @@ pub(super) const CRON_JOB: [Field; 7] = [
     ("spec!.jobTemplate!.spec!", Rule::Check(generated)),
 ];
 
-/// A workload selects its own pods.
+/// A selector must match its template.
 fn selected(spec: &Value, path: &str, kind: &str, causes: &mut Vec<Cause>) {
     let labels = &spec["template"]["metadata"]["labels"];
     let at = format!("{path}.selector");
@@ -174,7 +173,7 @@ fn stateful_strategy(strategy: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Pods of jobs end.
+/// Job pods must end.
 fn ends(pod: &Value, path: &str, causes: &mut Vec<Cause>) {
     if !matches!(text(pod, "restartPolicy"), "OnFailure" | "Never") {
         let why = "valid values: \"OnFailure\", \"Never\"";
@@ -194,7 +193,7 @@ fn indexed(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Whether a selector goes with who made it. Those that nobody gave are made by the server.
+/// The server generates non-manual selectors.
 fn manual(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let (manual, selector) = (spec["manualSelector"] == true, spec.get("selector"));
     match selector {
@@ -209,7 +208,7 @@ fn manual(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         None => return,
         Some(_) => {}
     }
-    // Without one that is said, what is selected is made of the uid.
+    // Generated selectors use the uid.
     let labels = if manual { &spec["template"]["metadata"]["labels"] } else { &Value::Null };
     if !selector.is_some_and(|selector| selectors::matches(selector, labels)) {
         let why = "`selector` does not match template `labels`";
@@ -217,7 +216,7 @@ fn manual(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The name becomes a label of the job's pods.
+/// Pods get the name as a label.
 fn name_of_pods(job: &Value, _: &str, causes: &mut Vec<Cause>) {
     if job["spec"]["manualSelector"] != true {
         metadata::say(text(&job["metadata"], "name"), names::label_value, "spec.template.labels", causes);
