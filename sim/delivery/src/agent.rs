@@ -1,4 +1,4 @@
-//! An agent: the production sender and the production watcher, with a transport and a watch of ours.
+//! Production sender and watcher with simulated transport and watch.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -35,9 +35,9 @@ use crate::{
     world::{Process, Tasks, World, clock, jitter},
 };
 
-/// Changes between watch and sender; few, so that the watch has to wait.
+/// Small, so that the watch must wait.
 const CHANNEL: usize = 2;
-/// Between two lists beside a watch.
+/// Interval of checking lists.
 const CHECK: Duration = Duration::from_mins(1);
 
 pub(crate) struct Agent {
@@ -84,7 +84,7 @@ impl Agent {
         let baseline = sender.baseline();
         let agent = Self { tasks: Tasks::default(), drain: Drain::new(), progress: sender.progress() };
         agent.tasks.spawn(sender.run(agent.drain.watch()));
-        // Both are known before the first is ready.
+        // Register both before one is ready.
         let unready = WATCHES.map(|watch| readiness.register(watch));
         let keep_names = KeepNames::OfOthers;
         let changes = match world.mistake {
@@ -108,22 +108,19 @@ impl Agent {
             let which = Watch { runtime, number, conditions: conditions.clone() };
             agent.tasks.spawn(observe(Arc::clone(world), which, watcher));
         }
-        // It waits for the watches, so it has to know them.
+        // Waits for the watches above.
         agent.tasks.spawn(keep(Arc::clone(world), runtime, conditions, shelf));
         world.lock().runtimes[runtime].agent = Some(agent);
     }
 
-    /// Ends at the next await, whatever it waits for.
     pub(crate) fn kill(&self) {
         self.tasks.kill();
     }
 
-    /// Is asked to end, as before an update.
     pub(crate) fn end(&self) {
         self.drain.begin();
     }
 
-    /// Keys that are not acknowledged.
     pub(crate) fn dirty(&self) -> usize {
         self.progress.lock().dirty
     }
@@ -138,7 +135,7 @@ async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
             let world = lister.upgrade();
             async move { cluster::list(&world?, runtime, number).await }.boxed()
         };
-        // A list beside the watch would find what is lost by going on.
+        // A list would find the events lost by `ExpiredWatchGoesOn`.
         let trusted = matches!(world.mistake, Some(Mistake::WatchesAreTrusted | Mistake::ExpiredWatchGoesOn));
         let beside = (!trusted).then(|| Beside { list: Box::new(list), jitter });
         let events = cluster::watch(Arc::clone(&world), which.clone());
@@ -150,7 +147,7 @@ async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
     }
 }
 
-/// A channel for each watch: those who wait for one together are woken in any order, and a run has to be repeated exactly.
+/// One channel per watch: a shared one wakes receivers in any order, so runs would differ.
 fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WATCHES.len()] {
     let told = WATCHES.map(|_| watch::Sender::new(Baseline::default()));
     let own = told.each_ref().map(watch::Sender::subscribe);
@@ -168,7 +165,7 @@ fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WAT
     own
 }
 
-/// Swallows what comes in the first half second.
+/// Drops changes of the first 500 ms.
 fn after_the_first_list(tasks: &Tasks, changes: mpsc::Sender<Told>) -> mpsc::Sender<Told> {
     let (shim, mut first) = mpsc::channel::<Told>(CHANNEL);
     let open = tokio::time::Instant::now() + Duration::from_millis(500);
@@ -206,7 +203,6 @@ fn resource(number: usize) -> ApiResource {
 }
 
 impl World {
-    /// Asks an agent to end, and starts it again.
     pub(crate) fn restart_agent(self: &Arc<Self>, runtime: usize) {
         let (agent, pause) = {
             let mut state = self.lock();

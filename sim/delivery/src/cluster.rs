@@ -1,4 +1,4 @@
-//! A runtime's API server: objects, a log of what happened, and a watch on it as `kube`'s watcher tells it.
+//! Simulated API server of a runtime, with a watch like `kube`'s.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,12 +22,12 @@ use crate::{
     world::{Process, World},
 };
 
-/// Entries kept in the log, as a server keeps some minutes.
+/// Log entries; a real server keeps some minutes.
 const LOG: usize = 12;
 
-/// Of a thousand events, so many are left out.
+/// Dropped events per 1,000.
 const SWALLOWED: u64 = 180;
-/// Between two bookmarks of a watch that has nothing to tell.
+/// Bookmark interval.
 const BOOKMARK: Duration = Duration::from_mins(1);
 
 type Event = watcher::Result<watcher::Event<Metadata>>;
@@ -47,7 +47,6 @@ struct Logged {
     gone: bool,
 }
 
-/// The agent's own ConfigMaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) digest: Option<Snapshot>,
@@ -55,37 +54,34 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Whether there is the name of an object.
     pub(crate) fn names_object(&self, object: usize) -> bool {
         let named = self.names.values().flat_map(|listed| &listed.objects);
         named.map(|(_, name)| number(name)).any(|named| named == object)
     }
 }
 
-/// The objects that one watch shows, in the API server of one runtime.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     version: u64,
     objects: BTreeMap<usize, Stored>,
     log: VecDeque<Logged>,
-    /// What happened up to here is not in the log any more.
+    /// Last version that has left the log.
     floor: u64,
     backup: BTreeMap<usize, Stored>,
-    /// Watches tell nothing before.
+    /// Silent until then.
     pub(crate) stalled: Instant,
-    /// When they tell again, what happened meanwhile is in no log any more.
+    /// The log is lost after the stall.
     pub(crate) expiring: bool,
-    /// The current watch is to end.
     pub(crate) ending: bool,
-    /// What the present agent was told of.
+    /// Received by the running agent.
     pub(crate) shown: BTreeSet<usize>,
-    /// What was shown as being there: by the last list, and by the watch since.
+    /// Existing, by list and watch.
     known: BTreeSet<usize>,
-    /// Objects whose coming and going were both swallowed, and the number of that change. No list can show them.
+    /// Both events dropped, and the change's number. No list shows them.
     pub(crate) unnoticed: BTreeMap<usize, u64>,
-    /// Objects that went before a watch had shown them. If the agent ends before that tells it, they are unnoticed.
+    /// Deleted before a watch showed them; `unnoticed` if the agent ends.
     untold: BTreeSet<usize>,
-    /// Whether the present agent has a list: with each further one it reports what it cannot name.
+    /// Whether the agent has a list. It reports a `resync` after further ones.
     listed: bool,
     pub(crate) changed: Arc<Notify>,
 }
@@ -110,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// A new agent knows nothing. What the one before had no way to know of may be just as unknown to it.
+    /// Keeps `unnoticed`: a new agent may not know these objects either.
     pub(crate) fn forgotten(&mut self) {
         self.shown.clear();
         self.listed = false;
@@ -148,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// A change of something that no watch looks at.
+    /// Changes an object outside its spec.
     pub(crate) fn touch(&mut self, object: usize) {
         if let Some(stored) = self.objects.get(&object).cloned() {
             self.put(object, stored.uid, stored.generation);
@@ -166,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes it and makes it again, as it was but for its uid.
+    /// Recreates an object with another uid.
     pub(crate) fn recreate(&mut self, object: usize) {
         if let Some(stored) = self.objects.get(&object).cloned() {
             self.delete(object);
@@ -174,7 +170,7 @@ impl Cluster {
         }
     }
 
-    /// Forgets the log: every watch that has not read it is too old.
+    /// Drops the log: watches that lag get 410.
     fn compact(&mut self) {
         self.version += 1;
         self.floor = self.version;
@@ -186,7 +182,7 @@ impl Cluster {
         self.backup = self.objects.clone();
     }
 
-    /// Goes back to the backup. Returns the objects that are different now, and whether they are there.
+    /// Returns the changed objects and whether they exist.
     pub(crate) fn restore(&mut self) -> Vec<(usize, bool)> {
         let before = std::mem::replace(&mut self.objects, self.backup.clone());
         self.compact();
@@ -230,11 +226,9 @@ enum Next {
     Wait(Arc<Notify>, Instant),
 }
 
-/// Which watch, and who hears that it lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     pub(crate) runtime: usize,
-    /// Its number in [`WATCHES`].
     pub(crate) number: usize,
     pub(crate) conditions: Conditions,
 }
@@ -245,7 +239,6 @@ impl Watch {
     }
 }
 
-/// A watch that begins with a list.
 pub(crate) fn watch(world: Arc<World>, watch: Watch) -> impl Stream<Item = Event> + Unpin {
     let state = (world, watch, Phase::Start);
     Box::pin(stream::unfold(state, move |(world, watch, mut phase)| async move {
@@ -254,7 +247,6 @@ pub(crate) fn watch(world: Arc<World>, watch: Watch) -> impl Stream<Item = Event
     }))
 }
 
-/// A list beside a watch, which does not depend on how that stands.
 pub(crate) async fn list(world: &Arc<World>, runtime: usize, watch: usize) -> Option<Vec<Metadata>> {
     let delay = world.lock().rng.millis(1, 200);
     tokio::time::sleep(delay).await;
@@ -320,7 +312,7 @@ async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Ev
                 Next::Wait(changed, stalled) => (changed, stalled),
             };
             let now = Instant::now();
-            // Nothing is left to tell.
+            // This is a bookmark.
             if stalled <= now && std::mem::take(&mut bookmark) {
                 watch.heard();
             }

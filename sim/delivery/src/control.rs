@@ -1,5 +1,4 @@
-//! The control plane: what is persisted there of sessions and of failures, behind a client that may be told of it late or
-//! not at all, and backups of it.
+//! Simulated control plane with backups and an unreliable client.
 
 use std::{
     collections::BTreeMap,
@@ -20,22 +19,19 @@ use crate::{
     world::{Process, RECEIVERS, RUNTIMES, World},
 };
 
-/// Most bytes of a body.
+/// Largest body, in bytes.
 const BODY: usize = 64 * 1024;
-/// For the client, which asks for nothing else.
 pub(crate) const NAMESPACE: &str = "control";
 
-/// What a backup has.
 #[derive(Clone, Debug, Default)]
 struct Backup {
     sessions: Option<Value>,
     failed: BTreeMap<WorkKey, Vec<(Object, u64)>>,
 }
 
-/// What is persisted.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
-    /// The ConfigMap of the sessions.
+    /// ConfigMap of the sessions.
     sessions: Option<Value>,
     version: u64,
     backup: Backup,
@@ -62,7 +58,7 @@ impl Control {
 }
 
 impl Backup {
-    /// Whether a control plane that is restored from it knows that a session went as far as this.
+    /// Whether the session is recorded, with at least this mark.
     fn knows(&self, session: SessionId, mark: u64) -> bool {
         let list = self.sessions.as_ref().and_then(|map| map["data"]["sessions.json"].as_str());
         let list: Vec<Value> = list.and_then(|list| serde_json::from_str(list).ok()).unwrap_or_default();
@@ -82,7 +78,6 @@ fn refused(status: StatusCode) -> (StatusCode, Value) {
     (status, words)
 }
 
-/// A receiver's client.
 pub(crate) fn client(world: &Arc<World>, receiver: usize) -> Client {
     let world = Arc::downgrade(world);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -139,17 +134,17 @@ async fn answer(world: &Arc<World>, receiver: usize, request: Request<Body>) -> 
 }
 
 impl World {
-    /// A backup of the control plane is made.
     pub(crate) fn back_up_control_plane(&self) {
         let mut state = self.lock();
         let (sessions, failed) = (state.control.sessions.clone(), state.oracle.persisted());
         state.control.backup = Backup { sessions, failed };
     }
 
-    /// The control plane is restored from its backup. Its receivers end with it, or go on until they notice.
+    /// Restores the backup. If `ends`, also kills the receivers; else they run until they detect it.
     ///
-    /// Whoever has heard of more than the backup knows has to tell everything. Of the others, what has failed since is hidden
-    /// until the safety resync. While a receiver goes on that has recorded nothing since, all are others.
+    /// Agents that know more than the backup resync. Elsewhere, a safety resync reveals later failures.
+    ///
+    /// If a running receiver has recorded nothing since the backup, no agent resyncs.
     pub(crate) fn restore_control_plane(self: &Arc<Self>, ends: bool) {
         {
             let mut state = self.lock();

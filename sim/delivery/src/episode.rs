@@ -1,4 +1,4 @@
-//! One run from a seed: faults, then quiet, then faults again.
+//! One run of a seed: rounds of faults and rests.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,34 +14,34 @@ use crate::{
     world::{Certificate, Process, RECEIVERS, RUNTIMES, State, World},
 };
 
-/// After the last fault, everything must be reconciled and let go within this (of simulated time).
+/// Limit to finish all work after the faults, in simulated time.
 pub const REST_WITHIN: Duration = Duration::from_mins(10);
-/// Steps with faults between two rests.
+/// Steps of a round.
 const FAULTY: u64 = 1_200;
-/// Steps in which receivers do not end, before a control plane is restored.
+/// Steps without receiver restarts before a restore.
 const STEADY: u64 = 150;
-/// Rests in an episode.
+/// Rounds of an episode.
 const RESTS: usize = 4;
 
-/// What an episode did.
+/// Result of an episode.
 #[derive(Debug)]
 pub struct Report {
-    /// Its steps.
+    /// Step counts.
     pub counts: Counts,
-    /// The same for the same seed, and for no other.
+    /// Hash of all steps.
     pub hash: u64,
 }
 
-/// A rule was broken.
+/// A violated rule.
 #[derive(Debug)]
 pub struct Failure {
-    /// The seed that shows it again.
+    /// Seed that reproduces it.
     pub seed: u64,
-    /// What was found.
+    /// Description.
     pub what: String,
-    /// The steps until then.
+    /// Steps until then.
     pub counts: Counts,
-    /// The last of them.
+    /// Last steps.
     pub last: Vec<Action>,
     /// See [`Report::hash`].
     pub hash: u64,
@@ -60,7 +60,6 @@ pub fn play(seed: u64, mistake: Option<Mistake>) -> anyhow::Result<Result<Report
     simulate(seed, mistake, run)
 }
 
-/// Does something with a world, and says what became of it.
 pub(crate) fn simulate(
     seed: u64,
     mistake: Option<Mistake>,
@@ -77,7 +76,7 @@ pub(crate) fn simulate(
         run(&world).await;
         world
     });
-    // Every task ends before what it looks at.
+    // Ends tasks before the world.
     drop(clock);
     let state = world.lock();
     let (counts, hash) = (state.trace.counts.clone(), state.trace.hash());
@@ -92,12 +91,12 @@ async fn run(world: &Arc<World>) {
     for _ in 0..RESTS {
         {
             let mut state = world.lock();
-            // Not always: an agent that tells everything again and again finds what was forgotten elsewhere.
+            // Not always: resyncs after a restore hide other losses.
             (state.quiet, state.restoring) = (false, state.rng.per_mille(550));
         }
         faults(world, FAULTY).await;
         if world.lock().restoring {
-            // What fails in one session is hidden by a backup from the same session, which has to be told by its mark.
+            // Only the mark reveals failures hidden by a backup of the current session.
             world.lock().steady = true;
             world.back_up_control_plane();
             faults(world, STEADY).await;
@@ -106,7 +105,7 @@ async fn run(world: &Arc<World>) {
             world.restore_control_plane(true);
         }
         rest(world).await;
-        // What comes after it hides why a rest was not reached.
+        // Later steps would hide the cause.
         if world.lock().violation.is_some() {
             return;
         }
@@ -118,7 +117,6 @@ async fn run(world: &Arc<World>) {
     }
 }
 
-/// Starts what does not run.
 fn start(world: &Arc<World>) {
     for number in 0..RECEIVERS {
         world.start(Process::Receiver(number));
@@ -128,7 +126,6 @@ fn start(world: &Arc<World>) {
     }
 }
 
-/// So many steps of everything that may go wrong.
 async fn faults(world: &Arc<World>, steps: u64) {
     let until = world.lock().trace.counts.steps() + steps;
     while world.lock().trace.counts.steps() < until && world.lock().violation.is_none() {
@@ -148,7 +145,6 @@ fn pause(world: &World) -> Duration {
     }
 }
 
-/// One thing that happens, or begins.
 fn act(world: &Arc<World>) {
     let (choice, runtime, object, more) = {
         let mut state = world.lock();
@@ -175,7 +171,7 @@ fn act(world: &Arc<World>) {
             world.step(Kind::ClockJump, runtime, more);
             world.jump_clock();
             if more % 4 == 0 {
-                // As after a night in which nothing ran.
+                // The machine was suspended.
                 let own = &mut world.lock().runtimes[runtime];
                 own.resumed.send_modify(|pauses| *pauses += 1);
                 for cluster in &mut own.watched {
@@ -254,7 +250,7 @@ fn act(world: &Arc<World>) {
     }
 }
 
-/// The control plane is restored, now from its last backup, or some time after one.
+/// Restores the last backup, or a new one after up to 2 minutes.
 fn restore_control(world: &Arc<World>, more: u64) {
     if more.is_multiple_of(6) {
         world.step(Kind::ControlRestored, 9, more);
@@ -285,7 +281,6 @@ fn back_up(world: &World, runtime: usize) {
 
 fn restore_runtime(world: &Arc<World>, runtime: usize, more: u64) {
     world.step(Kind::Restored, runtime, more);
-    // Everything in it begins anew.
     world.crash(Point::AgentAnywhere, Process::Agent(runtime));
     let mut state = world.lock();
     let State { runtimes, oracle, .. } = &mut *state;
@@ -299,13 +294,13 @@ fn restore_runtime(world: &Arc<World>, runtime: usize, more: u64) {
     oracle.names_restored(runtime, |object| own.kept.names_object(object));
 }
 
-/// An agent is killed, and something that another manager has heard of goes before it is there again.
+/// Deletes another manager's object while the agent is down.
 fn delete_unseen(world: &Arc<World>, runtime: usize, object: usize) {
     world.crash(Point::AgentAnywhere, Process::Agent(runtime));
     let parts = OBJECTS - OWN;
     let exists = |n: &usize| world.lock().runtimes[runtime].watched[watch_of(*n)].exists(*n);
     let found = (0..parts).map(|n| OWN + (object + n) % parts).find(exists);
-    // Updates and ends have the numbers that `change` knows.
+    // Change 5 is a deletion.
     change(world, runtime, found.unwrap_or(OWN + object % parts), 5);
 }
 
@@ -336,7 +331,6 @@ pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
     }
 }
 
-/// Agents end when nothing is open, and something happens, or nothing, before they are there again.
 async fn restarts(world: &Arc<World>) {
     let pause = world.lock().rng.millis(0, 90_000);
     tokio::time::sleep(pause).await;
@@ -345,7 +339,7 @@ async fn restarts(world: &Arc<World>) {
             let rng = &mut world.lock().rng;
             (rng.below(5), [None, None, Some((rng.index(OBJECTS), rng.below(10)))][rng.index(3)])
         };
-        // A backup from a calm hour has a digest that was confirmed once.
+        // A backup at rest holds a confirmed digest.
         let backup = world.lock().rng.below(4);
         match backup {
             0 => back_up(world, runtime),
@@ -364,7 +358,7 @@ async fn restarts(world: &Arc<World>) {
     tokio::time::sleep(Duration::from_secs(9)).await;
 }
 
-/// Nothing goes wrong any more: all must come to rest.
+/// Ends all faults and requires all work to finish.
 pub(crate) async fn rest(world: &Arc<World>) {
     world.lock().quiet = true;
     world.heal_what_is_due();
@@ -378,7 +372,7 @@ pub(crate) async fn rest(world: &Arc<World>) {
         let open = open(world);
         if open.is_empty() {
             let mut state = world.lock();
-            // What is behind and not open.
+            // Objects that no agent could observe.
             let unnoticed = state.oracle.behind(shown(&state), |_, _| false).len();
             state.trace.counts.unnoticed += unnoticed as u64;
             return;
@@ -390,7 +384,6 @@ pub(crate) async fn rest(world: &Arc<World>) {
     }
 }
 
-/// Whether a present agent was told of an object.
 fn shown(state: &State) -> impl Fn(Object) -> bool {
     |(runtime, object)| state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
 }

@@ -1,4 +1,4 @@
-//! What another manager hears of: the production lane, and a service of ours at its other end.
+//! The production lane to another manager, and a simulated service.
 
 use std::{
     sync::{Arc, Weak},
@@ -18,19 +18,16 @@ use crate::{
     world::{Process, Tasks, World, jitter},
 };
 
-/// For one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How another manager's service is.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// It does not answer until then.
+    /// Silent until then.
     pub(crate) dead: Option<Instant>,
-    /// It takes long until then.
+    /// Slow until then.
     pub(crate) slow: Option<Instant>,
 }
 
-/// The way to it from one receiver. What is in it ends with that.
 pub(crate) struct Forward {
     lane: Mutex<Lane<Guard>>,
     under_way: Mutex<Vec<Key>>,
@@ -59,12 +56,11 @@ impl Forward {
         self.start.elapsed()
     }
 
-    /// Objects that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.lane.lock().waiting()
     }
 
-    /// Takes a change in, or gives it back if there is no room.
+    /// Returns false if the lane is full.
     pub(crate) fn take(&self, world: &World, key: Key, guard: (String, Guard)) -> bool {
         let told = match world.mistake {
             Some(Mistake::WaitingIsTold) => true,
@@ -83,7 +79,6 @@ impl Forward {
         taken
     }
 
-    /// Sends what there is, as the receiver's forwarders do, until its receiver ends.
     pub(crate) async fn run(self: Arc<Self>, world: Arc<World>, receiver: usize, tasks: Weak<Tasks>) {
         loop {
             loop {
@@ -123,7 +118,7 @@ impl Forward {
     }
 }
 
-/// What becomes of a request about an object. The manager looks at it when it is told.
+/// The service reads the object on request.
 async fn ask(world: &Arc<World>, (runtime, object): Object) -> Ended {
     let at = world.at_ms();
     let (kind, before, after) = {
@@ -148,7 +143,7 @@ async fn ask(world: &Arc<World>, (runtime, object): Object) -> Ended {
             if kind == Kind::ServiceRefused { Ended::Answered } else { Ended::Silent }
         }
         _ => {
-            // It goes on when nobody waits for it any more.
+            // The service continues after a timeout.
             let (heard, told) = tokio::sync::oneshot::channel();
             let world = Arc::clone(world);
             tokio::spawn(async move {

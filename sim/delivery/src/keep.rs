@@ -1,4 +1,4 @@
-//! What an agent keeps beyond its life: digest and names, in ConfigMaps of ours.
+//! Simulated ConfigMaps of the agent's digest and object names.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,9 @@ use crate::{
     world::{Process, World},
 };
 
-/// For the watches to list before the digest is claimed.
+/// Time for the first lists before the digest is claimed.
 const LISTING: Duration = Duration::from_secs(10);
 
-/// Reads once, then writes what the sender wants stored.
 pub(crate) async fn keep(world: Arc<World>, runtime: usize, conditions: Conditions, shelf: Shelf) {
     let Shelf { found, snapshots, stored, names, names_stored } = shelf;
     let delay = world.lock().rng.millis(1, 100);
@@ -61,8 +60,8 @@ async fn keep_digest(
     }
 }
 
-/// Two writes, of which the first is refused once, take less than the sender waits for: what is told before its name is
-/// stored has no promise.
+/// Two writes, one of them refused once, finish while the sender waits. Notifications before the name is
+/// stored have no guarantee.
 async fn keep_names(
     world: &Arc<World>,
     runtime: usize,

@@ -1,8 +1,6 @@
-//! Seeded fault simulation of the event path.
+//! Seeded fault simulation of the event path, on one thread and in simulated time.
 //!
-//! The agent's sender and watches, the receiver's intake, ledgers, sessions and lanes and the engine's work queue are those
-//! of the products. The network, the API servers, another manager's service, the workers and the clock are made here, and
-//! decide by a seeded generator what goes wrong. Everything runs on one thread in simulated time, so a seed is a run.
+//! Production code: sender, watches, intake, ledgers, sessions, lanes, work queue. The rest is simulated.
 
 mod agent;
 mod cluster;

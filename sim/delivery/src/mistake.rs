@@ -1,55 +1,55 @@
-//! Mistakes made on purpose, around the production code: the simulation has to find each.
+//! Deliberate bugs around production code, which the simulation must find.
 
-/// One of them.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// The receiver says `done` when it has taken an event.
+    /// Acknowledgement on receipt.
     AcknowledgeOnReceipt,
-    /// The receiver says `done` when the reconcile begins.
+    /// Acknowledgement at the start of the reconcile.
     AcknowledgeAtTheStart,
-    /// Work that was dropped says `done`.
+    /// Acknowledgement of dropped work.
     DroppedWorkAcknowledges,
-    /// A worker ends work without doing it.
+    /// Skipped reconcile.
     WorkIsSkipped,
-    /// A reconcile works on what was there some time ago.
+    /// Reconcile with outdated state.
     StaleRead,
-    /// The engine does not rebuild its queue from what is persisted.
+    /// Persisted failures ignored by a new engine.
     FailuresAreForgotten,
-    /// Work that failed without a trace forgets who waits for it.
+    /// Guards lost when a reconcile fails without a record.
     LostWorkForgetsItsGuards,
-    /// The agent does not send what the receiver says it does not know.
+    /// Unknown numbers not resent.
     UnknownIsIgnored,
-    /// A request that got no answer is taken for one that did.
+    /// Unanswered request taken as answered.
     FailedRequestIsForgotten,
-    /// A new agent does not report what its first list finds.
+    /// First list of a new agent not reported.
     FirstListIsNotReported,
-    /// A watch whose version is too old goes on without a list.
+    /// No list after 410.
     ExpiredWatchGoesOn,
-    /// A new agent goes on with the epoch of the old one.
+    /// Epoch reused by a new agent.
     SameEpochAfterACrash,
-    /// An agent may rely on whatever digest it finds.
+    /// Every digest claim confirmed.
     EveryClaimIsConfirmed,
-    /// What an agent cannot name is not reconciled.
+    /// `resync` events ignored.
     ResyncIsIgnored,
-    /// A new agent does not know whom other managers were told of.
+    /// Stored names ignored by a new agent.
     NamesAreForgotten,
-    /// What other managers are told of is stored some time after they are told.
+    /// Names stored after the notification.
     NamesAreStoredLate,
-    /// A receiver knows sessions, but not how far they went.
+    /// Marks ignored.
     MarksAreIgnored,
-    /// Nobody lists beside a watch.
+    /// No lists check the watches.
     WatchesAreTrusted,
-    /// Another manager's number is done when its request waits to be made.
+    /// Acknowledgement of a queued request.
     WaitingIsTold,
-    /// Whatever another manager answers, it has taken the event.
+    /// Any answer of another manager taken as acceptance.
     RefusedIsTold,
-    /// What changes while another manager is asked was told by that.
+    /// Request in flight taken to cover a later change.
     UnderWayIsTold,
 }
 
 impl Mistake {
-    /// Those that random runs find. `FailuresAreForgotten`, `NamesAreStoredLate` and `MarksAreIgnored` need more luck
-    /// than that: scripts show them.
+    /// Bugs found by random runs. The rest (`FailuresAreForgotten`, `NamesAreStoredLate`, `MarksAreIgnored`)
+    /// have scripts.
     pub const ALL: &[Self] = &[
         Self::AcknowledgeOnReceipt,
         Self::AcknowledgeAtTheStart,

@@ -1,4 +1,4 @@
-//! The network between agents and receivers. Bodies are what the wire carries; bytes and TLS are left out.
+//! Simulated network between agents and receivers, without TLS.
 
 use std::{
     collections::BTreeMap,
@@ -24,30 +24,24 @@ use crate::{
     world::{Certificate, Process, World},
 };
 
-/// For a connection to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// What the wire carried back.
 pub(crate) type Raw = (StatusCode, HeaderMap, Vec<u8>);
 
-/// The way from one runtime to the receivers.
 #[derive(Clone)]
 pub(crate) struct Net {
     world: Weak<World>,
     runtime: usize,
 }
 
-/// A connection between two processes.
 pub(crate) struct Wire {
     receiver: Weak<Receiver>,
     broken: watch::Sender<bool>,
 }
 
-/// An agent's end of a connection.
 pub(crate) struct Connection {
     net: Net,
     wire: Arc<Wire>,
-    /// Which certificate it was made with.
     material: u64,
     broken: watch::Receiver<bool>,
 }
@@ -148,7 +142,7 @@ impl Channel for Connection {
     }
 
     async fn closed(&mut self) -> SendError {
-        // The wire is ours, so it does not end without being broken.
+        // `wire` holds the sender, so this cannot fail.
         let _ = self.broken.wait_for(|broken| *broken).await;
         SendError::Closed
     }
@@ -216,7 +210,6 @@ async fn exchange(
     Ok(response)
 }
 
-/// Nobody hears of the request, and nobody answers.
 async fn lost(world: &World, request: &v3::Request<'static>) -> Result<v3::Response, SendError> {
     if world.mistake == Some(Mistake::FailedRequestIsForgotten)
         && let Some(session) = request.session
@@ -230,7 +223,6 @@ async fn lost(world: &World, request: &v3::Request<'static>) -> Result<v3::Respo
     std::future::pending().await
 }
 
-/// Carries a request to the receiver at the wire's other end.
 fn deliver(
     world: &Arc<World>,
     wire: &Arc<Wire>,
@@ -249,7 +241,6 @@ fn deliver(
     });
 }
 
-/// What becomes of a message on its way to the receiver. A step.
 fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
     let at = world.at_ms();
     let mut state = world.lock();
@@ -275,7 +266,6 @@ fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
     fate
 }
 
-/// What becomes of an answer. A step.
 async fn answer_fate(
     world: &World,
     wire: &Wire,
@@ -313,7 +303,7 @@ async fn answer_fate(
     };
     match fate {
         Fate::Arrives(delay) | Fate::Twice(delay, _) => {
-            // Also when the other end crashes meanwhile: it is on its way.
+            // An answer in flight survives a crash.
             tokio::time::sleep_until(Instant::now() + delay).await;
             Ok(())
         }
@@ -337,7 +327,6 @@ fn read((status, headers, body): &Raw) -> Result<v3::Response, SendError> {
     })
 }
 
-/// The mistakes of an agent that reads its answers wrongly.
 fn distort(world: &World, response: &mut v3::Response) {
     if world.mistake == Some(Mistake::UnknownIsIgnored) {
         response.unknown = SeqSet::new();

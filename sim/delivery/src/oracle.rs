@@ -1,4 +1,4 @@
-//! What is in the runtimes against what was reconciled.
+//! Compares the state of runtimes with reconciles.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,34 +8,32 @@ use tidewatch_wire::{
     v3::{self, Change},
 };
 
-/// Objects of a runtime that the engine reconciles.
+/// Engine-owned objects.
 pub(crate) const OWN: usize = 6;
-/// All objects of a runtime: another manager hears of the rest.
+/// All objects; the rest is another manager's.
 pub(crate) const OBJECTS: usize = 9;
-/// The watches: the engine's, and the other manager's.
+/// The engine's watch, then the other manager's.
 pub(crate) const WATCHES: [&str; 2] = ["things", "parts"];
-/// The other manager.
 pub(crate) const MANAGER: &str = "central";
 
-/// An object: its runtime and its number.
+/// Runtime and number.
 pub(crate) type Object = (usize, usize);
 
-/// Knows every change of every object by number, and which of them each reconcile has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Whether the object was there before its first change, and after each.
+    /// Existence, initially and after each change.
     existed: BTreeMap<Object, Vec<bool>>,
-    /// What the last reconcile that ended well had read.
+    /// Last change read by a successful reconcile.
     reconciled: BTreeMap<(WorkKey, Object), u64>,
-    /// The same with those whose failure was persisted.
+    /// Last change read by a successful reconcile or a persisted failure.
     settled: BTreeMap<(WorkKey, Object), u64>,
-    /// What is persisted of failures: they are tried again, whatever happens.
+    /// Persisted failures, always retried.
     failed: BTreeMap<WorkKey, Vec<(Object, u64)>>,
-    /// What had happened to the objects when a number was sent first. A reconcile that may acknowledge it begins later.
+    /// Changes when a number was first sent. An acknowledging reconcile starts later.
     sent: HashMap<(Epoch, Seq), Vec<(Object, u64)>>,
-    /// What there was of an object when the other manager was told of it last.
+    /// Change at the last notification.
     told: BTreeMap<Object, u64>,
-    /// Objects that nobody in a restored runtime can know of: their end is not told.
+    /// Names missing after a restore: deletions are not reported.
     unknown: BTreeSet<Object>,
 }
 
@@ -47,17 +45,15 @@ pub(crate) fn object_name(object: usize) -> String {
     format!("o{object}")
 }
 
-/// The number in `r1` or `o1`.
 pub(crate) fn number(name: &str) -> usize {
     name.get(1..).and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
-/// Which watch shows an object.
 pub(crate) fn watch_of(object: usize) -> usize {
     usize::from(object >= OWN)
 }
 
-/// What has to be reconciled when an object changes: one thing, or two; nothing, if it is another manager's.
+/// Keys to reconcile; none for another manager's object.
 pub(crate) fn targets((runtime, object): Object) -> Vec<WorkKey> {
     if watch_of(object) > 0 {
         return Vec::new();
@@ -67,13 +63,11 @@ pub(crate) fn targets((runtime, object): Object) -> Vec<WorkKey> {
     if object == 0 { vec![WorkKey::Kyma { kyma }, manifest] } else { vec![manifest] }
 }
 
-/// What a reconcile looks at.
 pub(crate) fn objects_of(key: &WorkKey) -> Vec<Object> {
     let runtime = number(key.kyma());
     (0..OWN).map(|n| (runtime, n)).filter(|object| targets(*object).contains(key)).collect()
 }
 
-/// All that is to be reconciled in a runtime.
 pub(crate) fn all_targets(runtime: usize) -> Vec<WorkKey> {
     let mut all: Vec<_> = (0..OWN).flat_map(|object| targets((runtime, object))).collect();
     all.sort();
@@ -90,7 +84,7 @@ impl Oracle {
         self.existed.get(&object).map_or(0, |existed| existed.len() as u64 - 1)
     }
 
-    /// A reconcile has ended that had read this; `done` if it ended well, else its failure is persisted.
+    /// Records a reconcile. If not `done`, its failure is persisted.
     pub(crate) fn ended(&mut self, key: &WorkKey, read: &[(Object, u64)], done: bool) {
         for (object, version) in read {
             let at = (key.clone(), *object);
@@ -109,18 +103,16 @@ impl Oracle {
         }
     }
 
-    /// What a restarted engine finds persisted as not ready.
     pub(crate) fn not_ready(&self) -> Vec<WorkKey> {
         self.failed.keys().cloned().collect()
     }
 
-    /// What is persisted of failures, for a backup of the control plane.
     pub(crate) fn persisted(&self) -> BTreeMap<WorkKey, Vec<(Object, u64)>> {
         self.failed.clone()
     }
 
-    /// The control plane was restored: what it says of failures is old. In runtimes that nobody has to tell of everything,
-    /// what has failed since is hidden until the safety resync, which is at once here.
+    /// Restores persisted failures. Where no agent resyncs (`hidden`), a safety resync reveals later ones at
+    /// once.
     pub(crate) fn restored(
         &mut self,
         persisted: BTreeMap<WorkKey, Vec<(Object, u64)>>,
@@ -132,8 +124,7 @@ impl Oracle {
         }
     }
 
-    /// The other manager was told of an object, and looks. `named`: whether its name is stored in the runtime, which after
-    /// a restore need not have it, since the request may be from before.
+    /// Records a notification. `named`: the runtime stores the name, unless the request predates a restore.
     pub(crate) fn told(&mut self, object: Object, named: bool) {
         let actual = self.actual(object);
         self.told.insert(object, actual);
@@ -142,22 +133,20 @@ impl Oracle {
         }
     }
 
-    /// A runtime was restored, and with it the names of what the other manager was told of.
     pub(crate) fn names_restored(&mut self, runtime: usize, known: impl Fn(usize) -> bool) {
         self.unknown.extend((OWN..OBJECTS).filter(|n| !known(*n)).map(|n| (runtime, n)));
     }
 
-    /// The agent of an epoch is gone: nobody reads its answers any more.
+    /// Forgets an epoch: its answers have no reader.
     pub(crate) fn epoch_ended(&mut self, ended: Epoch) {
         self.sent.retain(|(epoch, _), _| *epoch != ended);
     }
 
-    /// An agent sends a request.
     pub(crate) fn sent(&mut self, runtime: usize, request: &v3::Request<'_>) {
         for event in &request.events {
             let objects = match event.change {
                 Change::Resync if event.watch == WATCHES[0] => 0..OWN,
-                // It names nothing that could be told.
+                // A resync names no object.
                 Change::Resync => 0..0,
                 Change::Changed | Change::Gone => number(&event.name)..number(&event.name) + 1,
             };
@@ -166,7 +155,7 @@ impl Oracle {
         }
     }
 
-    /// An answer reaches an agent. Says what was let go too early.
+    /// Describes a refusal or early acknowledgement.
     pub(crate) fn answered(&self, answer: &v3::Response) -> Option<String> {
         let mut sent: Vec<_> = self.sent.iter().filter(|((epoch, _), _)| *epoch == answer.epoch).collect();
         sent.sort_by_key(|((_, seq), _)| *seq);
@@ -199,8 +188,9 @@ impl Oracle {
         None
     }
 
-    /// What is not reconciled as it is now. `shown` says whether a present agent was told of an object, `unnoticed` whether
-    /// nobody can have told it of a change.
+    /// Describes outdated objects.
+    ///
+    /// `shown`: received by the running agent. `unnoticed`: unknown to every agent.
     pub(crate) fn behind(
         &self,
         shown: impl Fn(Object) -> bool,
@@ -210,21 +200,21 @@ impl Oracle {
         for (object, existed) in &self.existed {
             let actual = self.actual(*object);
             let was = |version: u64| existed.get(usize::try_from(version).unwrap_or(0)) == Some(&true);
-            // It came and went, and was swallowed both times: a reconcile for another cause may have found it, no agent has.
+            // At most a reconcile for another cause observed it.
             if !was(actual) && unnoticed(*object, actual) {
                 continue;
             }
             if watch_of(object.1) > 0 {
                 let told = self.told.get(object).copied().unwrap_or_default();
                 let knows = was(told) && !self.unknown.contains(object);
-                // What came and went before it was told of has no end to be told of.
+                // Objects never reported have no deletion to report.
                 if told != actual && (was(actual) || knows) {
                     behind.push(format!("{object:?}: {actual} changes, its manager was told of {told}"));
                 }
             }
             for key in targets(*object) {
                 let seen = self.reconciled.get(&(key.clone(), *object)).copied().unwrap_or_default();
-                // What came and went while nobody looked has left nothing behind.
+                // Objects never observed leave no traces.
                 let matters = was(actual) || was(seen) || shown(*object);
                 if seen != actual && matters {
                     behind.push(format!("{object:?}: {actual} changes, {key} has seen {seen}"));

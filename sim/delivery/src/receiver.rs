@@ -1,4 +1,4 @@
-//! A receiver: the production intake, ledgers and work queue, with workers of ours.
+//! Production intake, ledgers and work queue with simulated workers.
 
 use std::{
     sync::{
@@ -46,9 +46,9 @@ use crate::{
 };
 
 const WORKERS: usize = 3;
-/// Work on one runtime at a time.
+/// Concurrent reconciles per runtime.
 const PER_RUNTIME: usize = 2;
-/// The most numbers that a small ledger remembers.
+/// Numbers that a small ledger remembers.
 const SMALL: usize = 3;
 
 type Queue = WorkQueue<WorkKey, (), Guard>;
@@ -61,7 +61,7 @@ pub(crate) struct Receiver {
     queue: Queue,
     forward: Arc<Forward>,
     intake: Arc<Intake>,
-    /// Nobody is answered before its session is recorded.
+    /// Requests wait until the session is recorded.
     recorded: Arc<Recorded>,
     tasks: Arc<Tasks>,
     drain: Drain,
@@ -136,17 +136,15 @@ impl Receiver {
         self.tasks.kill();
     }
 
-    /// Is asked to end: open polls are answered.
     pub(crate) fn end(&self) {
         self.drain.begin();
     }
 
-    /// A reconcile for a cause that no agent tells of.
+    /// Queues a reconcile without an event.
     pub(crate) fn reconcile(&self, key: WorkKey) {
         self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards: Vec::new() });
     }
 
-    /// What waits, or is worked on.
     pub(crate) fn open(&self) -> Option<String> {
         let (ready, delayed, working) = self.queue.inspect(|queue| {
             (queue.ready().map(|(_, n)| n).sum::<usize>(), queue.delayed(), queue.working())
@@ -161,12 +159,10 @@ impl Receiver {
         })
     }
 
-    /// Its session, and how far that is recorded.
     pub(crate) fn recorded(&self) -> (SessionId, u64) {
         (self.session, self.claims.mark())
     }
 
-    /// A request has arrived.
     pub(crate) fn take(
         self: &Arc<Self>,
         world: &Arc<World>,
@@ -186,7 +182,6 @@ impl Receiver {
                 answer
             };
             let Some(mut reply) = reply else {
-                // An answer that nobody reads.
                 let _: Option<Raw> = serve.await;
                 return;
             };
@@ -194,7 +189,7 @@ impl Receiver {
             tokio::select! {
                 biased;
                 answer = serve => if let Some(answer) = answer {
-                    // The agent may have given it up.
+                    // The agent may have stopped waiting.
                     let _ = reply.send(answer);
                 },
                 () = reply.closed(), if notices => {}
@@ -203,7 +198,7 @@ impl Receiver {
     }
 }
 
-/// Whether a session is recorded. Unlike a `watch`, it wakes those who wait in their order.
+/// Whether the session is recorded. Unlike a `watch`, it wakes waiters in order.
 #[derive(Debug, Default)]
 struct Recorded {
     is: AtomicBool,
@@ -255,7 +250,6 @@ fn identity(runtime: usize) -> PeerIdentity {
     }
 }
 
-/// The engine's part: which events ask for which work.
 struct Engine {
     world: Weak<World>,
     queue: Queue,
@@ -264,11 +258,11 @@ struct Engine {
 }
 
 impl Engine {
-    /// What the other manager's watch shows goes to that manager alone.
+    /// Forwards an event only to that manager.
     fn forward(&self, world: &World, runtime: &Runtime, event: &v3::Event<'_>, ticket: &mut Ticket) -> Fate {
         let route = Route::manager(MANAGER);
         if event.change == v3::Change::Resync {
-            // It names nothing.
+            // A resync names no object.
             ticket.done(route);
             return Fate::Unowned;
         }
@@ -345,7 +339,7 @@ impl Host for Engine {
     }
 }
 
-/// So few that full reports, and what is sent again after a crash, take turns even here.
+/// Low, so that full reports and resent events take turns.
 fn limits() -> Limits {
     Limits { resent: Rate { per_second: 20.0, burst: 40.0 }, ..Limits::default() }
 }
@@ -429,7 +423,6 @@ async fn reconcile(
     }
 }
 
-/// What a reconcile finds of an object.
 fn look(world: &World, object: Object) -> u64 {
     let mut state = world.lock();
     let actual = state.oracle.actual(object);
@@ -437,12 +430,11 @@ fn look(world: &World, object: Object) -> u64 {
     if old { actual.saturating_sub(1) } else { actual }
 }
 
-/// How long a reconcile takes, how it ends, and when it would be tried again.
 fn plan(state: &mut State, runtime: usize, attempt: u32) -> (Duration, End, Duration) {
     let slow = if state.rng.per_mille(100) { 8_000 } else { 400 };
     let delay = state.rng.millis(1, slow);
     let retry = Duration::from_millis(500 << attempt.min(5)) + state.rng.millis(0, 200);
-    // The engine reaches a runtime by another way than its agent reaches us; both may be cut at once.
+    // A partition may cut the engine's path, too.
     let cut = state.runtimes[runtime].partitioned.is_some_and(|until| until > Instant::now());
     let end = match state.rng.below(100) {
         _ if state.directed.fails => End::Failed,
@@ -457,7 +449,7 @@ fn plan(state: &mut State, runtime: usize, attempt: u32) -> (Duration, End, Dura
 }
 
 impl World {
-    /// The other receiver takes over, in a new session; the one before goes on with what it has.
+    /// Activates the other receiver; the previous one keeps working.
     pub(crate) fn switch(self: &Arc<Self>) {
         let next = (self.lock().active + 1) % RECEIVERS;
         let before = self.lock().receivers[next].take();
@@ -469,7 +461,7 @@ impl World {
         self.lock().active = next;
     }
 
-    /// A receiver has found that its control plane was restored, and ends.
+    /// Restarts a receiver that detected a restored control plane.
     fn noticed(self: &Arc<Self>, receiver: &Weak<Receiver>) {
         let Some(receiver) = receiver.upgrade() else { return };
         let number = receiver.number;
@@ -479,7 +471,6 @@ impl World {
         }
     }
 
-    /// Asks a receiver to end, and starts it again.
     pub(crate) fn restart_receiver(self: &Arc<Self>, number: usize) {
         let (receiver, pause) = {
             let mut state = self.lock();
@@ -489,7 +480,7 @@ impl World {
         receiver.end();
         let world = Arc::clone(self);
         tokio::spawn(async move {
-            // The grace in which polls are answered; then it ends as by a crash.
+            // Grace for open polls.
             tokio::time::sleep(pause).await;
             let same = world.lock().receivers[number].as_ref().is_some_and(|now| Arc::ptr_eq(now, &receiver));
             if same {

@@ -1,8 +1,7 @@
-//! Random numbers by a fixed algorithm (`SplitMix64`): a seed means the same run on every machine and in every version.
+//! Random numbers (`SplitMix64`), equal on every machine and in every version.
 
 use std::time::Duration;
 
-/// A stream of numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -19,27 +18,24 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which is at least 1.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// An index into something of that length.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or_default()
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `n` of 1,000 cases.
     pub(crate) fn per_mille(&mut self, n: u64) -> bool {
         self.below(1000) < n
     }
 
-    /// In `[0, 1)`.
     pub(crate) fn unit(&mut self) -> f64 {
         f64::from(u32::try_from(self.next() >> 32).unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
     }
 
-    /// Milliseconds, from `from` up to below `to`.
+    /// Returns milliseconds in `[from, to)`.
     pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to.saturating_sub(from)))
     }

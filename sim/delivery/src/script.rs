@@ -1,4 +1,4 @@
-//! Runs without chance in what happens: for mistakes that few seeds show, and for what a seed has shown once.
+//! Scripted runs, for rare bugs and regressions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,34 +10,34 @@ use crate::{
     world::{Process, RECEIVERS, World},
 };
 
-/// What a script does, in the first runtime. Objects from 6 on are another manager's.
+/// A step in the first runtime. Objects from 6 on are another manager's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// An object is created, or changed if it is there.
+    /// Creates or updates an object.
     Put(usize),
-    /// An object is deleted.
+    /// Deletes an object.
     Delete(usize),
-    /// Whether watches leave out what happens from now on.
+    /// Whether watches drop events.
     Swallow(bool),
-    /// Whether reconciles fail from now on.
+    /// Whether reconciles fail.
     Fail(bool),
-    /// What belongs to an object is reconciled for a cause that no agent tells of.
+    /// Reconciles an object's owners without an event.
     Reconcile(usize),
-    /// The control plane is backed up.
+    /// Backs up the control plane.
     BackUp,
-    /// The control plane is restored from its backup, and its receivers end with it.
+    /// Restores the control plane and kills its receivers.
     Restore,
-    /// The agent is killed. It is there again within 8 s, and with the next rest.
+    /// Kills the agent for up to 8 s.
     KillAgent,
-    /// The receivers are killed, and are there again like the agent.
+    /// Kills the receivers, likewise.
     KillReceivers,
-    /// So many seconds pass.
+    /// Waits, in seconds.
     Wait(u64),
-    /// All must come to rest.
+    /// Requires all work to finish.
     Rest,
 }
 
-/// Plays a script, up to the first rule that is broken.
+/// Plays a script up to the first violation.
 pub fn follow(script: &[Do], mistake: Option<Mistake>) -> anyhow::Result<Result<Report, Failure>> {
     simulate(1, mistake, async |world| {
         for step in script {
@@ -51,7 +51,7 @@ pub fn follow(script: &[Do], mistake: Option<Mistake>) -> anyhow::Result<Result<
 
 async fn act(world: &Arc<World>, step: Do) {
     match step {
-        // Updates and ends have the numbers that `change` knows.
+        // Change 0 is an update, 5 a deletion.
         Do::Put(object) => change(world, 0, object, 0),
         Do::Delete(object) => change(world, 0, object, 5),
         Do::Swallow(swallows) => world.lock().directed.swallows = swallows,

@@ -1,21 +1,21 @@
-//! What happens, counted and remembered.
+//! Kinds, counts and history of steps.
 
 use std::{collections::VecDeque, fmt};
 
-/// Actions remembered for the report on a failure: those of a rest that is not reached, and as many before it.
+/// Steps in a failure report: the failed rest and as many before it.
 const REMEMBERED: usize = 400;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
-        /// The kinds of steps.
+        /// Kinds of steps.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Kind { $($(#[doc = $doc])+ $name,)+ }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// A word for it.
+            /// Returns the label.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$name => $word),+ }
@@ -25,91 +25,91 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// An object is made.
+    /// Object created.
     Create = "create",
-    /// An object's spec changes.
+    /// Spec changed.
     Update = "update",
-    /// An object is deleted.
+    /// Object deleted.
     Delete = "delete",
-    /// An object is deleted and made again, with the generation it had.
+    /// Object recreated with its generation.
     Recreate = "recreate",
-    /// An object changes where nobody looks.
+    /// Change outside the spec.
     Noise = "noise",
-    /// A message (a connection, a request, an answer, a watch event) arrives.
+    /// Message arrived.
     Delivered = "delivered",
-    /// A message takes long.
+    /// Message slow.
     Slow = "slow",
-    /// A request is lost before it is processed.
+    /// Request lost.
     RequestLost = "request-lost",
-    /// The answer to a request that was processed is lost.
+    /// Answer lost.
     AnswerLost = "answer-lost",
-    /// A request arrives twice.
+    /// Request duplicated.
     Duplicated = "duplicated",
-    /// A connection breaks.
+    /// Connection reset.
     Reset = "reset",
-    /// A TLS handshake fails.
+    /// TLS handshake failed.
     Handshake = "handshake",
-    /// A message is swallowed by a partition.
+    /// Message lost in a partition.
     Partitioned = "partitioned",
-    /// The certificate is refused.
+    /// Certificate refused.
     Certificate = "certificate",
-    /// The receiver asks for patience.
+    /// Receiver overloaded.
     Overload = "overload",
-    /// The wall clock jumps.
+    /// Wall clock jumped.
     ClockJump = "clock-jump",
-    /// Time passes.
+    /// Time passed.
     Timer = "timer",
-    /// A watch ends, and begins with a list.
+    /// Watch restarted with a list.
     WatchEnded = "watch-ended",
-    /// A watch tells nothing for a while.
+    /// Watch stalled.
     WatchStalled = "watch-stalled",
-    /// A watch's version is too old: what happened meanwhile is lost, and a list begins.
+    /// Watch got 410.
     WatchExpired = "watch-410",
-    /// A watch leaves an event out, and goes on.
+    /// Watch dropped an event.
     Swallowed = "swallowed",
-    /// A list breaks off.
+    /// List failed midway.
     ListBroken = "list-broken",
-    /// An object that another manager hears of is deleted while the agent is down.
+    /// Object deleted while the agent is down.
     DeletedDown = "deleted-down",
-    /// An agent is killed, or ended.
+    /// Agent ended.
     AgentCrash = "agent-crash",
-    /// A runtime is restored from a backup.
+    /// Runtime restored.
     Restored = "restored",
-    /// The control plane is restored from a backup.
+    /// Control plane restored.
     ControlRestored = "kcp-restored",
-    /// A receiver is killed, or ended.
+    /// Receiver ended.
     ReceiverCrash = "receiver-crash",
-    /// New connections go to the other receiver.
+    /// Receiver switched.
     Switch = "switch",
-    /// A reconcile is dropped.
+    /// Reconcile dropped.
     WorkDropped = "work-dropped",
-    /// A reconcile fails, and that is persisted.
+    /// Reconcile failed, persisted.
     WorkFailed = "work-failed",
-    /// A reconcile fails, and nobody is told.
+    /// Reconcile failed without a record.
     WorkLost = "work-lost",
-    /// A reconcile is done.
+    /// Reconcile succeeded.
     WorkDone = "work-done",
-    /// Another manager's service does not answer.
+    /// Service silent.
     ServiceDead = "service-dead",
-    /// Another manager's service takes long.
+    /// Service slow.
     ServiceSlow = "service-slow",
-    /// Another manager's service answers anything but 200.
+    /// Service refused.
     ServiceRefused = "service-refused",
-    /// Another manager's service has taken an event.
+    /// Service accepted an event.
     Told = "told",
 }
 
 macro_rules! points {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
-        /// Where a process may be killed: every await of its way.
+        /// Kill points: each await of a process.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Point { $($(#[doc = $doc])+ $name,)+ }
 
         impl Point {
-            /// All of them.
+            /// All points.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// A word for it.
+            /// Returns the label.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$name => $word),+ }
@@ -119,47 +119,47 @@ macro_rules! points {
 }
 
 points! {
-    /// The agent, at any time.
+    /// At any time.
     AgentAnywhere = "agent: anywhere",
-    /// The agent connects.
+    /// Before connecting.
     AgentConnecting = "agent: connecting",
-    /// The agent has written a request.
+    /// Request sent.
     AgentSent = "agent: request sent",
-    /// The agent is about to read an answer.
+    /// Before reading an answer.
     AgentAnswered = "agent: answer on its way",
-    /// The agent has read a part of a list.
+    /// Within a list.
     AgentListing = "agent: in a list",
-    /// The agent is about to read a watch event.
+    /// Before a watch event.
     AgentWatching = "agent: in a watch",
-    /// The agent is about to store its digest.
+    /// Before storing the digest.
     AgentStoring = "agent: storing the digest",
-    /// The agent has stored its digest, and not said so.
+    /// Digest stored.
     AgentStored = "agent: digest stored",
-    /// The agent is about to store names.
+    /// Before storing names.
     AgentNaming = "agent: storing names",
-    /// The agent has stored names, and not said so.
+    /// Names stored.
     AgentNamed = "agent: names stored",
-    /// The receiver, at any time.
+    /// At any time.
     ReceiverAnywhere = "receiver: anywhere",
-    /// The receiver has read a request.
+    /// Request read.
     ReceiverRead = "receiver: request read",
-    /// The receiver has processed a request and not answered.
+    /// Request processed.
     ReceiverProcessed = "receiver: request processed",
-    /// A worker has begun and read nothing.
+    /// Before reading the runtime.
     WorkBegun = "receiver: reconcile begun",
-    /// A worker has read the runtime and done nothing.
+    /// Runtime read.
     WorkRead = "receiver: runtime read",
-    /// A worker has applied and told nobody.
+    /// Applied.
     WorkApplied = "receiver: applied",
-    /// A worker has persisted a failure and told nobody.
+    /// Failure persisted.
     WorkPersisted = "receiver: failure persisted",
-    /// The receiver is about to record its session or its mark.
+    /// Before recording session or mark.
     Recording = "receiver: recording its session",
-    /// It has recorded that, and does not know.
+    /// Session or mark recorded.
     Recorded = "receiver: session recorded",
-    /// A request to another manager is about to be made.
+    /// Before a request to a manager.
     Forwarding = "receiver: request to a manager",
-    /// Another manager has answered, and nobody has looked.
+    /// Manager answered.
     Forwarded = "receiver: answer of a manager",
 }
 
@@ -181,21 +181,21 @@ impl fmt::Display for Action {
     }
 }
 
-/// How often what happened.
+/// Counts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     steps: u64,
     kinds: Vec<u64>,
     crashes: Vec<u64>,
-    /// Answers to an agent's claim to go on where an earlier run has ended.
+    /// Confirmed digest claims.
     pub confirmed: u64,
-    /// Those that asked for everything instead.
+    /// Refused digest claims.
     pub refused: u64,
-    /// Agents that had heard of more than a restored control plane knows, and have to tell everything.
+    /// Agents that know more than a restored control plane.
     pub beyond: u64,
-    /// Agents that had not; what failed since is looked at without them.
+    /// Agents that do not.
     pub within: u64,
-    /// Objects that came and went while their watch told neither, found so at a rest.
+    /// Objects that no agent could observe, at rests.
     pub unnoticed: u64,
 }
 
@@ -215,29 +215,29 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Steps in all.
+    /// Number of steps.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Each kind and how often it happened.
+    /// Number of each kind.
     pub fn kinds(&self) -> impl Iterator<Item = (Kind, u64)> {
         Kind::ALL.iter().copied().zip(self.kinds.iter().copied())
     }
 
-    /// Each place where processes were killed, and how often.
+    /// Number of crashes at each point.
     pub fn crashes(&self) -> impl Iterator<Item = (Point, u64)> {
         Point::ALL.iter().copied().zip(self.crashes.iter().copied())
     }
 
-    /// Kinds that are fewer than one step in a hundred.
+    /// Kinds below 1 % of all steps.
     #[must_use]
     pub fn rare(&self) -> Vec<&'static str> {
         self.kinds().filter(|(_, n)| n * 100 < self.steps).map(|(kind, _)| kind.word()).collect()
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.steps += other.steps;
         self.confirmed += other.confirmed;
@@ -261,7 +261,6 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The steps of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) counts: Counts,

@@ -1,4 +1,4 @@
-//! Everything there is: the runtimes, the agents, the receivers, and what can go wrong with them.
+//! State of the simulation and its faults.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,12 +26,11 @@ use crate::{
     step::{Kind, Point, Trace},
 };
 
-/// Runtimes, and receivers.
 pub(crate) const RUNTIMES: usize = 3;
 pub(crate) const RECEIVERS: usize = 2;
-/// A dead path is noticed within this, by pings.
+/// Time until pings detect a dead connection.
 const PINGS: Duration = Duration::from_secs(30);
-/// What the wall clock shows when a run begins.
+/// Initial wall clock, in Unix seconds.
 const EPOCH: i64 = 1_900_000_000;
 
 thread_local! {
@@ -40,18 +39,15 @@ thread_local! {
     static JITTER: RefCell<Rng> = RefCell::new(Rng::new(0));
 }
 
-/// The wall clock, which jumps.
 pub(crate) fn clock() -> Timestamp {
     let passed = START.get().map_or(0, |start| i64::try_from(start.elapsed().as_millis()).unwrap_or(0));
     Timestamp::from_millisecond(EPOCH * 1000 + passed + JUMPED.get() * 1000).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// The agents' randomness.
 pub(crate) fn jitter() -> f64 {
     JITTER.with_borrow_mut(Rng::unit)
 }
 
-/// What the receivers think of a runtime's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Certificate {
     Good,
@@ -59,11 +55,10 @@ pub(crate) enum Certificate {
     Distrusted,
     /// 401.
     Missing,
-    /// 403: the registered domain is another one.
+    /// 403: another domain is registered.
     OtherDomain,
 }
 
-/// A process that may be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
     Agent(usize),
@@ -71,37 +66,33 @@ pub(crate) enum Process {
 }
 
 pub(crate) struct Runtime {
-    /// What each watch shows.
     pub(crate) watched: [Cluster; WATCHES.len()],
-    /// What the agent has stored.
     pub(crate) kept: Kept,
     pub(crate) backup: Kept,
     pub(crate) agent: Option<Agent>,
-    /// Cut off from the receivers until then.
+    /// Cut off until then.
     pub(crate) partitioned: Option<Instant>,
-    /// Its link is slow until then.
     pub(crate) slow: Option<Instant>,
     pub(crate) certificate: Certificate,
-    /// It is good again then.
+    /// Bad certificate until then.
     pub(crate) refused: Option<Instant>,
-    /// Which certificate is in use, and who hears of another one.
+    /// Number of the certificate.
     pub(crate) material: u64,
     pub(crate) renewed: watch::Sender<()>,
-    /// Tells the agent that it did not run for a while.
+    /// Suspensions of the machine.
     pub(crate) resumed: watch::Sender<u64>,
     pub(crate) wires: Vec<Weak<Wire>>,
     pub(crate) epoch: Option<Epoch>,
-    /// The session, and the highest mark of it, that the present agent was answered with last.
+    /// Session and highest mark that the running agent received.
     pub(crate) heard: Option<(SessionId, u64)>,
     pub(crate) metrics: Metrics,
 }
 
-/// What goes wrong while all is quiet, because a script says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Directed {
-    /// Watches leave out what happens.
+    /// Watches drop events.
     pub(crate) swallows: bool,
-    /// Reconciles fail, and their failures are persisted.
+    /// Reconciles fail and persist their failures.
     pub(crate) fails: bool,
 }
 
@@ -109,23 +100,21 @@ pub(crate) struct State {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) oracle: Oracle,
-    /// Nothing goes wrong any more, but what is directed.
+    /// Only directed faults happen.
     pub(crate) quiet: bool,
     pub(crate) directed: Directed,
-    /// Whether the control plane is restored from backups, while things go wrong.
+    /// The control plane is restored in this round.
     pub(crate) restoring: bool,
-    /// Whether receivers do not end.
+    /// Receivers stay alive.
     pub(crate) steady: bool,
     pub(crate) violation: Option<String>,
     pub(crate) runtimes: Vec<Runtime>,
     pub(crate) receivers: [Option<Arc<Receiver>>; RECEIVERS],
-    /// Which one new connections go to.
+    /// Receiver of new connections.
     pub(crate) active: usize,
-    /// The receivers have no room until then.
+    /// No capacity until then.
     pub(crate) overloaded: Option<Instant>,
-    /// What is persisted in the control plane.
     pub(crate) control: Control,
-    /// The other manager's.
     pub(crate) service: Service,
     /// For [`Mistake::FailedRequestIsForgotten`].
     pub(crate) forgotten: HashSet<(Epoch, Seq)>,
@@ -199,7 +188,7 @@ impl World {
         self.lock().trace.add(at, kind, runtime, detail);
     }
 
-    /// Whether this goes wrong now, in so many of a thousand cases. It is a step if it does.
+    /// Decides whether a fault happens. A fault is a step.
     pub(crate) fn rolls(&self, runtime: usize, kind: Kind, per_mille: u64) -> bool {
         let at = self.at_ms();
         let mut state = self.lock();
@@ -221,11 +210,11 @@ impl World {
         let mut state = self.lock();
         let far = [2, 90, 4_000, 3_000_000][state.rng.index(4)];
         let by = i64::try_from(state.rng.below(2 * far)).unwrap_or(0) - i64::try_from(far).unwrap_or(0);
-        // Kept within what a clock can show, however often it jumps.
+        // Stays in `Timestamp`'s range.
         JUMPED.set((JUMPED.get() + by) % 100_000_000);
     }
 
-    /// A place where the process may be killed, in so many of a thousand cases. It does not return then.
+    /// Never returns if the process is killed.
     pub(crate) async fn point(self: &Arc<Self>, point: Point, process: Process, per_mille: u64) {
         let hit = {
             let mut state = self.lock();
@@ -238,7 +227,7 @@ impl World {
         }
     }
 
-    /// Kills a process where it stands. Somebody starts it again later.
+    /// Kills a process for up to 8 s.
     pub(crate) fn crash(self: &Arc<Self>, point: Point, process: Process) {
         let at = self.at_ms();
         let mut state = self.lock();
@@ -266,7 +255,7 @@ impl World {
         };
         drop(state);
         drop(wires);
-        // Outside of the lock: what ends there may want it.
+        // Outside the lock: destructors may take it.
         if let Some(agent) = agent {
             agent.kill();
         }
@@ -281,7 +270,6 @@ impl World {
         });
     }
 
-    /// Starts a process, if it does not run.
     pub(crate) fn start(self: &Arc<Self>, process: Process) {
         match process {
             Process::Agent(n) => Agent::start(self, n),
@@ -289,7 +277,7 @@ impl World {
         }
     }
 
-    /// Agents see at once that a receiver has ended, or after the pings of a connection that is cut.
+    /// Breaks connections, after the pings if partitioned.
     pub(crate) fn lost_receiver(&self, receiver: &Arc<Receiver>) {
         let state = self.lock();
         for runtime in &state.runtimes {
@@ -301,7 +289,6 @@ impl World {
         }
     }
 
-    /// Cuts a runtime off; connections die of it when it lasts.
     pub(crate) fn partition(self: &Arc<Self>, runtime: usize, lasts: Duration) {
         let until = Instant::now() + lasts;
         let mut state = self.lock();
@@ -313,7 +300,6 @@ impl World {
         }
     }
 
-    /// Ends what was to last until now.
     pub(crate) fn heal_what_is_due(&self) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -352,7 +338,6 @@ fn break_later(wire: Arc<Wire>, cut_off: bool) {
     }
 }
 
-/// The tasks of a process, which end with it.
 #[derive(Default)]
 pub(crate) struct Tasks(Mutex<Vec<AbortHandle>>);
 

@@ -1,10 +1,8 @@
-//! The event path under faults: nothing is lost, a seed is a run, and mistakes are found.
+//! The event path under faults.
 
 use tidewatch_delivery_sim::{Counts, Kind, Mistake, Point, play};
 
-/// Steps that `cargo test` plays.
 const STEPS: u64 = 100_000;
-/// Steps within which a mistake has to be found.
 const FOUND_WITHIN: u64 = 200_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What few seeds show, or one has shown, step by step.
+//! Scripts for rare bugs and regressions.
 
 use std::fmt;
 
@@ -8,7 +8,6 @@ use tidewatch_delivery_sim::{
     Failure, Mistake, follow,
 };
 
-/// Shown as it reads, when it was not expected.
 struct Broken(Failure);
 
 impl fmt::Debug for Broken {
@@ -23,7 +22,7 @@ fn played(script: &[Do], mistake: Option<Mistake>) -> anyhow::Result<Result<Coun
 
 #[test]
 fn a_failure_that_a_restored_control_plane_has_forgotten_is_found_by_the_mark() {
-    // The backup is from the session that goes on after it. Until the restore, its mark has risen and the agent knows.
+    // The agents know a later mark of the same session.
     let script =
         [Rest, Put(1), Rest, Wait(90), BackUp, Fail(true), Put(1), Wait(150), Fail(false), Restore, Rest];
     assert_eq!(played(&script, None).unwrap().unwrap().beyond, 3, "all agents have heard of it");
@@ -33,7 +32,7 @@ fn a_failure_that_a_restored_control_plane_has_forgotten_is_found_by_the_mark() 
 
 #[test]
 fn a_failure_is_tried_again_by_the_next_receiver() {
-    // The number is let go when the failure is persisted: nobody else knows of it.
+    // The event is acknowledged: only the persisted failure remains.
     let script = [Rest, Put(1), Rest, Fail(true), Put(1), Wait(5), KillReceivers, Fail(false), Rest];
     played(&script, None).unwrap().unwrap();
     let failure = played(&script, Some(Mistake::FailuresAreForgotten)).unwrap().unwrap_err();

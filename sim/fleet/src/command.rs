@@ -1,4 +1,4 @@
-//! `tidewatch simulate`.
+//! The `tidewatch simulate` command.
 
 use std::{
     env, fs,
@@ -26,9 +26,9 @@ use crate::{
     scenario::{SHIPPED, Scenario, Step},
 };
 
-/// Most runtimes; names are made for so many.
+/// Most runtimes: names have five digits.
 const MOST: usize = 99_999;
-/// The hidden command that is the receiver.
+/// Hidden command that runs the receiver.
 pub const RECEIVER_COMMAND: &str = "simulate-receiver";
 
 /// How the report is printed.
@@ -109,7 +109,7 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
-/// Runs it, and says whether it passed.
+/// Returns whether the simulation passed.
 pub async fn run(simulate: Simulate) -> Result<bool> {
     if simulate.list {
         list(simulate.output)?;
@@ -118,11 +118,11 @@ pub async fn run(simulate: Simulate) -> Result<bool> {
     without_proxies()?;
     let progress = Arc::new(Progress::new(simulate.runtimes));
     let (settings, _taken) = settings(&simulate)?;
-    // Before it takes an hour; an empty file is left if it comes to no report.
+    // Fails early. Without a report, the file stays empty.
     if let Some(out) = &simulate.out {
         writable("--out", out)?;
     }
-    // One for all of it: a signal between two parts is not lost.
+    // One future, so that no signal is lost.
     let mut told = Box::pin(interrupted());
     let started = tokio::select! {
         started = Box::pin(Run::start(settings, Arc::clone(&progress))) => started,
@@ -144,7 +144,6 @@ pub async fn run(simulate: Simulate) -> Result<bool> {
     let report = played.context("the simulation came to no report")?;
     show(&report, simulate.output, simulate.out.as_deref())?;
     if simulate.output == Format::Json {
-        // Standard output is the document's.
         stdio::note(&report.outcome());
     }
     Ok(report.is_clean())
@@ -157,7 +156,6 @@ fn writable(flag: &str, file: &Path) -> Result<()> {
         .with_context(|| format!("{flag}: cannot write {}; its folder has to be there", file.display()))
 }
 
-/// What is asked for, and the locks of the folders that are written.
 fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
     let Simulate { runtimes, modules, objects, seed, .. } = *simulate;
     let scenario = Scenario::load(&simulate.scenario)?;
@@ -191,7 +189,7 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
         }
     };
     let mut args = simulate.receiver_arg.clone();
-    // A machine that stands still for some seconds is no reason to end without a report.
+    // Stalls of seconds must not end the run.
     if !scenario.steps.iter().any(Step::kills) && !args.iter().any(|arg| arg.starts_with("--lease")) {
         args.push("--lease=180".to_owned());
     }
@@ -207,7 +205,7 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
     Ok((Settings { runtimes, size, seed, scenario, folder, receiver }, taken))
 }
 
-/// What this program has put there is removed; anything else is not touched.
+/// Removes only files of earlier runs.
 fn empty(folder: &Path) -> Result<PathBuf> {
     const OWN: [&str; 8] = [
         "agents",
@@ -249,14 +247,13 @@ async fn play(run: &Run, simulate: &Simulate, progress: &Progress) -> Result<Rep
     run.play().await
 }
 
-/// Resolves when Enter is pressed; never, where nobody can press it.
+/// Resolves on Enter; never at the end of input.
 async fn entered() {
     let (tell, told) = oneshot::channel();
-    // A thread of its own: a read of standard input cannot be given up.
+    // Reads of standard input cannot be cancelled.
     std::thread::spawn(move || {
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {
-            // An error: nobody waits any more.
             let _late = tell.send(());
         }
     });
@@ -271,7 +268,7 @@ fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
         Format::Markdown => report.text(true),
         Format::Text => report.text(false),
     };
-    // First: what took an hour is not to be lost with a full disk.
+    // A full disk must not lose the result.
     stdio::result(&text)?;
     if let Some(out) = out {
         fs::write(out, format!("{}\n", text.trim_end()))

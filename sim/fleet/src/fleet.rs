@@ -1,4 +1,4 @@
-//! KCP, the runtimes and the registry, all simulated, and what is asked of them without a connection.
+//! Simulated clusters and registry, with direct access.
 
 use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
@@ -29,39 +29,37 @@ use crate::{
     scenario::Channel,
 };
 
-/// Of KCP: what a receiver that lists for a while must not miss.
+/// Length of KCP's log, enough for a slow list.
 const KCP_LOG: usize = 65_536;
 const KCP_OBJECTS: usize = 4_000_000;
-/// A Deployment's time until it is ready.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(500);
-/// Who changes things in runtimes.
 const SOMEBODY: &str = "somebody";
 
-/// All that is simulated.
+/// The simulated clusters and registry.
 pub struct Fleet {
-    /// The API servers.
+    /// API servers.
     pub server: Server,
-    /// The registry of modules.
+    /// Module registry.
     pub registry: Registry,
     /// KCP.
     pub kcp: Arc<Hosted>,
     /// By number.
     pub runtimes: Vec<Arc<Hosted>>,
-    /// What goes wrong.
+    /// Active faults.
     pub script: Arc<Script>,
-    /// Who has asked for what.
+    /// Counts of calls.
     pub tally: Arc<Tally>,
-    /// Of the receiver, for KCP.
+    /// The receiver's kubeconfig.
     pub kcp_kubeconfig: String,
-    /// What modules there are.
+    /// Size of each runtime.
     pub size: Size,
-    /// What tokens are made of.
+    /// Prefix of tokens.
     pub secret: String,
     somebody: Arc<User>,
 }
 
 impl Fleet {
-    /// Starts everything: KCP with CRDs and modules, runtimes that nobody has registered.
+    /// Starts KCP with modules, and unregistered runtimes.
     pub async fn start(runtimes: usize, size: Size, seed: u64, drain: &Drain) -> Result<Self> {
         let script = Arc::new(Script::new(seed));
         let faults = Arc::clone(&script) as _;
@@ -80,7 +78,7 @@ impl Fleet {
             ..Options::default()
         };
         let kcp = server.add(names::KCP, options)?;
-        // A port of its own: the engine refuses runtimes at KCP's address.
+        // The engine refuses runtimes at KCP's address.
         let kcp_url = format!("https://{}", server.listen(names::KCP).await?);
         kcp.allow_token(Token(secret.clone()), admin(names::RECEIVER_USER));
         let kcp_kubeconfig = server.kubeconfig_for(names::KCP, &kcp_url, &secret);
@@ -135,7 +133,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Pushes a version of a module, and applies its ModuleTemplate.
+    /// Publishes a module version.
     pub async fn offer(&self, module: usize, number: u32) -> Result<()> {
         let (name, version) = (modules::name(module), modules::version(number));
         let (_, cr) = modules::default_cr(module);
@@ -158,7 +156,7 @@ impl Fleet {
         self.apply_kcp("moduletemplates", body)
     }
 
-    /// Says which versions the channels have.
+    /// Sets channel versions.
     pub fn release(&self, module: usize, channels: [(Channel, u32); 2]) -> Result<()> {
         let name = modules::name(module);
         let channels = channels
@@ -171,7 +169,7 @@ impl Fleet {
         self.apply_kcp("modulereleasemetas", body)
     }
 
-    /// Registers a runtime with all modules: a kubeconfig Secret and a Kyma.
+    /// Registers a runtime with all modules.
     pub fn register(&self, runtime: usize) -> Result<()> {
         let kyma = names::kyma(runtime);
         let kubeconfig = self.runtime_kubeconfig(runtime);
@@ -201,12 +199,12 @@ impl Fleet {
         self.apply_kcp("kymas", body)
     }
 
-    /// The receiver's kubeconfig for a runtime.
+    /// The receiver's kubeconfig.
     pub fn runtime_kubeconfig(&self, runtime: usize) -> String {
         self.server.kubeconfig(&names::kyma(runtime), &self.secret)
     }
 
-    /// Writes the kubeconfigs of KCP and of all runtimes.
+    /// Writes all kubeconfigs.
     pub fn write_kubeconfigs(&self, folder: &Path) -> Result<()> {
         write_private(&folder.join("kcp.kubeconfig"), &self.kcp_kubeconfig)?;
         let runtimes = folder.join("runtimes");
@@ -218,7 +216,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The clusters' names of some runtimes.
+    /// Cluster names of runtimes.
     pub fn clusters(runtimes: &[usize]) -> Arc<BTreeSet<String>> {
         Arc::new(runtimes.iter().map(|runtime| names::kyma(*runtime)).collect())
     }
@@ -238,7 +236,7 @@ impl Fleet {
         self.ask(hosted, id, Verb::Patch(PatchKind::Apply, body)).map(drop)
     }
 
-    /// An object; `None`: it, or its kind, is not there.
+    /// Returns an object, if it exists.
     pub fn get(&self, hosted: &Hosted, id: &Id) -> Result<Option<Value>> {
         match self.outcome(hosted, id, Verb::Get) {
             Outcome::Object(answer) => Ok(Some(answer.object)),
@@ -248,7 +246,7 @@ impl Fleet {
         }
     }
 
-    /// Does something as somebody who may do everything; false: there is no such object.
+    /// Sends a request; false if the object does not exist.
     pub fn ask(&self, hosted: &Hosted, id: &Id, verb: Verb) -> Result<bool> {
         let what = verb.name();
         match self.outcome(hosted, id, verb) {
@@ -263,7 +261,7 @@ impl Fleet {
     fn outcome(&self, hosted: &Hosted, id: &Id, verb: Verb) -> Outcome {
         let Id { group, version, resource, namespace, name } = id.clone();
         let target = Target { group, version, resource, namespace, name, subresource: String::new() };
-        // No other patch may be forced.
+        // No other patch accepts `force`.
         let force = matches!(verb, Verb::Patch(PatchKind::Apply, _)).then_some(true);
         let query = Query { field_manager: SOMEBODY.into(), force, ..Query::default() };
         let user = Arc::clone(&self.somebody);
@@ -272,7 +270,7 @@ impl Fleet {
     }
 }
 
-/// The Kyma of a runtime, in it.
+/// A runtime's own Kyma.
 pub fn runtime_kyma() -> Id {
     Id {
         group: "operator.kyma-project.io".into(),
@@ -283,12 +281,12 @@ pub fn runtime_kyma() -> Id {
     }
 }
 
-/// The Kyma of a runtime, in KCP.
+/// A runtime's Kyma in KCP.
 pub fn kcp_kyma(runtime: usize) -> Id {
     Id { namespace: KCP_NAMESPACE.into(), name: names::kyma(runtime), ..runtime_kyma() }
 }
 
-/// A fleet before this one had other ports, and may have been larger.
+/// An earlier fleet had other ports or more runtimes.
 fn remove_kubeconfigs(folder: &Path) -> Result<()> {
     let left = match fs::read_dir(folder) {
         Ok(left) => left,

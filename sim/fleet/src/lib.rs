@@ -1,4 +1,4 @@
-//! `tidewatch simulate`: a fleet of simulated runtimes, what happens to it by a scenario, and what became of it.
+//! `tidewatch simulate`: plays a scenario on simulated runtimes and reports the result.
 //!
 //! ```text
 //! this process: simulated KCP and runtimes (one HTTPS listener), registry, scenario, oracle

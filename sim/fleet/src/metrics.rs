@@ -1,4 +1,4 @@
-//! The receiver's own metrics, as its admin port shows them. Pure.
+//! The receiver's metrics. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ struct Sample {
     value: f64,
 }
 
-/// Counts of a histogram by upper bound, cumulative.
+/// Cumulative counts by upper bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram(Vec<(f64, f64)>);
 
 impl Page {
-    /// Reads the text format; lines that are none are left out.
+    /// Parses the text format.
     pub fn parse(text: &str) -> Self {
         Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
     }
 
-    /// The sum over all series of a name that have these labels.
+    /// Sum of matching series.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.with(name, labels).map(|sample| sample.value).sum()
     }
@@ -35,7 +35,7 @@ impl Page {
         self.0.iter().filter(move |sample| sample.name == name).filter(fits)
     }
 
-    /// The sums by the values of a label.
+    /// Sums by label value.
     pub fn by(&self, name: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for sample in self.with(name, &[]) {
@@ -45,7 +45,7 @@ impl Page {
         sums
     }
 
-    /// All series of a histogram together.
+    /// Sum of all series.
     pub fn histogram(&self, name: &str) -> Histogram {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for sample in self.with(&format!("{name}_bucket"), &[]) {
@@ -64,7 +64,7 @@ impl Page {
 }
 
 impl Histogram {
-    /// What came since an earlier reading; all of it, if there was none, or the process is a new one.
+    /// Counts since an earlier reading; all after a restart.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let fits = before.0.len() == self.0.len() && before.count() <= self.count();
@@ -73,7 +73,7 @@ impl Histogram {
         Self(self.0.iter().enumerate().map(|(i, (bound, count))| (*bound, count - earlier(i))).collect())
     }
 
-    /// The same and another one together.
+    /// Sum of two histograms.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         if self.0.is_empty() {
@@ -83,12 +83,12 @@ impl Histogram {
         Self(self.0.iter().enumerate().map(|(i, (bound, count))| (*bound, count + more(i))).collect())
     }
 
-    /// How many there are.
+    /// Number of observations.
     pub fn count(&self) -> f64 {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// What a share of them is at most, straight between two bounds; `None` without any. Above the last bound, that.
+    /// Interpolated quantile, up to the last bound.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = self.count() * share;
         let index = self.0.iter().position(|(_, count)| *count >= wanted && *count > 0.0)?;
@@ -116,7 +116,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// The value that a share of the sorted numbers do not exceed.
+/// Percentile of sorted numbers.
 pub fn percentile(sorted: &[f32], share: f64) -> Option<f32> {
     #[expect(
         clippy::cast_precision_loss,

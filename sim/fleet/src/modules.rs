@@ -1,27 +1,27 @@
-//! The modules of a simulated fleet: made up, of realistic size, the same in each run. Pure.
+//! Synthetic modules of realistic size, equal in each run. Pure.
 
 use serde_json::{Value, json};
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 
-/// The highest version that is made up.
+/// Highest version.
 pub const VERSIONS: u32 = 9;
-/// Most modules; each is a CRD in each runtime.
+/// Most modules; each adds a CRD.
 pub const MOST: usize = 100;
 /// Fewest objects of a module.
 pub const FEWEST_OBJECTS: usize = 4;
 /// Most objects of a module.
 pub const MOST_OBJECTS: usize = 100;
 
-/// How large what each runtime has is.
+/// Size of each runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// How many modules there are.
+    /// Modules.
     pub modules: usize,
-    /// How many objects each of them has; every other version has one more. Its default CR is not counted.
+    /// Objects per module, without default CR; even versions have one more.
     pub objects: usize,
 }
 
-/// Something that identifies an object in a cluster.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
     /// API group; empty for the core group.
@@ -30,24 +30,24 @@ pub struct Id {
     pub version: String,
     /// Plural name.
     pub resource: String,
-    /// Empty without one.
+    /// Namespace, or empty.
     pub namespace: String,
     /// Name.
     pub name: String,
 }
 
-/// The name of the n-th module: letters only, as the ecosystem wants them.
+/// A name without digits, as the ecosystem requires.
 pub fn name(module: usize) -> String {
     let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).unwrap_or_default());
     format!("tide-{}{}{}", letter(module / 676), letter(module / 26), letter(module))
 }
 
-/// Its OCM component.
+/// OCM component.
 pub fn component(module: usize) -> String {
     format!("tidewatch.dev/module/{}", name(module))
 }
 
-/// A version as it is written.
+/// Version as text.
 pub fn version(number: u32) -> String {
     format!("{number}.0.0")
 }
@@ -70,7 +70,7 @@ fn id(group: &str, version: &str, resource: &str, namespace: &str, name: &str) -
     }
 }
 
-/// The objects of a version of a module of so many, what tells most about progress first.
+/// Objects of a version, the best sign of progress first.
 pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
     let (own, version) = (name(module), version(number));
     let space = RUNTIME_NAMESPACE;
@@ -111,7 +111,7 @@ pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
     ];
     all.extend((0..count.saturating_sub(FEWEST_OBJECTS)).map(|place| further(&own, place)));
     if number.is_multiple_of(2) {
-        // So that each step up creates or prunes something.
+        // Each upgrade creates or prunes an object.
         let extra = format!("{own}-extra");
         let body = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(&extra, space), "data": {"even": version},
@@ -121,7 +121,7 @@ pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
     all
 }
 
-/// What a module has besides: of kinds that modules have, the same in all versions.
+/// An additional object, equal in all versions.
 fn further(own: &str, place: usize) -> (Id, Value) {
     const RBAC: &str = "rbac.authorization.k8s.io";
     let (space, name) = (RUNTIME_NAMESPACE, format!("{own}-{place}"));
@@ -129,7 +129,7 @@ fn further(own: &str, place: usize) -> (Id, Value) {
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
     let subjects = json!([{"kind": "ServiceAccount", "name": format!("{own}-keeper"), "namespace": space}]);
     let role = |kind: &str| json!({"apiGroup": RBAC, "kind": kind, "name": format!("{own}-{}", place.saturating_sub(1))});
-    // A role before its binding.
+    // Roles precede bindings.
     let (group, version, kind, resource, rest) = match place % 7 {
         0 => (
             "",
@@ -184,7 +184,7 @@ fn crd(module: usize, name: &str) -> Value {
     })
 }
 
-/// The default custom resource of a module.
+/// The default custom resource.
 pub fn default_cr(module: usize) -> (Id, Value) {
     let id = Id {
         group: group(module),
@@ -200,14 +200,14 @@ pub fn default_cr(module: usize) -> (Id, Value) {
     (id, body)
 }
 
-/// A version's manifest: YAML of several documents.
+/// YAML manifest of a version.
 pub fn raw_manifest(module: usize, number: u32, count: usize) -> String {
     let documents: Vec<String> =
         objects(module, number, count).iter().map(|(_, object)| object.to_string()).collect();
     documents.join("\n---\n")
 }
 
-/// Whether `actual` has everything that `wanted` says. Lists have to be of the same length.
+/// Whether `actual` contains `wanted`, with equally long lists.
 pub fn has(actual: &Value, wanted: &Value) -> bool {
     match (actual, wanted) {
         (Value::Object(actual), Value::Object(wanted)) => {

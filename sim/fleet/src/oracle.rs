@@ -1,8 +1,7 @@
-//! What should be, computed from the scenario alone, and what is: objects read in each runtime's API server.
+//! Compares the scenario's desired state with the runtimes' objects. Uses nothing of the engine.
 //!
-//! It knows nothing of the engine. A module of a runtime is *as desired* when all objects of the version that the
-//! runtime's channel has are there with what the module says, and nothing else of the module is; or, if the user's list
-//! does not have it, when nothing of it is there.
+//! A module is *as desired* if exactly its version's objects exist, with their content; an unlisted one has
+//! none.
 
 mod catalog;
 mod follow;
@@ -23,31 +22,30 @@ use crate::{
     scenario::Channel,
 };
 
-/// Examples of what was lost that are kept.
 const EXAMPLES: usize = 20;
 
-/// What the user of a runtime wants.
+/// Desired state of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// Whether the runtime is registered.
     pub registered: bool,
-    /// Its Kyma's channel.
+    /// Channel.
     pub channel: Channel,
-    /// Which modules are on its list.
+    /// Modules on the list.
     pub modules: Vec<bool>,
 }
 
-/// What should be.
+/// Desired state of the fleet.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The version of each module in each channel.
+    /// Versions by channel and module.
     pub versions: BTreeMap<&'static str, Vec<u32>>,
     /// By number.
     pub runtimes: Vec<Wish>,
 }
 
 impl World {
-    /// Nobody is registered; `regular` has version 1 of everything, `fast` version 2.
+    /// Unregistered runtimes; version 1 in `regular`, 2 in `fast`.
     pub fn new(runtimes: usize, modules: usize) -> Self {
         let versions = BTreeMap::from([
             (Channel::Regular.name(), vec![1; modules]),
@@ -57,7 +55,7 @@ impl World {
         Self { versions, runtimes: vec![wish; runtimes] }
     }
 
-    /// The version that a runtime should have of a module; `None`: nothing of it.
+    /// Desired version of a module; `None`: absent.
     pub fn desired(&self, runtime: usize, module: usize) -> Option<u32> {
         let wish = self.runtimes.get(runtime).filter(|wish| wish.registered)?;
         if !wish.modules.get(module).copied().unwrap_or_default() {
@@ -66,39 +64,39 @@ impl World {
         self.versions.get(wish.channel.name())?.get(module).copied()
     }
 
-    /// The registered runtimes.
+    /// Registered runtimes.
     pub fn registered(&self) -> Vec<usize> {
         let all = self.runtimes.iter().enumerate();
         all.filter(|(_, wish)| wish.registered).map(|(runtime, _)| runtime).collect()
     }
 }
 
-/// An object that is not as it should be.
+/// An object that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The runtime.
+    /// Runtime.
     pub runtime: String,
-    /// The object.
+    /// Object.
     pub object: String,
-    /// How it is.
+    /// Difference.
     pub is: &'static str,
 }
 
-/// How all of it is at the end.
+/// Final comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
-    /// Objects that were compared.
+    /// Compared objects.
     pub compared: usize,
-    /// Of these, how many are not as they should be.
+    /// Lost objects.
     pub lost: usize,
-    /// Some of them.
+    /// Examples.
     pub examples: Vec<Lost>,
-    /// Kymas in KCP whose state is not Ready.
+    /// Kymas in KCP that are not Ready.
     pub not_ready: usize,
 }
 
-/// Knows what should be, and follows what is.
+/// Desired state and measured changes.
 pub struct Oracle {
     fleet: Arc<Fleet>,
     world: RwLock<World>,
@@ -109,7 +107,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Of a fleet; its tasks end with `drain`.
+    /// Creates an oracle.
     pub fn new(fleet: Arc<Fleet>, drain: Drain) -> Arc<Self> {
         let (runtimes, size) = (fleet.runtimes.len(), fleet.size);
         Arc::new(Self {
@@ -122,20 +120,19 @@ impl Oracle {
         })
     }
 
-    /// What should be, to look at.
+    /// Reads the desired state.
     pub fn world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
         look(&self.world.read())
     }
 
-    /// What should be is something else from now on.
+    /// Changes the desired state.
     pub fn change_world<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         change(&mut self.world.write())
     }
 
-    /// Whether a module of a runtime is as desired.
     fn is_as_desired(&self, runtime: usize, module: usize) -> bool {
         let mut fine = true;
-        // An API server that cannot be asked is not as desired.
+        // An unreachable API server counts as different.
         let asked = self.differences(runtime, module, |_, _| {
             fine = false;
             false
@@ -143,8 +140,7 @@ impl Oracle {
         asked.is_ok() && fine
     }
 
-    /// Tells of each object of a module that is not as it should be, until `tell` says false. The number of those that
-    /// were compared.
+    /// Calls `tell` for each difference until it returns false. Returns the number of comparisons.
     fn differences(
         &self,
         runtime: usize,
@@ -193,13 +189,12 @@ impl Oracle {
             let kyma = self.fleet.get(&self.fleet.kcp, &kcp_kyma(runtime))?;
             let ready = kyma.is_some_and(|kyma| kyma["status"]["state"] == "Ready");
             verdict.not_ready += usize::from(!ready);
-            // Others live here, too.
             tokio::task::yield_now().await;
         }
         Ok(verdict)
     }
 
-    /// The object that a user changes: the Deployment of a module, in the version that is desired.
+    /// The Deployment that users change.
     pub fn deployment(module: usize) -> Option<Id> {
         modules::objects(module, 1, modules::FEWEST_OBJECTS).into_iter().next().map(|(id, _)| id)
     }
@@ -233,7 +228,7 @@ mod tests {
         assert_eq!(oracle.judge().await?, Verdict::default(), "nobody is registered");
         oracle.change_world(|world| world.runtimes[1].registered = true);
         let verdict = oracle.judge().await?;
-        // Four objects and a default CR; the CRD's kind is not there either.
+        // Four objects and a default CR.
         assert_eq!((verdict.lost, verdict.not_ready), (5, 1));
         assert!(verdict.examples.iter().all(|lost| lost.runtime == "sim-00001" && lost.is == "missing"));
         Ok(())

@@ -1,4 +1,4 @@
-//! What a run shows while it works: bars and counters on a terminal, a line now and then elsewhere.
+//! Progress display: bars on a terminal, lines elsewhere.
 
 use std::{
     io::IsTerminal,
@@ -10,33 +10,33 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tidewatch_telemetry::stdio;
 use tokio::time::Instant;
 
-/// Between two lines where there is no terminal.
+/// Line interval.
 const LINE: Duration = Duration::from_secs(10);
 
 /// Counters to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
-    /// Runtimes in which all is as desired, and those that are registered.
+    /// Runtimes as desired.
     pub fine: usize,
-    /// Those that are registered.
+    /// Registered runtimes.
     pub registered: usize,
-    /// Agents that have nothing left to do.
+    /// Agents at rest.
     pub agents_ready: usize,
-    /// Changes whose end is waited for.
+    /// Unfinished changes.
     pub pending: usize,
-    /// The receiver's reconciles in the last second.
+    /// Reconciles per second.
     pub reconciles: f64,
-    /// Keys that wait in its queue.
+    /// Keys ready in the queue.
     pub queue: f64,
-    /// Keys that wait for their next try.
+    /// Keys waiting for a retry.
     pub retrying: f64,
-    /// Its CPU time in the last second, as a share of a core.
+    /// CPU time, as a share of a core.
     pub cpu: f64,
-    /// Its memory in MiB.
+    /// Memory, in MiB.
     pub rss: f64,
 }
 
-/// Shows how it goes, on standard error: standard output is the report's.
+/// Progress on standard error; standard output is for the report.
 pub struct Progress {
     bars: Option<(MultiProgress, ProgressBar, ProgressBar, ProgressBar)>,
     started: Instant,
@@ -44,7 +44,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For so many runtimes.
+    /// Creates the display.
     pub fn new(runtimes: usize) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let all = MultiProgress::new();
@@ -67,7 +67,7 @@ impl Progress {
         Self { bars, started: Instant::now(), said: AtomicU64::new(0) }
     }
 
-    /// Says something that stays.
+    /// Prints a permanent line.
     pub fn say(&self, text: &str) {
         let at = self.started.elapsed().as_secs_f64();
         self.print(&format!("{at:7.1} s  {text}"));
@@ -80,7 +80,7 @@ impl Progress {
         }
     }
 
-    /// Shows what is going on, and how.
+    /// Shows step and counters.
     pub fn show(&self, step: &str, counters: &Counters) {
         let Counters { fine, registered, agents_ready, pending, reconciles, queue, retrying, cpu, rss } =
             counters;
@@ -90,7 +90,7 @@ impl Progress {
             cpu * 100.0
         );
         if let Some((_, desired, agents, line)) = &self.bars {
-            // Until the first is registered they are of all: of none, a bar would be full.
+            // A bar of length 0 looks full.
             if *registered > 0 {
                 desired.set_length(*registered as u64);
                 agents.set_length(*registered as u64);
@@ -108,10 +108,9 @@ impl Progress {
         }
     }
 
-    /// Ends the bars.
+    /// Removes the bars.
     pub fn finish(&self) {
         if let Some((bars, ..)) = &self.bars {
-            // An error: the terminal is gone.
             let _gone = bars.clear();
         }
     }

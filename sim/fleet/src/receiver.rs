@@ -1,4 +1,4 @@
-//! The receiver that is measured: the real one, as a process of its own.
+//! The measured receiver, in its own process.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -19,46 +19,45 @@ use tidewatch_demo::{
 
 use crate::{fleet::Fleet, metrics::Page, scenario::How, usage::Usage};
 
-/// For a start: it lists KCP.
+/// Includes a list of KCP.
 const READY: Duration = Duration::from_mins(5);
-/// For work in hand at its end.
 const GRACE: Duration = Duration::from_secs(25);
 const ENDED: Duration = Duration::from_secs(40);
 
-/// How the receiver is started.
+/// Settings of the receiver.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program, and what comes before its own arguments.
+    /// Program.
     pub program: PathBuf,
-    /// The hidden command of this program; none for one of its own.
+    /// Hidden command of this program, if it is used.
     pub command: Option<String>,
-    /// Whether it polls runtimes whose events are not proven to arrive, and resyncs, as by default.
+    /// Whether it polls and resyncs, as by default.
     pub polling: bool,
     /// More arguments.
     pub args: Vec<String>,
-    /// How often its agents compare each watch with a list, in seconds.
+    /// Interval of agents' checking lists, in seconds.
     pub agents_check: u64,
-    /// How long a connection of an agent lasts, in seconds.
+    /// Age limit of agents' connections, in seconds.
     pub agents_connection_age: u64,
 }
 
-/// The process, as it ends and begins anew.
+/// The receiver, across restarts.
 pub struct Receiver {
     spec: Spec,
     process: tokio::sync::Mutex<Option<Process>>,
     pid: Mutex<Option<u32>>,
-    /// Of the processes that have ended.
+    /// Usage of ended processes.
     before: Mutex<Usage>,
     last: Mutex<Usage>,
-    /// Where agents connect.
+    /// URL for agents.
     pub url: String,
     admin: String,
-    /// Its CA and certificates.
+    /// CA and certificates.
     pub event_path: Arc<EventPath>,
 }
 
 impl Receiver {
-    /// Prepares it; it does not run yet.
+    /// Prepares the receiver.
     pub fn prepare(folder: &Path, fleet: &Fleet, settings: &Settings) -> Result<Self> {
         let event_path = EventPath::create(&folder.join("receiver"))?;
         let kubeconfig = folder.join("kcp.kubeconfig");
@@ -79,7 +78,7 @@ impl Receiver {
         if !settings.polling {
             args.extend(["--fallback-poll", "0", "--safety-resync", "0"].map(str::to_owned));
         }
-        // All at once, so that what a rollout costs is what the receiver takes for it.
+        // Immediate rollouts show the receiver's own cost.
         if !settings.args.iter().any(|arg| arg.starts_with("--rollout-window")) {
             args.extend(["--rollout-window", "0"].map(str::to_owned));
         }
@@ -106,9 +105,8 @@ impl Receiver {
         })
     }
 
-    /// Starts it, and waits until it is ready.
+    /// Starts the receiver and waits until it is ready.
     pub async fn start(&self) -> Result<()> {
-        // The log of the one before is kept.
         let old = self.spec.log.with_extension("before.log");
         let _absent = std::fs::rename(&self.spec.log, old);
         let process = Process::start(&self.spec)?;
@@ -123,7 +121,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends the process.
     pub async fn end(&self, how: How) -> Result<()> {
         self.usage();
         let Some(mut process) = self.process.lock().await.take() else { return Ok(()) };
@@ -141,7 +139,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// CPU time and memory of all of its processes so far. Of one that was killed, the last moment may be missing.
+    /// Usage of all its processes. The end of a killed one may be missing.
     pub fn usage(&self) -> Usage {
         let now = (*self.pid.lock()).and_then(Usage::of);
         let mut last = self.last.lock();
@@ -152,13 +150,13 @@ impl Receiver {
         Usage { cpu: before.cpu + last.cpu, rss: last.rss, peak: before.peak.max(last.peak) }
     }
 
-    /// Its metrics, if it answers.
+    /// Metrics, if the receiver answers.
     pub async fn metrics(&self) -> Option<Page> {
         let text = http::text(&format!("{}/metrics", self.admin)).await.ok()?;
         Some(Page::parse(&text))
     }
 
-    /// Whether it should run and does not.
+    /// Describes an unexpected end.
     pub async fn has_failed(&self) -> Option<String> {
         let process = self.process.lock().await;
         let process = process.as_ref()?;
@@ -166,7 +164,7 @@ impl Receiver {
         Some(format!("the receiver has ended with {status}: {}", process.log_tail(5)))
     }
 
-    /// Its arguments, for the report.
+    /// Arguments for the report.
     pub fn flags(&self) -> String {
         let own = self.spec.args.iter().skip_while(|arg| *arg != "--modules").skip(2);
         own.cloned().collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! What came of a run: for people and for programs.
+//! The report of a run.
 
 use std::fmt::Write;
 
@@ -10,80 +10,80 @@ use crate::{metrics::percentile, oracle::Verdict, scenario::Goal};
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The scenario's name.
+    /// Scenario.
     pub scenario: String,
-    /// What it shows.
+    /// Purpose.
     pub about: String,
-    /// The seed.
+    /// Seed.
     pub seed: u64,
     /// Runtimes.
     pub runtimes: usize,
-    /// Modules of each.
+    /// Modules per runtime.
     pub modules: usize,
-    /// Objects of each module.
+    /// Objects per module.
     pub objects: usize,
-    /// Cores of the machine, which all processes of the simulation share.
+    /// Cores, shared by all processes.
     pub cores: usize,
-    /// The machine's load average over the last 15 minutes, at the end: well above the cores, others were at work, too.
+    /// Load average over 15 minutes. Far above `cores`, other programs interfere.
     pub load: Option<f64>,
-    /// Flags of the receiver that are not its defaults; empty if it was somebody else's.
+    /// Non-default flags; empty for another controller.
     pub receiver_flags: String,
-    /// Whether this is a build for measuring.
+    /// Whether the build is optimized.
     pub optimized: bool,
-    /// What happened, with times.
+    /// Steps with times.
     pub steps: Vec<StepReport>,
-    /// From a change to all being as desired, as the oracle sees it.
+    /// Times from change to desired state.
     pub lags: Vec<Lag>,
-    /// What a fault does to those whom it does not hit, where the scenario looks at that.
+    /// Effect of a fault elsewhere.
     pub beside: Option<Beside>,
-    /// Requests that the registry of modules has refused because a step told it to.
+    /// Requests refused by the registry.
     pub registry_refused: usize,
-    /// The two phases: until the first `ready` was over, and the rest.
+    /// Phases, separated by `ready` steps.
     pub phases: Vec<Phase>,
-    /// Most agents connected at a time, and what their process took.
+    /// Agents.
     pub agents: AgentsReport,
-    /// Memory of the process of the API servers, registry and oracle, at most, in MiB.
+    /// Peak memory of this process, in MiB.
     pub simulator_peak_mib: f64,
-    /// Changes that a step wanted and that could not be made.
+    /// Changes that could not be made.
     pub skipped: usize,
-    /// Changes after which all was not as desired at the end.
+    /// Changes unfinished at the end.
     pub unfinished: usize,
-    /// How all of it was at the end.
+    /// Final comparison.
     pub verdict: Verdict,
 }
 
-/// A step that was played.
+/// A played step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepReport {
-    /// What.
+    /// Step.
     pub what: String,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// What came of it, if that is worth saying.
+    /// Result.
     pub note: String,
 }
 
-/// Times from a change to all being as desired, in seconds.
+/// Seconds from change to desired state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lag {
-    /// After what.
+    /// Cause.
     pub after: String,
-    /// How many.
+    /// Count.
     pub count: usize,
-    /// Half of them took at most this.
+    /// Median.
     pub p50: f32,
-    /// 95 of 100.
+    /// 95th percentile.
     pub p95: f32,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: f32,
-    /// The longest.
+    /// Maximum.
     pub max: f32,
 }
 
 impl Lag {
-    /// Of these times, in any order.
+    /// Percentiles of unsorted times.
     pub fn of(after: &str, mut seconds: Vec<f32>) -> Self {
         seconds.sort_by(f32::total_cmp);
         let at = |share| percentile(&seconds, share).unwrap_or_default();
@@ -98,26 +98,26 @@ impl Lag {
     }
 }
 
-/// Changes in runtimes that a fault does not hit.
+/// Changes in runtimes without the fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Beside {
-    /// 99 of 100 took at most this without the fault, in seconds.
+    /// p99 without the fault, in seconds.
     pub without_p99: f32,
-    /// The same beside it.
+    /// p99 beside it, in seconds.
     pub beside_p99: f32,
-    /// What that may be by the scenario's goal.
+    /// Goal, in seconds.
     pub at_most: Option<f32>,
 }
 
 impl Beside {
-    /// By two lags and a goal.
+    /// Compares two lags with a goal.
     pub fn of(without: &Lag, beside: &Lag, goal: Option<Goal>) -> Self {
         let at_most = goal.map(|goal| without.p99 * goal.times + goal.plus.0.as_secs_f32());
         Self { without_p99: without.p99, beside_p99: beside.p99, at_most }
     }
 
-    /// Whether it is as it should be.
+    /// Whether the goal is met.
     pub fn is_met(&self) -> bool {
         self.at_most.is_none_or(|at_most| self.beside_p99 <= at_most)
     }
@@ -136,47 +136,47 @@ impl Beside {
     }
 }
 
-/// A part of the run.
+/// A phase of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Phase {
-    /// Which.
+    /// Name.
     pub name: String,
-    /// How long it was.
+    /// Duration.
     pub seconds: f64,
-    /// The receiver's reconciles that have finished.
+    /// Finished reconciles.
     pub reconciles: f64,
-    /// Of these, those that failed and are tried again.
+    /// Failed reconciles.
     pub reconciles_failed: f64,
-    /// The most in a second.
+    /// Most reconciles in a second.
     pub reconciles_peak: f64,
-    /// How long keys waited in its queue, in seconds: half of them, 95 and 99 of 100 (from buckets).
+    /// Seconds in the queue: p50, p95, p99 (from buckets).
     pub queue_age: [Option<f64>; 3],
-    /// The most keys that waited.
+    /// Most waiting keys.
     pub queue_peak: f64,
-    /// CPU time of the receiver alone, in seconds.
+    /// CPU seconds of the receiver.
     pub receiver_cpu_seconds: f64,
-    /// Its memory at most so far, in MiB.
+    /// Peak memory of the receiver so far, in MiB.
     pub receiver_peak_mib: f64,
-    /// Its memory at the end, in MiB.
+    /// Final memory of the receiver, in MiB.
     pub receiver_end_mib: f64,
-    /// Calls that the API servers got.
+    /// Calls to API servers.
     pub calls: Vec<Calls>,
 }
 
-/// Calls that API servers got.
+/// Calls to API servers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Calls {
     /// `runtimes` or `kcp`.
     pub at: String,
-    /// Which program.
+    /// Program.
     pub who: String,
-    /// What.
+    /// Verb.
     pub verb: String,
-    /// How many.
+    /// Count.
     pub calls: u64,
-    /// For each runtime.
+    /// Per runtime.
     pub per_runtime: f64,
 }
 
@@ -184,21 +184,21 @@ pub struct Calls {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentsReport {
-    /// Most of them connected at a time.
+    /// Peak number of connected agents.
     pub connected: usize,
-    /// CPU time of their process, in seconds.
+    /// CPU seconds of the process.
     pub cpu_seconds: f64,
-    /// Its memory at most, in MiB.
+    /// Peak memory of the process, in MiB.
     pub peak_mib: f64,
 }
 
 impl Report {
-    /// Whether nothing was lost: no object, no change, and no news that a Kyma in KCP should have.
+    /// Whether nothing is lost, unfinished or not Ready.
     pub fn is_clean(&self) -> bool {
         self.verdict.lost == 0 && self.unfinished == 0 && self.verdict.not_ready == 0
     }
 
-    /// Whether it passed, and why, in a line.
+    /// Result and reason, in a line.
     pub fn outcome(&self) -> String {
         let Verdict { compared, lost, not_ready, .. } = &self.verdict;
         if self.is_clean() {
@@ -221,7 +221,7 @@ impl Report {
         format!("FAILED: {}", wrong.join(", "))
     }
 
-    /// For programs.
+    /// Returns JSON.
     pub fn json(&self) -> String {
         let mut report = serde_json::to_value(self).unwrap_or_default();
         report["passed"] = self.is_clean().into();
@@ -229,7 +229,7 @@ impl Report {
         format!("{report:#}")
     }
 
-    /// For people; with bars and rules of a document, or aligned for a terminal.
+    /// Returns Markdown or aligned text.
     pub fn text(&self, markdown: bool) -> String {
         let mut out = Text { markdown, text: String::new() };
         let Self { scenario, about, runtimes, modules, objects, seed, cores, .. } = self;
@@ -309,7 +309,7 @@ impl Report {
         };
         let age = |index: usize| move |p: &Phase| p.queue_age[index].map_or_else(|| "-".to_owned(), time);
         let mut rows = vec![row("duration", &|p| time(p.seconds))];
-        // Of somebody else's controller nothing more is known.
+        // Another controller is not measured.
         if !self.receiver_flags.is_empty() {
             rows.extend([
                 row("reconciles", &|p| format!("{:.0}", p.reconciles)),
@@ -349,7 +349,6 @@ impl Report {
     }
 }
 
-/// A time as people write it.
 fn time(seconds: f64) -> String {
     if seconds < 0.0095 {
         format!("{:.1} ms", seconds * 1e3)

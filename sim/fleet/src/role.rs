@@ -1,4 +1,4 @@
-//! What an agent needs in its runtime before it starts: its namespace and the role that ships. Pure.
+//! Objects that an agent needs before it starts. Pure.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tidewatch_api::names::RUNTIME_NAMESPACE;
 
 use crate::modules::Id;
 
-/// The namespace, and the objects of a YAML text of several documents.
+/// Returns the namespace and the objects of a YAML text.
 pub fn objects(yaml: &str) -> Result<Vec<(Id, Value)>> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
     let role: Vec<Value> = serde_saphyr::from_multiple(yaml).context("the agent's role cannot be read")?;
@@ -21,7 +21,7 @@ fn id(object: &Value) -> Result<Id> {
     Ok(Id {
         group: group.to_owned(),
         version: version.to_owned(),
-        // As all kinds in it have it.
+        // Correct for this role.
         resource: format!("{}s", text("kind")?.to_lowercase()),
         namespace: object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(),
         name: name.to_owned(),

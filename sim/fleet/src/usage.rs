@@ -1,25 +1,25 @@
-//! What the kernel says of a process: CPU time and memory; and how many files this one may open.
+//! Usage of a process, and the limit of open files.
 
 use std::{fs, path::Path};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// `USER_HZ`: a constant of Linux' interface, whatever the kernel ticks with.
+/// `USER_HZ`, a constant of Linux' interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU time and memory of a process.
+/// CPU time and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// User and system time so far, in seconds.
+    /// User and system time, in seconds.
     pub cpu: f64,
-    /// Resident memory now, in MiB.
+    /// Resident memory, in MiB.
     pub rss: f64,
-    /// The most that it has been, in MiB.
+    /// Peak memory, in MiB.
     pub peak: f64,
 }
 
 impl Usage {
-    /// Of a process that runs; `None`: there is none.
+    /// Usage of a running process.
     pub fn of(pid: u32) -> Option<Self> {
         Self::read(Path::new("/proc"), pid)
     }
@@ -32,7 +32,7 @@ impl Usage {
     }
 
     fn parse(stat: &str, status: &str) -> Option<Self> {
-        // The second field, the name, may hold anything; fields 14 and 15 are counted after it.
+        // The name may hold anything; fields 14 and 15 follow it.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut ticks = fields.split_whitespace().skip(11).map_while(|field| field.parse::<f64>().ok());
         let cpu = (ticks.next()? + ticks.next()?) / TICKS_PER_SECOND;
@@ -50,7 +50,7 @@ pub fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// Too few files may be open.
+/// Too few open files.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{runtimes} runtimes need {need} open files in one process, and this one may open {have}; raise the hard limit \
@@ -63,17 +63,14 @@ pub struct TooFewFiles {
     most: u64,
 }
 
-/// Open files besides those of runtimes.
 const SPARE: u64 = 500;
-/// For each runtime: of the agents' process the ways to API server and receiver; of the API servers' the ends of the
-/// agents' and of the receiver's; of the receiver's the ends of an agent's and of its own.
+/// Connections per runtime, in each process.
 const EACH: u64 = 2;
 
-/// Raises the soft limit to the hard one, and says if it is too low for so many runtimes.
+/// Raises the soft limit and checks it.
 pub fn allow_files(runtimes: usize) -> Result<(), TooFewFiles> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // What cannot be raised is found too low below, if it is.
         let _refused = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     check(runtimes, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))

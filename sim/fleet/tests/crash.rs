@@ -1,8 +1,7 @@
-//! The engine ends at its n-th write, whichever that is, and what is there in the end is what is there without a crash.
+//! Crashes the engine at seeded writes and expects the result of a life without crashes.
 //!
-//! A life of a Kyma: two modules are installed, one is upgraded, one is removed, the Kyma is deleted. The seed says at which writes
-//! the engine ends, and whether the write was done or not. What it has in memory is lost with its threads; another one begins
-//! with what the API servers have. Before the first one there are the platform's pull Secret and what the Go manager keeps for its watcher. `make crashes` plays 200 seeds (`TIDEWATCH_CRASHES`), from `TIDEWATCH_SEED` on.
+//! Only the API servers outlive an engine. `make crashes` plays 200 seeds (`TIDEWATCH_CRASHES`) from
+//! `TIDEWATCH_SEED` on.
 
 mod crashing;
 
@@ -12,9 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crashing::{ALL, Cuts, LEFT_BEFORE, Life, Part, Plan, World};
 use futures::{StreamExt, stream};
 
-/// Seeds of an ordinary run of the tests.
 const SEEDS: u64 = 6;
-/// Lives at the same time.
 const TOGETHER: usize = 3;
 
 fn setting(name: &str, usual: u64) -> Result<u64> {
@@ -60,8 +57,7 @@ fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
     })
 }
 
-/// A Kyma without modules, with a pull Secret, and with all that the Go manager has kept for its watcher. What is left when a step is done
-/// is not what the next one looks for, so none of them may be taken for done by one that comes after it.
+/// Each deletion step looks for other objects: no step may be inferred from a later one.
 #[test]
 fn a_deletion_goes_on_wherever_the_engine_ends() -> Result<()> {
     const LIFE: [Part; 2] = [Part::Created, Part::Deleted];
@@ -70,7 +66,6 @@ fn a_deletion_goes_on_wherever_the_engine_ends() -> Result<()> {
         let world = Arc::new(World::start().await?);
         let whole = Life::new(&world, "whole", Plan::default()).await?.live(&LIFE, None).await?;
         let writes = whole.last_writes;
-        // The status, the runtime's Kyma and CRDs, the agent's objects, the pull Secret, the watcher, the certificate, the finalizer.
         ensure!(whole.crashes == 0 && writes > 15, "{writes} writes");
         for name in LEFT_BEFORE {
             ensure!(whole.has(0, name) && !whole.has(1, name), "{name} goes with the Kyma");

@@ -1,4 +1,4 @@
-//! Plays episodes until there were so many steps, and says in one line what they were.
+//! Plays episodes and prints their counts.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The process of the agents: the agent's own code, thousands of times, each with its identity and its connections.
+//! The process of all agents.
 
 use std::{
     collections::HashMap,
@@ -29,14 +29,12 @@ use tokio::{
 use super::{Order, Setup, State, client::Ways, gate::Gated};
 use crate::names;
 
-/// Agents that start at the same time; each makes two connections.
+/// Concurrent agent starts, with two connections each.
 const AT_ONCE: usize = 32;
-/// For an agent that ends in good order.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two reports.
+/// Report interval.
 const REPORT: Duration = Duration::from_millis(250);
 const VALIDITY: SignedDuration = SignedDuration::from_hours(24 * 7);
-/// What the log shows.
 const LEVEL: &str = "warn";
 
 /// The agents of a simulation. (Started by `tidewatch simulate`.)
@@ -47,7 +45,6 @@ pub struct AgentsArgs {
     folder: PathBuf,
 }
 
-/// An agent that runs.
 struct Agent {
     drain: Drain,
     running: app::Running,
@@ -64,7 +61,7 @@ struct World {
     error: Mutex<Option<String>>,
 }
 
-/// Runs until whoever has started it closes the socket.
+/// Runs until the parent closes the socket.
 pub async fn run(args: AgentsArgs) -> Result<()> {
     tidewatch_telemetry::logging::init(tidewatch_telemetry::logging::Format::Text, LEVEL)?;
     let folder = args.folder;
@@ -153,7 +150,6 @@ impl World {
         Ok(())
     }
 
-    /// Its identity in files, and what its configuration file would say.
     fn config(&self, runtime: usize) -> Result<Config> {
         let id = names::id(runtime);
         let place = |end: &str| self.folder.join("agents").join(format!("{id}.{end}"));

@@ -1,5 +1,6 @@
-//! The way to a runtime's API server for one agent of many: one HTTP/2 connection for all of its watches, on a TLS
-//! configuration that all share. (An agent alone has a connection for each watch.)
+//! API server clients for thousands of agents.
+//!
+//! Each has one HTTP/2 connection; a standalone agent has one per watch.
 
 use std::{
     pin::Pin,
@@ -30,13 +31,13 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::names;
 
-/// A body that is silent for so long is given up, as the agent's own connections are.
+/// As in the agent.
 const SILENCE: Duration = Duration::from_secs(75);
 const CONNECT: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(30);
 const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// What all clients share.
+/// Shared configuration.
 #[derive(Clone)]
 pub struct Ways {
     tls: ClientConfig,
@@ -44,7 +45,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// For servers whose certificates this CA has issued.
+    /// Trusts the given CA.
     pub fn new(ca_pem: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).context("the CA of the API servers")?)?;
@@ -52,7 +53,7 @@ impl Ways {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // Connections are kept; tickets would be memory without a use.
+        // Connections are long-lived: tickets only cost memory.
         tls.resumption = Resumption::disabled();
         let mut http = HttpConnector::new();
         http.enforce_http(false);
@@ -61,7 +62,7 @@ impl Ways {
         Ok(Self { tls, http })
     }
 
-    /// A client of its own for the API server at `url`.
+    /// A client with its own connection.
     pub fn client(&self, url: &str, token: &str) -> Result<Client> {
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(self.tls.clone())
@@ -92,7 +93,7 @@ impl Ways {
     }
 }
 
-/// A body that fails when nothing was heard for [`SILENCE`].
+/// A body that fails after [`SILENCE`].
 struct Heard<B> {
     body: Pin<Box<B>>,
     silence: Pin<Box<Sleep>>,

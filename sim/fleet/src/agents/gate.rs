@@ -1,4 +1,4 @@
-//! A gate in the way to the receiver: while it is closed, what is sent is lost and nothing comes back.
+//! A gate before the receiver: while closed, everything is lost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,24 +10,23 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// As long as the agent's own connector tries.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// A way with a gate.
+/// A gated transport.
 #[derive(Clone)]
 pub struct Gated<T> {
     inner: T,
     open: watch::Receiver<bool>,
 }
 
-/// A connection through a gate.
+/// A gated connection.
 pub struct Through<C> {
     inner: C,
     open: watch::Receiver<bool>,
 }
 
 impl<T> Gated<T> {
-    /// `inner`, as long as `open` is true.
+    /// Passes while `open` is true.
     pub fn new(inner: T, open: watch::Receiver<bool>) -> Self {
         Self { inner, open }
     }
@@ -77,7 +76,7 @@ impl<C: Channel> Channel for Through<C> {
         let mut open = self.open.clone();
         async move {
             let shut = async {
-                // An error: nobody can shut it any more.
+                // The gate stays open.
                 if open.wait_for(|open| !*open).await.is_err() {
                     std::future::pending::<()>().await;
                 }

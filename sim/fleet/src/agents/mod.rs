@@ -1,5 +1,4 @@
-//! Agents by the thousand, in a process of their own: so that the receiver's CPU time and memory are its alone, and
-//! so are the API servers' open files.
+//! Thousands of agents in a process with its own CPU time, memory and open files.
 
 pub mod child;
 pub mod client;
@@ -25,78 +24,77 @@ use tokio::{
     time::timeout,
 };
 
-/// Names of files in the folder.
 const SETUP: &str = "agents.json";
 const SOCKET: &str = "agents.sock";
-/// For the process to say something.
+/// Time to connect.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What the process is told once.
+/// Configuration of the process.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Setup {
     /// `https://host:port` of the receiver.
     pub receiver: String,
-    /// The CA of the event path.
+    /// The event path's CA.
     pub event_ca: String,
-    /// Its key: it issues the agents' certificates.
+    /// Key of this CA, for agents' certificates.
     pub event_ca_key: String,
-    /// The CA's certificate in a file.
+    /// File of this CA.
     pub event_ca_file: PathBuf,
-    /// The API servers' URL, before the cluster's name.
+    /// Base URL of API servers.
     pub api: String,
-    /// Their CA.
+    /// CA of the API servers.
     pub api_ca: String,
-    /// What tokens are made of.
+    /// Prefix of tokens.
     pub secret: String,
-    /// How often they compare each watch with a list, in seconds.
+    /// Interval of checking lists, in seconds.
     pub check_every: u64,
-    /// How long a connection of theirs lasts, in seconds.
+    /// Age limit of connections, in seconds.
     pub connection_age: u64,
 }
 
-/// What it is told to do.
+/// A command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Order {
-    /// Start these agents.
+    /// Starts agents.
     Start {
         /// By number.
         runtimes: Vec<usize>,
     },
-    /// End these agents, and start them anew.
+    /// Restarts agents.
     Restart {
         /// By number.
         runtimes: Vec<usize>,
-        /// Without time to finish.
+        /// Whether to skip the grace.
         kill: bool,
     },
-    /// Open or close these agents' way to the receiver.
+    /// Opens or closes the path to the receiver.
     Gate {
         /// By number.
         runtimes: Vec<usize>,
-        /// Whether it is open.
+        /// Whether the path is open.
         open: bool,
     },
 }
 
-/// How the agents are.
+/// State of the agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Reports so far, with this one.
+    /// Number of reports.
     pub reports: u64,
-    /// Run.
+    /// Running agents.
     pub started: usize,
-    /// Have a connection to the receiver.
+    /// Connected agents.
     pub connected: usize,
-    /// Are connected, have listed everything they watch, and have nothing unacknowledged.
+    /// Connected, listed and acknowledged agents.
     pub ready: usize,
-    /// Keys that are not acknowledged, of all.
+    /// Unacknowledged keys.
     pub dirty: usize,
-    /// Why one has not started.
+    /// Error of the first failed start.
     pub error: Option<String>,
 }
 
-/// The process, seen from outside.
+/// The agents' process.
 pub struct Agents {
     process: Process,
     pid: u32,
@@ -105,7 +103,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Starts it, without agents.
+    /// Starts it without agents.
     pub async fn start(folder: &Path, program: &Path, setup: &Setup, drain: &Drain) -> Result<Self> {
         write_private(&folder.join(SETUP), &serde_json::to_string(setup)?)?;
         let path = folder.join(SOCKET);
@@ -151,7 +149,7 @@ impl Agents {
         Ok(Self { process, pid, write: tokio::sync::Mutex::new(write), state })
     }
 
-    /// Tells it to do something.
+    /// Sends a command.
     pub async fn tell(&self, order: &Order) -> Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
@@ -159,12 +157,12 @@ impl Agents {
         write.write_all(&line).await.context("the agents' process has ended; its log says why")
     }
 
-    /// How they were a moment ago.
+    /// Last reported state.
     pub fn state(&self) -> State {
         self.state.lock().clone()
     }
 
-    /// The pid of the agents themselves.
+    /// The agents' pid.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -1,13 +1,13 @@
-//! The objects of all versions of all modules, made once.
+//! Objects of all module versions, made once.
 
 use serde_json::Value;
 
 use crate::modules::{self, Id, Size};
 
-/// Objects that a version has, and those that only others have.
+/// Objects of a version, and objects of other versions only.
 type Version = (Vec<(Id, Value)>, Vec<Id>);
 
-/// By module, then by version; at 0 stands what no version has: everything is unwanted.
+/// By module and version. Version 0 has no objects.
 pub(super) struct Catalog(Vec<Vec<Version>>);
 
 impl Catalog {

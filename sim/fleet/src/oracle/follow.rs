@@ -1,4 +1,4 @@
-//! From a change to the moment when all is as desired again.
+//! Time from a change to the desired state.
 
 use std::{
     sync::{
@@ -15,34 +15,33 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Oracle;
 use crate::scenario::What;
 
-/// After a change of a runtime's cluster, before it is looked at: changes come in bursts, and each look costs. Lags are
-/// longer by at most this.
+/// Debounce of comparisons, which are costly. Lags are longer by at most this.
 const REST: Duration = Duration::from_millis(5);
 
-/// Longest time between two looks.
+/// Longest time between comparisons.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What has caused something to be done.
+/// Causes of measured changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
-    /// The first installation of everything, of many runtimes at once.
+    /// First installation.
     FirstInstall,
-    /// A runtime was registered by a step.
+    /// Registration by a step.
     Enrol,
-    /// A Deployment was changed.
+    /// Changed Deployment.
     Drift,
-    /// A Deployment was deleted.
+    /// Deleted Deployment.
     Delete,
-    /// A module was taken from a user's list, or put back.
+    /// Module listed or unlisted.
     Toggle,
-    /// A user has changed the channel.
+    /// Changed channel.
     Channel,
-    /// A channel has got a new version.
+    /// New version in a channel.
     Bump,
-    /// A change in a runtime that no fault hits, before there is one.
+    /// Change elsewhere, before the fault.
     Without,
-    /// The same beside a fault.
+    /// Change elsewhere, beside the fault.
     Beside,
 }
 
@@ -58,7 +57,7 @@ impl From<What> for Kind {
 }
 
 impl Kind {
-    /// For people.
+    /// Words for people.
     pub const fn words(self) -> &'static str {
         match self {
             Self::FirstInstall => "first installation",
@@ -74,32 +73,30 @@ impl Kind {
     }
 }
 
-/// A change whose end is waited for.
 #[derive(Debug)]
 pub(super) struct Pending {
     kind: Kind,
-    /// `None`: all of them.
+    /// `None`: all.
     module: Option<usize>,
     since: Instant,
-    /// The module that was not as desired at the last look.
+    /// Module that differed last.
     last: usize,
 }
 
-/// What is waited for in one runtime.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pending: Mutex<Vec<Pending>>,
-    /// Counts what was added to it: what is desired is another thing then.
+    /// Rises with each change.
     version: AtomicU64,
 }
 
 impl Oracle {
-    /// Something has changed, and the time is taken until that module (or all of them) is as desired.
+    /// Measures the time until a module (or all) is as desired.
     pub fn follow(self: &Arc<Self>, runtime: usize, module: Option<usize>, kind: Kind) {
         let Some(slot) = self.slots.get(runtime) else { return };
         let mut pending = slot.pending.lock();
         pending.push(Pending { kind, module, since: Instant::now(), last: 0 });
-        // Whoever is looking already must look at this, too.
+        // A running comparison must include this.
         slot.version.fetch_add(1, Ordering::Release);
         if pending.len() > 1 {
             return;
@@ -114,17 +111,17 @@ impl Oracle {
         });
     }
 
-    /// Changes that are not as desired yet.
+    /// Unfinished changes.
     pub fn pending(&self) -> usize {
         self.slots.iter().map(|slot| slot.pending.lock().len()).sum()
     }
 
-    /// Whether something is pending in a runtime.
+    /// Whether a runtime has unfinished changes.
     pub fn is_pending(&self, runtime: usize) -> bool {
         self.slots.get(runtime).is_some_and(|slot| !slot.pending.lock().is_empty())
     }
 
-    /// The times that were taken, in seconds.
+    /// Measured times, in seconds.
     pub fn lags(&self) -> std::collections::BTreeMap<Kind, Vec<f32>> {
         self.lags.lock().clone()
     }
@@ -137,11 +134,11 @@ impl Oracle {
         let mut seen = None;
         loop {
             let now = (*changes.borrow_and_update(), slot.version.load(Ordering::Acquire));
-            // Looking costs, and a fleet that waits is looked at once a second.
+            // Comparisons are costly.
             if seen.replace(now) != Some(now) && self.settle(runtime) {
                 return;
             }
-            // What is desired may change, too, without a change in the cluster.
+            // The desired state may change, too.
             if let Ok(Err(_)) = timeout(LOOK, changes.changed()).await {
                 return;
             }
@@ -149,7 +146,7 @@ impl Oracle {
         }
     }
 
-    /// Takes the time of what is as desired now; true: nothing is left.
+    /// Returns true if nothing is left.
     fn settle(&self, runtime: usize) -> bool {
         let Some(slot) = self.slots.get(runtime) else { return true };
         let seen = Instant::now();
@@ -164,7 +161,7 @@ impl Oracle {
         pending.retain_mut(|one| {
             let not_fine = match one.module {
                 Some(module) => (!as_desired(module)).then_some(module),
-                // The one first that was not fine the last time: most looks end there.
+                // Most comparisons end at the last difference.
                 None => (0..modules).map(|n| (one.last + n) % modules).find(|module| !as_desired(*module)),
             };
             match not_fine {

@@ -1,11 +1,10 @@
-//! Steps that overlap, where a thing can be wrong in one way at a time: the one that began last counts, and when it ends, the last
-//! of those that are not over.
+//! Overlapping steps on the same thing: the latest active one counts.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// What is wrong, by thing. As many entries as there are steps in force at once.
+/// Active steps by thing.
 #[derive(Debug)]
 pub(super) struct InForce<K, V>(Mutex<State<K, V>>);
 
@@ -15,7 +14,6 @@ struct State<K, V> {
     steps: BTreeMap<K, Vec<(u64, V)>>,
 }
 
-/// By which a step ends what it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -26,7 +24,6 @@ impl<K, V> Default for InForce<K, V> {
 }
 
 impl<K: Ord, V: Copy> InForce<K, V> {
-    /// From now on, `value` counts.
     pub(super) fn begin(&self, key: K, value: V) -> Ticket {
         let mut state = self.0.lock();
         let ticket = state.next;
@@ -35,7 +32,7 @@ impl<K: Ord, V: Copy> InForce<K, V> {
         Ticket(ticket)
     }
 
-    /// A step is over. `apply` gets what counts from now on, before any other step begins or ends.
+    /// `apply` gets the value that counts then, under the lock.
     pub(super) fn end<R>(&self, key: &K, Ticket(over): Ticket, apply: impl FnOnce(Option<V>) -> R) -> R {
         let mut state = self.0.lock();
         let mut left = None;
@@ -49,7 +46,6 @@ impl<K: Ord, V: Copy> InForce<K, V> {
         apply(left)
     }
 
-    /// `apply` gets what counts, before any other step begins or ends.
     pub(super) fn now<R>(&self, key: &K, apply: impl FnOnce(Option<V>) -> R) -> R {
         let state = self.0.lock();
         apply(state.steps.get(key).and_then(|steps| steps.last()).map(|(_, value)| *value))

@@ -1,4 +1,4 @@
-//! Counters, read once a second, and the phases of a run made from them.
+//! Counters of each second, and phases.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,9 +17,8 @@ use crate::{
     usage::Usage,
 };
 
-/// The shortest time by which a rate is told: counters are also read where a phase begins, a moment after they were.
+/// Shortest interval of a rate: a phase begins with an extra sample.
 const LEAST: Duration = Duration::from_millis(900);
-/// What the receiver calls its metrics.
 const PREFIX: &str = "tidewatch_receiver";
 
 pub(super) struct Live {
@@ -35,7 +34,7 @@ pub(super) struct Live {
 struct Now {
     step: String,
     page: Option<Page>,
-    /// Since when rates are counted, and what was there then: reconciles and CPU time.
+    /// Start of a rate: time, reconciles, CPU time.
     since: Option<(Instant, f64, f64)>,
     cpu: f64,
     totals: Totals,
@@ -45,7 +44,6 @@ struct Now {
     phases: Vec<Phase>,
 }
 
-/// Sums over all of the receiver's processes.
 #[derive(Clone, Default)]
 struct Totals {
     reconciles: f64,
@@ -73,7 +71,6 @@ impl Live {
         Self { fleet, oracle, ours, now, broken, begun: Instant::now() }
     }
 
-    /// A step begins.
     pub(super) fn enter(&self, step: &str) {
         step.clone_into(&mut self.now.lock().step);
     }
@@ -90,7 +87,7 @@ impl Live {
         self.ours.as_ref().map(|_| self.now.lock().agents.clone())
     }
 
-    /// Resolves when something without which there is no run has ended, with its words.
+    /// Resolves when receiver or agents end.
     pub(super) fn broken(&self) -> impl Future<Output = String> + use<> {
         let mut broken = self.broken.subscribe();
         async move {
@@ -102,7 +99,6 @@ impl Live {
         }
     }
 
-    /// Reads all counters.
     pub(super) async fn sample(&self) {
         let registered =
             self.oracle.world(|world| world.runtimes.iter().filter(|wish| wish.registered).count());
@@ -136,7 +132,6 @@ impl Live {
         now.take(page, receiver.usage());
     }
 
-    /// A phase begins; the one before ends.
     pub(super) async fn begin(&self, name: &str) {
         self.sample().await;
         self.close();
@@ -147,7 +142,6 @@ impl Live {
         now.phase = Some(Begun { name: name.to_owned(), at: Instant::now(), totals, cpu, calls });
     }
 
-    /// The last phase ends; all of them.
     pub(super) async fn end(&self) -> Vec<Phase> {
         self.sample().await;
         self.close();
@@ -160,7 +154,7 @@ impl Live {
         let mut now = self.now.lock();
         let Some(begun) = now.phase.take() else { return };
         let queued = now.totals.queued.since(&begun.totals.queued);
-        // Between two bounds of a histogram the value is a guess; nothing has waited longer than all of this lasts.
+        // Quantiles are estimates, bounded by the run.
         let oldest = self.begun.elapsed().as_secs_f64();
         let phase = Phase {
             name: begun.name,
@@ -183,7 +177,7 @@ impl Now {
     fn take(&mut self, page: Option<Page>, usage: Usage) {
         self.counters.rss = usage.rss;
         self.cpu = usage.cpu;
-        // One that does not answer now may do so later, with all that it has counted meanwhile.
+        // A later page has this interval.
         if let Some(page) = page {
             self.count(page);
         }
@@ -196,7 +190,7 @@ impl Now {
         let more = |labels: &[(&str, &str)]| {
             let metric = name("reconciles_total");
             let (was, is) = (before.sum(&metric, labels), page.sum(&metric, labels));
-            // A new process counts from the beginning.
+            // A new process counts from 0.
             if is < was { is } else { is - was }
         };
         self.totals.reconciles += more(&[]);

@@ -1,4 +1,4 @@
-//! A run: everything is started, the scenario played, the end compared.
+//! A run: start, scenario, comparison.
 
 mod in_force;
 mod live;
@@ -33,37 +33,33 @@ use crate::{
     usage,
 };
 
-/// Between two looks at counters.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Between two looks at whether something has come.
 const LOOK: Duration = Duration::from_millis(50);
-/// For what ends at the end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many runtimes.
+    /// Runtimes.
     pub runtimes: usize,
-    /// The modules of each.
+    /// Modules of each.
     pub size: Size,
-    /// Of everything that is chosen.
+    /// Seed.
     pub seed: u64,
-    /// What happens.
+    /// Scenario.
     pub scenario: Scenario,
-    /// Where logs and certificates go.
+    /// For logs and certificates.
     pub folder: PathBuf,
-    /// The receiver; `None`: somebody else's controller does the work.
+    /// Receiver; `None`: another controller is measured.
     pub receiver: Option<receiver::Settings>,
 }
 
-/// Receiver and agents.
 struct Ours {
     receiver: Arc<Receiver>,
     agents: Arc<Agents>,
 }
 
-/// Everything that runs.
+/// A started run.
 pub struct Run {
     settings: Settings,
     fleet: Arc<Fleet>,
@@ -71,19 +67,18 @@ pub struct Run {
     ours: Option<Ours>,
     live: Arc<Live>,
     progress: Arc<Progress>,
-    /// Faults that are in force.
+    /// Number of active faults.
     background: Arc<AtomicUsize>,
-    /// Of those, what is wrong with API servers themselves, and with the registry.
     states: Arc<trouble::States>,
     registry: Arc<trouble::RegistryStates>,
     skipped: AtomicUsize,
-    /// Of the oracle, the faults and the counters; the API servers end last.
+    /// API servers (`servers`) end last.
     drain: Drain,
     servers: Drain,
 }
 
 impl Run {
-    /// Starts KCP, runtimes and registry; then receiver and agents' process, if they are ours.
+    /// Starts everything.
     pub async fn start(settings: Settings, progress: Arc<Progress>) -> Result<Self> {
         let Settings { runtimes, size, seed, ref folder, .. } = settings;
         usage::allow_files(runtimes)?;
@@ -134,12 +129,12 @@ impl Run {
         Ok(run)
     }
 
-    /// What is simulated.
+    /// The simulated clusters.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// Registers the runtimes that are there from the start.
+    /// Registers initial runtimes.
     pub async fn register(&self) -> Result<()> {
         let count = self.settings.scenario.start.of(self.settings.runtimes);
         self.progress.say(&format!("registering {count} runtimes"));
@@ -147,7 +142,7 @@ impl Run {
         self.enrol(0..count, None, Kind::FirstInstall).await
     }
 
-    /// Plays the scenario, and compares the end.
+    /// Plays the scenario and compares.
     pub async fn play(&self) -> Result<Report> {
         let (mut steps, mut part) = (Vec::new(), 0);
         let is_ready = |step: &&Step| matches!(step, Step::Ready(_));
@@ -206,16 +201,14 @@ impl Run {
         })
     }
 
-    /// Ends all of it.
+    /// Ends everything.
     pub async fn end(self) {
-        // What is left at the end of a grace ends with the process.
         let _aborted = self.drain.shutdown(GRACE).await;
         drop(self.ours);
         drop(self.live);
         let _aborted = self.servers.shutdown(GRACE).await;
     }
 
-    /// Whether everything that is registered is as desired and at rest; if not, what is not.
     async fn unrest(&self) -> Result<Option<String>> {
         let pending = self.oracle.pending();
         if pending > 0 {

@@ -1,8 +1,8 @@
-//! What the seed chooses. Pure.
+//! Selections by seed. Pure.
 
 use tidewatch_fake_apiserver::script::chance;
 
-/// `count` of these, the same for the same seed and words, in an order that is chosen, too.
+/// `count` elements in a seeded order.
 pub(super) fn some(seed: u64, words: &str, from: &[usize], count: usize) -> Vec<usize> {
     let mut all: Vec<(f64, usize)> =
         from.iter().map(|one| (chance(seed, &format!("{words}, runtime {one}")), *one)).collect();
@@ -10,7 +10,6 @@ pub(super) fn some(seed: u64, words: &str, from: &[usize], count: usize) -> Vec<
     all.into_iter().take(count).map(|(_, one)| one).collect()
 }
 
-/// One of these.
 pub(super) fn one(seed: u64, step: usize, runtime: usize, from: &[usize]) -> Option<usize> {
     let chance = chance(seed, &format!("step {step}, in runtime {runtime}"));
     #[expect(

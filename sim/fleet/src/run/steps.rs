@@ -1,4 +1,4 @@
-//! The steps of a scenario, done.
+//! Execution of steps.
 
 use std::{collections::BTreeSet, ops::Range, sync::atomic::Ordering, time::Duration};
 
@@ -20,21 +20,18 @@ use crate::{
     },
 };
 
-/// The receiver's count of runtimes by how much is known of their way of events.
 const PATHS: &str = "tidewatch_receiver_runtimes";
-/// Keys that are to be reconciled, or are.
 const QUEUED: [&str; 2] = ["tidewatch_receiver_queue_ready", "tidewatch_receiver_queue_working"];
 
-/// Without unrest, at least: two reports of the agents are made in it.
+/// Shortest rest: time for two reports of the agents.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What came of a step.
 #[derive(Default)]
 pub(super) struct Played {
     pub(super) note: String,
-    /// The rest makes no sense.
+    /// Skip the remaining steps.
     pub(super) over: bool,
-    /// When what it has waited for was there, if that was before it was sure.
+    /// Time of the awaited state, before its confirmation.
     pub(super) ended: Option<Instant>,
 }
 
@@ -44,7 +41,6 @@ impl Played {
     }
 }
 
-/// All is at rest, or something is not.
 struct Rested {
     unrest: Option<String>,
     since: Instant,
@@ -102,14 +98,12 @@ impl Run {
         }
     }
 
-    /// Some of the registered runtimes.
     pub(super) fn some(&self, step: usize, group: Option<Group>, share: Share) -> Vec<usize> {
         let registered = self.oracle.world(World::registered);
         let words = group.map_or_else(|| format!("step {step}"), |Group(group)| format!("group {group}"));
         pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
     }
 
-    /// How many modules, from the first one on, get another version in some step of the scenario.
     fn bumped(&self) -> usize {
         let bumps = self.settings.scenario.steps.iter().map(|step| match step {
             Step::Bump(bump) => bump.modules,
@@ -118,7 +112,6 @@ impl Run {
         bumps.max().unwrap_or_default()
     }
 
-    /// The runtimes in which some step of the scenario does wrong.
     fn hit(&self) -> BTreeSet<usize> {
         let steps = self.settings.scenario.steps.iter().enumerate();
         steps
@@ -133,10 +126,10 @@ impl Run {
             .collect()
     }
 
-    /// Waits until all is at rest, and stays so; if it does not come, what is not.
+    /// Waits for lasting rest.
     ///
-    /// One look is not enough: what was repaired just now is as desired and its Kyma still Ready, while the news of it are on their way from
-    /// the runtime to its agent, and will make the Kyma wait for its Deployment.
+    /// After a repair, the event may be in flight while the Kyma is still Ready. Its reconcile makes the Kyma
+    /// wait for the Deployment.
     async fn rest(&self, Time(within): Time) -> Result<Rested> {
         let until = Instant::now() + within;
         let mut quiet: Option<(Instant, u64)> = None;
@@ -150,7 +143,7 @@ impl Run {
             match unrest {
                 None => {
                     let (since, first) = *quiet.get_or_insert((looked, reports));
-                    // The next report may have been on its way when this was begun.
+                    // The next report may be an older one.
                     let told = self.ours.is_none() || reports >= first + 2;
                     if told && since.elapsed() >= QUIET {
                         return Ok(Rested { unrest: None, since });
@@ -164,17 +157,15 @@ impl Run {
                     }
                 }
             }
-            // A look at every Kyma of a large fleet takes a while, and may not take all the time.
+            // Checks take at most a tenth of the time.
             sleep(LOOK.max(looked.elapsed() * 10)).await;
         }
     }
 
-    /// Reports that the agents have made so far.
     fn reports(&self) -> u64 {
         self.ours.as_ref().map_or(0, |ours| ours.agents.state().reports)
     }
 
-    /// Waits until the receiver says that all registered runtimes are proven.
     async fn proven(&self, within: Time) -> Result<Played> {
         let registered = self.oracle.world(|world| world.registered().len());
         self.receiver_says(within, |page| {
@@ -186,7 +177,6 @@ impl Run {
         .await
     }
 
-    /// Waits until the receiver has nothing to reconcile.
     async fn idle(&self, within: Time) -> Result<Played> {
         self.receiver_says(within, |page| {
             let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
@@ -196,7 +186,7 @@ impl Run {
         .await
     }
 
-    /// Waits until nothing is lacking by the receiver's metrics. What is lacking at the end is noted.
+    /// Waits until `lacks` is `None`; notes its text after the limit.
     async fn receiver_says(
         &self,
         Time(within): Time,
@@ -213,7 +203,6 @@ impl Run {
         }
     }
 
-    /// Registers runtimes and starts their agents.
     pub(super) async fn enrol(&self, runtimes: Range<usize>, rate: Option<Rate>, kind: Kind) -> Result<()> {
         let started = Instant::now();
         let mut together = Vec::new();
@@ -270,9 +259,9 @@ impl Run {
         Ok(Played::note(format!("{} changes{fewer}", all - skipped)))
     }
 
-    /// Somebody changes or deletes a Deployment; false: there is none.
+    /// Returns false without a Deployment.
     fn disturb(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
-        // What others have is not what the scenario changes for everybody.
+        // Comparison uses modules that no step bumps.
         let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
         let wanted: Vec<usize> = self.oracle.world(|world| {
             (first..self.settings.size.modules)
@@ -294,7 +283,7 @@ impl Run {
         Ok(done)
     }
 
-    /// The user changes the Kyma; false: there is none.
+    /// Returns false without a Kyma.
     fn edit(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
         let all: Vec<usize> = (0..self.settings.size.modules).collect();
         let module = pick::one(self.settings.seed, step, runtime, &all);
@@ -346,7 +335,7 @@ impl Run {
             for (of, number) in &mut next {
                 if *of == bump.channel {
                     *number = (*number + 1).min(modules::VERSIONS);
-                    // Whoever pushes it is not whom the registry refuses.
+                    // The registry's faults must not hit this push.
                     self.fleet.registry.set_trouble(Trouble::default());
                     let offered = self.fleet.offer(module, *number).await;
                     self.registry.now(&(), |now| self.fleet.registry.set_trouble(now.unwrap_or_default()));
@@ -378,7 +367,6 @@ impl Run {
     }
 }
 
-/// Waits until the n-th is due.
 async fn pace(started: Instant, count: usize, rate: Option<Rate>) {
     if let Some(Rate(rate)) = rate {
         #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]

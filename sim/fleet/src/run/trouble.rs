@@ -1,4 +1,4 @@
-//! Faults, put in force for a while in the background.
+//! Faults in the background.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl Run {
-    /// Does something after a time; `settle` waits for that.
+    /// Runs `undo` later; `settle` waits for it.
     fn later(&self, time: Duration, undo: impl Future<Output = ()> + Send + 'static) {
         let (background, watch) = (Arc::clone(&self.background), self.drain.watch());
         background.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +58,6 @@ impl Run {
             if let Some(rule) = rule {
                 fleet.script.remove(rule);
             }
-            // An error: their process has ended, which is found elsewhere.
             let _ended = agents.tell(&Order::Gate { runtimes: chosen, open: true }).await;
         });
         Ok(Played::note(format!("{count} runtimes")))
@@ -86,7 +85,7 @@ impl Run {
             }
             end(begun, &states);
             if kind == FaultKind::StuckNamespace {
-                // With the namespace goes the user's list; what KCP says counts again.
+                // The user's list goes with the namespace; KCP's counts again.
                 for runtime in chosen {
                     oracle.change_world(|world| {
                         if let Some(wish) = world.runtimes.get_mut(runtime) {
@@ -114,7 +113,6 @@ impl Run {
     }
 }
 
-/// The rule of a fault, if it is one of requests.
 fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
     let Fault { kind, whose, calls, share, time: Time(time), .. } = *fault;
     let wrong = match kind {
@@ -154,7 +152,6 @@ const fn is_of_watches(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::HalfOpen | FaultKind::BreakOff | FaultKind::Gone)
 }
 
-/// Something of an API server that is wrong in one way at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Clock,
@@ -162,12 +159,10 @@ pub(super) enum Place {
     Namespace,
 }
 
-/// What is wrong with API servers, by their name; of clocks, by how much.
+/// Faulty properties by API server; the value is a clock's skew.
 pub(super) type States = InForce<(Place, String), SignedDuration>;
-/// What is wrong with the registry.
 pub(super) type RegistryStates = InForce<(), Trouble>;
 
-/// Where something was begun that is to be ended.
 type Begun = Vec<(Place, Ticket, Arc<Hosted>)>;
 
 fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<Begun> {
@@ -180,7 +175,7 @@ fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<B
         FaultKind::StuckNamespace => (Place::Namespace, SignedDuration::ZERO),
         _ => {
             if kind == FaultKind::Restart || is_of_watches(kind) {
-                // Watches that are open would not be hit: they begin anew.
+                // The fault would miss open watches.
                 for cluster in &clusters {
                     cluster.interrupt();
                 }
@@ -204,12 +199,11 @@ fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<B
 fn end(begun: Begun, states: &States) {
     for (place, ticket, cluster) in begun {
         let key = (place, cluster.name().to_owned());
-        // Of a namespace: it may be gone, if somebody has deleted what held it; or be stuck for another step.
+        // The namespace may be gone, or terminating for another step.
         let _gone = states.end(&key, ticket, |left| put(&cluster, place, left));
     }
 }
 
-/// Makes an API server as wrong as is said, or right.
 fn put(cluster: &Hosted, place: Place, wrong: Option<SignedDuration>) -> Result<()> {
     match place {
         Place::Clock => cluster.set_skew(wrong.unwrap_or(SignedDuration::ZERO)),

@@ -1,4 +1,4 @@
-//! Scenarios: what happens to a fleet, step by step, in a small YAML file. `docs/scenarios.md` has all of it.
+//! Scenarios: steps on a fleet, in YAML (`docs/scenarios.md`).
 
 mod trouble;
 mod units;
@@ -10,7 +10,7 @@ use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
 pub use trouble::{Calls, Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
 pub use units::{Group, Rate, Share, Time};
 
-/// Largest file.
+/// Largest file, in bytes.
 const MAX_FILE: usize = 256 * 1024;
 /// Most steps.
 const MAX_STEPS: usize = 1_000;
@@ -19,30 +19,30 @@ const MAX_STEPS: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Scenario {
-    /// Its name, for the report.
+    /// Name.
     pub name: String,
-    /// What it shows, in a sentence.
+    /// Purpose, in a sentence.
     #[serde(default)]
     pub about: String,
-    /// The runtimes that are registered before the first step.
+    /// Initially registered runtimes.
     #[serde(default = "Share::all")]
     pub start: Share,
-    /// What is not to be exceeded: of the changes beside a fault, by those without it.
+    /// Limit for changes beside a fault.
     #[serde(default)]
     pub goal: Option<Goal>,
-    /// What happens, one after the other.
+    /// Steps, in order.
     #[serde(deserialize_with = "steps")]
     pub steps: Vec<Step>,
 }
 
-/// How much longer changes may take beside a fault than without it: `times` as long, and `plus`.
+/// Limit for changes beside a fault: `times` as long, and `plus`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Goal {
-    /// Of 99 of 100, so many times as long: 1 to 1000.
+    /// Factor of the p99, 1 to 1000.
     #[serde(deserialize_with = "units::times")]
     pub times: f32,
-    /// And so much longer.
+    /// Additional time.
     #[serde(default)]
     pub plus: Time,
 }
@@ -51,104 +51,104 @@ pub struct Goal {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Step {
-    /// Until all registered runtimes are as desired and their agents have everything acknowledged.
+    /// Waits until all is as desired and acknowledged.
     Ready(Within),
-    /// The same; it is not an error if that does not come, the oracle counts what is lacking.
+    /// Like `Ready`, but a timeout is no error: the oracle counts differences.
     Settle(Within),
-    /// Until the receiver holds the ways of events of all registered runtimes for proven.
+    /// Waits for proven event paths.
     Proven(Within),
-    /// Until the receiver has nothing to reconcile, and reconciles nothing.
+    /// Waits until the receiver is idle.
     Idle(Within),
-    /// Nothing.
+    /// Waits.
     Wait(Time),
-    /// More runtimes are registered.
+    /// Registers more runtimes.
     Enrol(Enrol),
-    /// Users change things in runtimes.
+    /// Changes runtimes.
     Change(Change),
-    /// Modules get their next version in a channel.
+    /// Releases new module versions.
     Bump(Bump),
-    /// The receiver ends and begins anew.
+    /// Restarts the receiver.
     Receiver(Receiver),
-    /// Agents end and begin anew.
+    /// Restarts agents.
     Agents(Agents),
-    /// Runtimes are cut off, in the background.
+    /// Cuts runtimes off.
     Partition(Partition),
-    /// API servers do wrong, in the background.
+    /// Breaks API servers.
     Fault(#[serde(deserialize_with = "trouble::possible")] Fault),
-    /// The registry of modules does wrong, in the background.
+    /// Breaks the registry.
     Registry(Registry),
 }
 
-/// At most how long.
+/// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Within {
-    /// At most this long.
+    /// Limit.
     pub within: Time,
 }
 
-/// More runtimes are registered.
+/// Registration of runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Enrol {
-    /// Of all, those that are not registered yet, up to this share.
+    /// Share to reach.
     pub runtimes: Share,
-    /// Runtimes in a second.
+    /// Runtimes per second.
     pub rate: Rate,
 }
 
-/// What somebody changes in a runtime.
+/// Changes by users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum What {
-    /// Another number of replicas in a module's Deployment, which is to be set back.
+    /// Drift of a Deployment, to be reverted.
     Drift,
-    /// A module's Deployment is deleted, and is to come back.
+    /// Deletion of a Deployment, to be restored.
     Delete,
-    /// A module is taken from the user's list, or put back.
+    /// A module on the user's list.
     Toggle,
-    /// The user's Kyma goes to the other channel.
+    /// The Kyma's channel.
     Channel,
 }
 
-/// A change in runtimes in which no step of the scenario does wrong.
+/// Changes in unaffected runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Others {
-    /// Before the fault, to compare with.
+    /// Before the fault.
     Without,
-    /// Beside it.
+    /// Beside the fault.
     Beside,
 }
 
-/// Users change things in runtimes.
+/// A change of runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Change {
-    /// What.
+    /// Kind.
     pub what: What,
-    /// In how many runtimes, each once; the seed chooses them.
+    /// Share selected by the seed.
     #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    /// Equal groups select equal runtimes.
     #[serde(default)]
     pub group: Option<Group>,
-    /// Changes in a second; all at once without.
+    /// Per second; by default all at once.
     #[serde(default)]
     pub rate: Option<Rate>,
-    /// Only in runtimes that no `fault` of the scenario hits, and measured on its own.
+    /// Unaffected runtimes, measured separately.
     #[serde(default)]
     pub others: Option<Others>,
 }
 
-/// Modules get their next version in a channel.
+/// New module versions in a channel.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Bump {
-    /// How many modules, from the first one on.
+    /// Number of modules, from the first.
     #[serde(deserialize_with = "units::at_least_one")]
     pub modules: usize,
-    /// The channel, `regular` or `fast`.
+    /// Channel.
     #[serde(default)]
     pub channel: Channel,
 }
@@ -157,7 +157,7 @@ pub struct Bump {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Channel {
-    /// That of every Kyma at the start.
+    /// The initial channel.
     #[default]
     Regular,
     /// The other one.
@@ -165,7 +165,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// As it stands in a Kyma.
+    /// Name in a Kyma.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Regular => "regular",
@@ -187,52 +187,52 @@ impl Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum How {
-    /// With time to finish (SIGTERM).
+    /// SIGTERM.
     Restart,
-    /// At once (SIGKILL).
+    /// SIGKILL.
     Kill,
 }
 
-/// The receiver ends and begins anew.
+/// A restart of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Receiver {
     /// How it ends.
     #[serde(rename = "do")]
     pub how: How,
-    /// How long there is none.
+    /// Downtime.
     #[serde(default)]
     pub down: Time,
-    /// What users change before it begins anew.
+    /// Changes during the downtime.
     #[serde(default)]
     pub meanwhile: Option<Change>,
 }
 
-/// Agents end and begin anew.
+/// A restart of agents.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Agents {
     /// How they end.
     #[serde(rename = "do")]
     pub how: How,
-    /// Which share; the seed chooses them.
+    /// Share selected by the seed.
     #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    /// Equal groups select equal runtimes.
     #[serde(default)]
     pub group: Option<Group>,
 }
 
-/// Why a scenario cannot be used.
+/// Reasons to reject a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// Neither a file nor one that is shipped.
+    /// Neither a file nor a shipped scenario.
     #[error(
         "there is no scenario '{name}': it is no file, and those that are shipped are {}",
         shipped_names()
     )]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
     /// The file cannot be read.
@@ -241,26 +241,26 @@ pub enum ScenarioError {
     /// It is too large.
     #[error("the scenario {0} is larger than {MAX_FILE} bytes; is it the right file?")]
     TooLarge(String),
-    /// It is for more modules.
+    /// It needs more modules.
     #[error(
         "the scenario {scenario} is about {wanted} modules, and each runtime has {modules}; give --modules {wanted}"
     )]
     TooFew {
-        /// Its name.
+        /// Scenario.
         scenario: String,
-        /// How many it is about.
+        /// Needed modules.
         wanted: usize,
-        /// How many there are.
+        /// Available modules.
         modules: usize,
     },
-    /// What it says.
+    /// Invalid content.
     #[error("{file}:{}: {problem} (docs/scenarios.md has all of it)", Place(*.place))]
     Wrong {
-        /// Which file.
+        /// File.
         file: String,
         /// Line and column, from 1.
         place: Option<(u64, u64)>,
-        /// What is wrong, with the field and what is allowed.
+        /// Problem and allowed values.
         problem: String,
     },
 }
@@ -276,7 +276,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The scenarios in this binary: name and text.
+/// Shipped scenarios: name and text.
 pub const SHIPPED: [(&str, &str); 12] = [
     ("steady", include_str!("../../scenarios/steady.yaml")),
     ("storm", include_str!("../../scenarios/storm.yaml")),
@@ -297,7 +297,7 @@ fn shipped_names() -> String {
 }
 
 impl Scenario {
-    /// A shipped one by its name, or that of a file.
+    /// Loads a shipped scenario or a file.
     pub fn load(name: &str) -> Result<Self, ScenarioError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             return Self::parse(name, text);
@@ -321,7 +321,7 @@ impl Scenario {
         }
     }
 
-    /// Reads and checks a text; `file` is for messages.
+    /// Parses a text; `file` is for messages.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let wrong = |place, problem| ScenarioError::Wrong { file: file.to_owned(), place, problem };
         serde_saphyr::from_str(text).map_err(|error| {
@@ -330,7 +330,7 @@ impl Scenario {
         })
     }
 
-    /// Whether it can be played where each runtime has so many modules.
+    /// Checks the number of modules.
     pub fn fits(&self, modules: usize) -> Result<(), ScenarioError> {
         let bumped = |step: &Step| if let Step::Bump(bump) = step { bump.modules } else { 0 };
         match self.steps.iter().map(bumped).max() {
@@ -351,12 +351,12 @@ fn steps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Step>, D::Err
 }
 
 impl Step {
-    /// Whether the receiver is killed in it, so that its Lease has to run out before the next one works.
+    /// Whether the Lease must expire before the next receiver works.
     pub fn kills(&self) -> bool {
         matches!(self, Self::Receiver(Receiver { how: How::Kill, .. }))
     }
 
-    /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
+    /// Whether it needs this program's receiver or agents.
     pub fn needs_ours(&self) -> bool {
         matches!(
             self,
@@ -364,7 +364,7 @@ impl Step {
         )
     }
 
-    /// In a few words, for progress and report.
+    /// A short description.
     pub fn words(&self) -> String {
         match self {
             Self::Ready(Within { within }) => format!("ready (at most {within})"),
@@ -410,21 +410,19 @@ impl Change {
     }
 }
 
-/// A choice as scenarios write it: its name, in camel case.
 fn word(choice: &impl fmt::Debug) -> String {
     let name = format!("{choice:?}");
     let mut letters = name.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-/// Line and column, from 1, of what comes after these bytes.
+/// Line and column, from 1.
 fn place_of(before: &[u8]) -> (u64, u64) {
     let lines = before.split(|byte| *byte == b'\n');
     let column = lines.clone().next_back().map_or(0, |line| String::from_utf8_lossy(line).chars().count());
     (lines.count() as u64, column as u64 + 1)
 }
 
-/// What is wrong with a file, in the words of its author and not of the parser.
 fn plain(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     let said = match error {

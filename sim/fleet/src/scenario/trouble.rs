@@ -1,38 +1,37 @@
-//! What goes wrong, in the background of a scenario.
+//! Background faults.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{Group, Share, Time, units};
 
-/// What is cut.
+/// Paths of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cut {
-    /// The way between the runtime and the centre: the receiver does not reach its API server, its agent not the
-    /// receiver.
+    /// Receiver to API server, and agent to receiver.
     Centre,
-    /// Only the agent's way to the receiver.
+    /// Agent to receiver.
     Agent,
 }
 
-/// Runtimes are cut off.
+/// A partition.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Partition {
-    /// How many; the seed chooses them.
+    /// Share selected by the seed.
     #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    /// Equal groups select equal runtimes.
     #[serde(default)]
     pub group: Option<Group>,
-    /// What is cut.
+    /// Paths.
     pub cut: Cut,
-    /// How long.
+    /// Duration.
     #[serde(rename = "for")]
     pub lasts: Time,
 }
 
-/// What API servers do wrong.
+/// Faults of API servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FaultKind {
@@ -44,102 +43,102 @@ pub enum FaultKind {
     Unavailable,
     /// 500.
     Internal,
-    /// Requests are done and never answered.
+    /// Processed, never answered.
     Hang,
-    /// Requests are not done and never answered.
+    /// Neither processed nor answered.
     Lost,
-    /// Connections end without an answer.
+    /// Connections end unanswered.
     Drop,
-    /// Watches say nothing after `time` and do not end.
+    /// Watches are silent after `time`.
     HalfOpen,
     /// Watches break off after `time`.
     BreakOff,
-    /// Watches end with 410 after `time`.
+    /// Watches get 410 after `time`.
     Gone,
     /// Credentials are refused.
     Unauthorized,
-    /// The API server restarts: nothing answers, and what is open ends.
+    /// Requests fail and watches end.
     Restart,
     /// The clock is ahead by `time`.
     ClockAhead,
     /// The clock is behind by `time`.
     ClockBehind,
-    /// The namespace `kyma-system` is in Terminating, and does not go.
+    /// `kyma-system` stays terminating.
     StuckNamespace,
     /// No workload becomes ready.
     NeverReady,
 }
 
-/// Whose requests are hit.
+/// Affected users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Whose {
-    /// Everybody's.
+    /// All.
     #[default]
     All,
-    /// The receiver's.
+    /// The receiver.
     Receiver,
-    /// The agents'.
+    /// The agents.
     Agents,
 }
 
-/// Which requests are hit.
+/// Affected requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Calls {
     /// All.
     #[default]
     All,
-    /// Those that change nothing.
+    /// Reads.
     Reads,
-    /// Those that change something.
+    /// Writes.
     Writes,
 }
 
-/// Which API servers.
+/// Affected API servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Where {
-    /// Those of runtimes.
+    /// Runtimes.
     #[default]
     Runtimes,
-    /// KCP's.
+    /// KCP.
     Kcp,
 }
 
-/// API servers do wrong.
+/// A fault of API servers.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Fault {
-    /// What.
+    /// Kind.
     pub kind: FaultKind,
-    /// Which.
+    /// API servers.
     #[serde(default)]
     pub at: Where,
-    /// How many runtimes; the seed chooses them.
+    /// Share selected by the seed.
     #[serde(default = "Share::all", deserialize_with = "units::somebody")]
     pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    /// Equal groups select equal runtimes.
     #[serde(default)]
     pub group: Option<Group>,
-    /// Whose requests.
+    /// Users.
     #[serde(default)]
     pub whose: Whose,
-    /// Which requests.
+    /// Requests.
     #[serde(default)]
     pub calls: Calls,
-    /// Which share of the requests; the seed chooses them.
+    /// Share of requests, selected by the seed.
     #[serde(default = "Share::all", deserialize_with = "units::somebody")]
     pub share: Share,
-    /// What `kind` needs a time for.
+    /// Parameter of `kind`.
     #[serde(default = "Time::second")]
     pub time: Time,
-    /// How long.
+    /// Duration.
     #[serde(rename = "for")]
     pub lasts: Time,
 }
 
-/// A fault that can be where it is said to be.
+/// Rejects faults that KCP cannot have.
 pub(super) fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fault, D::Error> {
     let fault = Fault::deserialize(deserializer)?;
     if fault.at == Where::Kcp && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) {
@@ -148,20 +147,20 @@ pub(super) fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fau
     Ok(fault)
 }
 
-/// The registry of modules does wrong.
+/// A fault of the module registry.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Registry {
-    /// How long each answer takes.
+    /// Latency of answers.
     #[serde(default)]
     pub latency: Time,
-    /// The status with which it refuses.
+    /// Status of refusals.
     #[serde(default, deserialize_with = "units::refusal")]
     pub refuse: Option<u16>,
-    /// What `Retry-After` says then, in whole seconds.
+    /// `Retry-After`, in whole seconds.
     #[serde(default)]
     pub retry_after: Option<Time>,
-    /// How long.
+    /// Duration.
     #[serde(rename = "for")]
     pub lasts: Time,
 }

@@ -1,20 +1,20 @@
-//! Shares, rates and times as people write them.
+//! Shares, rates and times in scenarios.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error};
 use tidewatch_fake_apiserver::script::chance;
 
-/// `30%` of all, or a number.
+/// `30%`, or a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Share {
-    /// A part, from 0 to 1.
+    /// From 0 to 1.
     Part(f64),
-    /// So many.
+    /// A number.
     Count(usize),
 }
 
-/// `5/s`: so many in a second.
+/// `5/s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub f64);
 
@@ -22,7 +22,7 @@ pub struct Rate(pub f64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub Duration);
 
-/// The name of a group of runtimes, as a number that follows from it.
+/// Hash of a group's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(pub u64);
 
@@ -34,12 +34,12 @@ impl<'de> Deserialize<'de> for Group {
 }
 
 impl Share {
-    /// All of them.
+    /// 100 %.
     pub const fn all() -> Self {
         Self::Part(1.0)
     }
 
-    /// How many of `all`, rounded up: a part that is not nothing is at least one.
+    /// Number out of `all`, rounded up.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -53,7 +53,7 @@ impl Share {
         }
     }
 
-    /// As a part of a whole, for chances.
+    /// A probability.
     pub const fn part(self) -> f64 {
         match self {
             Self::Part(part) => part,
@@ -136,7 +136,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// A share that is not nobody.
+/// Parses a share above 0.
 pub(super) fn somebody<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
     let share = Share::deserialize(deserializer)?;
     if matches!(share, Share::Count(0)) || share.part() <= 0.0 {
@@ -145,7 +145,7 @@ pub(super) fn somebody<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sha
     Ok(share)
 }
 
-/// How many times as long something may take.
+/// Parses a factor from 1 to 1000.
 pub(super) fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let times = f32::deserialize(deserializer)?;
     let good = (1.0..=1_000.0).contains(&times);
@@ -153,13 +153,13 @@ pub(super) fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D
         .ok_or_else(|| D::Error::custom(format!("{times} is too little or too much: 1 to 1000 is allowed")))
 }
 
-/// How many of something that there has to be.
+/// Parses a number of at least 1.
 pub(super) fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     let count = usize::deserialize(deserializer)?;
     (count > 0).then_some(count).ok_or_else(|| D::Error::custom("at least 1 is allowed"))
 }
 
-/// The status of a refusal.
+/// Parses a status from 400 to 599.
 pub(super) fn refusal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let status = u16::deserialize(deserializer)?;
     let good = (400..600).contains(&status);

@@ -1,5 +1,4 @@
-//! What is there before an engine of ours is: the platform's pull Secret, and what the Go manager keeps for its watcher in a runtime. No path
-//! is proven in these lives, so all of it stays until the Kyma is deleted.
+//! Objects older than the engine. Without a proven event path, they stay until the Kyma's deletion.
 
 use anyhow::{Context, Result};
 use kube::{
@@ -13,10 +12,9 @@ use tidewatch_api::names::{KCP_NAMESPACE, RUNTIME_NAMESPACE, field_managers, lab
 
 use super::KYMA;
 
-/// The Secret that every runtime gets.
 pub(crate) const PULL_SECRET: &str = "platform-pull";
 const ISTIO: &str = "istio-system";
-/// What of it goes with the Kyma.
+/// Objects deleted with the Kyma.
 pub(crate) const LEFT: [&str; 8] = [
     "runtime Secret kyma-system/platform-pull",
     "runtime ValidatingWebhookConfiguration /skr-webhook",
@@ -58,7 +56,7 @@ fn certificate() -> [Value; 4] {
     ]
 }
 
-/// Some of each sort, from the first to the last that goes.
+/// In order of removal.
 fn watcher() -> [Value; 6] {
     let app = json!({"app": "skr-webhook"});
     let metadata = |name: &str, namespace: Option<&str>| json!({"name": name, "namespace": namespace, "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME}});

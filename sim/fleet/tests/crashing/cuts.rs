@@ -1,4 +1,4 @@
-//! Ends an engine's connections at a certain write.
+//! Cuts an engine's connections at a write.
 
 use std::collections::HashMap;
 
@@ -7,32 +7,29 @@ use tidewatch_fake_apiserver::{Call, Fault, Faults};
 
 use super::ENGINE;
 
-/// The engines of all lives: how much each has written, and at which write it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts(Mutex<HashMap<String, Cut>>);
 
 #[derive(Debug, Default)]
 struct Cut {
     writes: u64,
-    /// How many writes are left, and whether the last of them is done.
+    /// Remaining writes, and whether the last succeeds.
     next: Option<(u64, bool)>,
     ended: bool,
 }
 
 impl Cuts {
-    /// Lets an engine work again, up to its n-th write from now on.
+    /// Reconnects the engine.
     pub(crate) fn arm(&self, life: &str, next: Option<(u64, bool)>) {
         let mut all = self.0.lock();
         let cut = all.entry(life.to_owned()).or_default();
         (cut.next, cut.ended) = (next, false);
     }
 
-    /// Whether it has come to that.
     pub(crate) fn is_cut(&self, life: &str) -> bool {
         self.0.lock().get(life).is_some_and(|cut| cut.ended)
     }
 
-    /// How much was written in this life.
     pub(crate) fn writes(&self, life: &str) -> u64 {
         self.0.lock().get(life).map_or(0, |cut| cut.writes)
     }

@@ -1,4 +1,4 @@
-//! One engine, on threads of its own, so that nothing of it is left when they end.
+//! One engine, on threads that end with it.
 
 use std::{
     sync::{
@@ -22,13 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{KYMA, before::PULL_SECRET};
 
-/// For its threads to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Incarnation {
     engine: Engine,
     threads: Option<Runtime>,
-    /// Events that it was told of, and those that it has acknowledged.
     told: AtomicUsize,
     acknowledged: Arc<AtomicUsize>,
 }
@@ -49,7 +47,7 @@ impl Acknowledge for Told {
 }
 
 impl Incarnation {
-    /// Begins with nothing but what KCP has, and waits until it has seen that, unless it ends before.
+    /// Starts an engine that knows only KCP's state.
     pub(crate) async fn begin(kcp: Config, modules: String) -> Result<Self> {
         let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (send, made) = oneshot::channel();
@@ -74,7 +72,6 @@ impl Incarnation {
         Ok(Self { engine, threads: Some(threads), told: AtomicUsize::new(0), acknowledged: Arc::default() })
     }
 
-    /// An event about the runtime's Kyma.
     pub(crate) fn tell_of_kyma(&self) {
         self.told.fetch_add(1, Ordering::SeqCst);
         let guards: Vec<Guard> = vec![Box::new(Told(Arc::clone(&self.acknowledged)))];
@@ -82,7 +79,6 @@ impl Incarnation {
         self.engine.queue().push(WorkKey::Kyma { kyma: KYMA.to_owned() }, push);
     }
 
-    /// Events about installed objects.
     pub(crate) fn tell_of_objects(&self) {
         for manifest in self.engine.state().read().manifests_of(KYMA) {
             let name = manifest.metadata.name.unwrap_or_default();
@@ -91,23 +87,20 @@ impl Incarnation {
         }
     }
 
-    /// Whether nothing it was told of has to be told to another one.
+    /// Whether no event must be sent again.
     pub(crate) fn has_acknowledged(&self) -> bool {
         self.acknowledged.load(Ordering::SeqCst) == self.told.load(Ordering::SeqCst)
     }
 
-    /// Whether there is nothing to do at this moment.
     pub(crate) fn is_idle(&self) -> bool {
         self.engine.queue().inspect(|queue| queue.working() == 0 && queue.ready().all(|(_, n)| n == 0))
     }
 
-    /// The last of what it did, for a test that fails.
     pub(crate) fn last(&self) -> Vec<String> {
         let history = self.engine.history().of(KYMA);
         history.iter().rev().take(8).map(|r| format!("{} {:?} {}", r.key, r.outcome, r.message)).collect()
     }
 
-    /// Ends it wherever it is.
     pub(crate) async fn end(mut self) {
         if let Some(threads) = self.threads.take() {
             let _ended = tokio::task::spawn_blocking(move || threads.shutdown_timeout(GRACE)).await;
@@ -116,7 +109,7 @@ impl Incarnation {
 }
 
 impl Drop for Incarnation {
-    /// A test that fails does not wait.
+    /// A failed test does not wait.
     fn drop(&mut self) {
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();

@@ -1,4 +1,4 @@
-//! One life of a Kyma, in two simulated clusters of its own, with an engine that ends now and then.
+//! A Kyma's life in two simulated clusters, with engine crashes.
 
 mod before;
 mod cuts;
@@ -33,11 +33,10 @@ use snapshot::{Snapshot, snapshot};
 
 const KYMA: &str = "harbour";
 const ENGINE: &str = "engine";
-/// For everything that should take a second or two, on a machine that is busy.
+/// On a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What all lives share.
 pub(crate) struct World {
     server: Server,
     registry: Registry,
@@ -45,7 +44,6 @@ pub(crate) struct World {
     _drain: Drain,
 }
 
-/// A part of a Kyma's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Created,
@@ -55,27 +53,25 @@ pub(crate) enum Part {
     Deleted,
 }
 
-/// A whole life.
 pub(crate) const ALL: [Part; 5] =
     [Part::Created, Part::Enabled, Part::Upgraded, Part::Disabled, Part::Deleted];
 
-/// After how many writes each engine ends, and whether its last one is done.
+/// Writes until each crash, and whether the last succeeds.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     ends: Vec<(u64, bool)>,
-    /// The part from which on it counts.
+    /// First part that counts.
     from: Part,
 }
 
 impl Default for Plan {
-    /// None ends.
     fn default() -> Self {
         Self { ends: Vec::new(), from: Part::Created }
     }
 }
 
 impl Plan {
-    /// One to three ends, the first anywhere in a life of so many writes.
+    /// One to three crashes, the first anywhere.
     pub(crate) fn of(seed: u64, writes: u64) -> Self {
         let pick = |what: &str, end: u64| {
             #[expect(
@@ -95,24 +91,21 @@ impl Plan {
         Self { ends: (0..count).map(cut).collect(), from: Part::Created }
     }
 
-    /// One end, at this write of the deletion.
     pub(crate) fn in_deletion(write: u64, done: bool) -> Self {
         Self { ends: vec![(write, done)], from: Part::Deleted }
     }
 }
 
-/// What became of a life.
 pub(crate) struct Lived {
     pub(crate) crashes: u64,
     pub(crate) writes: u64,
-    /// Those of its last part.
+    /// Writes of the last part.
     pub(crate) last_writes: u64,
-    /// What was there at the end of each of its parts.
     snapshots: Vec<Snapshot>,
 }
 
 impl Lived {
-    /// Whether an object was there at the end of its n-th part, as `cluster Kind namespace/name`.
+    /// Form of `object`: `cluster Kind namespace/name`.
     pub(crate) fn has(&self, part: usize, object: &str) -> bool {
         self.snapshots.get(part).is_some_and(|snapshot| snapshot.has(object))
     }
@@ -146,7 +139,7 @@ fn component(module: &str) -> String {
     format!("tidewatch.dev/module/{module}")
 }
 
-/// What a version installs; one namespace is in both modules.
+/// One namespace is shared.
 fn objects(module: &str, version: &str) -> Vec<Value> {
     let (labels, system) = (json!({"app": module}), format!("{module}-system"));
     let map = |name: &str| {
@@ -172,7 +165,6 @@ fn objects(module: &str, version: &str) -> Vec<Value> {
     all
 }
 
-/// One Kyma and its clusters.
 pub(crate) struct Life {
     world: Arc<World>,
     name: String,
@@ -181,11 +173,9 @@ pub(crate) struct Life {
     hosted: Arc<Hosted>,
     engine_config: Config,
     plan: Plan,
-    /// Whether the part has begun from which on the plan counts.
     counts: bool,
     engine: Option<Incarnation>,
     crashes: u64,
-    /// The user's last change of the runtime's Kyma, if no engine has acknowledged it.
     unacknowledged: bool,
 }
 
@@ -197,7 +187,6 @@ async fn config(kubeconfig: &str) -> Result<Config> {
 }
 
 impl Life {
-    /// Both clusters, the catalog and the Kyma. No engine yet.
     pub(crate) async fn new(world: &Arc<World>, name: &str, plan: Plan) -> Result<Self> {
         let mut clusters = Vec::new();
         for (seed, role) in [(1, "kcp"), (2, "rt")] {
@@ -278,7 +267,7 @@ impl Life {
         Ok(())
     }
 
-    /// Its parts. With what was there in a life without crashes, the same has to be there after each of them.
+    /// Plays parts, which must end as in `whole`.
     pub(crate) async fn live(mut self, parts: &[Part], whole: Option<&Lived>) -> Result<Lived> {
         let (mut snapshots, mut before) = (Vec::new(), 0);
         for (number, part) in parts.iter().enumerate() {
@@ -311,14 +300,12 @@ impl Life {
         Ok(Lived { crashes: self.crashes, writes, last_writes: writes - before, snapshots })
     }
 
-    /// Lets the engine work until it is to end.
     fn arm(&self) {
         let next = usize::try_from(self.crashes).ok().and_then(|n| self.plan.ends.get(n)).copied();
         self.world.cuts.arm(&self.name, next.filter(|_| self.counts));
     }
 
-    /// Lets the engine work, and begins another one when it ends, until all is as expected, or, without that, until nothing
-    /// happens any more.
+    /// Runs engines until `expected`, or until nothing changes.
     async fn settle(&mut self, expected: Option<&Snapshot>) -> Result<Snapshot> {
         let (deadline, mut quiet) = (Instant::now() + SOON, 0);
         let mut seen = self.hosted.changes();
@@ -338,7 +325,7 @@ impl Life {
                     Incarnation::begin(self.engine_config.clone(), self.world.registry.host()).await?;
                 self.engine.insert(engine)
             };
-            // What an agent does: it tells of the user's wish until that is acknowledged, and of what changes.
+            // Acts as the agent: reports until acknowledged.
             if std::mem::take(&mut self.unacknowledged) {
                 engine.tell_of_kyma();
             }

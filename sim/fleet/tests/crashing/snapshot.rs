@@ -1,4 +1,4 @@
-//! What is in the two clusters, without what differs from life to life.
+//! Content of both clusters, without varying values.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use kube::{
 };
 use serde_json::Value;
 
-/// Objects by cluster, kind, namespace and name.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Snapshot(BTreeMap<String, Value>);
 
@@ -37,7 +36,6 @@ const RUNTIME: [(&str, &str, &str); 15] = [
     ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles"),
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings"),
 ];
-/// Fields that count writes or tell times.
 const PASSING: [&str; 9] = [
     "uid",
     "resourceVersion",
@@ -58,7 +56,7 @@ fn strip(value: &mut Value) {
         }
         Value::Array(list) => {
             list.iter_mut().for_each(strip);
-            // Who wrote first is last in one life and first in another.
+            // `managedFields` are ordered by writes.
             if list.iter().any(|entry| entry.get("fieldsV1").is_some()) {
                 list.sort_by_key(Value::to_string);
             }
@@ -67,7 +65,6 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// All that is there.
 pub(crate) async fn snapshot(kcp: &Client, runtime: &Client) -> Result<Snapshot> {
     let mut all = BTreeMap::new();
     for (cluster, client, kinds) in [("kcp", kcp, KCP.as_slice()), ("runtime", runtime, RUNTIME.as_slice())] {
@@ -108,7 +105,6 @@ impl Snapshot {
         self.0.contains_key(object)
     }
 
-    /// Whether something says of itself that it is on its way.
     pub(crate) fn is_transient(&self) -> bool {
         self.0.iter().any(|(key, object)| {
             !object["metadata"]["deletionTimestamp"].is_null()
@@ -116,7 +112,6 @@ impl Snapshot {
         })
     }
 
-    /// What differs, by object.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let keys: std::collections::BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let differing = keys.into_iter().filter(|key| self.0.get(*key) != other.0.get(*key));
