@@ -1,4 +1,4 @@
-//! Wires the agent. Everything that can be wrong with its configuration shows before anything is bound.
+//! Wires the agent's tasks, after the configuration is checked.
 
 use crate::{
     EXIT_USAGE,
@@ -37,35 +37,33 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
-/// that finds it full waits while the rest stays in the API server.
+/// When full, watches wait and the backlog stays in the API server.
 const CHANNEL: usize = 256;
-/// For the tasks at shutdown: the digest is stored and declared once more.
+/// Shutdown limit: enough to store and declare the digest.
 const GRACE: Duration = Duration::from_secs(10);
-/// Threads for what blocks: files and host names. One of them may hang.
+/// Blocking threads; one may hang.
 const BLOCKING: usize = 2;
-/// For connections to the API server and to the receiver.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// This build.
 pub const BUILD: BuildInfo = BuildInfo::new("tidewatch-agent", env!("CARGO_PKG_VERSION"));
 
-/// A running agent.
+/// A started agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Where the admin endpoint listens, with the real port.
+    /// The admin endpoint's address, with the real port.
     pub admin_addr: SocketAddr,
     /// This run's epoch.
     pub epoch: Epoch,
 }
 
-/// What an agent has from whoever starts it, where many of them live in one process.
+/// Dependencies from the caller, for many agents in one process.
 #[derive(Clone, Default)]
 pub struct Surroundings {
-    /// The way to its runtime's API server; without, it makes one as its configuration says. Whoever gives one sees to
-    /// it that a silent watch ends: the agent's own connections do after 75 s.
+    /// Client of the runtime; default: as configured. It must end silent watches (the default client does after 75
+    /// s).
     pub client: Option<Client>,
-    /// Whether it has no admin endpoint.
+    /// Whether to skip the admin endpoint.
     pub without_admin: bool,
 }
 
@@ -79,46 +77,46 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-/// A running agent, seen from inside its process.
+/// Handles of a running agent.
 #[derive(Clone, Debug)]
 pub struct Running {
-    /// Where the admin endpoint listens, if there is one.
+    /// The admin endpoint's address.
     pub admin_addr: Option<SocketAddr>,
     /// This run's epoch.
     pub epoch: Epoch,
-    /// How sending goes.
+    /// State of sending.
     pub progress: Arc<Mutex<Progress>>,
-    /// How the watches are.
+    /// State of the watches.
     pub conditions: Conditions,
-    /// What it works by.
+    /// The configuration in use.
     pub configuration: Configuration,
 }
 
-/// Why the agent could not start.
+/// Errors that prevent a start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration is wrong.
+    /// Wrong configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Logging is configured wrongly.
+    /// Wrong logging configuration.
     #[error(transparent)]
     Logging(#[from] LoggingError),
-    /// The TLS files cannot be read.
+    /// Unreadable TLS files.
     #[error(transparent)]
     TlsFiles(#[from] FilesError),
-    /// A TLS file is of no use.
+    /// Unusable TLS file.
     #[error("{file:?}, which the receiver section names, cannot be used")]
     Tls {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: BundleError,
     },
-    /// There is no usable access to the runtime's API server.
+    /// No access to the runtime's API server.
     #[error("no access to the runtime's API server; give kubeconfig or run in a pod with a service account")]
     Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The metrics are declared wrongly; a defect.
+    /// Wrong metric declaration (a defect).
     #[error(transparent)]
     Metrics(#[from] MetricsError),
     /// The admin address cannot be bound.
@@ -126,19 +124,19 @@ pub enum StartError {
     Bind {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The receiver's host is neither a name nor an address.
+    /// The receiver's host is invalid.
     #[error("the receiver's host cannot be used; check receiver.url")]
     Receiver(#[from] SendError),
-    /// The process may not run threads or handle signals.
+    /// Threads or signals are unavailable.
     #[error("the runtime could not be started")]
     Runtime(#[source] io::Error),
 }
 
-/// Runs the agent until a signal or a fatal error. The error's line has been shown when this returns.
+/// Runs the agent until a signal or a fatal error, and prints errors.
 pub fn run(args: &Args) -> ExitCode {
     let result = run_checked(args);
     result.unwrap_or_else(|error| {
@@ -157,7 +155,7 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     let config = Config::load(&path)?;
     if *check {
         let good = runtime()?.block_on(check::check(&config, Timestamp::now()))?;
-        // Nobody may read it any more.
+        // Standard output may be closed.
         let _ = stdio::result(&format!("{} is good: {good}", path.display()));
         return Ok(ExitCode::SUCCESS);
     }
@@ -171,15 +169,13 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     })
 }
 
-/// One thread, as there is little to do, and each has an arena and stacks of its own. A list is read in pieces, between which probes are
-/// answered.
+/// Uses one thread to save memory. Lists are paged, so probes are answered between pages.
 fn runtime() -> Result<Runtime, StartError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.max_blocking_threads(BLOCKING).enable_all().build().map_err(StartError::Runtime)
 }
 
-/// Starts all tasks on `drain` and returns the real addresses. `file` is where the configuration was read from, to be
-/// read again when it changes.
+/// Starts all tasks on `drain`. `file` is reread when it changes.
 pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Result<Bound, StartError> {
     let addr = config.admin_address;
     let running =
@@ -187,7 +183,7 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     Ok(Bound { admin_addr: running.admin_addr.unwrap_or(addr), epoch: running.epoch })
 }
 
-/// As [`start`], with what is given instead of made. `way` may put something into the way to the receiver.
+/// Like [`start`], with `surroundings`; `way` may wrap the connector.
 pub async fn start_within<T: Transport>(
     config: Config,
     file: Option<PathBuf>,
@@ -256,7 +252,7 @@ pub async fn start_within<T: Transport>(
     let sender = sender.with_health(
         move || {
             let mut blind = stand.blind();
-            // One is enough to say that events may be lost; more than a request may name are not told.
+            // One name is enough, and requests limit their number.
             blind.truncate(limits::WATCHES);
             Health { configuration: applied.reported(), blind }
         },
@@ -272,7 +268,7 @@ pub async fn start_within<T: Transport>(
         }
     });
     drain.spawn_critical("sender", sender.run(drain.watch()));
-    // In v2 there is no acknowledgement that could prove anything.
+    // Without acknowledgements (v2) the canary proves nothing.
     if receiver.protocol == Protocol::V3 {
         let (told, canaries, client_of_canary, shutdown) =
             (changes.clone(), metrics.clone(), client.clone(), drain.watch());

@@ -1,8 +1,5 @@
-//! The canary: an object of the agent's own that changes once a minute, so that the whole way of an event is walked
-//! all the time, from the API server to the finished work and back.
-//!
-//! It is a Lease, as the smallest thing that may change often. What makes it an event is a watch on it like any other;
-//! it is in no digest, since it says nothing about the runtime.
+//! A Lease that changes every minute. Its event proves the path from the API server to the acknowledgement. It is in
+//! no digest.
 
 use crate::{jitter, metrics::Metrics, observe::told::Told};
 use futures::{StreamExt, TryStreamExt};
@@ -24,24 +21,19 @@ use tidewatch_telemetry::chain;
 use tidewatch_wire::v3::{CANARY, Change};
 use tokio::{sync::mpsc, time::Instant};
 
-/// The Lease's name.
+/// Name of the Lease.
 pub const NAME: &str = "tidewatch-agent-canary";
-/// Its namespace.
+/// Namespace of the Lease.
 pub const NAMESPACE: &str = "kyma-system";
-/// Who writes it.
 const MANAGER: &str = "tidewatch-agent";
-/// The first change comes within this.
 const FIRST: Duration = Duration::from_secs(3);
-/// Between two changes.
+/// Time between changes.
 pub const INTERVAL: Duration = Duration::from_mins(1);
-/// For one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries of a change that failed.
 const RETRY: Backoff = Backoff { base: Duration::from_secs(2), max: Duration::from_secs(30) };
-/// Seconds that one watch request lasts.
 const WATCH_SECONDS: u32 = 200;
 
-/// Changes the Lease and tells of its changes, until nobody listens. The caller drops it to end it earlier.
+/// Changes and watches the Lease until `changes` closes.
 pub async fn run(client: Client, changes: mpsc::Sender<Told>, metrics: Metrics, clock: fn() -> Timestamp) {
     tokio::select! {
         () = change(Api::namespaced(client.clone(), NAMESPACE), &metrics, clock) => {}
@@ -50,7 +42,7 @@ pub async fn run(client: Client, changes: mpsc::Sender<Told>, metrics: Metrics, 
 }
 
 async fn change(api: Api<Lease>, metrics: &Metrics, clock: fn() -> Timestamp) {
-    // Not in step with the rest of a fleet that was started at once.
+    // Spread simultaneous starts.
     let mut due = Instant::now() + FIRST.mul_f64(jitter::random());
     let mut attempt = 0;
     loop {
@@ -90,7 +82,6 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
     let mut events = watcher(api, config).default_backoff().boxed();
     let mut last = None;
     loop {
-        // An error is the watcher's to get over; while it lasts, nothing is proven.
         let Ok(event) = events.try_next().await else { continue };
         let Some(event) = event else { return };
         let (watcher::Event::Apply(lease) | watcher::Event::InitApply(lease)) = event else { continue };
@@ -105,10 +96,10 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
     }
 }
 
-/// As small as an event can be: it goes out every minute of every day.
+/// Minimal: it is sent every minute.
 pub(crate) fn seen(at: Timestamp) -> Observation {
     Observation {
-        // Its watch says what it is. The name is there because an event must have one.
+        // Identified by its watch; events need a name.
         key: Key { watch: CANARY.into(), namespace: "".into(), name: "canary".into() },
         group: "".into(),
         version: "v1".into(),

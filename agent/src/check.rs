@@ -1,10 +1,9 @@
-//! `--check`: the files that a configuration names, looked at without a connection to anything.
+//! `--check`: validates the configured files without connections.
 
 use crate::{app::StartError, client, config::Config};
 use jiff::Timestamp;
 use tidewatch_tls::{Bundle, BundleError, Files};
 
-/// Looks at the TLS files and the kubeconfig as a start would, and says what is good.
 pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, StartError> {
     let Config { receiver, kubeconfig, .. } = config;
     receiver.proxy(|name| std::env::var(name).ok())?;
@@ -16,7 +15,7 @@ pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, Sta
     });
     let not_after = bundle.map_err(|error| of_file(&files, error))?.not_after();
     let mut good = format!("the certificate fits its key and ends at {not_after}, the CA can be read");
-    // Without one, its surroundings decide, which are others here than where the agent runs.
+    // Without a kubeconfig, the agent's own environment decides.
     if let Some(kubeconfig) = kubeconfig {
         client::client(Some(kubeconfig)).await?;
         good.push_str(", the kubeconfig can be used");
@@ -24,7 +23,7 @@ pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, Sta
     Ok(good)
 }
 
-/// Names the file that is to be looked at.
+/// Returns the error with the file that caused it.
 pub(crate) fn of_file(files: &Files, source: BundleError) -> StartError {
     let file = match &source {
         BundleError::Certificates { what, .. } | BundleError::Malformed { what, .. }

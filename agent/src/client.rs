@@ -1,5 +1,3 @@
-//! The way to the runtime's API server.
-
 use crate::app::{CONNECT_TIMEOUT, StartError};
 use http::{HeaderValue, header::USER_AGENT};
 use hyper_timeout::TimeoutConnector;
@@ -12,18 +10,14 @@ use kube::{
 use std::{path::Path, time::Duration};
 use tower::{BoxError, ServiceBuilder};
 
-/// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
-/// minute, so one that is silent for longer may be half-open; the next one goes on where it stood. (The first bookmark comes at times after
-/// two minutes: such a watch is begun again for nothing, which costs one request.)
+/// Ends half-open connections: idle watches receive a bookmark each minute. The first bookmark may take two minutes,
+/// which costs a needless request.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
-/// Most bytes that a connection reads ahead: more than a TLS record and than any head of an answer. Each connection keeps
-/// the memory for as long as it lives; without a limit, a list makes that a quarter of a MiB.
+/// Limit of each connection's read buffer; otherwise a list grows it to 256 KiB.
 const READ_AHEAD: usize = 32 * 1024;
 
-/// What the agent calls itself to API servers.
 const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
 
-/// By a kubeconfig file, or as the process's surroundings say.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
     let mut config = match kubeconfig {
         Some(path) => {
@@ -37,13 +31,13 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartErr
         }
         None => kube::Config::infer().await.map_err(|e| StartError::Kube(e.into()))?,
     };
-    // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
+    // HTTPS_PROXY is for egress; the API server belongs to the runtime.
     config.proxy_url = None;
     config.headers.push((USER_AGENT, HeaderValue::from_static(PROGRAM)));
     connect(config).map_err(|e| StartError::Kube(e.into()))
 }
 
-/// Why a kubeconfig cannot be used, without any of its text: it holds credentials, and the library's words would show the line.
+/// Hides the file's text: the library quotes a line, which may hold credentials.
 fn unusable(path: &Path, error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         KubeconfigError::ReadConfig(error, file) => format!("{}: {error}", file.display()).into(),
@@ -58,7 +52,6 @@ fn unusable(path: &Path, error: KubeconfigError) -> Box<dyn std::error::Error + 
     }
 }
 
-/// The proxy of the cluster that is to be used.
 fn proxy(file: &Kubeconfig) -> Option<&str> {
     let context =
         file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref())?;
@@ -66,8 +59,7 @@ fn proxy(file: &Kubeconfig) -> Option<&str> {
     file.clusters.iter().find(|cluster| cluster.name == *name)?.cluster.as_ref()?.proxy_url.as_deref()
 }
 
-/// What kube would make, with connections that read less ahead, and without its retries: each watch retries by itself,
-/// with a backoff of its own.
+/// Smaller read buffer than kube's client, and no retries: each watch has its own backoff.
 fn connect(config: kube::Config) -> Result<Client, kube::Error> {
     let mut connector = TimeoutConnector::new(config.rustls_https_connector()?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));

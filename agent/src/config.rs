@@ -1,5 +1,4 @@
-//! The configuration file: YAML, checked as a whole before anything is bound or dialled. And what the agent is told to
-//! watch besides, in a ConfigMap.
+//! The configuration file (YAML) and the ConfigMap with further watches.
 
 mod message;
 
@@ -16,173 +15,171 @@ use std::{
 use tidewatch_tls::Files;
 use tidewatch_wire::Route;
 
-/// Largest accepted file.
+/// In bytes.
 const MAX_FILE: u64 = 1024 * 1024;
-/// Most watches of one agent, those of the file and of the ConfigMap together; each is a stream of the API server's.
+/// Limit of file and ConfigMap together; each watch is a stream of the API server.
 const MAX_WATCHES: usize = 256;
-/// Longest name of a watch, which becomes a metric label and part of every event.
+/// The name is a metric label and part of every event.
 const MAX_WATCH_NAME: usize = 63;
-/// Longest generation of the ConfigMap's text: it goes into requests.
+/// The generation is part of requests.
 const MAX_GENERATION: usize = 64;
-/// Longest runtime id: it is a certificate's common name.
+/// Length limit of a certificate's common name.
 const MAX_RUNTIME_ID: usize = 64;
 
-/// The whole file. Unknown fields are refused: a misspelt one would silently not work.
+/// The configuration file. Unknown fields are errors: a typo would silently do nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// Which runtime this is. The receiver goes by the certificate; this is for logs and the status page.
+    /// The runtime's id for logs and the status page; the receiver uses the certificate.
     pub runtime_id: String,
-    /// Where events go.
+    /// The receiver.
     pub receiver: Receiver,
-    /// Where the admin endpoint listens, as `127.0.0.1:9090`. Port 0 takes a free one.
+    /// Admin endpoint such as `127.0.0.1:9090`; port 0 picks a free one.
     #[serde(deserialize_with = "address")]
     pub admin_address: SocketAddr,
-    /// A kubeconfig file. Without it: the pod's service account, else `KUBECONFIG`.
+    /// Kubeconfig file; default: the pod's service account, then `KUBECONFIG`.
     #[serde(default)]
     pub kubeconfig: Option<PathBuf>,
-    /// Most objects remembered per watch (default 100,000, about 200 bytes each). Objects beyond are not
-    /// reported, and the watch's condition says so.
+    /// Objects tracked per watch (default 100,000, about 200 bytes each). More are not reported, as the watch's
+    /// condition states.
     #[serde(default = "default_max_objects")]
     pub max_objects_per_watch: usize,
-    /// Most names kept for managers that hear of objects by name (default 200,000, about 200 bytes each). Objects
-    /// beyond are reported, but not if they are deleted while the agent is down.
+    /// Names kept for other managers (default 200,000, about 200 bytes each). Without a name, deletions while the
+    /// agent is down are not reported.
     #[serde(default = "default_max_names")]
     pub max_kept_names: usize,
-    /// How often each watch that seems well is compared with a list, in seconds, 10 to 86,400 (default 60; more rarely where there are
-    /// many objects). What a watch has swallowed is found so.
+    /// Seconds between list checks for lost events, 10 to 86,400 (default 60, longer for many objects).
     #[serde(default = "default_check_every")]
     pub check_every_seconds: u64,
-    /// What to watch, whatever the ConfigMap says; at least one if there is no ConfigMap.
+    /// Fixed watches; required without a ConfigMap.
     #[serde(default)]
     pub watches: Vec<Watch>,
-    /// The ConfigMap in the runtime that says what to watch besides. None: nothing.
+    /// The ConfigMap with further watches.
     #[serde(default)]
     pub config_map: Option<ConfigMapRef>,
 }
 
-/// A ConfigMap that is watched.
+/// Reference to a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigMapRef {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
-/// The key of the text in the ConfigMap.
+/// The ConfigMap's key.
 pub const CONFIG_MAP_KEY: &str = "watches.yaml";
 
-/// What the ConfigMap says.
+/// Content of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WatchSet {
-    /// Names this state of the configuration: 1 to 64 letters and digits.
+    /// Identifies this configuration: 1 to 64 letters and digits.
     pub generation: String,
-    /// What to watch; may be empty.
+    /// The watches, possibly none.
     pub watches: Vec<Watch>,
 }
 
-/// The receiver and the certificates to talk to it.
+/// Address and certificates for the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Receiver {
-    /// `https://host:port`, nothing more.
+    /// `https://host:port`.
     pub url: String,
-    /// An HTTP proxy on the way: `http://[user:password@]host:port`, or `direct` for none. Without it, `HTTPS_PROXY` and
-    /// `NO_PROXY` decide.
+    /// HTTP proxy `http://[user:password@]host:port`, or `direct`. Default: `HTTPS_PROXY` and `NO_PROXY`.
     #[serde(default)]
     pub proxy: Option<Choice>,
-    /// PEM: the CAs the receiver's certificate may be issued by.
+    /// PEM file: CAs of the receiver.
     pub ca_file: PathBuf,
-    /// PEM: the agent's certificate, its common name the runtime id.
+    /// PEM file: the certificate; its common name is the runtime id.
     pub cert_file: PathBuf,
-    /// PEM: the agent's key.
+    /// PEM file: the key.
     pub key_file: PathBuf,
-    /// What it speaks: `v3` (the default), or `v2` for a listener that knows the Go agent only.
+    /// `v3` (default), or `v2` for Go listeners.
     #[serde(default)]
     pub protocol: Protocol,
-    /// A connection is replaced by a new one after so many seconds, or up to half of them before; 10 to 604,800 (default a day).
+    /// Longest age of a connection in seconds, reduced randomly by up to half; 10 to 604,800 (default one day).
     #[serde(default = "default_connection_age")]
     pub connection_age_seconds: u64,
 }
 
-/// The contract's version that the receiver is spoken to in.
+/// Version of the contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// Batches, and an acknowledgement when the reconcile has finished.
+    /// Events are acknowledged after the reconcile.
     #[default]
     V3,
-    /// One event per request, acknowledged by its HTTP 200.
+    /// Events are acknowledged by HTTP 200.
     V2,
 }
 
-/// One watch.
+/// A watch.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Watch {
-    /// Unique; the receiver knows the watch by it.
+    /// Unique name of the watch.
     pub name: String,
-    /// Who must have handled a change before it is let go: `engine` (the default), or the name of a manager.
+    /// `engine` (default) or the manager that must acknowledge changes.
     #[serde(default = "engine")]
     pub route: String,
-    /// The API group; empty is the core group.
+    /// API group; empty for core.
     #[serde(default)]
     pub group: String,
-    /// The API version; `*` (the default) is the one the server prefers.
+    /// API version; `*` (default) is the preferred one.
     #[serde(default = "any_version")]
     pub version: String,
-    /// The resource's plural name, as `deployments`.
+    /// Plural resource name such as `deployments`.
     pub resource: String,
-    /// Which part of an object counts.
+    /// The observed part.
     pub field: Field,
-    /// Labels that an object must have, all of them. None: every object.
+    /// Labels that objects must have.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Only this namespace. None: all, and cluster-scoped objects.
+    /// Namespace; default: all, and cluster-scoped objects.
     #[serde(default)]
     pub namespace: Option<String>,
 }
 
-/// The part of an object whose changes count.
+/// The observed part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Field {
-    /// What the user wants.
+    /// Desired state.
     Spec,
-    /// What is.
+    /// Actual state.
     Status,
 }
 
-/// What is wrong with the configuration.
+/// Configuration errors.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// Unreadable file.
     #[error("configuration {path:?} cannot be read")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The file is far larger than any configuration.
+    /// The file is too large.
     #[error("configuration {0:?} is larger than {MAX_FILE} bytes; is it the right file?")]
     TooLarge(PathBuf),
-    /// It is not YAML of the expected shape.
+    /// Unexpected YAML.
     #[error("configuration does not parse: {0}")]
     Parse(String),
-    /// The ConfigMap has no text.
+    /// No text in the ConfigMap.
     #[error("the ConfigMap has no key {CONFIG_MAP_KEY}")]
     NoKey,
-    /// A value is not allowed.
+    /// Invalid value.
     #[error("configuration: {field} {problem}")]
     Value {
-        /// The field, as `watches[2].resource`.
+        /// The field, such as `watches[2].resource`.
         field: String,
-        /// What is wrong and what to do.
+        /// Problem and remedy.
         problem: String,
     },
 }
@@ -195,15 +192,14 @@ fn default_max_objects() -> usize {
     100_000
 }
 
-/// The default of [`Config::max_kept_names`]: about as many as find room where they are stored.
+/// About as many names as can be stored.
 pub(crate) const DEFAULT_MAX_NAMES: usize = 200_000;
 
 fn default_max_names() -> usize {
     DEFAULT_MAX_NAMES
 }
 
-/// The default of [`Receiver::connection_age_seconds`]. What the two ends have verified of each other, and where a name or a load
-/// balancer leads to, is then never older than that. More often would show in what an idle agent sends, which is little.
+/// Bounds the age of verified certificates and resolved names.
 pub(crate) const DEFAULT_CONNECTION_AGE: u64 = 86_400;
 
 fn default_connection_age() -> u64 {
@@ -214,7 +210,7 @@ fn default_check_every() -> u64 {
     60
 }
 
-/// With an error that names the field, which the parser of addresses does not know.
+/// Adds the field to the error.
 fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let shown = quoted(&text);
@@ -239,7 +235,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The fields in which `other` differs and that are only read at a start.
+    /// Returns changed fields that need a restart.
     pub(crate) fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
         let Self { runtime_id, receiver, admin_address, kubeconfig, config_map, max_kept_names, .. } = self;
         let check_every = self.check_every_seconds;
@@ -313,12 +309,10 @@ impl WatchSet {
     }
 }
 
-/// What is wrong with a text, without the names of the parser's own options.
 fn unreadable(error: &serde_saphyr::Error) -> ConfigError {
     ConfigError::Parse(one_line(&error.render_with_formatter(&serde_saphyr::UserMessageFormatter)))
 }
 
-/// The text of a configuration file.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let mut text = String::new();
@@ -330,7 +324,6 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// The watches of file and ConfigMap together; they may not share a name, nor be too many.
 pub(crate) fn all_watches(file: &[Watch], set: &[Watch]) -> Result<Vec<Watch>, ConfigError> {
     let all: Vec<Watch> = file.iter().chain(set).cloned().collect();
     check_watches(&all)?;
@@ -353,7 +346,7 @@ fn check_watches(watches: &[Watch]) -> Result<(), ConfigError> {
 }
 
 impl Receiver {
-    /// Host and port to dial.
+    /// Returns the receiver's host and port.
     pub fn endpoint(&self) -> Result<(String, u16), ConfigError> {
         let problem = || wrong("receiver.url", format!("{} must be https://host:port", quoted(&self.url)));
         let uri: http::Uri = self.url.parse().map_err(|_| problem())?;
@@ -367,29 +360,28 @@ impl Receiver {
         Ok((authority.host().trim_matches(['[', ']']).to_owned(), port))
     }
 
-    /// The proxy on the way, if there is one. `environment` looks a variable up.
+    /// Returns the proxy, if any. `environment` looks up a variable.
     pub fn proxy(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Option<Proxy>, ConfigError> {
         let (host, port) = self.endpoint()?;
         let chosen = proxy::choose(self.proxy.as_ref(), environment, &host, port);
         chosen.map_err(|error: SettingsError| wrong("HTTPS_PROXY", error.to_string()))
     }
 
-    /// The certificate files.
+    /// The TLS files.
     pub fn files(&self) -> Files {
         Files { ca: self.ca_file.clone(), cert: self.cert_file.clone(), key: self.key_file.clone() }
     }
 }
 
 impl Watch {
-    /// A hash of everything that decides which objects it sees, what counts of them and who hears of it, the same in
-    /// every build.
+    /// Hash of the watch without its name; stable across builds.
     pub fn selection(&self) -> u64 {
         let Self { name: _, route, group, version, resource, field, labels, namespace } = self;
         let text = format!("{route:?} {group:?} {version:?} {resource:?} {field:?} {labels:?} {namespace:?}");
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
-    /// The label selector in the API server's syntax, if there is one.
+    /// The label selector in the API server's syntax.
     pub fn selector(&self) -> Option<String> {
         let terms: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         (!terms.is_empty()).then(|| terms.join(","))
@@ -435,7 +427,7 @@ impl Watch {
             return Err(wrong(format!("{at}.namespace"), "is not a namespace's name"));
         }
         for (key, value) in labels {
-            // Characters with a meaning in selectors would change what is watched.
+            // Selector syntax would change the selection.
             let plain = |text: &str, also: &str| {
                 text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c) || also.contains(c))
             };

@@ -1,8 +1,5 @@
-//! Keeping the digest of what was reconciled in the runtime, beyond the agent's own life.
-//!
-//! It is one ConfigMap of the agent's own. At the start it is read once, and its claim goes to the receiver; see
-//! [`tidewatch_delivery::claims`] for why a confirmed claim is safe. It is bound to the cluster and to the runtime's
-//! Kyma by their uids: copied into another one, it is as good as none. Each write replaces the whole.
+//! Stores the digest in a ConfigMap of the runtime and claims it at start ([`tidewatch_delivery::claims`] explains
+//! the safety). The uids of cluster and Kyma guard against copies elsewhere.
 
 use crate::{jitter, metrics::Metrics, names, observe::condition::Conditions};
 use k8s_openapi::{
@@ -24,68 +21,58 @@ use tidewatch_telemetry::chain;
 use tidewatch_wire::v3::Resume;
 use tokio::sync::{oneshot, watch};
 
-/// The ConfigMap's name.
+/// Name of the ConfigMap.
 pub const NAME: &str = "tidewatch-agent-digest";
-/// Its namespace, and that of the runtime's Kyma.
+/// Namespace of the ConfigMap and the Kyma.
 pub const NAMESPACE: &str = "kyma-system";
-/// The runtime's Kyma.
 const KYMA: &str = "default";
-/// Who writes it.
 pub(crate) const MANAGER: &str = "tidewatch-agent";
-/// The version of the content.
 const FORMAT: u32 = 1;
-/// The key of what is not sums.
 const META: &str = "digest.json";
-/// For one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries.
 pub(crate) const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(1) };
-/// For the watches to list before the claim is made; those that take longer are reported on.
+/// Time to list before the claim. Slower watches report their objects.
 const LISTING: Duration = Duration::from_secs(10);
 
-/// What is stored.
+/// A claim and its digest.
 pub type Snapshot = (Resume, Digest);
 
-/// What an earlier run has left.
+/// State stored by an earlier run.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// What was reconciled last.
+    /// The last reconciled state.
     pub digest: Option<Snapshot>,
-    /// Names of objects that other managers may have been told of.
+    /// Names that other managers may know.
     pub names: Names,
 }
 
-/// The sender's end.
+/// The sender's end of the storage.
 #[derive(Debug)]
 pub struct Memory {
-    /// What an earlier run has left, when it is known.
     pub(crate) found: oneshot::Receiver<Found>,
-    /// What to store.
     pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    /// The serial that was stored last.
     pub(crate) stored: watch::Receiver<Option<u64>>,
-    /// Names to store.
     pub(crate) names: watch::Sender<Option<Arc<NamesSnapshot>>>,
-    /// The revision of the names that was stored last, or that is not worth waiting for.
+    /// Latest names revision that is stored, or not worth waiting for.
     pub(crate) names_stored: watch::Receiver<u64>,
 }
 
-/// The other end of a [`Memory`]: of whoever reads and writes.
+/// The storage's end of a [`Memory`].
 #[derive(Debug)]
 pub struct Shelf {
-    /// Takes what an earlier run has left; not before the watches have listed, or long had the time to.
+    /// Takes the earlier state, after the watches have listed or timed out.
     pub found: oneshot::Sender<Found>,
-    /// What to store.
+    /// Digests to store.
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    /// Takes the serial of what was stored.
+    /// Takes stored serials.
     pub stored: watch::Sender<Option<u64>>,
     /// Names to store.
     pub names: watch::Receiver<Option<Arc<NamesSnapshot>>>,
-    /// Takes the revision of the names that were stored.
+    /// Takes stored names revisions.
     pub names_stored: watch::Sender<u64>,
 }
 
-/// Both ends.
+/// Creates both ends of the storage.
 pub fn memory() -> (Shelf, Memory) {
     let (tell_found, found) = oneshot::channel();
     let (snapshots, take_snapshots) = watch::channel(None);
@@ -102,7 +89,7 @@ pub fn memory() -> (Shelf, Memory) {
     (shelf, Memory { found, snapshots, stored, names, names_stored })
 }
 
-/// The task that reads and writes.
+/// The task that reads and writes the ConfigMaps.
 pub struct Keeper {
     client: Client,
     conditions: Conditions,
@@ -110,23 +97,22 @@ pub struct Keeper {
     shelf: Shelf,
 }
 
-/// A keeper for the runtime of `client`, and the sender's end of it.
+/// Creates a keeper and the sender's end.
 pub fn keeper(client: Client, conditions: Conditions, metrics: Metrics) -> (Keeper, Memory) {
     let (shelf, memory) = memory();
     (Keeper { client, conditions, metrics, shelf }, memory)
 }
 
 impl Keeper {
-    /// Reads once, then writes what the sender wants stored, until the sender is gone.
+    /// Reads once, then writes until the sender is dropped.
     pub async fn run(self) {
         let Self { client, conditions, metrics, shelf } = self;
         let Shelf { found, mut snapshots, stored, names, names_stored } = shelf;
         let left = tokio::select! {
             left = load(&client) => left,
-            // The sender has ended before anything was known.
             () = closed(&mut snapshots) => return,
         };
-        // An object that comes and goes between the claim and the first list would leave no trace.
+        // Before the first list, short-lived objects would leave no trace.
         let listed = async {
             while !conditions.settled() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -142,7 +128,6 @@ impl Keeper {
     }
 }
 
-/// Writes what the sender wants stored, until the sender is gone.
 async fn keep(
     client: Client,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
@@ -182,7 +167,6 @@ async fn closed(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>) {
     while snapshots.changed().await.is_ok() {}
 }
 
-/// Why a ConfigMap cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeepError {
     #[error(
@@ -194,7 +178,7 @@ pub(crate) enum KeepError {
 }
 
 impl KeepError {
-    /// Whether asking again is of no use.
+    /// Whether retries are useless.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429)
     }
@@ -207,8 +191,7 @@ pub(crate) async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Res
     }
 }
 
-/// Tries until there is an answer: before, no watch has listed anything either.
-/// And whether it is known which names there are.
+/// Also returns whether the names are known. Retries forever: without the API server nothing is listed either.
 async fn load(client: &Client) -> (Found, bool) {
     let (digest, names) =
         futures::join!(insist("digest", || read(client)), insist("names", || names::load(client)));
@@ -216,7 +199,7 @@ async fn load(client: &Client) -> (Found, bool) {
     (Found { digest: digest.flatten(), names: names.unwrap_or_default() }, known)
 }
 
-/// Until there is an answer; nothing, if asking again is of no use.
+/// Retries; `None` after a final error.
 async fn insist<T, F: Future<Output = Result<T, KeepError>>>(what: &str, ask: impl Fn() -> F) -> Option<T> {
     for attempt in 0.. {
         let error = match ask().await {
@@ -250,7 +233,6 @@ async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
     Ok(())
 }
 
-/// What is another one in another cluster, or for another Kyma.
 async fn identity(client: &Client) -> Result<String, KeepError> {
     let resource = ApiResource {
         group: "operator.kyma-project.io".into(),
@@ -264,14 +246,14 @@ async fn identity(client: &Client) -> Result<String, KeepError> {
     let cluster = cluster?;
     let kyma = match kyma {
         Ok(kyma) => kyma,
-        // Not every runtime's agent may see Kymas.
+        // The role may forbid reading Kymas.
         Err(error) if error.is_final() => None,
         Err(error) => return Err(error),
     };
     Ok(format!("{cluster}/{}", kyma.and_then(|kyma| kyma.metadata.uid).unwrap_or_default()))
 }
 
-/// What is another one in another cluster.
+/// Returns the uid of `kube-system`, which identifies the cluster.
 pub(crate) async fn cluster(client: &Client) -> Result<String, KeepError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = within(namespaces.get_metadata_opt("kube-system")).await?;
@@ -291,7 +273,7 @@ struct Meta {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct MetaWatch {
-    // As text: 64 bits do not survive every JSON tool that a person may use on it.
+    // Text: JSON tools may round 64-bit numbers.
     configuration: String,
     stale: String,
     version: String,
@@ -324,7 +306,7 @@ fn encode((claim, digest): &Snapshot, identity: &str) -> ConfigMap {
     map
 }
 
-/// `None` for whatever is not what [`encode`] has made for this identity.
+/// Returns `None` unless it was written for this identity.
 fn decode(map: &ConfigMap, identity: &str) -> Option<Snapshot> {
     let Meta { format, identity: of, claim, watches } =
         serde_json::from_str(map.data.as_ref()?.get(META)?).ok()?;

@@ -1,8 +1,6 @@
-//! Randomness for backoffs, which needs no quality.
-
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A number in `[0, 1)`, different on each call and in each process.
+/// Low-quality randomness in `[0, 1)`.
 pub(crate) fn random() -> f64 {
     let bits = RandomState::new().build_hasher().finish();
     f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)

@@ -1,15 +1,13 @@
-//! The metrics of the Go agent, under the names that dashboards know (`docs/metrics.md`, "Names of the Go agent").
+//! Metrics under the Go agent's names (see `docs/metrics.md`).
 
 use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
     prometheus::{Gauge, IntCounter, IntCounterVec},
 };
 
-/// Why a request to the control plane failed, in the words that are known.
 const REASONS: [&str; 4] = ["invalid-subresource", "missing-address-or-contract", "request-setup", FAILED];
 const FAILED: &str = "failed-request";
 
-/// All of them. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     duration: Gauge,
@@ -48,13 +46,12 @@ impl Known {
         })
     }
 
-    /// A request with events was answered, this long after the last of them was observed.
+    /// `seconds` is the age of the latest event.
     pub(crate) fn answered(&self, seconds: f64) {
         self.requests.inc();
         self.duration.set(seconds);
     }
 
-    /// One failed.
     pub(crate) fn failed(&self) {
         self.requests.inc();
         self.failed.with_label_values(&[FAILED]).inc();

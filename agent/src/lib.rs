@@ -1,9 +1,9 @@
-//! The agent: watches a runtime and tells the receiver what changed, until the receiver has acknowledged it.
+//! The agent reports a runtime's changes to the receiver until they are acknowledged.
 //!
 //! ```text
 //! observe (one task per watch) ──bounded channel──► send (owns the dirty set and the one connection)
 //! ```
-//! Bodies of objects are never kept, only a fingerprint each; Secrets are never watched.
+//! Objects are kept as fingerprints only. Secrets are never watched.
 
 pub mod app;
 pub mod args;
@@ -22,5 +22,5 @@ mod pause;
 pub mod send;
 mod status;
 
-/// Exit code for a wrong configuration or command line, as of all programs of Tidewatch.
+/// Exit code for a wrong configuration or command line.
 pub const EXIT_USAGE: u8 = 2;

@@ -1,7 +1,6 @@
-//! The configuration at work: the file's and the ConfigMap's, read again when they change, without a restart.
+//! Applies configuration changes without a restart.
 //!
-//! What cannot be read or is wrong changes nothing: the last good one stays, and the status page, a metric and the log
-//! say so. A ConfigMap that is gone is not an empty one either.
+//! A broken source changes nothing and is reported. A deleted ConfigMap is not an empty one.
 
 mod status;
 
@@ -29,32 +28,29 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 
-/// Between two looks at the file. Its content counts: the links of a mounted ConfigMap keep their times.
+/// Interval of file checks. They compare content: symlinks of a mounted ConfigMap keep their times.
 const LOOK: Duration = Duration::from_secs(10);
-/// Before one more change of the ConfigMap is applied: each of them ends watches and lists others. The first is applied at once.
+/// Delay of repeated changes, as each restarts watches. The first is immediate.
 const FLIPS: Backoff = Backoff { base: Duration::from_millis(250), max: Duration::from_secs(15) };
-/// Seconds that one request for the ConfigMap lasts; shorter than what load balancers cut silently.
+/// Load balancers cut longer ones silently.
 const WATCH_SECONDS: u32 = 200;
 
-/// The task that keeps the watches as they are configured.
 pub(crate) struct Live {
-    /// What is at work of the file. Of fields that are only read at a start: what was read then.
+    /// The file's configuration; start-only fields keep their first values.
     file: Config,
-    /// Where it is, and the text that was read last, good or not.
+    /// Path and latest text, even if invalid.
     source: Option<(PathBuf, String)>,
-    /// What is at work of the ConfigMap.
     set: Option<WatchSet>,
     supervisor: Supervisor,
     status: Configuration,
     metrics: Metrics,
     clock: fn() -> Timestamp,
-    /// Changes of the ConfigMap that were applied.
     flips: Pace,
     start: Instant,
 }
 
 impl Live {
-    /// Starts the file's watches. `path` is where `file` was read from; without, it is not looked at again.
+    /// Without `path` the file is not reread.
     pub(crate) async fn start(
         file: Config,
         path: Option<PathBuf>,
@@ -71,13 +67,13 @@ impl Live {
         }
         let alone = file.config_map.is_none();
         supervisor.apply(file.watches.clone(), file.max_objects_per_watch, Some(readiness), alone).await;
-        // What it was at the start is read again at the first look, and is the same or it is not.
+        // Makes the first check read the file.
         let source = path.map(|path| (path, String::new()));
         let (flips, start) = (Pace::default(), Instant::now());
         Self { file, source, set: None, supervisor, status, metrics, clock, flips, start }
     }
 
-    /// Works until shutdown begins, or a watch ends by itself.
+    /// Runs until shutdown, or until a watch ends.
     pub(crate) async fn run(mut self, client: Client, shutdown: Shutdown) {
         let mut maps = match &self.file.config_map {
             Some(map) => maps(client, map),
@@ -94,7 +90,7 @@ impl Live {
                     tracing::error!("a watch has ended by itself");
                     return;
                 }
-                // Of changes that follow each other at once, the last one counts.
+                // The latest change counts.
                 Some(latest) = maps.next() => seen = Some(latest),
                 () = tokio::time::sleep_until(self.start + self.flips.until()), if seen.is_some() => {
                     if let Some(seen) = seen.take() {
@@ -161,7 +157,7 @@ impl Live {
     async fn look_at_file(&mut self) {
         let Some((path, before)) = &mut self.source else { return };
         let at = path.clone();
-        // The file may be on a slow disk.
+        // The disk may be slow.
         let read = tokio::task::spawn_blocking(move || config::read(&at)).await;
         let Ok(read) = read else { return };
         let text = match read {
@@ -219,7 +215,7 @@ impl Live {
     }
 }
 
-/// The next SIGHUP; never, if the process may not listen for it.
+/// Pending forever without SIGHUP.
 async fn hangup(signals: &mut Option<Signal>) {
     let heard = match signals {
         Some(signal) => signal.recv().await,
@@ -230,7 +226,7 @@ async fn hangup(signals: &mut Option<Signal>) {
     }
 }
 
-/// What becomes of one ConfigMap: its content, or `None` while it is not there. The agent may see no other.
+/// Yields the ConfigMap, or `None` while it is missing.
 fn maps(client: Client, map: &ConfigMapRef) -> BoxStream<'static, Result<Option<ConfigMap>, watcher::Error>> {
     let api: Api<ConfigMap> = Api::namespaced(client, &map.namespace);
     let config =

@@ -1,4 +1,4 @@
-//! `tidewatch-agent`: watches a runtime cluster and notifies the receiver.
+//! The agent's binary.
 
 use clap::Parser;
 use std::process::ExitCode;

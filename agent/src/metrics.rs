@@ -1,4 +1,4 @@
-//! The agent's metrics: every name, unit and label in one place.
+//! The agent's metrics.
 
 use crate::{known::Known, live::Configuration, observe::condition::Conditions};
 use tidewatch_telemetry::{
@@ -6,71 +6,71 @@ use tidewatch_telemetry::{
     prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge},
 };
 
-/// The prefix of all names.
+/// Prefix of all names.
 pub const PREFIX: &str = "tidewatch_agent";
 
-/// Handles to the agent's metrics. Cheap to clone.
+/// Handles of the metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     changes: IntCounterVec,
     overflows: IntCounterVec,
     configuration_changes: IntCounterVec,
-    /// Dirty keys let go because their watch was removed.
+    /// Dropped keys of removed watches.
     pub forgotten: IntCounter,
     comparisons: IntCounterVec,
-    /// Changes of the canary, by result.
+    /// Canary changes, by result.
     pub canaries: IntCounterVec,
-    /// The canary's way there and back.
+    /// Canary round trips.
     pub canary: Histogram,
-    /// Digests written, by result.
+    /// Digest writes, by result.
     pub digests: IntCounterVec,
-    /// Lists beside the watches, by what they say.
+    /// Watch checks, by result.
     pub checks: IntCounterVec,
-    /// Writes of names, by result.
+    /// Name writes, by result.
     pub names: IntCounterVec,
-    /// Names that are kept for other managers.
+    /// Names kept for other managers.
     pub names_kept: IntGauge,
-    /// Names that found no room.
+    /// Names beyond the storage's capacity.
     pub names_left_out: IntGauge,
-    /// Tries to keep one more name than may be.
+    /// Attempts to keep a name beyond the limit.
     pub names_not_kept: IntCounter,
-    /// Keys that are not acknowledged.
+    /// Unacknowledged keys.
     pub dirty: IntGauge,
-    /// Keys that are not sent.
+    /// Unsent keys.
     pub unsent: IntGauge,
-    /// 1 while there is a connection to the receiver.
+    /// 1 while connected to the receiver.
     pub connected: IntGauge,
     /// Connections made.
     pub connections: IntCounter,
-    /// Connections that the agent itself ended, by reason.
+    /// Connections ended by the agent, by reason.
     pub connections_ended: IntCounterVec,
-    /// Times that the process did not run for a while.
+    /// Pauses of the process.
     pub pauses: IntCounter,
-    /// Looks at the TLS files that found something new, by result.
+    /// TLS reloads, by result.
     pub tls_reloads: IntCounterVec,
-    /// When the certificate in use ends, in seconds since 1970.
+    /// Certificate expiry in Unix seconds.
     pub certificate_not_after: IntGauge,
-    /// Requests with events that were answered.
+    /// Answered batches.
     pub batches_sent: IntCounter,
-    /// Requests that were not answered as they should, by reason.
+    /// Failed requests, by reason.
     pub failures: IntCounterVec,
     /// Events in answered requests.
     pub events_sent: IntCounter,
-    /// Events let go by all routes.
+    /// Events acknowledged by all routes.
     pub acknowledged: IntCounter,
-    /// Of those, refused by a route.
+    /// Events refused by a route.
     pub refused: IntCounter,
-    /// From a change's observation to the answer to the request that carried it.
+    /// From observation to the request's answer.
     pub observed_to_sent: Histogram,
     /// From a key's first unreconciled change to its acknowledgement.
     pub observed_to_acknowledged: Histogram,
-    /// From a change's sending to its acknowledgement.
+    /// From sending to acknowledgement.
     pub sent_to_acknowledged: Histogram,
     pub(crate) known: Known,
 }
 
 impl Metrics {
-    /// Declares the metrics of the configuration at work, which are read at each scrape.
+    /// Registers metrics of the configuration.
     pub fn register_configuration(
         registry: &Registry,
         configuration: &Configuration,
@@ -82,7 +82,7 @@ impl Metrics {
         })
     }
 
-    /// Declares all other metrics. The figures of `conditions` are read at each scrape.
+    /// Registers all other metrics.
     pub fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
         let table = conditions.clone();
         registry.gauge_vec_fn("watch_objects", "Objects remembered, by watch.", &["watch"], move |set| {
@@ -200,10 +200,10 @@ impl Metrics {
         })
     }
 
-    /// A watch is no more, and its series go with it.
+    /// Removes a watch's series.
     pub fn forget(&self, watch: &str) {
         for counters in [&self.changes, &self.overflows] {
-            // There is none if it never counted anything.
+            // The series may be missing.
             let _ = counters.remove_label_values(&[watch]);
         }
         for result in ["equal", "different"] {
@@ -211,29 +211,29 @@ impl Metrics {
         }
     }
 
-    /// A changed configuration was read.
+    /// Records a read configuration.
     pub fn configuration(&self, source: &str, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.configuration_changes.with_label_values(&[source, result]).inc();
     }
 
-    /// A change was seen.
+    /// Records an observed change.
     pub fn observed(&self, watch: &str) {
         self.changes.with_label_values(&[watch]).inc();
     }
 
-    /// A watch was compared with the digest.
+    /// Records a comparison with the digest.
     pub fn compared(&self, watch: &str, different: bool) {
         let result = if different { "different" } else { "equal" };
         self.comparisons.with_label_values(&[watch, result]).inc();
     }
 
-    /// A watch was compared with what was asked beside it: `by` a list, or a replay.
+    /// Records a list or replay check.
     pub fn checked(&self, by: &str, result: &str) {
         self.checks.with_label_values(&[by, result]).inc();
     }
 
-    /// An event was about an object that is not remembered.
+    /// Records an event beyond the limit.
     pub fn overflow(&self, watch: &str) {
         self.overflows.with_label_values(&[watch]).inc();
     }

@@ -1,7 +1,5 @@
-//! Keeping the names of objects that other managers hear of in the runtime; see [`tidewatch_delivery::names`] for why.
-//!
-//! They are ConfigMaps of the agent's own, text that a person can read: one while that has room for all, and sixteen, by
-//! the hash of the name, once it has not. A runtime where no other manager hears of anything has none.
+//! Stores names for other managers ([`tidewatch_delivery::names`] explains why): one readable ConfigMap, or sixteen
+//! by hash when it is full.
 
 use crate::{
     digest::{KeepError, MANAGER, NAMESPACE, RETRY, cluster, within},
@@ -23,25 +21,21 @@ use tidewatch_telemetry::chain;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The name of each, before a dash and its number in hexadecimal.
 const NAME: &str = "tidewatch-agent-names";
-/// Most ConfigMaps.
 const CHUNKS: usize = 16;
-/// Bytes of names that are kept in one ConfigMap; with more there are [`CHUNKS`].
+/// Bytes in a single ConfigMap; more names spread over [`CHUNKS`].
 const TOGETHER: usize = 64 * 1024;
-/// Most bytes of names in one ConfigMap: the API server takes 1 MiB. Names beyond are left out.
+/// Bytes per ConfigMap (the API server takes 1 MiB); more names are dropped.
 const ROOM: usize = 900 * 1024;
-/// The version of the content.
 const FORMAT: u32 = 1;
-/// The key of what is not names. No watch's name begins so.
+/// No watch name starts like this.
 const META: &str = "_names.json";
 
 #[derive(Serialize, Deserialize)]
 struct Meta {
     format: u32,
-    /// Of the cluster. Not of the Kyma, as the digest's: that may come after the agent, and a name too many does no harm.
+    /// Cluster only: a Kyma may appear after the agent, and surplus names are harmless.
     identity: String,
-    /// Number of ConfigMaps.
     chunks: usize,
     watches: BTreeMap<String, Kind>,
 }
@@ -56,10 +50,7 @@ fn name(chunk: usize) -> String {
     format!("{NAME}-{chunk:x}")
 }
 
-/// What is stored; nothing, if it is another runtime's or cannot be read.
-///
-/// # Errors
-/// If the API server does not answer, or refuses.
+/// Returns nothing if the names are another runtime's or unreadable.
 pub(crate) async fn load(client: &Client) -> Result<Names, KeepError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let mut found = BTreeMap::new();
@@ -77,7 +68,6 @@ pub(crate) async fn load(client: &Client) -> Result<Names, KeepError> {
     Ok(Names::found(found))
 }
 
-/// Writes what the sender wants stored, until the sender is gone.
 pub(crate) async fn keep(
     client: Client,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
@@ -104,7 +94,7 @@ pub(crate) async fn keep(
                     "names could not be stored; deletions while the agent is down may not reach other managers");
             }
             if error.is_final() {
-                // Waiting would withhold what can be told.
+                // Waiting would withhold events.
                 stored.send_replace(snapshot.revision);
             }
             tokio::select! {
@@ -120,21 +110,20 @@ pub(crate) async fn keep(
     }
 }
 
-/// What is known of the ConfigMaps.
 #[derive(Debug, Default)]
 struct Shelf {
-    /// Whether names were ever too many for one: then they stay where they are.
+    /// Once spread, names stay spread.
     spread: bool,
-    /// A hash of what was written last; 0 if nothing was.
+    /// Hashes; 0 if unwritten.
     written: [u64; CHUNKS],
-    /// Whether what an earlier run has left could not be read yet: nothing is written over it.
+    /// An earlier run's names are unread: do not overwrite them.
     unknown: bool,
-    /// What could be read only then is kept beside what is new. Nobody is told of what is missing of it before the next start.
+    /// Names read late; their deletions are reported only after the next start.
     left: BTreeMap<Arc<str>, Listed>,
 }
 
 impl Shelf {
-    /// Writes what has changed. Returns how many names found no room.
+    /// Returns the number of dropped names.
     async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, KeepError> {
         let identity = cluster(client).await?;
         if self.unknown {
@@ -150,7 +139,7 @@ impl Shelf {
         let (maps, left_out) = encode(&snapshot, &identity, &mut self.spread);
         let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         let params = PatchParams::apply(MANAGER).force();
-        // The first comes last: until it is written anew, it has all that was in it before they were spread.
+        // Write the first last: until then it holds all names.
         for (chunk, map) in maps.into_iter().enumerate().rev() {
             let hash = xxh3_64(format!("{:?}", map.data).as_bytes()).max(1);
             let Some(written) = self.written.get_mut(chunk).filter(|written| **written != hash) else {
@@ -164,7 +153,7 @@ impl Shelf {
     }
 }
 
-/// The ConfigMaps, and how many names found no room in them.
+/// Also returns the number of dropped names.
 fn encode(snapshot: &Snapshot, identity: &str, spread: &mut bool) -> (Vec<ConfigMap>, usize) {
     let objects = || snapshot.watches.values().flat_map(|listed| &listed.objects);
     *spread |= objects().map(|(namespace, name)| namespace.len() + name.len() + 2).sum::<usize>() > TOGETHER;
@@ -203,7 +192,7 @@ fn encode(snapshot: &Snapshot, identity: &str, spread: &mut bool) -> (Vec<Config
     (maps.collect(), left_out)
 }
 
-/// Adds what is in `map`, and returns how many there are; `None` if it is not what [`encode`] has made for this identity.
+/// Returns the number of ConfigMaps; `None` unless written for this identity.
 fn decode(map: &ConfigMap, identity: &str, into: &mut BTreeMap<Arc<str>, Listed>) -> Option<usize> {
     let data = map.data.as_ref()?;
     let Meta { format, identity: of, chunks, watches } = serde_json::from_str(data.get(META)?).ok()?;
@@ -215,7 +204,7 @@ fn decode(map: &ConfigMap, identity: &str, into: &mut BTreeMap<Arc<str>, Listed>
         let listed = into.entry(watch.into()).or_default();
         (listed.version, listed.kind) = (version.into(), kind.into());
         let objects = text.lines().filter_map(|line| line.split_once('/'));
-        // Hundreds of names share one namespace.
+        // Shared by hundreds of names.
         let mut namespace: Arc<str> = Arc::default();
         for (of, name) in objects.filter(|(_, name)| !name.is_empty()) {
             if *namespace != *of {
@@ -264,7 +253,7 @@ mod tests {
         assert_eq!((many.len(), left_out), (CHUNKS, 0));
         assert_eq!(decoded(&many, "c/k"), snapshot(10_000).watches);
         assert_eq!(encode(&snapshot(10), "c/k", &mut spread).0.len(), CHUNKS, "they stay where they are");
-        // Between the writes of a spread, the first still has everything.
+        // During a spread, the first still has all names.
         let half: Vec<ConfigMap> = few.into_iter().chain(many.into_iter().skip(1)).collect();
         assert!(decoded(&half, "c/k").get("things").unwrap().objects.len() >= 10);
     }

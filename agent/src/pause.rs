@@ -1,17 +1,14 @@
-//! Notices that the process did not run for a while: a machine that was suspended, a frozen container, a clock that
-//! was set. What was open then is dead, though nothing has said so.
+//! Detects suspensions of the process and clock changes: open connections are then dead without an error.
 
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::{sync::watch, time::Instant};
 
-/// Between two looks at the clocks.
 const TICK: Duration = Duration::from_secs(15);
-/// This much more than a tick is a pause. Peers give up a silent connection after a minute or so.
+/// A gap longer than a tick plus this is a pause. Peers close silent connections after about a minute.
 const TOLERATED: Duration = Duration::from_secs(45);
 
-/// Both clocks at one moment. The monotonic clock stops while a machine is suspended, the wall clock does not; of a
-/// process that was stopped, both have moved.
+/// The monotonic clock stops while a machine is suspended, but not while a process is stopped.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     wall: Timestamp,
@@ -19,8 +16,7 @@ struct Look {
 }
 
 impl Look {
-    /// How long nothing ran between two looks, if that is worth mentioning. A wall clock that was set back tells
-    /// nothing.
+    /// Ignores a wall clock set back.
     fn pause_since(self, before: Self) -> Option<Duration> {
         let wall = Duration::try_from(self.wall.duration_since(before.wall)).unwrap_or_default();
         let most = wall.max(self.steady.duration_since(before.steady)).saturating_sub(TICK);
@@ -28,7 +24,6 @@ impl Look {
     }
 }
 
-/// Looks at the clocks until nobody listens, and tells each time there was a pause.
 pub(crate) async fn watch(clock: fn() -> Timestamp, resumed: watch::Sender<u64>) {
     let look = || Look { wall: clock(), steady: Instant::now() };
     let mut before = look();

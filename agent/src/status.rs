@@ -1,10 +1,8 @@
-//! The status page.
-
 use crate::{live::Configuration, observe::condition::Conditions, send::Progress};
 use serde_json::{Value, json};
 use tidewatch_wire::Epoch;
 
-/// The body of `/status`.
+/// Body of `/status`.
 pub(crate) fn page(
     runtime_id: &str,
     epoch: Epoch,

@@ -1,4 +1,4 @@
-//! The agent from the outside: its exit codes, and a start with nobody at the other ends.
+//! Exit codes, and a start without peers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
 
@@ -13,7 +13,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Nobody listens on the discard port.
+/// The discard port.
 const NOBODY: &str = "127.0.0.1:9";
 
 fn config(dir: &Path) -> String {
@@ -56,7 +56,6 @@ users: [{{name: u, user: {{}}}}]
     dir
 }
 
-/// Exit code and standard error.
 fn run(args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tidewatch-agent")).args(args).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -161,7 +160,7 @@ async fn it_lives_and_tells_when_nobody_can_be_reached() {
     let failures = "tidewatch_agent_send_failures_total{reason=\"connect\",what=\"connect\"}";
     until(addr, "/metrics", &[state, failures, "tidewatch_agent_connected 0"]).await;
     assert_eq!(drain.shutdown(Duration::from_secs(10)).await, Outcome::Finished);
-    // Whoever answers there now, if anybody does, is somebody else who was given the port.
+    // Perhaps another process has the port.
     if let Ok(mut other) = TcpStream::connect(addr).await {
         let _ = other.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
         let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! What an agent keeps for each object that it watches, and what it needs for a moment when it reports them all.
+//! Memory per watched object.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
 
@@ -30,15 +30,13 @@ use tokio::sync::watch;
 static HEAP: PeakAlloc = PeakAlloc;
 
 const OBJECTS: usize = 10_000;
-/// A key of two shared strings, a fingerprint and a contribution, in a table of which at least half is in use.
+/// Two shared strings, fingerprint and contribution, in a table at least half full.
 const KEPT: usize = 140;
-/// All of them dirty: as many as are reported before the receiver lets the first go. This allocator copies what grows, and so
-/// counts it twice for a moment; the system's moves its pages.
+/// All dirty. This allocator copies growing buffers and briefly counts them twice.
 const AT_MOST: usize = 760;
-/// Until the receiver has taken what it is told, and until that is done.
+/// Until received, and until acknowledged.
 const TRANSIT: Duration = Duration::from_millis(1);
 const WORK: Duration = Duration::from_millis(100);
-/// Objects of one piece of the API server's answer.
 const PIECE: usize = 20;
 
 fn object(n: usize) -> Value {
@@ -59,7 +57,6 @@ fn piece(from: usize, to: usize) -> Bytes {
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// An API server with so many objects, that streams lists.
 fn api_server(count: usize) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         Ok::<_, Infallible>(answer(request.uri(), count))
@@ -99,7 +96,7 @@ fn answer(uri: &http::Uri, count: usize) -> Answer {
     }
 }
 
-/// A receiver that says later that what it has taken is done, when it is asked: as one does that has work with it.
+/// Acknowledges late.
 #[derive(Clone)]
 struct Receiver;
 
@@ -177,7 +174,7 @@ watches:
     Config::parse(&text).unwrap()
 }
 
-/// Bytes in use when an agent of so many objects has nothing left to do, and the most there were until then.
+/// Bytes when idle, and the peak.
 async fn measure(dir: &TempDir, count: usize) -> (usize, usize) {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
@@ -204,7 +201,7 @@ async fn measure(dir: &TempDir, count: usize) -> (usize, usize) {
 #[tokio::test]
 async fn an_object_takes_few_bytes_and_a_report_of_all_of_them_not_many_more() {
     let dir = files();
-    // What is allocated once in a process is not the objects'.
+    // Excludes one-time allocations.
     measure(&dir, 1).await;
     let few = measure(&dir, 1).await;
     let many = measure(&dir, OBJECTS).await;

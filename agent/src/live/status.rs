@@ -1,4 +1,4 @@
-//! What to say about the configuration at work.
+//! State of the configuration sources.
 
 use crate::{config::ConfigMapRef, observe::condition::shortened};
 use jiff::Timestamp;
@@ -8,27 +8,27 @@ use std::sync::Arc;
 use tidewatch_wire::v3;
 use tokio::sync::watch;
 
-/// How a source of the configuration stands.
+/// State of a configuration source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// Nothing was heard of it yet.
+    /// Not read yet.
     Waiting,
-    /// It does not exist, and did not since the start.
+    /// Missing since the start.
     Absent,
-    /// It is at work.
+    /// In use.
     Applied,
-    /// It is wrong or cannot be read; the last good one is at work.
+    /// Invalid or unreadable; the last good one is in use.
     Refused,
-    /// It does not exist any more; what it said last is at work.
+    /// Deleted; its last content is in use.
     Gone,
-    /// The agent's role does not allow to read it.
+    /// Forbidden by the agent's role.
     Forbidden,
-    /// The API server cannot be reached or answers with errors.
+    /// The API server is unreachable or fails.
     Unreachable,
 }
 
 impl SourceState {
-    /// A stable word for metrics and programs.
+    /// Returns a stable word for metrics and programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "Waiting",
@@ -54,33 +54,31 @@ struct Inner {
     file: Option<Source>,
     map: Option<(ConfigMapRef, Source)>,
     generation: Option<String>,
-    /// Of the text that was found last, while it is at work.
+    /// Hash of the text in use.
     found: Option<String>,
 }
 
-/// The configuration at work, for the status page, the metrics and the requests to the receiver. Cheap to clone; all
-/// clones are the same.
+/// State of the configuration. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration(Arc<Mutex<Inner>>, watch::Sender<()>);
 
 impl Configuration {
-    /// The generation of the ConfigMap's text that is at work; none before the first.
+    /// The generation in use.
     pub fn generation(&self) -> Option<String> {
         self.0.lock().generation.clone()
     }
 
-    /// What the receiver is told: [`v3::configuration`] of the `ConfigMap`'s text. Empty while that text is not at
-    /// work, so that it is written again.
+    /// [`v3::configuration`] of the text in use. Empty otherwise, so that the engine writes it again.
     pub fn reported(&self) -> String {
         self.0.lock().found.clone().unwrap_or_default()
     }
 
-    /// Changes when [`Configuration::reported`] does.
+    /// Changes with [`Configuration::reported`].
     pub fn news(&self) -> watch::Receiver<()> {
         self.1.subscribe()
     }
 
-    /// Sets how the file stands; whether that is news.
+    /// Returns whether the state changed.
     pub(super) fn file(&self, state: SourceState, message: &str, now: Timestamp) -> bool {
         let mut inner = self.0.lock();
         let before = inner.file.clone();
@@ -89,10 +87,9 @@ impl Configuration {
         news
     }
 
-    /// Sets how the ConfigMap stands; a change of the state is logged.
     pub(super) fn map(&self, at: &ConfigMapRef, state: SourceState, message: &str, now: Timestamp) {
         let mut inner = self.0.lock();
-        // A permission or an API server that is gone for a while says nothing of the text.
+        // The text may still be valid.
         if matches!(state, SourceState::Refused | SourceState::Gone | SourceState::Absent) {
             self.find(&mut inner, None);
         }
@@ -107,7 +104,6 @@ impl Configuration {
         inner.map = Some((at.clone(), moved(before, state, message, now)));
     }
 
-    /// The ConfigMap's text of this generation is at work.
     pub(super) fn applied(&self, at: &ConfigMapRef, generation: &str, text: &str, now: Timestamp) {
         self.map(at, SourceState::Applied, "", now);
         let mut inner = self.0.lock();
@@ -122,7 +118,7 @@ impl Configuration {
         }
     }
 
-    /// Calls `each` with every source and its state.
+    /// Calls `each` for every source.
     pub fn for_each(&self, mut each: impl FnMut(&str, SourceState)) {
         let inner = self.0.lock();
         if let Some(file) = &inner.file {
@@ -133,7 +129,7 @@ impl Configuration {
         }
     }
 
-    /// For the status page.
+    /// Returns the state for the status page.
     pub fn to_json(&self) -> Value {
         let inner = self.0.lock();
         let source = |source: &Source| json!({"state": source.state.as_str(), "message": source.message, "since": source.since});

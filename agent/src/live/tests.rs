@@ -26,7 +26,7 @@ struct Bench {
     folder: TempDir,
 }
 
-/// Of an API server that never answers: which watches there are is all that counts here.
+/// Never answers: only the set of watches matters.
 fn client() -> Client {
     let service = tower::service_fn(|_: http::Request<Body>| {
         std::future::pending::<Result<http::Response<Body>, Infallible>>()
@@ -94,7 +94,7 @@ impl Bench {
         names
     }
 
-    /// State and message of a source, and its metric.
+    /// State and message.
     fn says(&self, source: &str) -> (String, String) {
         let page = self.live.status.to_json();
         let word = |field: &str| page[source][field].as_str().unwrap_or_default().to_owned();
@@ -204,11 +204,10 @@ async fn the_file_is_followed_too() {
     }
 }
 
-/// Writes other files while `live` runs, and returns when the second one is at work. The first may be the one that is
-/// found by the look at the start.
+/// The start check may find the first file, so two are written.
 async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
     let Bench { live, conditions, registry: _, folder } = bench;
-    // From now on the signal ends no process, whoever listens.
+    // Otherwise SIGHUP ends the process.
     let _ours = signal(SignalKind::hangup()).unwrap();
     let drain = tidewatch_drain::Drain::new();
     drain.spawn("live", live.run(client(), drain.watch()));

@@ -1,4 +1,4 @@
-//! What to say about each watch: one condition, for the status page, the metrics and the log.
+//! Conditions of the watches.
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -6,36 +6,36 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Longest message kept; an API server's can be long.
+/// In characters.
 const MAX_MESSAGE: usize = 512;
-/// A watch that has heard nothing for longer would not notice a change: a bookmark comes about every minute.
+/// Limit of silence; bookmarks arrive about every minute.
 const FRESH: Duration = Duration::from_mins(3);
 
-/// In what state a watch is.
+/// State of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Nothing was tried yet.
+    /// Nothing tried yet.
     Starting,
-    /// The kind is not installed; it is looked for again and again.
+    /// The kind is not installed.
     WaitingForKind,
-    /// The first list, or a list after a break, is being read.
+    /// Reading a full list.
     Listing,
-    /// All is well.
+    /// Healthy.
     Watching,
-    /// The agent's role does not allow it.
+    /// Forbidden by the agent's role.
     Forbidden,
-    /// The API server does not accept the agent's credentials.
+    /// The credentials are rejected.
     Unauthorized,
-    /// The API server cannot be reached or answers with errors.
+    /// The API server is unreachable or fails.
     Unreachable,
-    /// There are more objects than may be remembered; those beyond are not reported.
+    /// Objects beyond the limit are not reported.
     TooManyObjects,
-    /// It works, and has missed events again and again.
+    /// Working, but repeatedly missing events.
     Unreliable,
 }
 
 impl Reason {
-    /// A stable word for metrics and programs.
+    /// Returns a stable word for metrics and programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "Starting",
@@ -62,25 +62,25 @@ impl Reason {
     }
 }
 
-/// The condition of one watch.
+/// Condition of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Its state.
+    /// The state.
     pub reason: Reason,
-    /// For people: what is wrong and what is done about it.
+    /// Problem and remedy.
     pub message: String,
-    /// Since when the reason holds.
+    /// Start of the state.
     pub since: Timestamp,
-    /// Number of objects remembered.
+    /// Number of tracked objects.
     pub objects: usize,
-    /// Group, version and kind as resolved, as `apps/v1/Deployment`; empty before.
+    /// Resolved kind such as `apps/v1/Deployment`; empty before.
     pub resolved: String,
-    /// When the API server last said anything about it; none before the first list was complete.
+    /// Time of the latest data; `None` before the first complete list.
     pub heard: Option<Instant>,
 }
 
 impl Condition {
-    /// Whether a change would not be noticed now. A kind that is not installed is looked for, which is enough.
+    /// Whether changes may go unnoticed. A missing kind is looked for, so it is not blind.
     fn is_blind(&self, now: Instant) -> bool {
         match self.reason {
             Reason::WaitingForKind => false,
@@ -90,19 +90,19 @@ impl Condition {
     }
 }
 
-/// The conditions of all watches. Cheap to clone; all clones are the same.
+/// Conditions of all watches. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
     watches: Arc<Mutex<BTreeMap<String, Condition>>>,
 }
 
 impl Conditions {
-    /// No watch yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a watch's condition; a change of the reason is logged.
+    /// Sets a condition; logs a changed reason.
     pub fn set(&self, watch: &str, reason: Reason, message: &str, now: Timestamp) {
         let message = shortened(message);
         let mut watches = self.watches.lock();
@@ -127,49 +127,49 @@ impl Conditions {
         entry.message = message;
     }
 
-    /// A watch is no more.
+    /// Removes a watch.
     pub fn remove(&self, watch: &str) {
         if self.watches.lock().remove(watch).is_some() {
             tracing::info!(watch, "watch removed");
         }
     }
 
-    /// Sets how many objects a watch remembers.
+    /// Sets the object count.
     pub fn set_objects(&self, watch: &str, objects: usize) {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
             entry.objects = objects;
         }
     }
 
-    /// Sets what a watch's kind was resolved to.
+    /// Sets the resolved kind.
     pub fn set_resolved(&self, watch: &str, resolved: String) {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
             entry.resolved = resolved;
         }
     }
 
-    /// A watch's list is complete: from now on it counts when it was heard last.
+    /// Records a complete list; silence counts afterwards.
     pub fn listed(&self, watch: &str) {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
             entry.heard = Some(Instant::now());
         }
     }
 
-    /// The API server has said something about a watch.
+    /// Records data from the API server.
     pub fn heard(&self, watch: &str) {
         if let Some(heard) = self.watches.lock().get_mut(watch).and_then(|entry| entry.heard.as_mut()) {
             *heard = Instant::now();
         }
     }
 
-    /// The watches that would not notice a change now.
+    /// Watches that may miss changes.
     pub fn blind(&self) -> Vec<String> {
         let now = Instant::now();
         let watches = self.watches.lock();
         watches.iter().filter(|(_, entry)| entry.is_blind(now)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether every watch has said how it stands: it has listed once, or cannot.
+    /// Whether every watch has listed once or failed.
     pub fn settled(&self) -> bool {
         let settled = |entry: &Condition| {
             entry.heard.is_some() || !matches!(entry.reason, Reason::Starting | Reason::Listing)
@@ -177,17 +177,17 @@ impl Conditions {
         self.watches.lock().values().all(settled)
     }
 
-    /// The condition of one watch.
+    /// Returns a watch's condition.
     pub fn get(&self, watch: &str) -> Option<Condition> {
         self.watches.lock().get(watch).cloned()
     }
 
-    /// Calls `each` for every watch. It must not call back into these conditions.
+    /// Calls `each` under the lock; it must not use the conditions.
     pub fn for_each(&self, mut each: impl FnMut(&str, &Condition)) {
         self.watches.lock().iter().for_each(|(name, condition)| each(name, condition));
     }
 
-    /// For the status page.
+    /// Returns the conditions for the status page.
     pub fn to_json(&self) -> Value {
         let mut list = Vec::new();
         self.for_each(|name, condition| {

@@ -1,36 +1,30 @@
-//! What counts as a change of an object, as one number. Pure.
-//!
-//! A fingerprint always covers the uid, so that an object deleted and made again is another one.
+//! Hashes the relevant part of an object. The uid is included, so a recreated object differs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Fields of a workload's status whose numbers are its readiness.
 const REPLICAS: [&str; 4] = ["replicas", "readyReplicas", "availableReplicas", "updatedReplicas"];
-/// The same of a `DaemonSet`, which has none of those.
+/// Readiness numbers of a `DaemonSet`.
 const ON_NODES: [&str; 3] = ["desiredNumberScheduled", "numberAvailable", "updatedNumberScheduled"];
 
-/// What of an object counts.
+/// The relevant part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Its spec, and that it is being deleted.
+    /// Spec and deletion.
     Spec,
-    /// The same and its marks, for the engine, which has set them: labels, and annotations of Kyma's. Other annotations are controllers'
-    /// notes on kinds that have a generation, some of them a heartbeat.
+    /// Spec, labels and Kyma's annotations, which the engine sets. Other annotations may be heartbeats.
     Marked,
-    /// Its status.
+    /// Status.
     Status,
 }
 
-/// Whether an annotation is Kyma's own, by its domain.
 pub(crate) fn is_kymas(annotation: &str) -> bool {
     annotation.split_once('/').is_some_and(|(domain, _)| domain.ends_with("kyma-project.io"))
 }
 
-/// The fingerprint from metadata alone, for all but the status: the API server counts changes of the spec in
-/// `metadata.generation`. `None` for kinds that have no generation; they need [`of_object`].
+/// Fingerprint from `metadata.generation`. `None` without a generation; use [`of_object`].
 pub fn of_metadata(part: Part, metadata: &ObjectMeta) -> Option<u64> {
     let generation = metadata.generation?;
     let mut hash = Hash::new("generation", metadata);
@@ -44,13 +38,12 @@ pub fn of_metadata(part: Part, metadata: &ObjectMeta) -> Option<u64> {
     Some(hash.end())
 }
 
-/// Whether the generation of a group's objects, if they have one, rises with each change that counts. API servers set a
-/// `PriorityClass`'s to 1 and leave it there; it is the only kind of its group.
+/// Whether generations in `group` rise with each change. A `PriorityClass` stays at 1.
 pub fn counts_changes(group: &str) -> bool {
     group != "scheduling.k8s.io"
 }
 
-/// The fingerprint of a whole object of the API group `group`.
+/// Fingerprint of a whole object.
 pub fn of_object(part: Part, group: &str, object: &DynamicObject) -> u64 {
     match part {
         Part::Status => of_status(group, object),
@@ -61,7 +54,7 @@ pub fn of_object(part: Part, group: &str, object: &DynamicObject) -> u64 {
     }
 }
 
-/// Everything but what changes by itself: resourceVersion, managedFields, timestamps and status.
+/// Excludes resourceVersion, managedFields, timestamps and status.
 fn of_content(object: &DynamicObject) -> u64 {
     let metadata = &object.metadata;
     let mut hash = Hash::new("content", metadata);
@@ -79,10 +72,9 @@ fn of_content(object: &DynamicObject) -> u64 {
     hash.end()
 }
 
-/// State, conditions without their times and messages, observedGeneration, a workload's replicas or pods on nodes, the phase of
-/// Kubernetes' oldest kinds, and by what addresses a load balancer is reached. A heartbeat in a status is no change.
+/// Excludes heartbeats, times and messages.
 ///
-/// What was added later counts only where it is there, so that all others keep the fingerprints that an older agent has stored.
+/// Fields added later count only where present: stored fingerprints of other objects stay valid.
 fn of_status(group: &str, object: &DynamicObject) -> u64 {
     let mut hash = Hash::new("status", &object.metadata);
     let status = &object.data["status"];
@@ -106,7 +98,7 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
             hash.value(&status[key]);
         }
     }
-    // Of which spec a condition tells: until it is that of the present one, it says nothing.
+    // A condition about an older spec is outdated.
     let told = status["conditions"].as_array().into_iter().flatten();
     let mut told: Vec<(&str, i64)> = told
         .filter_map(|c| Some((c["type"].as_str().unwrap_or_default(), c["observedGeneration"].as_i64()?)))
@@ -120,7 +112,7 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
             hash.number(generation.cast_unsigned());
         }
     }
-    // Of a claim it is all there is.
+    // The only status of a `PersistentVolumeClaim`.
     if group.is_empty() {
         hash.value(&status["phase"]);
     }
@@ -136,7 +128,7 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
     hash.end()
 }
 
-/// Every part is written with its kind or length before it, so that different parts cannot look the same.
+/// Prefixes parts with type or length against collisions.
 struct Hash(Xxh3);
 
 impl Hash {
@@ -168,7 +160,7 @@ impl Hash {
         }
     }
 
-    /// Recursion is as deep as the value, which the JSON parser limits to 128.
+    /// The JSON parser limits the depth to 128.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.0.update(b"z"),
@@ -198,7 +190,7 @@ impl Hash {
         }
     }
 
-    /// The order of a map's keys is not part of the value.
+    /// Key order does not matter.
     fn map(&mut self, map: &Value, without: &[&str]) {
         let entries = map.as_object().into_iter().flatten();
         let mut entries: Vec<_> = entries.filter(|(key, _)| !without.contains(&key.as_str())).collect();
@@ -251,7 +243,7 @@ mod tests {
         })
     }
 
-    /// Whether setting `pointer` to `value` changes the fingerprint.
+    /// Whether the fingerprint changes.
     fn changes(part: Part, base: &Value, pointer: &str, value: Value) -> bool {
         let mut changed = base.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();

@@ -1,4 +1,4 @@
-//! What is known of a watch's objects: a fingerprint each, never a body. Pure.
+//! Fingerprints of a watch's objects.
 
 use std::{collections::HashMap, sync::Arc};
 use tidewatch_delivery::{
@@ -6,40 +6,38 @@ use tidewatch_delivery::{
     outbox::Moved,
 };
 
-/// Objects of a report that are copied at once.
 const IN_HAND: usize = 1_000;
 
-/// An object within a watch.
+/// Key of an object in its watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Empty for cluster-scoped objects.
     pub namespace: Arc<str>,
-    /// The object's name.
+    /// Object name.
     pub name: Arc<str>,
 }
 
-/// What an object's appearance in the watch means.
+/// Effect of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is new, or a part that counts is different.
+    /// New, or with a relevant change.
     Changed(Moved),
-    /// Nothing that counts is different, but it contributes another number.
+    /// Only the digest contribution changed.
     Quiet(Moved),
-    /// Nothing that counts is different.
+    /// No change.
     Unchanged,
-    /// It is new and the index is full: it is not remembered, so nothing about it can be told.
+    /// The index is full: the object is not tracked.
     Full,
 }
 
-/// The objects of one watch. A list from the API server comes between [`begin_list`](Self::begin_list) and
-/// [`end_list`](Self::end_list); it may be broken off and begun again.
+/// Objects of a watch. A list starts with [`begin_list`](Self::begin_list) and may be restarted.
 #[derive(Debug)]
 pub struct Index {
     objects: HashMap<ObjectKey, Entry>,
     limit: usize,
-    /// Number of the current list; an entry with an older one was not in it (yet).
+    /// Number of the current list; entries with an older one are not in it yet.
     round: u32,
-    /// That of the newest object. A list comes namespace by namespace, so its objects share one.
+    /// The newest object's, shared by its neighbours in a list.
     namespace: Arc<str>,
 }
 
@@ -51,7 +49,7 @@ struct Entry {
 }
 
 impl Index {
-    /// An empty index for at most `limit` objects.
+    /// Creates an index for at most `limit` objects.
     pub fn new(limit: usize) -> Self {
         Self { objects: HashMap::new(), limit, round: 0, namespace: Arc::default() }
     }
@@ -61,18 +59,17 @@ impl Index {
         self.objects.len()
     }
 
-    /// Whether no object is known.
+    /// Whether the index is empty.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Sets how many objects are remembered; what is remembered already stays.
+    /// Sets the limit; existing objects stay.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// An object was seen, in a list or by the watch. `version` is its resourceVersion, if the fingerprint alone
-    /// could return to an earlier value.
+    /// Records an object. `version` is needed if the fingerprint may return to an earlier value.
     pub fn apply(&mut self, mut key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Verdict {
         let round = self.round;
         let after = contribution(&key.namespace, &key.name, fingerprint, version);
@@ -98,17 +95,17 @@ impl Index {
         Verdict::Changed(Moved { before: 0, after })
     }
 
-    /// An object was deleted, or left the label selector. Returns what it contributed, if it was known.
+    /// Removes an object; returns its contribution.
     pub fn delete(&mut self, key: &ObjectKey) -> Option<u64> {
         self.objects.remove(key).map(|entry| entry.contribution)
     }
 
-    /// A list begins.
+    /// Starts a list.
     pub fn begin_list(&mut self) {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// The list is complete: what was not in it is gone. Returns those and what they contributed, sorted.
+    /// Ends a list. Returns missing objects and their contributions, sorted.
     pub fn end_list(&mut self) -> Vec<(ObjectKey, u64)> {
         let round = self.round;
         let gone = self.objects.extract_if(|_, entry| entry.round != round);
@@ -117,17 +114,17 @@ impl Index {
         gone
     }
 
-    /// All objects, in no order.
+    /// All objects, unordered.
     pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.objects.keys()
     }
 
-    /// What an object contributes; 0 if it is not there.
+    /// Returns an object's contribution, or 0.
     pub fn contribution(&self, key: &ObjectKey) -> u64 {
         self.objects.get(key).map_or(0, |entry| entry.contribution)
     }
 
-    /// The contributions of all objects, summed by bucket.
+    /// Contributions summed by bucket.
     pub fn sums(&self) -> Box<Sums> {
         let mut sums = Box::new([0_u64; BUCKETS]);
         for (key, entry) in &self.objects {
@@ -138,7 +135,7 @@ impl Index {
         sums
     }
 
-    /// The contributions of all objects in finer sums, see [`add_fine`].
+    /// Contributions in finer sums ([`add_fine`]).
     pub fn fine_sums(&self, salt: u64) -> FineSums {
         let mut sums = vec![0_u64; SLOTS].into_boxed_slice();
         for (key, entry) in &self.objects {
@@ -147,12 +144,12 @@ impl Index {
         sums
     }
 
-    /// How many objects are in the buckets of `mask`.
+    /// Counts objects in the buckets of `mask`.
     pub fn count_in(&self, mask: u64) -> usize {
         self.objects.keys().filter(|key| inside(mask, key)).count()
     }
 
-    /// `mask` in parts, of which each has about as many objects as may be in hand at once.
+    /// Splits `mask` into parts of about 1,000 objects.
     pub fn parts(&self, mask: u64) -> Vec<u64> {
         let buckets = (BUCKETS * IN_HAND / self.len().max(1)).clamp(1, BUCKETS);
         let parts = (0..BUCKETS).step_by(buckets).map(|first| {
@@ -162,7 +159,7 @@ impl Index {
         parts.filter(|part| *part != 0).collect()
     }
 
-    /// The objects in the buckets of `mask` and what they contribute, sorted.
+    /// Objects in the buckets of `mask` and their contributions, sorted.
     pub fn in_buckets(&self, mask: u64) -> Vec<(ObjectKey, u64)> {
         let objects = self.objects.iter().filter(|(key, _)| inside(mask, key));
         let mut objects: Vec<_> = objects.map(|(key, entry)| (key.clone(), entry.contribution)).collect();

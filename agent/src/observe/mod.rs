@@ -1,9 +1,6 @@
-//! What happens in the runtime: one task per configured watch.
+//! Observes the runtime, with a task per watch.
 //!
-//! [`fingerprint`] and [`index`] are pure and decide what is a change; [`resolve`] and [`watch`] talk to the API
-//! server; [`supervisor`] starts and ends watches; [`condition`] keeps what to say about each watch. [`told`] is what goes to the sender and comes from it:
-//! after a start nothing is reported before the receiver has said whether the stored digest may be relied on, and
-//! then only what differs from it.
+//! Reports wait until the receiver has confirmed or rejected the stored digest.
 
 pub mod condition;
 pub mod fingerprint;

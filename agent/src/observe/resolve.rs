@@ -1,50 +1,48 @@
-//! From the configured group, version and plural name to what the API server serves.
+//! Resolves kinds by discovery.
 
 use crate::config;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use kube::{Client, api::ApiResource};
 use std::time::Duration;
 
-/// For each request of a discovery.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A kind that is served and can be watched.
+/// A watchable kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// Group, version, kind and plural name.
     pub resource: ApiResource,
-    /// Whether its objects are in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
 }
 
-/// Why a kind could not be resolved.
+/// Resolution errors.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The API server does not serve it (yet).
+    /// The kind is not served (yet).
     #[error(
         "the API server does not serve {resource} in group {group:?}, version {version}; waiting for the kind"
     )]
     NotServed {
-        /// The plural name.
+        /// Plural name.
         resource: String,
-        /// The API group.
+        /// API group.
         group: String,
-        /// The configured version.
+        /// Configured version.
         version: String,
     },
-    /// It is served but cannot be listed and watched.
+    /// The kind lacks list or watch.
     #[error("{0} cannot be listed and watched; remove this watch from the configuration")]
     NotWatchable(String),
-    /// The API server refused or could not be asked.
+    /// The API server refused or is unreachable.
     #[error("discovery failed")]
     Api(#[source] kube::Error),
-    /// The API server did not answer in time.
+    /// No answer in time.
     #[error("discovery had no answer within {} s", TIMEOUT.as_secs())]
     Timeout,
 }
 
-/// Asks the API server. Version `*` takes the preferred version that serves the resource, else the first listed
-/// that does; versions that were `left` come last, the one that was left first before the others.
+/// Resolves a kind. `*` takes the preferred version first; versions in `left` come last.
 pub async fn resolve(
     client: &Client,
     watch: &config::Watch,
@@ -92,7 +90,7 @@ async fn versions(client: &Client, watch: &config::Watch) -> Result<Vec<String>,
     Ok(versions)
 }
 
-/// `None` for 404: the group or version is not there.
+/// Maps 404 to `None`.
 async fn limited<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, ResolveError> {
     match tokio::time::timeout(TIMEOUT, ask).await {
         Ok(Ok(answer)) => Ok(Some(answer)),

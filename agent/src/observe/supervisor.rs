@@ -1,4 +1,4 @@
-//! Starts and ends watches, so that those at work are those configured.
+//! Starts and ends watches.
 
 use super::watch::{Shared, Wanted, Watcher};
 use crate::{config::Watch, send::Control};
@@ -11,14 +11,13 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Owns the tasks of all watches; dropping it ends them.
+/// Owns the watches' tasks; dropping it ends them.
 pub struct Supervisor {
     client: Client,
     shared: Shared,
     control: mpsc::Sender<Control>,
     running: BTreeMap<String, Running>,
     tasks: JoinSet<()>,
-    /// A task has ended that nobody wanted to end.
     failed: bool,
 }
 
@@ -28,18 +27,15 @@ struct Running {
     task: AbortHandle,
 }
 
-/// What a new configuration means for the watches at work, by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// To be ended, with all that is known and dirty of their objects.
+    /// To end; their objects' state is dropped.
     end: BTreeSet<String>,
-    /// To be started anew.
     start: BTreeSet<String>,
-    /// To go on with something else.
     renew: BTreeSet<String>,
 }
 
-/// A watch of another kind of objects, or for somebody else, is another watch, even if its name is the same.
+/// Another group, resource or route makes another watch.
 fn changes<'a>(running: impl Iterator<Item = &'a Watch>, wanted: &[Watch]) -> Changes {
     let wanted: BTreeMap<&str, &Watch> = wanted.iter().map(|watch| (watch.name.as_str(), watch)).collect();
     let mut changes =
@@ -61,7 +57,7 @@ fn changes<'a>(running: impl Iterator<Item = &'a Watch>, wanted: &[Watch]) -> Ch
     changes
 }
 
-/// Routes of watches that are not for the engine alone.
+/// Routes other than the engine's.
 fn routes(watches: &[Watch]) -> BTreeMap<String, Vec<Route>> {
     let engine = Route::engine();
     let route = |watch: &Watch| (watch.name.clone(), Route::manager(watch.route.clone()));
@@ -69,15 +65,14 @@ fn routes(watches: &[Watch]) -> BTreeMap<String, Vec<Route>> {
 }
 
 impl Supervisor {
-    /// Nothing is watched yet.
+    /// Creates an empty supervisor.
     pub fn new(client: Client, shared: Shared, control: mpsc::Sender<Control>) -> Self {
         let (running, tasks) = (BTreeMap::new(), JoinSet::new());
         Self { client, shared, control, running, tasks, failed: false }
     }
 
-    /// Makes the watches at work those that are wanted; their names are unique. What has not changed is left alone.
-    /// The process is ready when those started here have said how they stand, if `readiness` is given. `complete` says
-    /// that all sources of watches have spoken.
+    /// Applies a configuration; unchanged watches continue. New ones register with `readiness`. `complete`: all
+    /// sources are loaded.
     pub async fn apply(
         &mut self,
         wanted: Vec<Watch>,
@@ -91,7 +86,7 @@ impl Supervisor {
         for name in &end {
             self.end(name).await;
         }
-        // Before anything is reported that has other routes, and after the last report of those that are ended.
+        // After the last reports of ended watches, before reports on new routes.
         let complete = complete.then(|| wanted.iter().map(|watch| watch.name.clone()).collect());
         self.tell(routes(&wanted), complete, end.into_iter().collect()).await;
         if !start.is_empty() || !renew.is_empty() {
@@ -107,7 +102,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until a watch has ended that should not have. Cancel-safe.
+    /// Waits until a watch ends unexpectedly. Cancel-safe.
     pub async fn failed(&mut self) {
         if self.failed {
             return;
@@ -122,7 +117,7 @@ impl Supervisor {
         let name = spec.name.clone();
         let guard = match readiness {
             Some(readiness) => readiness.register(format!("watch {name}")),
-            // A watch that comes later does not make an agent unready that works.
+            // New watches must not make the agent unready.
             None => Readiness::new().register("watch"),
         };
         let (wanted, following) = watch::channel(wanted);
@@ -131,7 +126,7 @@ impl Supervisor {
         self.running.insert(name, Running { wanted, task });
     }
 
-    /// Returns when the watch's task is gone, and so reports nothing any more.
+    /// Waits for the task's end; it reports nothing afterwards.
     async fn end(&mut self, name: &str) {
         let Some(Running { task, .. }) = self.running.remove(name) else { return };
         task.abort();
@@ -153,7 +148,7 @@ impl Supervisor {
         forget: Vec<String>,
     ) {
         let (done, told) = oneshot::channel();
-        // Without a sender of events the process is at its end.
+        // Otherwise the process is ending.
         if self.control.send(Control { routes, complete, forget, done }).await.is_ok()
             && let Ok(forgotten) = told.await
             && forgotten > 0

@@ -1,15 +1,11 @@
-//! Listens to the answers of watch requests, to know that they are alive.
-//!
-//! kube's watcher keeps bookmarks to itself. They are the only thing that an idle watch says, about once a minute;
-//! without them a half-open connection looks like a quiet kind.
+//! kube's watcher hides bookmarks; without them a half-open connection looks idle.
 
 use http::Request;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use std::sync::Arc;
 
-/// A client that calls `heard` whenever something arrives in answer to a watch request: the head of a good answer,
-/// an event, a bookmark.
+/// Calls `heard` for each successful head, event and bookmark of a watch.
 pub(super) fn tapped(client: &Client, heard: impl Fn() + Send + Sync + 'static) -> Client {
     let (client, heard) = (client.clone(), Arc::new(heard));
     let namespace = client.default_namespace().to_owned();

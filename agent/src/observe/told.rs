@@ -1,4 +1,4 @@
-//! What the watches and the sender say to each other.
+//! Messages between watches and sender.
 
 use std::{collections::BTreeMap, sync::Arc};
 use tidewatch_delivery::{
@@ -6,22 +6,22 @@ use tidewatch_delivery::{
     outbox::{Key, Moved, Observation, Present},
 };
 
-/// What a watch tells the sender, in the order in which it was seen.
+/// Message from a watch, in observed order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A change to report.
     Changed(Observation, Moved),
-    /// An object contributes another number to the digest, without a change that counts.
+    /// A changed contribution without a relevant change.
     Moved(Key, Moved),
-    /// A watch was listed as a whole, of whose objects the names are kept.
+    /// A complete list of a watch with kept names.
     Listed(String, Present),
-    /// The watch was compared with the [`Baseline`]. The objects in the section's stale buckets follow as changes.
+    /// A comparison with the [`Baseline`]. Objects in stale buckets follow as changes.
     Compared {
         /// The watch.
         watch: String,
-        /// The sums of what was listed, and the buckets that differ.
+        /// Listed sums; differing buckets are stale.
         section: Section,
-        /// For what may be gone and cannot be named, if any bucket differs.
+        /// A resync for deletions without names.
         unnamed: Option<Observation>,
     },
 }
@@ -32,19 +32,19 @@ impl From<Observation> for Told {
     }
 }
 
-/// What to compare the watches' objects with. Until there is one, nothing is reported.
+/// State to compare with; nothing is reported before the first.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
-    /// 0: not known yet. Each later one means comparing again.
+    /// Each increase demands a comparison; 0 is none.
     pub round: u64,
-    /// What is known to be reconciled; empty when everything has to be reported.
+    /// The reconciled state; empty to report everything.
     pub digest: Arc<Digest>,
-    /// Version and kind of the objects whose names an earlier run has kept, by watch.
+    /// Version and kind of stored names, by watch.
     pub kinds: Arc<BTreeMap<String, (String, String)>>,
 }
 
 impl Baseline {
-    /// The first round, in which everything is reported.
+    /// The first round, which reports everything.
     pub fn nothing_known() -> Self {
         Self { round: 1, ..Self::default() }
     }

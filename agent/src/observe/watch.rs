@@ -1,4 +1,4 @@
-//! One watch: resolve the kind, list, watch, and report what changed.
+//! A watch: resolves its kind, lists, watches and reports changes.
 
 use super::{
     condition::{Conditions, Reason},
@@ -30,83 +30,80 @@ use tokio::sync::{mpsc, watch};
 pub use verify::Beside;
 use verify::{Check, Judgement};
 
-/// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
+/// Short, to find new CRDs quickly.
 const RESOLVE_BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(15) };
-/// Seconds that one watch request lasts. Idle watches are cut silently by load balancers after about 240 s.
+/// Load balancers silently cut idle watches after about 240 s.
 const WATCH_SECONDS: u32 = 200;
-/// A list that makes no progress for this long is begun again.
+/// Longest pause within a list.
 const LIST_STALL: Duration = Duration::from_mins(1);
-/// After an error the watcher tells nothing when its next request works, until an object changes. Without another
-/// error for longer than its longest backoff (30 s) and the connect timeout together, it does.
+/// kube's watcher signals no recovery. It is assumed after this time without an error, which exceeds its longest
+/// backoff (30 s) plus the connect timeout.
 const RECOVERED_AFTER: Duration = Duration::from_mins(1);
 
-/// A watch that has missed something so often in a row is no proof of anything.
+/// Consecutive misses that make a watch unreliable.
 const UNRELIABLE: u32 = 3;
 
-/// What all watches of an agent share.
+/// Dependencies of all watches.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Where changes go; bounded, so that a flood waits in the API server.
+    /// Bounded: floods wait in the API server.
     pub changes: mpsc::Sender<Told>,
-    /// What to compare with before anything is reported.
+    /// State to compare with before reports.
     pub baseline: watch::Receiver<Baseline>,
-    /// What to say about the watches.
+    /// The watches' conditions.
     pub conditions: Conditions,
-    /// Of which watches the names are kept: their lists are told as a whole.
+    /// Watches that report complete lists.
     pub keep_names: KeepNames,
     /// The agent's metrics.
     pub metrics: Metrics,
     /// The wall clock.
     pub clock: fn() -> Timestamp,
-    /// How often a watch is compared with a list, at most.
+    /// Shortest interval of list checks.
     pub check_every: Duration,
-    /// Changes when the process did not run for a while: each watch begins anew, from a list.
+    /// Changes after a pause of the process; watches then list again.
     pub resumed: watch::Receiver<u64>,
 }
 
-/// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
+/// Settings of a watch. Name, group, resource and route are fixed while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What to watch.
+    /// The watch's configuration.
     pub spec: config::Watch,
-    /// Most objects remembered.
+    /// Limit of tracked objects.
     pub max_objects: usize,
 }
 
-/// One configured watch at work.
+/// A running watch.
 #[derive(Debug)]
 pub struct Watcher {
     spec: config::Watch,
-    /// What all its observations say, shared by them.
+    /// Shared by observations.
     name: Arc<str>,
     group: Arc<str>,
     version: Arc<str>,
     kind: Arc<str>,
     shared: Shared,
     index: Index,
-    /// Where it hears that something else is wanted.
     wanted: Option<watch::Receiver<Wanted>>,
-    /// Dropped when it is known how the watch stands, well or not.
+    /// Dropped after the first list or failure.
     unready: Option<readiness::Guard>,
-    /// New objects that found the index full, since the last list.
+    /// New objects above the limit since the last list.
     overflow: u64,
-    /// How often in a row a look beside the watch has found that it had missed something.
+    /// Consecutive checks that found a missed event.
     missed: u32,
-    /// Whether a list was complete, ever.
     listed: bool,
-    /// The round of the baseline that was compared; 0 is none, and nothing is reported.
+    /// The compared baseline; at 0 nothing is reported.
     round: u64,
-    /// Buckets in which something has happened since the first list, before it could be compared.
+    /// Buckets changed between the first list and the comparison.
     early: u64,
-    /// Whether the kind was not served before the first list: what that has was all made since.
+    /// The kind was not served at first, so all objects are new.
     appears: bool,
-    /// Whether lists are asked for as streams, which neither side has to hold as a whole. Not every server can.
+    /// Whether to request streaming lists, which save memory; old servers lack them.
     streaming: bool,
-    /// Versions that could not be watched because nobody converts the objects to them; the last one was left last.
+    /// Versions with failed conversion, latest last.
     unconverted: Vec<String>,
 }
 
-/// What the API server said, reduced to what is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
     ListBegins,
@@ -120,33 +117,28 @@ struct Seen {
     key: ObjectKey,
     uid: String,
     resource_version: String,
-    /// Whether the fingerprint is a hash of content, which can return to what it was.
+    /// Whether the fingerprint hashes content, which can return to an earlier value.
     content: bool,
-    /// `None`: metadata alone do not tell, the whole object is needed.
+    /// `None`: needs the whole object.
     fingerprint: Option<u64>,
 }
 
-/// Why a stream of events was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// The kind has no generation: watch whole objects.
     NeedsWhole,
-    /// The kind is not served in this version any more.
     KindGone,
-    /// The API server does not stream lists: list in pages.
+    /// The API server does not stream lists: use pages.
     NoStreaming,
-    /// The objects cannot be had in this version: watch another one.
+    /// Conversion failed: try another version.
     Unconverted,
-    /// The stream ended, or a list stalled: begin again.
     Broken,
-    /// Something else is wanted: begin again with that.
     Renewed,
-    /// Nobody takes changes any more.
     Closed,
 }
 
 impl Watcher {
-    /// A watch that remembers at most `max_objects` objects.
+    /// Creates a watch of at most `max_objects` objects.
     pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
         shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
         Self {
@@ -170,15 +162,13 @@ impl Watcher {
         }
     }
 
-    /// The same, that does something else when something else is wanted. It keeps what it knows of the objects, so
-    /// that those which are gone meanwhile, or no longer selected, are reported as gone.
+    /// Follows changed settings. The index survives, so deselected objects are reported as gone.
     #[must_use]
     pub fn following(mut self, wanted: watch::Receiver<Wanted>) -> Self {
         self.wanted = Some(wanted);
         self
     }
 
-    /// Takes over what is wanted; whether that is something else.
     fn renew(&mut self) -> bool {
         let Some(wanted) = &mut self.wanted else { return false };
         let Wanted { spec, max_objects } = wanted.borrow_and_update().clone();
@@ -186,20 +176,19 @@ impl Watcher {
         std::mem::replace(&mut self.spec, spec) != self.spec
     }
 
-    /// Whether metadata alone cannot tell what is wanted.
     fn needs_whole(&self) -> bool {
         self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group)
     }
 
-    /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
+    /// Watches until `changes` closes or the future is dropped.
     pub async fn run(mut self, client: Client) {
         let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
-        // What is asked beside a watch is no sign of its life.
+        // Checks are no sign of life.
         let beside = client;
         let client = tapped(&beside, move || conditions.heard(&name));
         let mut whole = self.needs_whole();
         let mut attempt = 0;
-        // What was served and is not any more, until it is known whether another version is.
+        // The vanished kind, until another version is ruled out.
         let mut gone: Option<ApiResource> = None;
         loop {
             if self.renew() {
@@ -213,7 +202,7 @@ impl Watcher {
             match resolved {
                 Ok(resolved) => {
                     let gvk = &resolved.resource;
-                    // The API server still names what it does not serve.
+                    // Discovery still lists it.
                     if let Some(was) = gone.take()
                         && was == *gvk
                         && self.all_gone(&was.version, &was.kind).await.is_err()
@@ -282,9 +271,8 @@ impl Watcher {
         }
     }
 
-    /// Does with `events` what [`run`](Self::run) does with those of an API server's watch on `resolved`, until they
-    /// end, or a list `beside` them shows that one was swallowed. Returns whether anybody still takes changes. For
-    /// simulations.
+    /// Processes `events` like [`run`](Self::run), until they end or a check `beside` finds a missed one. Returns
+    /// whether changes are still received. For simulations.
     pub async fn feed(
         &mut self,
         events: impl Stream<Item = watcher::Result<watcher::Event<Metadata>>> + Unpin,
@@ -321,7 +309,7 @@ impl Watcher {
                 }
             };
             let well = !listing && !failing && self.round > 0 && self.overflow == 0;
-            // Between two events only: one that is in hand is reported first.
+            // Only between events: a taken one is reported first.
             let next = tokio::select! {
                 biased;
                 () = renewed(&mut self.wanted) => return Left::Renewed,
@@ -334,7 +322,7 @@ impl Watcher {
                     }
                     continue;
                 }
-                // Of few objects the lists tell soon enough.
+                // Lists suffice for few objects.
                 round = replay.next(), if (well || !listing && !replay.has_begun()) && self.index.len() > check.soon() => {
                     let Some(judgement) = replay.judge(round, &self.index) else { continue };
                     if judgement == Judgement::Unknown {
@@ -347,7 +335,7 @@ impl Watcher {
                 }
             };
             match next {
-                // A server that knows streams for some kinds only may never say that the list has ended.
+                // Some servers stream only some kinds and never end the list.
                 Err(_) if listing && self.streaming => return Left::NoStreaming,
                 Err(_) if listing => {
                     self.condition(Reason::Unreachable, "the list makes no progress; beginning again");
@@ -362,7 +350,7 @@ impl Watcher {
                     if status(&error).is_some_and(|status| status.code == 404) {
                         return Left::KindGone;
                     }
-                    // It does not know the parameter, or not for this kind.
+                    // Unsupported parameter, perhaps only for this kind.
                     let refused = status(&error).is_some_and(|status| matches!(status.code, 400 | 422));
                     if refused && listing && self.streaming {
                         return Left::NoStreaming;
@@ -375,7 +363,7 @@ impl Watcher {
                 }
                 Ok(Some(Ok(heard))) => {
                     match heard {
-                        // While it fails, each try begins so; the condition keeps the failure until one succeeds.
+                        // Retries start like this; keep the failure until success.
                         Heard::ListBegins => {
                             listing = true;
                             if !failing {
@@ -404,13 +392,12 @@ impl Watcher {
         }
     }
 
-    /// How much later than else the next looks come: each of one that finds something costs a list.
+    /// Extra delay of checks: each miss costs a list.
     fn brake(&self) -> Duration {
         let doublings = self.missed.saturating_sub(1).min(6);
         verify::PERIOD * ((1 << doublings) - 1)
     }
 
-    /// A look beside the watch has told something of it.
     fn judged(&mut self, by: &str, judgement: Judgement) -> Result<(), Left> {
         self.shared.metrics.checked(by, judgement.label());
         match judgement {
@@ -460,7 +447,7 @@ impl Watcher {
                 }
             }
             Heard::Deleted(seen) => {
-                // Also of what was never shown: whoever has looked for another reason may have seen it.
+                // Also if untracked: other reconciles may have seen it.
                 let before = self.index.delete(&seen.key).unwrap_or_default();
                 self.changed(seen, Change::Gone, Moved { before, after: 0 }, resolved).await?;
             }
@@ -498,7 +485,7 @@ impl Watcher {
         let reason = match status(error).map(|status| status.code) {
             Some(401) => Reason::Unauthorized,
             Some(403) => Reason::Forbidden,
-            // Too old a version: the watcher lists again by itself.
+            // Expired version: the watcher lists again.
             Some(410) => return,
             _ => Reason::Unreachable,
         };
@@ -531,14 +518,14 @@ impl Watcher {
     }
 }
 
-/// A new baseline; never, when nobody can give one any more.
+/// Pending forever without a sender.
 async fn changed(baseline: &mut watch::Receiver<Baseline>) {
     if baseline.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Something else is wanted. Never, if nobody can want anything else.
+/// Pending forever without a sender.
 async fn renewed(wanted: &mut Option<watch::Receiver<Wanted>>) {
     let heard = match wanted {
         Some(wanted) => wanted.changed().await.is_ok(),
@@ -560,14 +547,15 @@ fn status(error: &watcher::Error) -> Option<&Status> {
     }
 }
 
-/// Whether the API server cannot give objects in the version that was asked for, as where the webhook that converts them is down. In the
-/// version in which they are stored it can. It has no reason or cause for it, but these words, the second ones for reads from its cache.
+/// Whether conversion failed, for example without its webhook. The stored version still works.
+///
+/// Only these messages show it; the second comes from the API server's cache.
 fn is_of_conversion(error: &watcher::Error) -> bool {
     let words = ["conversion webhook for ", "storage is (re)initializing"];
     status(error).is_some_and(|status| words.iter().any(|words| status.message.contains(words)))
 }
 
-/// The API server's own words where there are any; else the watcher's Display, which includes its sources.
+/// Prefers the API server's message; the watcher's Display includes its sources.
 fn words(error: &watcher::Error) -> String {
     status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }

@@ -1,4 +1,4 @@
-//! A TLS alert that comes after the handshake, which HTTP/2 passes on as text only.
+//! Keeps TLS alerts after the handshake, which HTTP/2 reports only as text.
 
 use super::SendError;
 use std::{
@@ -10,24 +10,20 @@ use std::{
 use tidewatch_tls::HandshakeFailure;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The alert that a stream has received, if any. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Alert(Arc<OnceLock<HandshakeFailure>>);
 
 impl Alert {
-    /// The cause of what broke.
     pub(super) fn explain(&self, error: hyper::Error) -> SendError {
         self.0.get().map_or(SendError::Broken(error), |failure| SendError::Refused(*failure))
     }
 }
 
-/// What the peer has said by an alert, if that is what the error is.
 pub(super) fn received(error: &io::Error) -> Option<HandshakeFailure> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     matches!(tls, rustls::Error::AlertReceived(_)).then(|| HandshakeFailure::from_tls(tls))
 }
 
-/// A TLS stream that remembers an alert.
 pub(super) struct Heard<S> {
     stream: S,
     alert: Alert,
@@ -53,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
 }
 
 impl<S: AsyncRead + Unpin> Heard<S> {
-    /// The peer may read no more. Its alert may have arrived, and nobody would read it after a write that has failed.
+    /// The peer may have stopped reading after its alert. It must be read now: the failed write ends the connection.
     fn after_write<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(wrote, Poll::Ready(Err(_))) {
             let _heard = Pin::new(self).poll_read(cx, &mut ReadBuf::new(&mut [0; 64]));
@@ -98,7 +94,6 @@ mod tests {
 
     use super::*;
 
-    /// The peer has sent an alert and reads no more.
     struct Gone;
 
     fn broken<T>() -> Poll<io::Result<T>> {

@@ -1,4 +1,4 @@
-//! Making the connection, and one request on it.
+//! Connections to the receiver.
 
 use super::{
     Channel, SendError, Transport,
@@ -42,43 +42,40 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// Largest answer: a full set of ranges in decimal for each of several routes stays below.
+/// Limit of an answer; fits decimal ranges of several routes.
 const MAX_ANSWER: usize = 4 * limits::V3_BODY_BYTES;
-/// What a body has room for at first: for itself, and for each event, whose names are seldom longer.
+/// Initial capacity of a body, and per event.
 const LEAST_BODY: usize = 512;
 const EVENT: usize = 256;
-/// Largest error answer that is read.
 const MAX_ERROR: usize = 16 * 1024;
-/// How much of the receiver's words goes into an error.
+/// In characters.
 const MAX_MESSAGE: usize = 300;
-/// Longest wait a receiver may ask for; a wrong value must not silence an agent for good.
+/// A wrong `Retry-After` must not silence an agent.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
-/// When nothing was heard for so long: longer than the canary's minute, which does the same for a connection that works
-/// and costs an idle agent half as many bytes.
+/// Above the canary's interval: the canary already checks healthy connections. This halves idle traffic.
 const PING_INTERVAL: Duration = Duration::from_secs(70);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the receiver is and how to prove oneself to it.
+/// Address of the receiver, and credentials.
 #[derive(Debug)]
 pub struct Target {
-    /// Host name or address; the receiver's certificate must be for it.
+    /// Name or address in the receiver's certificate.
     pub host: String,
     /// Port.
     pub port: u16,
-    /// The proxy on the way there, if there is one.
+    /// The proxy, if any.
     pub proxy: Option<Proxy>,
-    /// The TLS configuration in use.
+    /// TLS configuration in use.
     pub tls: Store<ClientConfig>,
-    /// Where it comes from; looked at now and then, and before each connection.
+    /// TLS files, checked regularly and before each connection.
     pub files: Files,
 }
 
-/// Makes connections to one receiver.
+/// Connects to one receiver.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(super) to: Arc<Receiver>,
     timeout: Duration,
-    /// For a receiver that speaks only v2.
     v2: Option<Arc<Translator>>,
 }
 
@@ -92,35 +89,32 @@ pub(super) struct Receiver {
     pub(super) material: Material,
 }
 
-/// The one connection. When it is dropped, it is closed as soon as its requests have ended.
+/// A connection; after a drop, it closes when its requests end.
 pub struct Connection {
     shared: Arc<Shared>,
-    /// Says why the connection has ended.
     ended: oneshot::Receiver<SendError>,
-    /// What it was made with, and when the certificate in it ends.
+    /// The configuration used, with its certificate's expiry.
     pub(super) config: Arc<ClientConfig>,
     pub(super) not_after: Timestamp,
-    /// The receiver's certificate and its intermediates.
     pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
-/// What a connection and its requests have together.
 struct Shared {
     requests: http2::SendRequest<Pieces>,
     driver: AbortHandle,
     uri: http::Uri,
     v2: Option<Arc<Translator>>,
-    /// The last answer says that what is the same in every request may stand in headers. Behind a load balancer the next
-    /// one may come from a receiver that does not know that; it refuses the request, and hears all of it the next time.
+    /// Constant fields may be headers. Another receiver behind a load balancer may refuse that once; the next request
+    /// is complete.
     brief: AtomicBool,
-    /// A request that relied on headers was refused as malformed: something on the way takes them out.
+    /// Some proxy removes headers, so send complete requests.
     plain: AtomicBool,
-    /// In TLS 1.3, a refused client certificate shows only after the handshake.
+    /// TLS 1.3 reports a refused certificate after the handshake.
     alert: Alert,
 }
 
 impl Connector {
-    /// `timeout` is for the proxy, TCP, TLS and HTTP/2 together. Fails when the host is neither a name nor an address.
+    /// Creates a connector. `timeout` covers proxy, TCP, TLS and HTTP/2 together. Fails for invalid hosts.
     pub fn new(
         target: Target,
         timeout: Duration,
@@ -136,15 +130,14 @@ impl Connector {
         Ok(Self { to: Arc::new(Receiver { host, port, proxy, name, uri, material }), timeout, v2: None })
     }
 
-    /// The same, for a receiver that speaks only v2.
+    /// Makes the connector speak v2.
     #[must_use]
     pub fn speaking_v2(mut self, translator: Translator) -> Self {
         self.v2 = Some(Arc::new(translator));
         self
     }
 
-    /// Looks at the TLS files until shutdown begins. New ones are used for the next connection, and the sender hears
-    /// of them.
+    /// Reloads TLS files until shutdown, for later connections.
     pub async fn watch_files(self, shutdown: Watch) {
         tokio::select! {
             () = shutdown.signaled() => {}
@@ -176,7 +169,6 @@ impl Connector {
         let driver = tokio::spawn(async move {
             let error =
                 connection.await.map_or_else(|error| of_driver.explain(error), |()| SendError::Closed);
-            // Nobody listens after a connection that was replaced.
             let _ = ends.send(error);
         });
         let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
@@ -192,19 +184,18 @@ impl Connector {
         Ok(Connection { shared, ended, config, not_after, chain: shown })
     }
 
-    /// A stream to the receiver, directly or through the proxy.
     async fn stream(&self) -> Result<TcpStream, SendError> {
         let Receiver { host, port, proxy, .. } = &*self.to;
         let stream = match proxy {
             None => TcpStream::connect((host.as_str(), *port)).await.map_err(SendError::Connect)?,
             Some(proxy) => {
                 let mut stream = TcpStream::connect(proxy.address()).await.map_err(SendError::Proxy)?;
-                // Half of the time, so that it is said who did not answer.
+                // Half, so that the error names the proxy.
                 proxy::open(&mut stream, proxy, host, *port, self.timeout / 2).await?;
                 stream
             }
         };
-        // Batches are small and somebody waits for them.
+        // Small batches must not wait.
         stream.set_nodelay(true).map_err(SendError::Connect)?;
         Ok(stream)
     }
@@ -217,7 +208,6 @@ impl Transport for Connector {
         tokio::time::timeout(self.timeout, self.connect_now()).await.unwrap_or(Err(SendError::Timeout))
     }
 
-    /// Changes when there is another certificate or CA bundle.
     fn renewals(&self) -> watch::Receiver<()> {
         self.to.material.changes()
     }
@@ -226,7 +216,6 @@ impl Transport for Connector {
         self.to.material.fate(connection, &self.to.name)
     }
 
-    /// Tells whoever sends on its connections of other routes by watch.
     fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>) {
         if let Some(v2) = &self.v2 {
             v2.set_routes(routes.clone());
@@ -250,7 +239,7 @@ impl Channel for Connection {
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
         let v2 = self.shared.v2.clone().map(|v2| (v2, request.clone()));
         let made = self.make(request);
-        // Held to the end: the connection stays as long as one of its requests.
+        // Keeps the connection open.
         let shared = Arc::clone(&self.shared);
         async move {
             if let Some((v2, batch)) = v2 {
@@ -278,13 +267,13 @@ impl Channel for Connection {
 }
 
 impl Connection {
-    /// The request, and its epoch if that stands in a header.
+    /// The epoch is `Some` if it is in a header.
     fn make(&self, request: &v3::Request<'static>) -> Result<(Request<Pieces>, Option<Epoch>), SendError> {
         let mut made = Request::builder()
             .method(Method::POST)
             .uri(self.shared.uri.clone())
             .header(header::CONTENT_TYPE, "application/json");
-        // In a large one it makes no difference.
+        // Irrelevant in large requests.
         let allowed = self.shared.brief.load(Ordering::Relaxed) && !self.shared.plain.load(Ordering::Relaxed);
         let brief = request.events.len() <= 1 && allowed;
         let body = if brief {
@@ -302,14 +291,13 @@ impl Connection {
     }
 }
 
-/// A body that is written where it stays: one that grows leaves half a MiB behind in pieces.
+/// Preallocates: growing bodies fragment half a MiB of memory.
 fn json(request: &v3::Request<'static>) -> Result<Vec<u8>, serde_json::Error> {
     let mut body = Vec::with_capacity(LEAST_BODY + request.events.len() * EVENT);
     serde_json::to_writer(&mut body, request)?;
     Ok(body)
 }
 
-/// Sends one request of the v2 contract, and returns the status of its answer.
 fn single(
     mut requests: http2::SendRequest<Pieces>,
     uri: &http::Uri,
@@ -327,7 +315,7 @@ fn single(
         let request = made.ok_or(SendError::Closed)??;
         let exchange = async {
             requests.ready().await.map_err(SendError::Broken)?;
-            // The body means nothing; dropping it resets the stream if there is more of it.
+            // Dropping the body resets the stream.
             Ok(requests.send_request(request).await.map_err(SendError::Broken)?.status().as_u16())
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or(Err(SendError::Timeout))
@@ -358,7 +346,6 @@ async fn read(response: http::Response<Incoming>) -> Result<v3::Response, SendEr
     if parts.status != StatusCode::OK {
         let retry_after = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
-        // An error without a readable body is an error all the same.
         let body = collect(body, MAX_ERROR).await.unwrap_or_default();
         return Err(SendError::Status {
             status: parts.status.as_u16(),

@@ -1,23 +1,23 @@
-//! A change of the configuration, for the task that owns the dirty set.
+//! Configuration changes for the sender.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tidewatch_wire::Route;
 use tokio::sync::{mpsc, oneshot};
 
-/// Which watches there are from now on.
+/// A changed set of watches.
 #[derive(Debug)]
 pub struct Control {
-    /// Routes of the watches that are not for the engine alone.
+    /// Routes other than the engine's, by watch.
     pub routes: BTreeMap<String, Vec<Route>>,
-    /// The names of all watches, if no others are to be expected: of others nothing has to be remembered.
+    /// All watches, once known; names of others are dropped.
     pub complete: Option<BTreeSet<String>>,
-    /// Watches that have ended, and report nothing any more: what is dirty under them is let go.
+    /// Ended watches; their keys are dropped.
     pub forget: Vec<String>,
-    /// Told, when it is done, how many keys were let go.
+    /// Takes the number of dropped keys.
     pub done: oneshot::Sender<usize>,
 }
 
-/// The next change; never, without anybody who makes any. Cancel-safe.
+/// Pending forever without a channel. Cancel-safe.
 pub(super) async fn next(control: &mut Option<mpsc::Receiver<Control>>) -> Option<Control> {
     match control {
         Some(control) => control.recv().await,

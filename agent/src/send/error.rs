@@ -1,43 +1,43 @@
-//! Why something was not sent.
+//! Errors of sending.
 
 use super::proxy::TunnelError;
 use std::{io, time::Duration};
 use tidewatch_tls::HandshakeFailure;
 
-/// Why a connection or a request failed. All of them are tried again.
+/// Errors of sending; all are retried.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The receiver's host cannot be reached.
+    /// Unreachable receiver.
     #[error("the receiver cannot be reached; check receiver.url, its DNS name and the network")]
     Connect(#[source] io::Error),
-    /// The proxy's host cannot be reached.
+    /// Unreachable proxy.
     #[error("the proxy cannot be reached; check receiver.proxy or HTTPS_PROXY, its DNS name and the network")]
     Proxy(#[source] io::Error),
     /// The proxy opened no tunnel.
     #[error("there is no way through the proxy")]
     Tunnel(#[from] TunnelError),
-    /// The receiver and the agent do not trust each other.
+    /// Failed TLS handshake.
     #[error("the TLS handshake with the receiver failed ({failure}); check the certificates")]
     Handshake {
-        /// The kind of failure.
+        /// The kind.
         failure: HandshakeFailure,
-        /// The failure.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The receiver has said by a TLS alert that it does not let this agent in.
+    /// The receiver refused the agent by a TLS alert.
     #[error("{}", refusal(*.0))]
     Refused(HandshakeFailure),
-    /// The agent may not use the connection any more.
+    /// The agent must not use the connection any longer.
     #[error("{}", unusable(.0))]
     Unusable(&'static str),
-    /// The HTTP/2 connection broke.
+    /// The connection broke.
     #[error("the connection to the receiver broke")]
     Broken(#[source] hyper::Error),
     /// The connection ended.
     #[error("the connection to the receiver was closed")]
     Closed,
-    /// There was no answer in time.
+    /// No answer in time.
     #[error("the receiver did not answer in time")]
     Timeout,
     /// The receiver answered with an error.
@@ -45,24 +45,24 @@ pub enum SendError {
     Status {
         /// The HTTP status.
         status: u16,
-        /// The receiver's words, shortened.
+        /// The message, shortened.
         message: String,
-        /// When it wants to be asked again.
+        /// Requested wait.
         retry_after: Option<Duration>,
     },
-    /// The answer is not what the contract says.
+    /// The answer violates the contract.
     #[error("the receiver's answer cannot be understood; do the versions of agent and receiver fit?")]
     Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The answer is for another run of the agent.
+    /// The answer is for another run.
     #[error("the receiver answered for another epoch")]
     OtherEpoch,
-    /// The request could not be written as JSON or HTTP; a defect.
+    /// The request cannot be encoded (a defect).
     #[error("the request could not be made")]
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl SendError {
-    /// A stable word for metrics.
+    /// Returns a stable word for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
@@ -89,12 +89,12 @@ impl SendError {
         }
     }
 
-    /// Whether the request was too large for the receiver, or for a proxy before it.
+    /// Whether receiver or proxy found the request too large.
     pub fn is_too_large(&self) -> bool {
         matches!(self, Self::Status { status: 413, .. })
     }
 
-    /// Whether the connection is of no more use.
+    /// Whether the connection is unusable.
     pub fn ends_connection(&self) -> bool {
         match self {
             Self::Connect(_)
@@ -111,7 +111,6 @@ impl SendError {
     }
 }
 
-/// What the receiver's alert means, and what to do.
 fn refusal(failure: HandshakeFailure) -> &'static str {
     match failure {
         HandshakeFailure::UnknownCa => {
@@ -134,7 +133,6 @@ fn refusal(failure: HandshakeFailure) -> &'static str {
     }
 }
 
-/// Why the agent itself ends a connection, and what to do.
 fn unusable(reason: &str) -> &'static str {
     match reason {
         "expired" => "this agent's certificate has expired; renew receiver.certFile and receiver.keyFile",

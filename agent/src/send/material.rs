@@ -1,5 +1,3 @@
-//! The agent's certificate, key and trusted CAs: looked at while it runs, and what follows for the connection.
-
 use super::connect::Connection;
 use crate::metrics::Metrics;
 use jiff::Timestamp;
@@ -9,10 +7,9 @@ use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, ReloadError, Reloaded, Store};
 use tokio::sync::watch;
 
-/// Between two looks at the files. The kubelet itself takes up to a minute to renew a mounted Secret.
+/// Interval of file checks. The kubelet takes up to a minute to renew a mounted Secret.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The TLS configuration in use and where it comes from.
 #[derive(Debug)]
 pub(super) struct Material {
     store: Store<ClientConfig>,
@@ -22,14 +19,14 @@ pub(super) struct Material {
     changed: watch::Sender<()>,
 }
 
-/// What a connection is still good for.
+/// Usability of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing has changed for it.
+    /// Unchanged.
     Keep,
-    /// It is in order, but a newer certificate is to be used: make another one first, then let it go.
+    /// Usable, but a newer certificate exists: connect again first.
     Replace,
-    /// It may not be used any more; the reason is for a metric.
+    /// Unusable; the reason labels a metric.
     End(&'static str),
 }
 
@@ -44,7 +41,6 @@ impl Material {
         Self { store, files, clock, metrics, changed: watch::Sender::new(()) }
     }
 
-    /// Looks at the files, again and again.
     pub(super) async fn watch(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -52,17 +48,15 @@ impl Material {
         }
     }
 
-    /// Tells each time another configuration is in use.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The configuration for a connection, and when its certificate ends.
+    /// With the certificate's expiry.
     pub(super) fn current(&self) -> (Arc<ClientConfig>, Timestamp) {
         self.store.snapshot()
     }
 
-    /// Takes over what is in the files, if it is new and good.
     pub(super) async fn look(&self) {
         let result = match self.store.reload(&self.files, (self.clock)()).await {
             Ok(Reloaded::Unchanged) => return,
@@ -84,7 +78,6 @@ impl Material {
         self.metrics.tls_reloads.with_label_values(&[result]).inc();
     }
 
-    /// What a connection to `name` is still good for.
     pub(super) fn fate(&self, connection: &Connection, name: &ServerName<'_>) -> Fate {
         let now = (self.clock)();
         if now >= connection.not_after {

@@ -1,8 +1,7 @@
-//! The way out: one task owns the dirty set and the one connection to the receiver.
+//! Sends changes: one task owns the dirty set and the connection.
 //!
-//! Batches and the acknowledgement poll are separate streams of the same HTTP/2 connection. At most one of each is
-//! open. A poll is opened only when no batch is in flight (the receiver would not know that batch's numbers yet and
-//! ask for them again) and is opened anew after each batch, since it names the numbers it waits for.
+//! A batch and an acknowledgement poll are separate HTTP/2 streams. A poll starts only without a batch in flight: the
+//! receiver would request that batch again. It restarts after each batch, as it names the awaited numbers.
 
 mod alert;
 pub mod connect;

@@ -1,7 +1,5 @@
-//! A body that is sent in small pieces, each a frame of its own.
-//!
-//! The receiver's buffer of a connection begins with 8 KiB, grows to hold the largest frame it has read, and stays so as long as the
-//! connection: with frames of 16 KiB, as large as HTTP/2 makes them by default, one report cost it 12 KiB for good.
+//! A receiver's buffer (8 KiB at first) grows to the largest frame and stays so; default frames cost 12 KiB per
+//! connection.
 
 use std::{
     convert::Infallible,
@@ -12,11 +10,9 @@ use std::{
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Largest piece, in bytes: with a frame's head less than half of what the receiver's buffer begins with, so that it never has to
-/// grow for the rest of one.
+/// In bytes; below half of the receiver's buffer, so that it never grows.
 const PIECE: usize = 4_000;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Pieces(Bytes);
 

@@ -1,8 +1,4 @@
-//! The way out through an HTTP proxy: which one, for which hosts, with which credentials.
-//!
-//! `receiver.proxy` of the configuration decides; without it `HTTPS_PROXY` and `NO_PROXY` (or their lower-case
-//! names, which come first) do, as in other programs. The proxy is asked for a tunnel and sees TLS, nothing of what is
-//! in it.
+//! HTTP proxies from `receiver.proxy`, else `HTTPS_PROXY` and `NO_PROXY` (lower-case first). They see only TLS.
 
 mod bypass;
 mod tunnel;
@@ -13,64 +9,63 @@ use std::{fmt, net::Ipv6Addr};
 
 pub(super) use tunnel::open;
 
-/// Longest URL of a proxy.
 const MAX_URL: usize = 2048;
 
-/// A proxy that opens tunnels. Neither `Debug` nor `Display` shows its credentials.
+/// A proxy. `Debug` and `Display` hide credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     host: String,
     port: u16,
-    /// User and password as `user:password`, decoded.
+    /// Decoded `user:password`.
     credentials: Option<String>,
 }
 
-/// `receiver.proxy` of the configuration.
+/// The setting `receiver.proxy`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Choice {
-    /// No proxy, whatever the environment says.
+    /// No proxy, even if the environment names one.
     Direct,
-    /// This one, for every host.
+    /// This proxy for every host.
     Through(Proxy),
 }
 
-/// Why a proxy's settings cannot be used. The URL is not quoted: it may hold a password.
+/// Errors of proxy settings, without the URL: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// The proxy itself would be spoken to by TLS or SOCKS.
+    /// TLS and SOCKS proxies are unsupported.
     #[error("the proxy must be http://host:port; proxies over TLS or SOCKS are not supported")]
     Scheme,
-    /// It is not a URL of a proxy.
+    /// No proxy URL.
     #[error("the proxy must be http://[user:password@]host:port, with special characters percent-encoded")]
     Malformed,
 }
 
-/// A proxy did not open a tunnel.
+/// Tunnel errors.
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
-    /// It said no.
+    /// Refused.
     #[error("the proxy answered {0}; does it allow connections to the receiver's host and port?")]
     Status(u16),
-    /// It wants other credentials, or any.
+    /// Missing or wrong credentials.
     #[error("the proxy wants credentials (407); put user and password into the proxy's URL")]
     Credentials,
-    /// It does not speak HTTP, or says more than an answer.
+    /// The answer is not HTTP, or has extra data.
     #[error("the proxy's answer is not HTTP; is it an HTTP proxy?")]
     Malformed,
-    /// Its answer has no end.
+    /// The answer exceeds the limit.
     #[error("the proxy's answer is larger than {} bytes; is it an HTTP proxy?", tunnel::MAX_ANSWER)]
     TooLarge,
-    /// It took too long.
+    /// No answer in time.
     #[error("the proxy did not answer in time")]
     Timeout,
-    /// The connection to it broke.
+    /// The connection broke.
     #[error("the connection to the proxy broke")]
     Io(#[source] std::io::Error),
 }
 
 impl TunnelError {
-    /// A stable word for metrics.
+    /// Returns a stable word for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Status(_) => "proxy_status",
@@ -83,7 +78,7 @@ impl TunnelError {
 }
 
 impl Proxy {
-    /// Reads `http://[user:password@]host:port`. The scheme may be missing, the port is then 80 like with it.
+    /// Parses `[http://][user:password@]host[:port]`; default port 80.
     pub fn parse(url: &str) -> Result<Self, SettingsError> {
         let url = url.trim();
         let rest = match url.split_once("://") {
@@ -106,7 +101,6 @@ impl Proxy {
         Ok(Self { host: host.to_owned(), port: port.unwrap_or(80), credentials })
     }
 
-    /// Where it listens.
     pub(super) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
@@ -140,8 +134,7 @@ impl TryFrom<String> for Choice {
     }
 }
 
-/// The proxy for a receiver, if it is not dialled directly. `environment` looks a variable up. The environment never
-/// puts a proxy before `localhost` and loopback addresses.
+/// Chooses the receiver's proxy. `environment` looks up a variable; it never applies to loopback addresses.
 pub fn choose(
     choice: Option<&Choice>,
     environment: impl Fn(&str) -> Option<String>,
@@ -162,7 +155,7 @@ pub fn choose(
     Proxy::parse(&url).map(Some)
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port`; the host without brackets.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
 fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
@@ -177,13 +170,12 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
     match port {
         None => Some((host, None)),
-        // `+80` parses as a number.
+        // Rejects `+80`, which would parse.
         Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => Some((host, Some(port.parse().ok()?))),
         Some(_) => None,
     }
 }
 
-/// Undoes percent-encoding.
 fn decode(text: &str) -> Result<String, SettingsError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -200,7 +192,7 @@ fn decode(text: &str) -> Result<String, SettingsError> {
         rest = tail;
     }
     let text = String::from_utf8(bytes).map_err(|_| SettingsError::Malformed)?;
-    // They would end the header they are sent in, had it not its own encoding; they are no part of any password.
+    // They could end the header.
     if text.chars().any(char::is_control) { Err(SettingsError::Malformed) } else { Ok(text) }
 }
 

@@ -42,51 +42,48 @@ use tokio::{
 };
 use upkeep::Upkeep;
 
-/// Changes taken from the channel at once.
 const TAKE: usize = 256;
 
-/// Messages of each sort whose repetitions are counted.
 const MESSAGES: usize = 8;
 
-/// Between two polls when the first was answered without news, before a receiver that waits would have answered.
+/// Delay after polls that returned early without acknowledgements.
 const FRUITLESS: Backoff =
     Backoff { base: Duration::from_secs(1), max: Duration::from_secs(limits::POLL_SECONDS) };
 
-/// How sending goes, for the status page.
+/// Sending state for the status page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether there is a connection on which the receiver has given a good answer.
+    /// Whether the receiver has answered on the connection.
     pub connected: bool,
-    /// The receiver's session, once it has answered.
+    /// The receiver's session.
     pub session: Option<SessionId>,
-    /// Keys that are not acknowledged.
+    /// Unacknowledged keys.
     pub dirty: usize,
     /// Number of the latest change.
     pub last_observed: u64,
-    /// Highest number that was let go.
+    /// Highest acknowledged number.
     pub last_acknowledged: u64,
-    /// What went wrong last, empty since the last success.
+    /// Latest error; empty after a success.
     pub last_error: String,
-    /// What went wrong, or was demanded by the receiver, more than once of late.
+    /// Repeated errors and demands.
     pub repeated: Vec<Repeated>,
 }
 
-/// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
+/// Keeps changes in the dirty set and sends them until acknowledged.
 pub struct Sender<T: Transport = Connector> {
     outbox: Outbox,
     changes: mpsc::Receiver<Told>,
     control: Option<mpsc::Receiver<Control>>,
     baseline: watch::Sender<Baseline>,
-    /// Where the digest is kept, if it is.
     memory: Option<Memory>,
-    /// Whether it is still unknown what an earlier run has left. Nothing is sent before.
+    /// The earlier state is unknown; nothing is sent.
     searching: bool,
-    /// What of the digest was given to be stored, and when it is given again.
+    /// Revision given to storage, and time of the next.
     given: Revision,
     give_at: Option<Instant>,
     naming: Naming,
     health: Option<Box<dyn Fn() -> Health + Send>>,
-    /// Changes when the receiver should hear of the health before the next heartbeat.
+    /// Changes when health must be sent before the next heartbeat.
     news: watch::Receiver<()>,
     connector: T,
     settings: Settings,
@@ -94,43 +91,41 @@ pub struct Sender<T: Transport = Connector> {
     progress: Arc<Mutex<Progress>>,
     clock: fn() -> Timestamp,
     jitter: fn() -> f64,
-    /// Dropped at the receiver's first answer.
+    /// Dropped at the first answer.
     unready: Option<readiness::Guard>,
     start: Instant,
     link: Link<T::Connection>,
-    /// Failures since something was let go.
+    /// Failures since the last acknowledgement.
     failures: u32,
     failed_at: Instant,
     errors: Repeats,
     demands: Repeats,
-    /// What the receiver has asked for again is not sent before.
+    /// Delays events that were requested again.
     again: Pace,
-    /// The same for what only has to take its turn.
+    /// Delays events that wait for a turn.
     turns: Pace,
-    /// Other sessions of the receiver: what costs much, as a full report, does not follow each of them at once.
+    /// Delays full reports if the receiver's session keeps changing.
     sessions: Pace,
-    /// A full report is due then.
     report_at: Option<Instant>,
-    /// Polls that were answered without news.
+    /// Delays fruitless polls.
     polls: Pace,
-    /// The receiver wants no request, and no connection, before.
+    /// The receiver wants no request or connection before.
     patience: Instant,
     upkeep: Upkeep,
     renewed: watch::Receiver<()>,
     resumed: watch::Receiver<u64>,
     batch_after: Instant,
-    /// The canary is not sent before, though the receiver may want no batch until later.
+    /// The canary may precede a delayed batch.
     canary_after: Instant,
-    /// What is part of a full report, or older than the receiver's session, is not sent before.
+    /// Delays full reports and events older than the session.
     older_after: Instant,
-    /// When the health is looked at again.
     health_at: Instant,
     poll_after: Instant,
     heartbeat_at: Instant,
 }
 
 impl<T: Transport> Sender<T> {
-    /// A sender that has sent nothing. `resumed` changes when the process did not run for a while.
+    /// Creates a sender. `resumed` changes after a pause of the process.
     #[expect(clippy::too_many_arguments, reason = "each is another part of the agent, wired in one place")]
     pub fn new(
         outbox: Outbox,
@@ -187,33 +182,33 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// The same, told of changes of the configuration.
+    /// Accepts configuration changes.
     #[must_use]
     pub fn controlled_by(mut self, control: mpsc::Receiver<Control>) -> Self {
         self.control = Some(control);
         self
     }
 
-    /// What the watches compare their objects with.
+    /// State for the watches to compare with.
     pub fn baseline(&self) -> watch::Receiver<Baseline> {
         self.baseline.subscribe()
     }
 
-    /// Keeps a digest of what was reconciled, and the names of what others hear of; without, every start reports
-    /// everything, and deletions while the agent is down are told to nobody else than the engine.
+    /// Stores digest and names. Otherwise each start reports everything, and only the engine notices deletions while
+    /// the agent is down.
     #[must_use]
     pub fn with_memory(self, memory: Memory, names: KeepNames) -> Self {
         Self { memory: Some(memory), searching: true, naming: self.naming.of(names), ..self }
     }
 
-    /// Learns when each watch was heard of last: without, no name is ever taken out.
+    /// Supplies each watch's last sign of life; names never expire without it.
     #[must_use]
     pub fn with_watches(mut self, heard_at: impl Fn(&str) -> Option<Instant> + Send + 'static) -> Self {
         self.naming.heard_at = Box::new(heard_at);
         self
     }
 
-    /// Tells the receiver with each sign of life how the watches stand, and at once when there is `news`.
+    /// Sends health with heartbeats, and at once on `news`.
     #[must_use]
     pub fn with_health(
         self,
@@ -223,19 +218,19 @@ impl<T: Transport> Sender<T> {
         Self { health: Some(Box::new(health)), news, ..self }
     }
 
-    /// The same, with numbers in `[0, 1)` for its pauses from somewhere else: a run that has to be repeated exactly.
+    /// Sets the source of numbers in `[0, 1)`, for reproducible runs.
     #[must_use]
     pub fn with_jitter(self, jitter: fn() -> f64) -> Self {
         Self { jitter, ..self }
     }
 
-    /// Where to read how it goes.
+    /// Returns the shared sending state.
     pub fn progress(&self) -> Arc<Mutex<Progress>> {
         Arc::clone(&self.progress)
     }
 
-    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then differs from the
-    /// digest at the next start.
+    /// Sends until shutdown or until `changes` closes. At the next start, unacknowledged changes differ from the
+    /// digest.
     pub async fn run(mut self, shutdown: Watch) {
         let mut taken = Vec::with_capacity(TAKE);
         if self.memory.is_none() {
@@ -249,8 +244,7 @@ impl<T: Transport> Sender<T> {
             self.give_names();
             self.show();
             let wake = self.wake();
-            // In this order, so that a run can be repeated exactly. All but the changes comes at a limited pace, so no
-            // flood of them, and nothing else, makes the rest wait for ever.
+            // Fixed order, for reproducible runs. All but the changes is paced, so nothing starves.
             tokio::select! {
                 biased;
                 () = shutdown.signaled() => return self.farewell().await,
@@ -271,14 +265,13 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Whether more changes are taken. While one batch is on its way and the next one is full, more would only take memory: of
-    /// a first list, most of what the agent ever needs.
+    /// Limits memory while a batch is in flight and the next is full.
     fn has_room(&self) -> bool {
         let sending = matches!(&self.link, Link::Up(up) if up.batch.is_some());
         self.outbox.len() < self.settings.max_dirty && !(sending && self.outbox.unsent() >= limits::V3_EVENTS)
     }
 
-    /// What a watch has reported before it ended is in the channel by now, and is let go with the rest.
+    /// Drains the channel first: removed watches leave nothing behind.
     fn reconfigure(&mut self, control: Control) {
         for _ in 0..self.changes.len() {
             let Ok(told) = self.changes.try_recv() else { break };
@@ -292,7 +285,6 @@ impl<T: Transport> Sender<T> {
             self.drop_names();
         }
         let forgotten = forget.iter().map(|watch| self.outbox.forget(watch)).sum();
-        // Nobody waits for it at shutdown.
         let _ = done.send(forgotten);
     }
 
@@ -332,12 +324,12 @@ impl<T: Transport> Sender<T> {
             Link::Up(_) if self.searching => {}
             Link::Up(up) if up.batch.is_none() => {
                 let mut due = None;
-                // With the heartbeat, or the canary, which comes as often.
+                // With a heartbeat or the canary.
                 let calm = self.outbox.unsent() > 0 && self.outbox.is_calm();
                 if (self.heartbeat_at.min(self.health_at) <= now || calm)
                     && let Some(health) = &self.health
                 {
-                    // While a key is held there is no heartbeat: polls tell it then.
+                    // While keys are held, polls carry health.
                     self.outbox.set_health(Some(health()));
                     self.health_at = now + self.settings.heartbeat / 2;
                 }
@@ -346,7 +338,7 @@ impl<T: Transport> Sender<T> {
                     let may = May { again: self.again.until() <= tick, older: self.older_after <= now };
                     due = self.outbox.next_batch_of(may, tick);
                     let lull = self.outbox.is_empty() || self.outbox.is_claiming();
-                    // While a new connection is made, a sign of life waits for it: it is the first that is said there.
+                    // A heartbeat is the replacement's first request.
                     if lull && self.heartbeat_at <= now && up.replacement.is_none() {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
                     }
@@ -362,7 +354,7 @@ impl<T: Transport> Sender<T> {
                     let sent = Sent { in_flight, ranges, observed, seqs, elsewhere: false };
                     up.batch = Some(Batch { sent, exchange });
                 } else if self.poll_after <= now && up.poll.as_ref().is_none_or(|poll| poll.stale) {
-                    // Replacing a stale poll resets its stream.
+                    // Dropping a stale poll resets its stream.
                     up.poll = self.outbox.poll().map(|request| Poll {
                         since: now,
                         stale: false,
@@ -378,7 +370,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
         let wake = self.wake_link();
         let wake = self.report_at.map_or(wake, |report_at| wake.min(report_at));
@@ -395,21 +386,20 @@ impl<T: Transport> Sender<T> {
             Link::Up(up) if up.batch.is_none() => {
                 let batch = self.batch_at().unwrap_or(idle);
                 let canary = if self.outbox.has_new_canary() { self.canary_after } else { idle };
-                // Without anything sent there is nothing to ask for, however long the batch has to wait.
+                // A poll needs sent events.
                 let sent = self.outbox.len() > self.outbox.unsent() + self.outbox.withheld();
                 let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                 let lull = lull && up.replacement.is_none();
                 let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
-                // Never at once again: what is due was begun just now, or waits for something else.
+                // Avoids a busy loop: due work has begun, or waits.
                 batch.min(canary).min(poll).min(heartbeat).max(now + Duration::from_millis(1))
             }
             Link::Connecting(_) | Link::Up(_) => idle,
         }
     }
 
-    /// When a batch of what is unsent may be sent.
     fn batch_at(&self) -> Option<Instant> {
         let may = [(false, false), (true, false), (false, true), (true, true)];
         let at = may.into_iter().filter(|&(again, older)| self.outbox.has_unsent(May { again, older })).map(
@@ -450,7 +440,7 @@ impl<T: Transport> Sender<T> {
             }
             Event::Poll(since, ranges, answer) => match answer.and_then(|response| self.take(&response)) {
                 Ok(true) => {}
-                // A receiver that answers at once that there is nothing is not asked again at once.
+                // Avoids a loop if the receiver answers early.
                 Ok(false) => {
                     let (asked, now) = (since.duration_since(self.start), self.tick());
                     self.polls.fruitless(&FRUITLESS, (self.jitter)(), asked, now);

@@ -1,23 +1,23 @@
-//! How long an agent without a connection waits: spread, since after a restart of the receiver all of them have none.
+//! After a receiver's restart all agents reconnect, so waits are random.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Waits are anywhere between nothing and a window, which doubles with each failure in a row.
+/// Range of a random wait; doubles with each failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// After a connection was lost.
+    /// Initial size.
     pub first: Duration,
-    /// It does not grow beyond.
+    /// Largest size.
     pub max: Duration,
 }
 
-/// The windows before a new connection.
+/// Waits before a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Of an agent that has nothing to say. Ten thousand of them in 20 s are 500 handshakes in a second.
+    /// For agents without changes: 10,000 agents in 20 s are 500 handshakes per second.
     pub calm: Window,
-    /// Of one with changes that are not acknowledged: these go first.
+    /// For agents with unacknowledged changes.
     pub urgent: Window,
 }
 
@@ -30,8 +30,7 @@ impl Default for Spread {
     }
 }
 
-/// A wait that gets shorter when there is something to say. Both ends are fixed when it begins: a flood of changes
-/// does not make a flood of tries.
+/// A wait that changes can shorten. Both ends are fixed: many changes cause no extra tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
     calm: Instant,
@@ -46,21 +45,19 @@ impl Window {
 }
 
 impl Spread {
-    /// The wait that begins now, after so many failures in a row; `random` is in `[0, 1)`.
+    /// `random` is in `[0, 1)`.
     pub(super) fn pause(&self, now: Instant, failures: u32, random: f64) -> Pause {
         let calm = now + self.calm.wait(failures, random);
-        // Urgent is never later, whatever the windows are.
+        // Never after calm.
         Pause { calm, urgent: calm.min(now + self.urgent.wait(failures, random)) }
     }
 }
 
 impl Pause {
-    /// A wait that is over.
     pub(super) fn none(now: Instant) -> Self {
         Self { calm: now, urgent: now }
     }
 
-    /// When it ends.
     pub(super) fn until(&self, urgent: bool) -> Instant {
         if urgent { self.urgent } else { self.calm }
     }

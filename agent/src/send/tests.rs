@@ -57,11 +57,9 @@ fn new_ca() -> Ca {
     Ca::create("test", VALIDITY, Timestamp::now()).unwrap()
 }
 
-/// A request that waits for what the test answers.
 struct Asked {
     connection: u64,
     request: v3::Request<'static>,
-    /// What is the same in every request stood in its headers.
     brief: bool,
     reply: oneshot::Sender<Reply>,
 }
@@ -71,7 +69,6 @@ enum Reply {
     Break,
 }
 
-/// A receiver whose every answer is given by the test.
 struct Peer {
     addr: SocketAddr,
     asked: mpsc::Receiver<Asked>,
@@ -134,7 +131,7 @@ async fn answer(
     ask.send(Asked { connection, request, brief, reply }).await.unwrap();
     match replied.await {
         Ok(Reply::Http(response)) => Ok(response),
-        // A test that does not answer keeps the request open.
+        // Keep unanswered requests open.
         Err(_) => std::future::pending().await,
         Ok(Reply::Break) => {
             stop.notify_one();
@@ -172,7 +169,7 @@ impl Asked {
         assert!(self.reply.send(Reply::Http(response.body(Full::new(body.into())).unwrap())).is_ok());
     }
 
-    /// Answers as a receiver that knows no headers.
+    /// As without header support.
     fn answer_in_full(self, seqs: &[u64]) {
         let response = v3::Response {
             acks: acks(seqs),
@@ -208,7 +205,6 @@ fn acks(seqs: &[u64]) -> Vec<RouteAck> {
     vec![RouteAck { route: Route::engine(), done, refused: SeqSet::new() }]
 }
 
-/// A sender at work.
 struct Agent {
     changes: mpsc::Sender<Told>,
     control: mpsc::Sender<Control>,
@@ -223,7 +219,7 @@ struct Agent {
     drain: Drain,
 }
 
-/// `trust` is what the agent believes; `ca` issued its certificate.
+/// `ca` issued the agent's certificate.
 async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent {
     agent_with(addr, trust, ca, None, |_, settings| settings.max_dirty = max_dirty).await
 }
@@ -277,7 +273,6 @@ async fn agent_with(
     }
 }
 
-/// A certificate issued at `issued`, and what the agent is to trust.
 fn write(files: &Files, trust: &str, ca: &Ca, issued: Timestamp) {
     let request = ClientRequest {
         runtime_id: "runtime-1".into(),
@@ -318,7 +313,6 @@ impl Agent {
         tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
     }
 
-    /// Looks at the files, as the agent does each 30 s.
     async fn look(&self) {
         self.connector.to.material.look().await;
     }
@@ -523,7 +517,7 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     let mut other = observation("kept");
     other.key.watch = "other".into();
     agent.changes.send(other.into()).await.unwrap();
-    // The set is full, so both stay in the channel.
+    // Both stay in the channel, as the set is full.
     agent.see("late").await;
     let (done, told) = oneshot::channel();
     let watch = observation("").key.watch.to_string();

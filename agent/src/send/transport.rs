@@ -1,5 +1,4 @@
-//! What the sender needs of the way to the receiver. In the agent that is a [`Connector`](super::Connector); a
-//! simulation brings one without sockets.
+//! The path to the receiver: a [`Connector`](super::Connector), or a simulation.
 
 use super::{Fate, SendError};
 use jiff::Timestamp;
@@ -7,33 +6,33 @@ use std::{collections::BTreeMap, time::Duration};
 use tidewatch_wire::{Route, v3};
 use tokio::sync::watch;
 
-/// Makes connections to one receiver.
+/// Connects to a receiver.
 pub trait Transport: Clone + Send + 'static {
-    /// A connection that was made.
+    /// The connection type.
     type Connection: Channel;
 
-    /// Makes a connection, within a time limit of its own.
+    /// Has its own time limit.
     fn connect(self) -> impl Future<Output = Result<Self::Connection, SendError>> + Send + 'static;
 
     /// Changes when [`fate`](Self::fate) may have.
     fn renewals(&self) -> watch::Receiver<()>;
 
-    /// What a connection is still good for.
+    /// Returns the usability of a connection.
     fn fate(&self, connection: &Self::Connection) -> Fate;
 
-    /// The routes of watches that are not for the engine alone have changed.
+    /// Sets routes other than the engine's, by watch.
     fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>);
 }
 
-/// One connection. When it is dropped, it is closed as soon as its requests have ended.
+/// A connection; after a drop, it closes when its requests end.
 pub trait Channel: Send + 'static {
-    /// When the certificate it was made with ends.
+    /// The certificate's expiry.
     fn not_after(&self) -> Timestamp;
 
-    /// Resolves when the connection has ended, with the reason. Cancel-safe; not to be called again after it has resolved.
+    /// Waits for the end; returns the reason. Cancel-safe. Must not be called again afterwards.
     fn closed(&mut self) -> impl Future<Output = SendError> + Send;
 
-    /// Sends a request and reads its answer, within `deadline`. Dropping the exchange gives it up.
+    /// Sends a request and returns the answer. Dropping the future cancels it.
     fn post(
         &self,
         request: &v3::Request<'static>,

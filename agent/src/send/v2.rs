@@ -1,9 +1,5 @@
-//! Speaking to a listener that knows only one event per request: `POST /v2/<manager>/event`, as the Go agent does.
-//!
-//! The dirty set and its sender stay as they are: a batch becomes single requests, and their answers one answer of the
-//! batch. A 200 acknowledges, and nothing else does; what was not acknowledged is sent again. Such a listener cannot
-//! say that a reconcile has finished: the guarantee ends at its 200. It has no polls and no heartbeats; that the
-//! connection lives is known by HTTP/2 pings.
+//! The Go agent's protocol: `POST /v2/<manager>/event` with one event. Only HTTP 200 acknowledges, but it proves no
+//! reconcile. There are no polls and heartbeats; HTTP/2 pings check the connection.
 
 use super::SendError;
 use crate::jitter;
@@ -23,24 +19,23 @@ use tidewatch_wire::{
 };
 use tokio::time::Instant;
 
-/// Requests at the same time.
 const CONCURRENCY: usize = 4;
-/// For one event. Go listeners hold an event until their operator takes it.
+/// Time per event; Go listeners hold events until their operator takes them.
 const EVENT: Duration = Duration::from_secs(10);
-/// What is left of a batch's time when no more of its events are begun.
+/// No event starts in this rest of a batch's time.
 const MARGIN: Duration = Duration::from_secs(12);
-/// After failures, per object. The sender has a backoff of its own, for a listener that takes nothing.
+/// Per object.
 const BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(5) };
-/// Most objects whose failures are remembered; those beyond are tried with every batch.
+/// Other failed objects are retried with every batch.
 const MAX_REMEMBERED: usize = 10_000;
-/// The manager that the engine is to listeners.
+/// The engine's name in v2.
 const ENGINE: &str = "lifecycle-manager";
 
 type Object = (String, String, String);
 
-/// Makes single requests of batches.
+/// Converts batches to single requests.
 pub struct Translator {
-    /// Routes by watch; the engine's for those that are not named.
+    /// Default: the engine.
     routes: Mutex<BTreeMap<String, Vec<Route>>>,
     session: SessionId,
     failed: Mutex<HashMap<Object, Failed>>,
@@ -52,30 +47,30 @@ struct Failed {
     not_before: Instant,
 }
 
-/// One request of the v2 contract.
+/// A v2 request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Post {
-    /// Its path.
+    /// Path.
     pub path: String,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
 }
 
 enum Answer {
     Taken,
-    /// It is about this event, and no later try can be answered otherwise.
+    /// Retries are useless.
     Refused,
     Later,
     Failed(SendError),
 }
 
 impl Translator {
-    /// Sets the routes of watches that are not for the engine alone, as those of the dirty set.
+    /// Sets routes other than the engine's, by watch.
     pub fn set_routes(&self, routes: BTreeMap<String, Vec<Route>>) {
         *self.routes.lock() = routes;
     }
 
-    /// Sends the events of a request one by one by `post`, which returns the status. Returns within `deadline`.
+    /// Sends events singly by `post`, which returns the HTTP status.
     pub async fn deliver<F>(
         self: Arc<Self>,
         request: v3::Request<'static>,
@@ -139,7 +134,7 @@ impl Translator {
         if let Some(failure) = failure.filter(|_| acks.is_empty()) {
             return Err(failure);
         }
-        // What was asked for and is not settled here has to be sent: there is nobody who could remember it.
+        // The listener remembers nothing: send the rest again.
         let settled: SeqSet = events.iter().map(|e| e.seq).filter(|seq| !again.contains(*seq)).collect();
         unknown = unknown
             .ranges()
@@ -155,7 +150,7 @@ impl Translator {
             unknown,
             retry_after_ms: None,
             older: None,
-            // Nobody there remembers what an earlier run was told.
+            // The listener remembers no earlier run.
             resync: resume.is_some(),
         })
     }
@@ -185,7 +180,7 @@ impl Translator {
         F: Future<Output = Result<u16, SendError>>,
     {
         if event.change == v3::Change::Resync {
-            // It names no object, and v2 knows nothing else.
+            // v2 requires an object.
             return Answer::Taken;
         }
         let object = (event.watch.to_string(), event.namespace.to_string(), event.name.to_string());
@@ -218,7 +213,7 @@ impl Translator {
                 Answer::Failed(SendError::Status { status, message: String::new(), retry_after: None })
             }
             Err(error) => {
-                // A connection that broke says nothing about this event.
+                // A broken connection is not the event's fault.
                 if !error.ends_connection() || matches!(error, SendError::Timeout) {
                     self.failed(object);
                 }
@@ -231,7 +226,7 @@ impl Translator {
         let mut failed = self.failed.lock();
         let now = Instant::now();
         if failed.len() >= MAX_REMEMBERED && !failed.contains_key(&object) {
-            // Objects that are gone or changed under another watch are never asked for again.
+            // Expired entries may be of deleted objects.
             failed.retain(|_, f| f.not_before > now);
             if failed.len() >= MAX_REMEMBERED {
                 return;
@@ -255,7 +250,6 @@ impl fmt::Debug for Translator {
     }
 }
 
-/// The request for an event on a route.
 fn request(event: &v3::Event<'_>, route: &Route) -> Result<Post, SendError> {
     let manager = if *route == Route::engine() { ENGINE } else { route.as_str() };
     let body = v2::WatchEvent {

@@ -40,7 +40,7 @@ impl World {
         self.outbox.observe(observation(watch, name), Duration::ZERO);
     }
 
-    /// Sends a batch to a listener that answers with the status in the event's name, or 200.
+    /// The event name's prefix is the HTTP status.
     async fn send(&mut self) -> Result<usize, SendError> {
         let Some((request, in_flight)) = self.outbox.next_batch(Duration::ZERO) else { return Ok(0) };
         let sent = &self.sent;

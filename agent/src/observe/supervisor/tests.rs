@@ -49,7 +49,7 @@ fn only_what_has_changed_is_touched() {
     assert_eq!(routes, BTreeMap::from([("route".to_owned(), vec![Route::manager("m")])]));
 }
 
-/// An API server with pods and services: `one`, which has the label `a=b`, and `two`, which has not.
+/// Serves `one` (label `a=b`) and `two`.
 fn client(asked: &Arc<Mutex<Vec<String>>>) -> Client {
     let asked = Arc::clone(asked);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -75,7 +75,7 @@ fn answer(asked: &mut Vec<String>, request: &Request<Body>) -> Response<BoxBody<
             return Response::new(body.boxed());
         }
         "/api/v1/pods" | "/api/v1/services" => {
-            // Those that are made beside a watch that goes on have smaller pages.
+            // Skip checks: their pages are smaller.
             if !query.contains("limit=100&") && !query.ends_with("limit=100") {
                 asked.push(path.rsplit('/').next().unwrap_or_default().to_owned());
             }
@@ -95,7 +95,6 @@ fn answer(asked: &mut Vec<String>, request: &Request<Body>) -> Response<BoxBody<
     response
 }
 
-/// Routes, and what is to be forgotten, as the sender was told.
 type Told = Arc<Mutex<Vec<(BTreeMap<String, Vec<Route>>, Vec<String>)>>>;
 
 struct Bench {
@@ -135,7 +134,7 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// The next change that has a name: a list that differs from the one before also asks for a look at the rest.
+    /// Returns the next change, without resyncs.
     async fn next(&mut self) -> (String, String, Change) {
         loop {
             let next = tokio::time::timeout(Duration::from_mins(5), self.taken.recv()).await;

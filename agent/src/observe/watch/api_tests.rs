@@ -1,5 +1,3 @@
-//! A watch against a scripted API server: which requests it makes, and what follows from the answers.
-
 use super::{
     tests::{Bench, bench},
     *,
@@ -15,23 +13,18 @@ use tidewatch_delivery::outbox::Observation;
 
 type Versions = &'static [&'static str];
 
-/// What the server serves now, and what it was asked.
 #[derive(Default)]
 struct Server {
     installed: bool,
     forbidden: bool,
     streams: bool,
-    /// The versions, if not v1 and v1beta1; and those from the first watch of v1 on.
+    /// Default v1 and v1beta1; `then` applies after the first watch.
     served: Option<Versions>,
-    /// The version to which nobody converts objects.
     unconverted: Option<&'static str>,
     then: Option<Versions>,
     items: Vec<Value>,
-    /// What was told when, by version.
     log: Vec<(u64, &'static str, Value)>,
-    /// What each short watch is told, whatever was told before.
     always: Vec<(&'static str, Value)>,
-    /// What happens to the next short watches.
     blows: Vec<Blow>,
     lists: Vec<String>,
     replays: Vec<String>,
@@ -39,14 +32,12 @@ struct Server {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
-    /// It ends at once, and has told nothing.
     CutShort,
-    /// It is refused.
     Failed(u16),
 }
 
 impl Server {
-    /// The present version. Lists begin with 9.
+    /// Lists start at version 9.
     fn version(&self) -> u64 {
         self.log.last().map_or(9, |(version, ..)| *version)
     }
@@ -81,7 +72,7 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
         server.served = server.then.or(server.served);
     }
     let versions = server.served.unwrap_or(&["v1", "v1beta1"]);
-    // Each version is answered like v1, if it is served.
+    // Served versions answer like v1.
     let path = match uri.path().split('/').nth(3) {
         Some(version) if versions.contains(&version) => uri.path().replacen(version, "v1", 1),
         Some(_) => String::new(),
@@ -142,7 +133,7 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             }
         }
         "/apis/g.example/v1/things" if query.contains("watch=true") => {
-            // A watch that stays open and says nothing.
+            // An open, silent watch.
             let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
             return Response::new(body.boxed());
         }
@@ -177,7 +168,7 @@ fn item(generation: Option<u64>) -> Value {
 }
 
 async fn reason(conditions: &Conditions, expected: Reason) {
-    // Virtual time: a condition that never comes shows at once.
+    // In virtual time, missing conditions fail at once.
     for _ in 0..6000 {
         if conditions.get("w").unwrap().reason == expected {
             return;
@@ -299,7 +290,7 @@ async fn where_nobody_converts_objects_they_are_watched_in_another_version() {
     let seen = next(&mut taken, &conditions).await;
     assert_eq!((&*seen.version, &*seen.key.name), ("v1beta1", "one"));
     reason(&conditions, Reason::Watching).await;
-    // One that names its version waits for it.
+    // An explicit version waits.
     wanted.send_replace(Wanted { spec: config::Watch { version: "v1".into(), ..spec }, max_objects: 10 });
     reason(&conditions, Reason::Unreachable).await;
     server.lock().unconverted = None;
@@ -330,7 +321,6 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     run.abort();
 }
 
-/// 30,000 with generations.
 fn many() -> Vec<Value> {
     let one = |n: u32| {
         let mut item = item(Some(1));
@@ -362,7 +352,7 @@ async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_chang
     {
         let items = &mut server.lock().items;
         items[7]["metadata"]["generation"] = json!(2);
-        // Deleted, and made anew under its name: by its generation it is the same.
+        // Recreated with an equal generation.
         items[19_999]["metadata"]["uid"] = json!("another");
         items.remove(29_998);
     }
@@ -382,7 +372,7 @@ async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_chang
     run.abort();
 }
 
-/// Whatever happens to one of the looks beside it.
+/// Even if a check fails.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_within_90_s() {
     for blow in [None, Some(Blow::CutShort), Some(Blow::Failed(500)), Some(Blow::Failed(410))] {
@@ -397,7 +387,7 @@ async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_
             next(&mut taken, &conditions).await;
         }
         reason(&conditions, Reason::Watching).await;
-        // What is told again was told before, so nothing is said.
+        // Known, so not reported.
         let known = server.lock().items[6].clone();
         server.lock().happens("MODIFIED", known);
         tokio::time::sleep(Duration::from_mins(3)).await;
@@ -428,7 +418,6 @@ async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_
     }
 }
 
-/// An API server, or a proxy, that tells late, or whose lists and watches never agree.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_misses_something_again_and_again_is_no_proof_and_costs_less_and_less() {
     let server = Shown::default();
@@ -469,7 +458,7 @@ async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
             assert_eq!((told.change, told.key.name.as_ref()), (Change::Gone, "one"));
             reason(&conditions, Reason::WaitingForKind).await;
         } else {
-            // What came and went in between cannot be named; what is there is as it was.
+            // Changes in between have no names.
             assert_eq!((told.change, told.version.as_ref()), (Change::Resync, "v1beta1"));
             reason(&conditions, Reason::Watching).await;
             assert_eq!(conditions.get("w").unwrap().objects, 1);
@@ -496,7 +485,7 @@ async fn a_list_is_streamed_where_the_server_can() {
     run.abort();
 }
 
-/// Until the next change of an object, in virtual seconds.
+/// Also returns the virtual seconds until the change.
 async fn seconds_to_next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> (Observation, u64) {
     let begin = tokio::time::Instant::now();
     let seen = next(taken, conditions).await;
@@ -516,7 +505,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
         let run = tokio::spawn(watcher.run(client(&server)));
         assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
         reason(&conditions, Reason::Watching).await;
-        // Nothing is missing, so nothing is said, however often it is looked at.
+        // Nothing is missing.
         tokio::time::sleep(Duration::from_mins(3)).await;
         assert!(taken.is_empty());
         let text = registry.encode().unwrap();
@@ -524,7 +513,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
             text.lines().any(|line| line.starts_with("t_watch_checks_total{by=\"list\",result=\"equal\"}")),
             "{text}"
         );
-        // It goes, and the watch, which stays open, says nothing.
+        // The open watch sends nothing.
         server.lock().items.clear();
         let (gone, after) = seconds_to_next(&mut taken, &conditions).await;
         assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));

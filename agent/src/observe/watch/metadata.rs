@@ -1,7 +1,4 @@
-//! An object without its body, and of its metadata only what a watch needs.
-//!
-//! What kube has for this keeps all metadata, and reads an object into a tree before it does: annotations and `managedFields` are
-//! most of an object's metadata, and an agent of many objects reads them all the time.
+//! kube's type keeps all metadata and parses a tree first; annotations and `managedFields` dominate it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, api::ApiResource, core::DynamicResourceScope};
@@ -13,11 +10,10 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use super::super::fingerprint::is_kymas;
 
-/// An object without its body. Of its metadata it has name, namespace, uid, resourceVersion, generation, deletionTimestamp, labels,
-/// and of the annotations Kyma's.
+/// Minimal metadata of an object.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Metadata {
-    /// With nothing but those.
+    /// Identity, version, generation, deletion, labels and Kyma's annotations only.
     #[serde(default, deserialize_with = "needed")]
     pub metadata: ObjectMeta,
 }
@@ -36,7 +32,6 @@ struct Needed {
     annotations: Option<Kymas>,
 }
 
-/// Annotations that are Kyma's own.
 #[derive(Default)]
 struct Kymas(BTreeMap<String, String>);
 
@@ -151,7 +146,6 @@ mod tests {
         };
         assert_eq!(read.metadata, kept);
         assert!(kept.generation == Some(3) && kept.deletion_timestamp.is_some());
-        // As a cluster-scoped object, or one that says nothing of itself, would be.
         assert_eq!(serde_json::from_value::<Metadata>(json!({})).unwrap().metadata, ObjectMeta::default());
     }
 }

@@ -1,9 +1,5 @@
-//! Whether a watch on many objects has told what has changed lately: what the API server has told since a minute ago is
-//! watched once more, and compared.
-//!
-//! To list tens of thousands of objects each minute would cost more than it is worth ([`super::verify`] takes its time with
-//! them). What has changed in a minute is little, however many objects there are: a short watch from where the last look
-//! ended tells it again, on a request of its own.
+//! Finds lost events of large watches: a short second watch repeats the last minute's events. Listing
+//! ([`super::verify`]) each minute is too expensive.
 
 use super::{
     super::{
@@ -25,63 +21,50 @@ use std::{collections::HashMap, fmt, time::Duration};
 use tidewatch_delivery::digest::contribution;
 use tokio::time::Instant;
 
-/// Seconds that the API server has for telling again. It begins at once, and says how far it is two seconds before it ends the
-/// watch.
+/// The API server sends a bookmark two seconds before this ends.
 const SECONDS: u32 = 5;
-/// For one request, and for a watch to end that should have.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// What is told again, a watch that is well has told after this.
+/// Time for a healthy watch to catch up.
 const LAG: Duration = Duration::from_secs(5);
-/// Until a look that failed is made again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Most objects that a look takes up. A watch that tells of more in a minute is not judged.
+/// Objects per check; busier watches are not judged.
 const MOST: usize = 5_000;
-/// The answer to a version that an API server has forgotten.
 const EXPIRED: u16 = 410;
 
-/// The last that was told of each object: what it contributes, 0 if it is gone.
+/// Latest contribution by object; 0 if deleted.
 type Told = HashMap<ObjectKey, u64>;
 
-/// What one look has found.
 pub(super) struct Round {
-    /// Where the next look begins.
     until: String,
     told: Heard,
 }
 
 enum Heard {
-    /// All that was said since the last look.
     All(Told),
-    /// More than is taken up.
     TooMuch,
-    /// That the last look is too long ago.
     TooLate,
 }
 
-/// `None` if it failed: it is made again from the same place.
+/// `None` after a failure.
 type Looked = BoxFuture<'static, Option<Round>>;
 
-/// What the last look and the index said of objects on which they differ.
 struct Suspect {
-    /// How far that look came.
     until: String,
     differ: HashMap<ObjectKey, (u64, u64)>,
 }
 
-/// Looks when it is time to.
 pub(super) struct Replay {
     look: Option<Box<dyn Fn(Option<String>) -> Looked + Send + Sync>>,
-    /// Where the next look begins; none: it only finds out where it is.
+    /// Start of the next check; `None` if the current version is unknown.
     from: Option<String>,
     running: Option<Looked>,
     due: Instant,
-    /// How much later than else the first look is made.
     later: Duration,
     suspect: Option<Suspect>,
 }
 
 impl Replay {
-    /// Of a watch on `resolved`. `client` must not be the one whose answers count as signs of life.
+    /// `client` must not count as a sign of life.
     pub(super) fn new(client: &Client, spec: &config::Watch, resolved: &Resolved, whole: bool) -> Self {
         let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
         let look = move |from| {
@@ -101,7 +84,6 @@ impl Replay {
         Self { look: Some(Box::new(look)), ..Self::never() }
     }
 
-    /// Of a watch that nobody can be asked about.
     pub(super) fn never() -> Self {
         Self {
             look: None,
@@ -113,18 +95,17 @@ impl Replay {
         }
     }
 
-    /// The watch has listed: what comes after this is to be told. The first look comes so much `later` than else.
+    /// The first check waits for `later`.
     pub(super) fn begin(&mut self, later: Duration) {
         (self.from, self.running, self.due, self.suspect) = (None, None, Instant::now(), None);
         self.later = later;
     }
 
-    /// Whether it knows yet where to begin. To find that out needs no watch that could be judged.
     pub(super) fn has_begun(&self) -> bool {
         self.from.is_some()
     }
 
-    /// The next look that has ended. Cancel-safe: a look that has begun goes on.
+    /// Cancel-safe: a started check continues.
     pub(super) async fn next(&mut self) -> Option<Round> {
         let Some(look) = &self.look else { return std::future::pending().await };
         if self.running.is_none() {
@@ -136,8 +117,8 @@ impl Replay {
         looked
     }
 
-    /// What a look says of a watch that has shown `index`; none if it only found out where to begin. Two looks that differ
-    /// from it about an object in the same way, while it stays as it is, show that something is missing.
+    /// Two checks with an equal difference, while the index is unchanged, prove a missed event. `None` if only the
+    /// current version was found.
     pub(super) fn judge(&mut self, round: Option<Round>, index: &Index) -> Option<Judgement> {
         let Some(Round { until, told }) = round else {
             self.due = Instant::now() + AGAIN;
@@ -172,14 +153,14 @@ impl Replay {
             return Some(Judgement::Equal);
         }
         let Some(before) = before else {
-            // Once more from the same place.
+            // Repeat from the same version.
             (self.suspect, self.due) = (Some(Suspect { until, differ }), Instant::now() + LAG);
             return Some(Judgement::Unsettled);
         };
         if differ.iter().any(|(key, values)| before.differ.get(key) == Some(values)) {
             return Some(Judgement::Missed);
         }
-        // What the first look differed in has been shown since, or changes all the time. What came after it is looked at again.
+        // That difference is resolved or keeps changing. Continue at its check's end.
         self.from = Some(before.until);
         Some(Judgement::Unsettled)
     }
@@ -201,7 +182,7 @@ async fn look<K>(
 where
     K: Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
-    // Before the watch: what comes between the two is told twice, and not at all the other way round.
+    // First, so that events in between are repeated, not lost.
     let one = ListParams { label_selector: selector.clone(), limit: Some(1), ..ListParams::default() };
     let list = tokio::time::timeout(TIMEOUT, marks.list(&one)).await.ok()?.ok()?;
     let until = list.metadata.resource_version.filter(|version| !version.is_empty())?;
@@ -210,7 +191,7 @@ where
     Some(Round { until, told })
 }
 
-/// All that is told since `from`, at least up to `until`; `None`: it was not all.
+/// Covers at least `until`; `None` if incomplete.
 async fn again<K>(
     objects: Api<K>,
     selector: Option<String>,
@@ -253,11 +234,11 @@ where
             return Some(Heard::TooMuch);
         }
     }
-    // An API server that gives no bookmarks has told all by then. One that ended the watch earlier was stopped, or had enough of it.
+    // Without bookmarks, the full duration proves completeness; an earlier end proves nothing.
     (begun.elapsed() >= Duration::from_secs(u64::from(SECONDS - 1))).then_some(Heard::All(told))
 }
 
-/// Whether a version is at least another one. They are numbers (KEP-5504); of what is none, nothing is concluded.
+/// Versions are numbers (KEP-5504); others never match.
 fn reaches(version: &str, until: &str) -> bool {
     matches!((version.parse::<u64>(), until.parse::<u64>()), (Ok(version), Ok(until)) if version >= until)
 }
@@ -329,7 +310,7 @@ mod tests {
         assert_eq!(replay.judge(told("2", 2), &index(&[("a", 1)])), Some(Judgement::Unsettled));
         assert_eq!(replay.judge(told("3", 2), &index(&[("a", 2)])), Some(Judgement::Equal));
         assert_eq!(from(&replay), ("3", true));
-        // It changes all the time; the next look does not begin ever earlier.
+        // The next check must not start ever earlier.
         replay.judge(told("4", 3), &index(&[("a", 2)]));
         assert_eq!(replay.judge(told("5", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
         assert_eq!(
@@ -337,7 +318,7 @@ mod tests {
             ("4", true),
             "what came after the first of the two looks is looked at again"
         );
-        // What it differs in after that is a matter of its own.
+        // A later difference is a new one.
         assert_eq!(replay.judge(told("6", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
     }
 
@@ -346,7 +327,7 @@ mod tests {
         let mut replay = begun();
         assert_eq!(replay.judge(None, &index(&[])), Some(Judgement::Failed));
         assert_eq!((from(&replay), replay.due - Instant::now()), (("1", false), AGAIN));
-        // What was suspected before stays so.
+        // The suspicion survives.
         let told = |until| Some(round(until, &[("a", Some(2))]));
         replay.judge(told("2"), &index(&[("a", 1)]));
         replay.judge(None, &index(&[("a", 1)]));

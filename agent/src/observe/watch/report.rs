@@ -1,4 +1,4 @@
-//! What a watch reports: changes, and at the start only what differs from the digest.
+//! Reports changes, at first only differences from the digest.
 
 use super::{
     super::{
@@ -25,7 +25,7 @@ impl Watcher {
     ) -> Result<(), Left> {
         let Seen { key, uid, resource_version, .. } = seen;
         if self.round == 0 {
-            // The first list is what will be compared; what comes and goes after it would leave no trace there.
+            // The first list is compared later, without a trace of changes since. Mark their buckets.
             if self.listed {
                 self.early |= 1 << bucket(&key.namespace, &key.name);
             }
@@ -36,7 +36,7 @@ impl Watcher {
         self.report(Observation { uid, resource_version, ..observation }, moved).await
     }
 
-    /// The list is complete. What was not in it is gone; and between two lists, things may have come and gone.
+    /// Reports missing objects, and a resync for changes between lists.
     pub(super) async fn end_list(&mut self, version: &str, kind: &str) -> Result<(), Left> {
         let again = std::mem::replace(&mut self.listed, true);
         let gone = self.index.end_list();
@@ -52,14 +52,13 @@ impl Watcher {
         }
         if again {
             let unnamed = self.unnamed(version, kind);
-            // Not a change that was seen, so it is not counted as one.
+            // Not counted: a resync is no observed change.
             self.tell(Told::Changed(unnamed, Moved::default())).await?;
             self.tell_listed(version, kind).await?;
         }
         Ok(())
     }
 
-    /// The kind was served and is not any more, and all its objects are gone with it.
     pub(super) async fn all_gone(&mut self, version: &str, kind: &str) -> Result<(), Left> {
         if self.index.is_empty() {
             return Ok(());
@@ -70,7 +69,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The kind is not served. If it was in an earlier run, its objects are gone.
+    /// The kind is not served: reports that objects of an earlier run are gone.
     pub(super) async fn never_served(&mut self) -> Result<(), Left> {
         self.appears = !self.listed;
         let stored = {
@@ -84,8 +83,6 @@ impl Watcher {
         self.compare_if_due(&version, &kind).await
     }
 
-    /// Compares what there is with what is known to be reconciled, if there is a list and a new baseline, and
-    /// reports what differs.
     pub(super) async fn compare_if_due(&mut self, version: &str, kind: &str) -> Result<(), Left> {
         let Baseline { round, digest: known, kinds: _ } = self.shared.baseline.borrow().clone();
         if !self.listed || round <= self.round {
@@ -95,7 +92,7 @@ impl Watcher {
         let sums = self.index.sums();
         let differs = digest::compare(known.get(&watch), configuration, &sums);
         let stale = differs | self.early;
-        // Where something has certainly changed. When all of it is to be reported, nothing says what.
+        // Buckets with certain changes; a full report proves none.
         let lively = [differs, self.early].into_iter().filter(|mask| *mask != ALL).fold(0, |a, b| a | b);
         let appears = std::mem::take(&mut self.appears);
         let unnamed = (stale != 0).then(|| self.unnamed(version, kind));
@@ -116,7 +113,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Where names are kept, those that are missing in the list are told as gone.
+    /// Kept names missing in the list are reported as gone.
     async fn tell_listed(&mut self, version: &str, kind: &str) -> Result<(), Left> {
         let kept = match self.shared.keep_names {
             KeepNames::OfAll => true,

@@ -1,5 +1,3 @@
-//! From the API server's watch to what is needed of it.
-
 use super::{
     super::{
         fingerprint::{self, Part},
@@ -49,7 +47,6 @@ pub(super) fn stream(
     }
 }
 
-/// What a watch is about.
 pub(super) fn api<K>(client: &Client, spec: &config::Watch, resolved: &Resolved) -> Api<K>
 where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
@@ -70,7 +67,7 @@ pub(super) fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> H
     }
 }
 
-/// What counts of the objects of a watch. The engine has set their marks.
+/// The engine also watches marks, which it sets.
 pub(super) fn part_of(spec: &config::Watch) -> Part {
     match spec.field {
         Field::Status => Part::Status,

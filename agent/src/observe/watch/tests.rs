@@ -80,7 +80,6 @@ impl Bench {
         std::iter::from_fn(|| self.taken.try_recv().ok()).collect()
     }
 
-    /// The changes, without what the digest needs.
     fn taken(&mut self) -> Vec<(String, Change, String)> {
         let mut all = Vec::new();
         for told in self.told() {
@@ -107,13 +106,13 @@ async fn differences_are_reported() {
     bench.pump(first.into_iter().chain(then).map(Ok).collect()).await;
     let changed = |name: &str| (name.to_owned(), Change::Changed, format!("uid-{name}"));
     let gone = |name: &str| (name.to_owned(), Change::Gone, format!("uid-{name}"));
-    // What a first list has is reported from memory.
+    // First lists are reported from memory, without uid.
     let listed = |name: &str| (name.to_owned(), Change::Changed, String::new());
-    // The coming of "x" was swallowed; somebody else may have seen it since.
+    // The creation of "x" was lost, but perhaps reconciled.
     assert_eq!(bench.taken(), [listed("a"), listed("b"), changed("a"), gone("b"), gone("x")]);
     assert_eq!(bench.reason(), Reason::Watching);
     assert!(bench.readiness.unready().is_empty());
-    // A new stream after a break: what the list does not have is gone.
+    // Objects missing after a restart are gone.
     bench.pump([ListBegins, Applied(thing("c", 1)), ListEnds].map(Ok).into()).await;
     let unnamed = (String::new(), Change::Resync, String::new());
     assert_eq!(
@@ -152,7 +151,7 @@ async fn a_forbidden_kind_is_named_and_recovers() {
     while reason(&conditions) != Reason::Watching {
         tokio::task::yield_now().await;
     }
-    // A watch that broke and works again says nothing.
+    // A recovered watch sends nothing.
     say.unbounded_send(Err(api_error(500, "etcd is away"))).unwrap();
     while reason(&conditions) != Reason::Unreachable {
         tokio::task::yield_now().await;
@@ -206,7 +205,7 @@ fn contributes(name: &str, fingerprint: u64) -> u64 {
     digest::contribution("n", name, fingerprint, None)
 }
 
-/// What a watch has told after a first list of `a` and `b`, with both reconciled.
+/// After a first list of `a` and `b`.
 async fn reconciled() -> (Bench, digest::Digest) {
     use Heard::{Applied, ListBegins, ListEnds};
     let mut bench = bench(10);
@@ -234,7 +233,7 @@ async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
         digest: Arc::new(known.clone()),
         ..Baseline::default()
     });
-    // What comes and goes before the comparison leaves a trace: its bucket.
+    // Early changes mark their bucket.
     bench.watcher.round = 0;
     bench.watcher.changed(thing("x", 1), Change::Changed, Moved::default(), &resolved()).await.unwrap();
     assert_eq!(bench.watcher.early, 1 << bucket("n", "x"));
@@ -287,7 +286,7 @@ async fn another_round_reports_everything_again() {
     assert_eq!(names, ["a", "b"]);
 }
 
-/// The names that were told, and whether as part of a report of everything.
+/// Also whether they are part of a full report.
 fn listed(bench: &mut Bench) -> Vec<(String, bool)> {
     let told = bench.told().into_iter();
     told.filter_map(|told| match told {
@@ -311,7 +310,7 @@ async fn a_report_of_everything_says_that_it_is_one() {
     bench.pump(vec![]).await;
     assert_eq!(listed(&mut bench), of(true, true), "it was demanded again");
 
-    // Of what differs from a digest, something has changed; and so has what was seen to.
+    // These changes are certain.
     let (_, known) = reconciled().await;
     for (digest, early) in [(Arc::new(known), 0), (Arc::default(), 1 << bucket("n", "b"))] {
         let mut bench = self::bench(10);
@@ -347,11 +346,11 @@ async fn a_kind_that_goes_takes_its_objects_with_it() {
     served.watcher.all_gone("v1", "Thing").await.unwrap();
     let gone = served.taken();
     assert_eq!(gone.iter().filter(|(_, change, _)| *change == Change::Gone).count(), 2);
-    // It comes back, and what it brings is reported.
+    // The kind returns.
     served.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
     assert_eq!(served.taken()[0], ("a".into(), Change::Changed, "uid-a".into()));
 
-    // It went while the agent was down.
+    // It vanished while the agent was down.
     let mut bench = bench(10);
     bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known), ..Baseline::default() });
     bench.watcher.never_served().await.unwrap();

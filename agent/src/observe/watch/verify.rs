@@ -1,11 +1,7 @@
-//! Whether a watch that seems well has told everything: from time to time the objects are listed beside it, and the sums
-//! of both are compared.
+//! Finds lost events by comparing sums with occasional lists. Caches and proxies may lose events although bookmarks
+//! continue.
 //!
-//! A watch may lose an event and go on, bookmarks and all: a cache in an API server, or anything between, has swallowed
-//! it. No sign of life shows that. A list does, unless it comes from the same cache.
-//!
-//! The sums are many, and each check spreads the objects over them in another way. So what was swallowed is found beside
-//! other objects that change all the time: sooner or later it shares its sum with none of them.
+//! Each check spreads objects differently, so a lost event eventually shows beside constantly changing objects.
 
 use super::{
     super::{fingerprint::Part, resolve::Resolved},
@@ -23,29 +19,26 @@ use std::{fmt, time::Duration};
 use tidewatch_delivery::digest::{FineSums, SLOTS, add_fine, contribution};
 use tokio::time::Instant;
 
-/// Between two lists, if there are few objects.
 pub(super) const PERIOD: Duration = Duration::from_mins(1);
-/// Objects that are listed a second, over a period, at most; and whole ones, which are larger.
+/// Objects listed per second, on average; whole objects are larger.
 const METADATA_PER_SECOND: f64 = 20.0;
 const WHOLE_PER_SECOND: f64 = 5.0;
-/// What a list shows, a watch that is well has shown after this.
+/// Time for a healthy watch to catch up.
 const LAG: Duration = Duration::from_secs(5);
-/// Objects of one page: what is in memory at once.
+/// Limits memory.
 const PAGE: u32 = 100;
-/// For one page.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The sums of a list; `None` if it failed. The watch has a say about that itself.
+/// `None` after a failure, which the watch itself reports.
 type Listed = BoxFuture<'static, Option<FineSums>>;
 
-/// What is there, as a list beside a watch finds it; `None` if it failed.
 type Found = BoxFuture<'static, Option<Vec<Metadata>>>;
 
-/// Lists that are not an API server's, and another randomness for when they are due: for simulations.
+/// Lists and randomness for simulations.
 pub struct Beside {
     /// Lists everything.
     pub list: Box<dyn Fn() -> Found + Send + Sync>,
-    /// Numbers in `[0, 1)`.
+    /// In `[0, 1)`.
     pub jitter: fn() -> f64,
 }
 
@@ -55,35 +48,27 @@ impl fmt::Debug for Beside {
     }
 }
 
-/// Lists when it is time to.
 pub(super) struct Check {
     list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>,
     jitter: fn() -> f64,
     rate: f64,
-    /// Between two lists, at least.
     least: Duration,
     running: Option<Listed>,
     due: Instant,
-    /// When a list was last asked for out of turn.
     hurried: Option<Instant>,
-    /// What the last list and the index said, if that was different.
     suspect: Option<(FineSums, FineSums)>,
-    /// How the objects are spread over the sums, until the watch is judged.
+    /// Spreads objects over the sums, anew for each judgement.
     salt: u64,
 }
 
-/// What a list says about a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It has told everything.
     Equal,
-    /// The two differ, perhaps because something happens right now.
+    /// Perhaps a current change.
     Unsettled,
-    /// It has missed something.
     Missed,
-    /// There was no list.
     Failed,
-    /// Nobody can tell any more what it should have told.
+    /// The history expired, so no judgement is possible.
     Unknown,
 }
 
@@ -100,7 +85,6 @@ impl Judgement {
 }
 
 impl Check {
-    /// Of a watch on `resolved`.
     pub(super) fn new(client: &Client, spec: &config::Watch, resolved: &Resolved, whole: bool) -> Self {
         let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
         let list = move |salt| {
@@ -118,13 +102,11 @@ impl Check {
         Self { list: Some(Box::new(list)), rate, ..Self::never() }
     }
 
-    /// The same, at most so often.
     pub(super) const fn every(mut self, least: Duration) -> Self {
         self.least = least;
         self
     }
 
-    /// Of a watch beside which nothing can be listed.
     pub(super) fn never() -> Self {
         Self::by(None, jitter::random)
     }
@@ -134,7 +116,6 @@ impl Check {
         Self { list, jitter, rate, least: PERIOD, running: None, due, hurried: None, suspect: None, salt }
     }
 
-    /// Of a watch beside which somebody else lists.
     pub(super) fn beside(Beside { list, jitter }: Beside, part: Part) -> Self {
         let list = move |salt| {
             let found = list();
@@ -151,19 +132,17 @@ impl Check {
         Self::by(Some(Box::new(list)), jitter)
     }
 
-    /// Of at most so many objects, the lists come each minute.
+    /// Most objects that are listed every minute.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
     pub(super) fn soon(&self) -> usize {
         (self.rate * PERIOD.as_secs_f64()) as usize
     }
 
-    /// The next list comes so much later.
     pub(super) fn delay(&mut self, later: Duration) {
         self.due += later;
     }
 
-    /// Something else cannot tell whether the watch has told everything: the next list is due at once, but no more often than lists
-    /// are.
+    /// Lists early after an inconclusive replay, at most once per period.
     pub(super) fn hurry(&mut self, objects: usize) {
         let now = Instant::now();
         if self.hurried.is_none_or(|at| now >= at + self.period(objects)) {
@@ -178,19 +157,18 @@ impl Check {
         self.least.max(share)
     }
 
-    /// The watch has listed by itself, or was judged: the next list is due in a while.
     pub(super) fn rest(&mut self, objects: usize) {
         let period = self.period(objects).mul_f64(0.75 + (self.jitter)() / 4.0);
         (self.running, self.due, self.suspect) = (None, Instant::now() + period, None);
         self.salt = salt(self.jitter);
     }
 
-    /// For [`Index::fine_sums`](super::super::index::Index::fine_sums), to compare with what is listed.
+    /// For [`Index::fine_sums`](super::super::index::Index::fine_sums).
     pub(super) fn salt(&self) -> u64 {
         self.salt
     }
 
-    /// The next list that has ended. Cancel-safe: a list that has begun goes on.
+    /// Cancel-safe: a started list continues.
     pub(super) async fn next(&mut self) -> Option<FineSums> {
         let Some(list) = &self.list else { return std::future::pending().await };
         if self.running.is_none() {
@@ -202,8 +180,7 @@ impl Check {
         listed
     }
 
-    /// What the list says of a watch that has shown `index`, with so many objects. Two lists that differ from it in the same
-    /// way, while it stays as it is, show that something is missing.
+    /// Compares a list with `index`. Two equal differences while the index is unchanged prove a missed event.
     pub(super) fn judge(&mut self, listed: Option<FineSums>, index: FineSums, objects: usize) -> Judgement {
         let Some(listed) = listed else {
             self.rest(objects);
@@ -225,7 +202,7 @@ impl Check {
             return Judgement::Missed;
         }
         if self.suspect.is_some() {
-            // Something happens all the time: to ask again at once would be to ask for ever.
+            // An immediate repeat could loop forever.
             self.rest(objects);
             return Judgement::Unsettled;
         }
@@ -241,11 +218,11 @@ impl fmt::Debug for Check {
 }
 
 fn params(spec: &config::Watch) -> ListParams {
-    // Without a resourceVersion: as new as what the store has. Since 1.34 API servers answer it from their cache all the same.
+    // Without a resourceVersion lists are the newest, but API servers from 1.34 use their cache.
     ListParams { label_selector: spec.selector(), limit: Some(PAGE), ..ListParams::default() }
 }
 
-/// Needs no quality: what two objects share by one, they do not share by another.
+/// Any value works: colliding objects separate with another salt.
 fn salt(jitter: fn() -> f64) -> u64 {
     jitter().to_bits()
 }
@@ -272,7 +249,6 @@ where
     }
 }
 
-/// Adds an object to the sums; `None` if it cannot be told what counts of it.
 fn add(sums: &mut [u64], salt: u64, seen: Seen) -> Option<()> {
     let Seen { key, resource_version, content, fingerprint, .. } = seen;
     let version = content.then_some(resource_version.as_str());
@@ -311,7 +287,7 @@ mod tests {
         let mut check = Check::never();
         judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
         assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 2)).0, Judgement::Equal);
-        // Something happens all the time, elsewhere too.
+        // Constant changes.
         judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
         let (judgement, due) = judged(&mut check, Some(sums_with(3, 4)), sums_with(3, 3));
         assert!(
@@ -324,7 +300,7 @@ mod tests {
         assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1)).0, Judgement::Unsettled);
     }
 
-    /// Half a thousand objects change at each look, wherever they are spread to.
+    /// 500 objects change per check.
     #[tokio::test(start_paused = true)]
     async fn what_was_missed_is_found_beside_steady_change() {
         let mut check = Check::never();
@@ -338,7 +314,7 @@ mod tests {
             }
             sums
         };
-        // The watch comes late by one change, and knows nothing of the last object's.
+        // The index lags by one change and lacks the last object.
         let found = (1..=60).find(|looks| {
             let (listed, index) = (there(&check, looks + 1, 1), there(&check, *looks, 0));
             check.judge(Some(listed), index, 1000) == Judgement::Missed

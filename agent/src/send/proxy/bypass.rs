@@ -1,19 +1,18 @@
-//! `NO_PROXY`: the hosts that are dialled directly.
+//! `NO_PROXY`: hosts dialled directly.
 
 use super::split_port;
 use std::net::IpAddr;
 
-/// Most entries; the rest is left out, and what it names goes through the proxy.
+/// Hosts of later entries use the proxy.
 const MAX_ENTRIES: usize = 1000;
 
-/// The hosts that are dialled directly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bypass(Vec<Entry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     All,
-    /// A name and, unless it was written with a dot before it, itself.
+    /// Includes subdomains; a leading dot excludes the name itself.
     Name {
         name: String,
         itself: bool,
@@ -29,21 +28,20 @@ enum Entry {
     },
 }
 
-/// Whether a host is this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<IpAddr>().is_ok_and(|a| a.to_canonical().is_loopback())
 }
 
 impl Bypass {
-    /// Reads a comma-separated list of `*`, `name`, `.name`, `*.name`, addresses and networks in CIDR notation; names
-    /// and addresses may have a port. What is none of these is left out, as other programs do.
+    /// Parses `*`, `name`, `.name`, `*.name`, addresses and CIDR networks. Names and addresses may have ports.
+    /// Invalid entries are ignored.
     pub(super) fn parse(text: &str) -> Self {
         let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty()).take(MAX_ENTRIES);
         Self(entries.filter_map(Entry::parse).collect())
     }
 
-    /// Whether a host (a name, or an address without brackets) is dialled directly.
+    /// Whether `host` (without brackets) is dialled directly.
     pub(super) fn holds_for(&self, host: &str, port: u16) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());

@@ -132,7 +132,7 @@ fn hosts_that_are_dialled_directly() {
     }
 }
 
-/// Answers in the given pieces once it has the whole request, and tells what that was.
+/// Answers in the given pieces.
 fn scripted(pieces: Vec<Vec<u8>>) -> (DuplexStream, tokio::task::JoinHandle<(String, DuplexStream)>) {
     let (ours, mut theirs) = duplex(64 * 1024);
     let proxy = tokio::spawn(async move {
@@ -141,7 +141,7 @@ fn scripted(pieces: Vec<Vec<u8>>) -> (DuplexStream, tokio::task::JoinHandle<(Str
             assert_ne!(theirs.read_buf(&mut request).await.unwrap(), 0);
         }
         for piece in pieces {
-            // The other end may have had enough.
+            // The client may have closed.
             if theirs.write_all(&piece).await.is_err() {
                 break;
             }
@@ -158,7 +158,7 @@ async fn outcome(url: &str, host: &str, pieces: &[&[u8]]) -> (Result<(), TunnelE
     let opened = open(&mut ours, &proxy_settings, host, 8443, DEADLINE).await;
     let (request, mut theirs) = proxy.await.unwrap();
     if opened.is_ok() {
-        // What follows is the tunnel's, from its first byte.
+        // The tunnel starts here.
         theirs.write_all(b"tls").await.unwrap();
         let mut through = [0; 3];
         ours.read_exact(&mut through).await.unwrap();
@@ -204,7 +204,7 @@ async fn a_proxy_that_does_not_open_a_tunnel_is_told_apart() {
     ];
     for (pieces, expected) in cases {
         let (mut ours, proxy) = scripted(pieces.iter().map(|piece| piece.to_vec()).collect());
-        // Ends the connection when it has said all.
+        // Closes after the last piece.
         let closing = tokio::spawn(async move { drop(proxy.await.unwrap()) });
         let error = open(&mut ours, &Proxy::parse("p:1").unwrap(), "h", 1, DEADLINE).await.unwrap_err();
         assert_eq!(error.label(), expected, "{pieces:?}: {error}");

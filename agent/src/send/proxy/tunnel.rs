@@ -1,17 +1,15 @@
-//! Asking a proxy for a tunnel (RFC 9110, CONNECT).
+//! Opens tunnels (RFC 9110, CONNECT).
 
 use super::{Proxy, TunnelError};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Largest head of an answer.
+/// In bytes.
 pub(super) const MAX_ANSWER: usize = 16 * 1024;
-/// What ends it.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Asks the proxy at the other end of `stream` for a tunnel to `host` (a name, which the proxy resolves, or an address
-/// without brackets). Afterwards the stream is the tunnel.
+/// Opens a tunnel to `host`: a name resolved by the proxy, or an address without brackets.
 pub(in crate::send) async fn open<S>(
     stream: &mut S,
     proxy: &Proxy,
@@ -45,7 +43,7 @@ fn request(proxy: &Proxy, host: &str, port: u16) -> String {
 async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), TunnelError> {
     let mut answer = Vec::with_capacity(512);
     let end = loop {
-        // Only what is new can have completed the end.
+        // The end may span two reads.
         let from = answer.len().saturating_sub(END.len() - 1);
         let room = MAX_ANSWER - answer.len();
         if room == 0 {
@@ -61,7 +59,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), TunnelError> 
     };
     let status = status(&answer).ok_or(TunnelError::Malformed)?;
     match status {
-        // A TLS server does not speak first: what follows is the proxy's.
+        // TLS servers never speak first: extra data is the proxy's.
         200..300 if end == answer.len() => Ok(()),
         200..300 => Err(TunnelError::Malformed),
         407 => Err(TunnelError::Credentials),
@@ -69,7 +67,6 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), TunnelError> 
     }
 }
 
-/// Of `HTTP/1.1 200 Connection established`.
 fn status(answer: &[u8]) -> Option<u16> {
     let rest = answer.strip_prefix(b"HTTP/1.")?;
     let [b'0' | b'1', b' ', code @ ..] = rest else { return None };

@@ -1,5 +1,3 @@
-//! What the receiver's answers, and missing ones, change.
-
 use std::{sync::Arc, time::Duration};
 
 use tidewatch_delivery::{digest::Digest, outbox::Applied};
@@ -10,7 +8,7 @@ use tokio::time::Instant;
 use super::{Sender, Sent};
 use crate::send::{SendError, Transport, connect::MAX_RETRY_AFTER, link::Link};
 
-/// A failure after so long without any is the first again.
+/// Time without failures that resets their count.
 const FORGIVEN: Duration = Duration::from_mins(10);
 
 impl<T: Transport> Sender<T> {
@@ -20,7 +18,7 @@ impl<T: Transport> Sender<T> {
         {
             poll.stale = true;
         }
-        // The canary is no event of the runtime.
+        // Excludes the canary.
         if sent.observed.is_empty() {
             return;
         }
@@ -38,7 +36,7 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Takes a good answer in. Returns whether it brought anything new.
+    /// Applies an answer. Returns whether there was progress.
     pub(super) fn take(&mut self, response: &v3::Response) -> Result<bool, SendError> {
         let applied = self.outbox.answered(response, self.tick());
         if applied.ignored {
@@ -88,7 +86,7 @@ impl<T: Transport> Sender<T> {
             self.turns.progress();
         }
         if let Some(wait) = older_after {
-            // However short a wait the receiver asks for, turns that bring nothing get longer ones.
+            // Fruitless turns back off, even against the receiver's wish.
             self.turns.demanded(&self.settings.backoff, (self.jitter)(), tick);
             let until = (now + wait.min(MAX_RETRY_AFTER)).max(self.start + self.turns.until());
             self.older_after = self.older_after.max(until);
@@ -120,7 +118,7 @@ impl<T: Transport> Sender<T> {
         Ok(to_resend > 0 || !released.is_empty())
     }
 
-    /// Something went wrong: what was in flight is dirty again, and the next try waits.
+    /// Handles a failure: events in flight become dirty, and the next try waits.
     pub(super) fn failed(&mut self, what: &'static str, error: &SendError, sent: Option<&Sent>) {
         match sent {
             Some(sent) if error.is_too_large() => self.outbox.too_large(&sent.in_flight, sent.ranges),
@@ -158,7 +156,7 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// A good answer: now, and not before, the receiver has let the agent in.
+    /// Only a good answer proves acceptance.
     fn answered(&mut self) {
         let (now, tick) = ((self.clock)(), self.tick());
         self.unready = None;
@@ -171,7 +169,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// The receiver wants numbers again that it was told before.
     fn asked_again(&mut self, numbers: usize) {
         self.again.demanded(&self.settings.backoff, (self.jitter)(), self.tick());
         if let Some(times) = self.demanded("the receiver asks for events again")
@@ -186,7 +183,7 @@ impl<T: Transport> Sender<T> {
         self.demands.told(what, now, tick)
     }
 
-    /// Failures before this one. What is long past does not count.
+    /// Only recent failures count.
     pub(super) fn count_failure(&mut self) -> u32 {
         let now = Instant::now();
         if now.duration_since(self.failed_at) > FORGIVEN {
@@ -198,7 +195,6 @@ impl<T: Transport> Sender<T> {
         failures
     }
 
-    /// Has the watches report everything, when that is due.
     pub(super) fn report_what_is_due(&mut self) {
         if self.report_at.is_some_and(|at| at <= Instant::now()) {
             self.report_at = None;

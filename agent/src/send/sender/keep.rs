@@ -1,4 +1,4 @@
-//! The sender's dealings with the digest: claiming it at the start, having it stored, declaring it at the end.
+//! Claims the digest at start, stores it, and declares it at the end.
 
 use super::{
     super::{Channel, Transport, link::Link},
@@ -12,14 +12,13 @@ use std::sync::Arc;
 use tidewatch_telemetry::chain;
 use tokio::time::Instant;
 
-/// What comes from where the digest is kept.
 pub(super) enum Remembered {
     Found(Found),
     Stored(u64),
     NamesStored(u64),
 }
 
-/// Never resolves without a memory. Cancel-safe.
+/// Pending forever without storage. Cancel-safe.
 pub(super) async fn remembered(memory: &mut Option<Memory>, searching: bool) -> Remembered {
     let Some(memory) = memory else { return std::future::pending().await };
     if searching {
@@ -65,7 +64,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Gives the digest to be stored, some time after it has changed.
     pub(super) fn give_what_is_due(&mut self) {
         let (now, revision) = (Instant::now(), self.outbox.revision());
         if self.memory.is_none() || revision == self.given {
@@ -73,7 +71,7 @@ impl<T: Transport> Sender<T> {
         }
         let counts = revision.counted != self.given.counted;
         let due = now + if counts { self.settings.store } else { self.settings.store_quiet };
-        // It names the session, so each further one would have it stored, and declared, anew.
+        // The digest names the session: avoid storing it for each new one.
         let due = due.max(self.start + self.sessions.until());
         let give_at = self.give_at.map_or(due, |earlier| earlier.min(due));
         self.give_at = Some(give_at);
@@ -82,10 +80,10 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Whether there is anything to store.
+    /// Gives the digest to storage. Returns whether there is one.
     fn give(&mut self) -> bool {
         let (Some(memory), Some((claim, digest))) = (&self.memory, self.outbox.digest()) else {
-            // Looked at again later: there was no answer yet.
+            // No answer yet.
             self.give_at = None;
             return false;
         };
@@ -94,16 +92,16 @@ impl<T: Transport> Sender<T> {
         true
     }
 
-    /// Stores the digest as it is now, and declares it, so that the next start may claim it.
+    /// Stores and declares the final digest, for the next start to claim.
     pub(super) async fn farewell(mut self) {
         let patience = self.settings.farewell;
-        // Changes that are still on their way here are not told; they differ at the next start.
+        // Changes in the channel differ at the next start.
         let fresh = self.outbox.revision() != self.given;
         if let Some(memory) = self.memory.as_mut().filter(|_| fresh) {
-            // That an earlier one is stored says nothing of this one.
+            // Ignore confirmations of earlier digests.
             memory.stored.mark_unchanged();
         }
-        // One that was given a moment ago may still be on its way.
+        // A recent digest may still be in flight.
         let was_given = self.memory.as_ref().is_some_and(|memory| memory.snapshots.borrow().is_some());
         let waits = if fresh {
             self.give()

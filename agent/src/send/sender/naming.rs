@@ -1,4 +1,4 @@
-//! The sender's dealings with names: having them stored before their objects are told of, and taken out long after.
+//! Names are stored before their objects are reported, and removed later.
 
 use super::{super::Transport, Sender};
 use std::{
@@ -9,37 +9,28 @@ use std::{
 use tidewatch_delivery::{names::Names, outbox::KeepNames};
 use tokio::time::Instant;
 
-/// Between two writes while changes wait for them: those of a burst go together.
+/// Shortest time between urgent writes, to batch bursts.
 const PACE: Duration = Duration::from_millis(250);
-/// A watch that is heard of this long after the end of an object was let go has shown whatever the object's manager may have
-/// found when it looked: then the name is taken out.
+/// Delay from an acknowledged deletion to the name's removal. By then the watch has shown any object that the
+/// manager found.
 const LINGER: Duration = Duration::from_secs(30);
-/// Between two looks for such names.
 const LOOK: Duration = Duration::from_mins(1);
-/// What each name adds to the time between two writes: all of them are written.
+/// Each name slows writes, as all are written.
 const PACE_PER_NAME: Duration = Duration::from_micros(25);
-/// The longest time between two writes that somebody waits for.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// When a watch was heard of last, if it lives.
 pub(super) type HeardAt = Box<dyn Fn(&str) -> Option<Instant> + Send>;
 
-/// Where names stand.
 pub(super) struct Naming {
-    /// Of which watches.
     keep: KeepNames,
     pub(super) heard_at: HeardAt,
-    /// All watches, once they are known.
     pub(super) watches: Option<BTreeSet<String>>,
-    /// How many names there are.
     pub(super) kept: usize,
-    /// How often a name found no room, as far as it was told.
+    /// Dropped names already in the metric.
     left_out: u64,
-    /// What was given to be stored, and when.
     given: u64,
     given_at: Instant,
-    /// When the next are given.
     give_at: Option<Instant>,
-    /// When what is withheld is sent all the same.
+    /// When withheld changes are sent anyway.
     waive_at: Option<Instant>,
     expire_at: Instant,
 }
@@ -60,12 +51,10 @@ impl Naming {
         }
     }
 
-    /// The same, of other watches.
     pub(super) fn of(self, keep: KeepNames) -> Self {
         Self { keep, ..self }
     }
 
-    /// When there is something to do, if there are names at all.
     pub(super) fn wake(&self) -> Option<Instant> {
         let expire = (self.kept > 0).then_some(self.expire_at);
         [self.give_at, self.waive_at, expire].into_iter().flatten().min()
@@ -73,7 +62,7 @@ impl Naming {
 }
 
 impl<T: Transport> Sender<T> {
-    /// Goes on with the names that an earlier run has left. Returns the kinds of their objects.
+    /// Returns the kinds of the stored names.
     pub(super) fn keep_names(&mut self, names: Names) -> BTreeMap<String, (String, String)> {
         self.naming.kept = names.len();
         let kinds = names
@@ -85,21 +74,20 @@ impl<T: Transport> Sender<T> {
         kinds
     }
 
-    /// Names of watches that are not configured any more.
     pub(super) fn drop_names(&mut self) {
         if let Some(watches) = &self.naming.watches {
             self.outbox.retain_names(|watch| watches.contains(watch));
         }
     }
 
-    /// Names are stored, or it is of no use to wait for it.
+    /// The revision is stored, or waiting is useless.
     pub(super) fn names_stored(&mut self, revision: u64) {
         self.outbox.names_stored(revision);
-        // The rest has waited for less than what is stored now.
+        // The rest arrived later.
         self.naming.waive_at = None;
     }
 
-    /// Gives names to be stored: soon while a change waits for it, else some time after they have changed.
+    /// Stores names: soon while changes wait, else later.
     pub(super) fn give_names(&mut self) {
         let Some(memory) = &self.memory else { return };
         let (now, naming) = (Instant::now(), &mut self.naming);
@@ -112,7 +100,7 @@ impl<T: Transport> Sender<T> {
         let left_out = self.outbox.names().left_out();
         let before = std::mem::replace(&mut naming.left_out, left_out);
         self.metrics.names_not_kept.inc_by(left_out - before);
-        // Once: the metric tells the rest.
+        // Once; the metric counts the rest.
         if before == 0 && left_out > 0 {
             tracing::warn!(
                 kept = self.outbox.names().len(),

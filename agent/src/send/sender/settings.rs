@@ -1,5 +1,3 @@
-//! What can be set about sending.
-
 use std::time::Duration;
 
 use tidewatch_delivery::backoff::Backoff;
@@ -10,41 +8,40 @@ use crate::{
     send::spread::Spread,
 };
 
-/// How long things take and wait, and how much is kept.
+/// Timing and limits of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// For the answer to a batch or a heartbeat.
+    /// Limit for an answer to a batch or heartbeat.
     pub answer: Duration,
-    /// For the answer to a poll; longer than the receiver keeps one open.
+    /// Limit for a poll; exceeds the receiver's.
     pub poll: Duration,
-    /// Between a poll's start and its replacement by one that names more numbers.
+    /// Shortest time between polls.
     pub poll_pause: Duration,
-    /// Between two signs of life while there is nothing to send or to wait for.
+    /// Heartbeat interval while idle.
     pub heartbeat: Duration,
-    /// After failures that leave the connection as it is.
+    /// Delay after failures that keep the connection.
     pub backoff: Backoff,
-    /// After a receiver's further session within a short time, before it gets a full report or a digest is stored for it.
+    /// Delays full reports and digests if sessions keep changing.
     pub sessions: Backoff,
-    /// Before a new connection, when one was lost or could not be made.
+    /// Delay of new connections.
     pub spread: Spread,
-    /// A connection is replaced after this, or up to half of it before.
+    /// Age of replacement, reduced randomly by up to half.
     pub connection_age: Duration,
-    /// After a renewal of the certificate, the connection is replaced within this.
+    /// Time to replace a connection after a certificate renewal.
     pub replace_within: Duration,
-    /// After a replacement that failed.
+    /// Delay after a failed replacement.
     pub replace_backoff: Backoff,
-    /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
-    /// while the receiver is away would otherwise grow the set without end.
+    /// Limit of dirty keys. Beyond, watches wait: short-lived objects would grow the set without end.
     pub max_dirty: usize,
-    /// Names kept for other managers.
+    /// Limit of kept names.
     pub max_names: usize,
-    /// From a change of the digest to its being stored.
+    /// Delay of storing a changed digest.
     pub store: Duration,
-    /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
+    /// Delay for irrelevant changes; losing them costs needless reports.
     pub store_quiet: Duration,
-    /// A change whose object's name cannot be stored is sent all the same after this.
+    /// Longest wait of a change for its stored name.
     pub withhold: Duration,
-    /// At shutdown, for the digest to be stored, and again for it to be declared.
+    /// Shutdown limit, each for storing and declaring the digest.
     pub farewell: Duration,
 }
 
@@ -54,7 +51,7 @@ impl Default for Settings {
             answer: Duration::from_secs(30),
             poll: Duration::from_secs(limits::POLL_SECONDS + 15),
             poll_pause: Duration::from_millis(20),
-            // The canary says the same each minute. One that is on its way must not find that said just now.
+            // Longer than the canary's interval and transit: canaries replace heartbeats.
             heartbeat: Duration::from_secs(65),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             sessions: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(5) },

@@ -1,5 +1,3 @@
-//! The connection's own life: lost and made again, replaced after a renewal or when it is old, ended when it may not be used any more.
-
 use super::Sender;
 use crate::send::{
     Channel, Fate, SendError, Transport,
@@ -10,19 +8,16 @@ use std::time::Duration;
 use tidewatch_telemetry::chain;
 use tokio::time::Instant;
 
-/// A connection is looked at this often at least: its own timer cannot see a clock that was set.
+/// Interval of checks: timers miss clock changes.
 const LOOK: Duration = Duration::from_hours(1);
-/// Before a certificate ends, its connection is replaced by one with a newer certificate, if there is one.
+/// Replacement lead before the certificate's expiry.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// When the connection is looked at or replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Upkeep {
     look_at: Instant,
-    /// From then on the connection is replaced, whatever it is good for.
     old_at: Instant,
     replace_at: Option<Instant>,
-    /// Replacements that failed in a row.
     failures: u32,
 }
 
@@ -31,20 +26,17 @@ impl Upkeep {
         Self { look_at: now + LOOK, old_at: now + LOOK, replace_at: None, failures: 0 }
     }
 
-    /// A connection was made that is old after `age`, or up to half of it before: agents that came together, as after a restart of
-    /// the receiver, do not come together again. `random` is in `[0, 1)`.
+    /// Sets the age limit, reduced randomly by up to half to spread agents. `random` is in `[0, 1)`.
     pub(super) fn made(&mut self, now: Instant, age: Duration, random: f64) {
         self.old_at = now + age.mul_f64(1.0 - random / 2.0);
     }
 
-    /// When there is something to do, if nothing happens before.
     pub(super) fn wake(&self) -> Instant {
         self.replace_at.map_or(self.look_at, |at| at.min(self.look_at))
     }
 }
 
 impl<T: Transport> Sender<T> {
-    /// Looks at the connection and begins its replacement, if either is due.
     pub(super) fn keep_up(&mut self) {
         let now = Instant::now();
         if self.upkeep.look_at <= now {
@@ -63,7 +55,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Decides what becomes of the connection.
     pub(super) fn look(&mut self) {
         let now = Instant::now();
         self.upkeep.look_at = now + LOOK;
@@ -77,7 +68,7 @@ impl<T: Transport> Sender<T> {
         }
         match self.connector.fate(&up.connection) {
             Fate::Keep if now < old_at => self.upkeep.replace_at = None,
-            // What is old is spread already.
+            // Ages are spread already.
             Fate::Keep if self.upkeep.replace_at.is_none() && up.replacement.is_none() => {
                 self.upkeep.replace_at = Some(now);
             }
@@ -95,7 +86,7 @@ impl<T: Transport> Sender<T> {
                 }
                 self.metrics.connections_ended.with_label_values(&[reason]).inc();
                 self.progress.lock().last_error = text;
-                // The next connection may be a good one. If it is not, trying goes on at the pace of failures.
+                // A new connection may be good; further failures back off.
                 match failures.checked_sub(1) {
                     None => self.take_down(now),
                     Some(failures) => self.lose(failures),
@@ -104,7 +95,7 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// A replacement was made, or not. What is in flight ends where it began.
+    /// Requests in flight end on the old connection.
     pub(super) fn replaced(&mut self, made: Result<T::Connection, SendError>) {
         match made {
             Ok(connection) => {
@@ -117,13 +108,13 @@ impl<T: Transport> Sender<T> {
                 self.upkeep.made(now, self.settings.connection_age, (self.jitter)());
                 if let Link::Up(up) = &mut self.link {
                     up.connection = connection;
-                    // It would be answered on the old connection; asking again costs nothing.
+                    // It would be answered on the old connection.
                     up.poll = None;
                     if let Some(batch) = &mut up.batch {
                         batch.sent.elsewhere = true;
                     }
                 }
-                // A connection on which nothing is asked is one that the receiver ends.
+                // The receiver ends connections without requests.
                 self.heartbeat_at = now;
                 self.look();
             }
@@ -137,7 +128,7 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// The process did not run for a while: the other end has given the connection up.
+    /// During the pause, the peer has closed the connection.
     pub(super) fn resumed(&mut self) {
         self.metrics.pauses.inc();
         if matches!(self.link, Link::Up(_)) {
@@ -146,14 +137,14 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// Gives the connection up; the next one is made after a spread wait.
+    /// Drops the connection; reconnects after a random wait.
     pub(super) fn lose(&mut self, failures: u32) {
         let now = Instant::now();
         self.take_down(now);
         self.link = Link::Down(self.settings.spread.pause(now, failures, (self.jitter)()));
     }
 
-    /// Gives the connection up; the next one is made at once.
+    /// Drops the connection; reconnects at once.
     fn take_down(&mut self, now: Instant) {
         self.upkeep = Upkeep::new(now);
         if let Link::Up(up) = std::mem::replace(&mut self.link, Link::now()) {

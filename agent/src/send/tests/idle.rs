@@ -1,5 +1,3 @@
-//! How little an agent says when nothing happens.
-
 use super::{
     scripted::{self, Scripted},
     *,
@@ -8,7 +6,7 @@ use crate::observe::told::Told;
 use tidewatch_delivery::outbox::Moved;
 use tidewatch_wire::v3::Health;
 
-/// Acknowledges everything, in a session that has worked long.
+/// A long-lived session.
 fn response(request: &v3::Request<'static>) -> v3::Response {
     let done = request.awaiting.clone();
     let ack = RouteAck { route: Route::engine(), done, refused: SeqSet::new() };
@@ -16,7 +14,7 @@ fn response(request: &v3::Request<'static>) -> v3::Response {
     v3::Response { acks, mark: 1_000_000, ..scripted::response(request) }
 }
 
-/// The bytes of the two bodies, as they are on a connection that has been used before.
+/// On an established connection.
 fn bytes(mut asked: v3::Request<'static>) -> usize {
     let mut said = response(&asked);
     let _in_headers = Standing::take(&mut asked);
@@ -29,8 +27,7 @@ fn canary() -> Told {
     Told::Changed(seen, Moved::default())
 }
 
-/// Around the bodies on a connection, as counted there: three TLS records (22 bytes each), four frames of HTTP/2 (9 each), and
-/// what is left of the headers: the path, the lengths, and one byte for each other.
+/// Three TLS records (22 bytes each), four HTTP/2 frames (9 each), compressed headers.
 const AROUND_BODIES: usize = 3 * 22 + 4 * 9 + 28;
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +36,7 @@ async fn an_idle_agent_says_little_once_a_minute() {
     let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
     let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
     let mut outbox = Outbox::new(Epoch::random(), BTreeMap::new());
-    // An old one, whose numbers are long.
+    // Longer numbers.
     for _ in 0..100_000 {
         outbox.observe(crate::canary::seen(Timestamp::UNIX_EPOCH), Duration::ZERO);
     }
@@ -53,7 +50,7 @@ async fn an_idle_agent_says_little_once_a_minute() {
     let drain = Drain::new();
     drain.spawn("sender", sender.run(drain.watch()));
     let begun = Instant::now();
-    // Each minute, and sometimes later: an API server does not always answer as fast.
+    // With varying delays.
     for (minute, late) in (1..=60_u64).zip([0, 20, 400, 3, 4_000, 0, 1_500].into_iter().cycle()) {
         tokio::time::sleep_until(begun + Duration::from_mins(minute) + Duration::from_millis(late)).await;
         changes.send(canary()).await.unwrap();
@@ -63,7 +60,7 @@ async fn an_idle_agent_says_little_once_a_minute() {
     let bodies: Vec<usize> = minutes.map(|(_, request)| bytes(request)).collect();
     assert_eq!(bodies.len(), 60, "no heartbeat beside the canary");
     let most = bodies.iter().copied().max().unwrap_or_default();
-    // 32 of them are the session's mark, of seven digits, said both ways.
+    // Includes 32 for the session's mark, both ways.
     assert!(most <= 275, "{most} bytes in the bodies of an exchange");
     let per_day = (most + AROUND_BODIES) * 24 * 60;
     assert!(per_day <= 600_000, "{per_day} bytes a day");
@@ -91,7 +88,7 @@ async fn what_every_request_says_goes_into_headers_while_the_receiver_understand
     agent.see("a").await;
     let asked = peer.next().await;
     assert!(asked.brief);
-    // As one does that misses the epoch in the body.
+    // As without the epoch.
     asked.fail(StatusCode::BAD_REQUEST);
     let asked = peer.next().await;
     assert_eq!((asked.brief, asked.seqs()), (false, vec![3]), "the next try says it all");

@@ -1,4 +1,4 @@
-//! Receivers whose answers would drive a loop: whatever they answer, an agent asks at a bounded pace.
+//! Answers must not cause request loops.
 
 use super::{
     scripted::{Bench, Script, response},
@@ -11,7 +11,6 @@ type Answered = (Duration, Result<v3::Response, SendError>);
 const OBJECTS: usize = 50;
 const LONG: Duration = Duration::from_hours(24 * 365);
 
-/// Another session in each answer, for all tests: none of them looks at its number.
 fn another(request: &v3::Request<'static>) -> v3::Response {
     static SESSIONS: AtomicU64 = AtomicU64::new(1_000);
     let session = SessionId::from_bits(SESSIONS.fetch_add(1, Ordering::Relaxed).into());
@@ -31,13 +30,11 @@ fn status(status: u16) -> Answered {
     (Duration::ZERO, Err(SendError::Status { status, message: String::new(), retry_after }))
 }
 
-/// Does as a receiver should, but holds everything.
 fn holds(request: &v3::Request<'static>) -> Answered {
     let wait = if request.poll { Duration::from_secs(25) } else { Duration::ZERO };
     (wait, Ok(response(request)))
 }
 
-/// A bench whose watch reports everything when it is told to, and whose canary comes each minute.
 fn lively(bench: &Bench) {
     let (mut baseline, changes) = (bench.baseline.clone(), bench.changes.clone());
     tokio::spawn(async move {
@@ -66,7 +63,7 @@ fn lively(bench: &Bench) {
     });
 }
 
-/// What the sender has done in ten minutes: connections, requests, full reports.
+/// Connections, requests, full reports.
 async fn ten_minutes(script: Script, lasts: Duration, fate: Fate) -> (usize, usize, u64) {
     let bench = Bench::start_on(script, lasts, fate);
     lively(&bench);

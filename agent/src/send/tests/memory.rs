@@ -1,5 +1,3 @@
-//! What a sender keeps of what was reconciled.
-
 use super::*;
 
 fn left_behind() -> Snapshot {
@@ -8,7 +6,6 @@ fn left_behind() -> Snapshot {
     (Resume { session: SessionId::from_bits(7), epoch: Epoch::from_bits(1), serial: 5 }, digest)
 }
 
-/// The next digest to store with this serial.
 async fn given(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>, serial: u64) -> Arc<Snapshot> {
     let is = |snapshot: &Option<Arc<Snapshot>>| snapshot.as_ref().is_some_and(|s| s.0.serial == serial);
     let given = tokio::time::timeout(Duration::from_secs(20), snapshots.wait_for(is)).await;
@@ -56,7 +53,7 @@ async fn a_digest_is_claimed_kept_and_declared() {
     agent.baseline.wait_for(|baseline| baseline.round == 2).await.unwrap();
     assert_eq!(*agent.baseline.borrow().digest, Digest::new(), "everything is reported");
 
-    // At the end the digest is stored and declared once more.
+    // Shutdown stores and declares again.
     agent.see("late").await;
     let batch = peer.next().await;
     assert_eq!((batch.seqs(), batch.request.digest), (vec![2], None));
@@ -83,7 +80,7 @@ async fn a_digest_that_is_on_its_way_to_be_stored_at_the_end_is_declared_all_the
     let batch = peer.next().await;
     batch.done(&[1]);
     agent.until("the acknowledgement", |p| p.dirty == 0).await;
-    // Given in the course of things, and not stored yet when the end comes.
+    // Unconfirmed at shutdown.
     given(&mut snapshots, 1).await;
     let drain = agent.drain;
     drain.begin();

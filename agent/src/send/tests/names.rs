@@ -1,5 +1,3 @@
-//! Names of objects that others than the engine hear of.
-
 use super::*;
 
 const WATCH: &str = "w";
@@ -8,7 +6,7 @@ fn other() -> Route {
     Route::manager("other")
 }
 
-/// An agent whose only watch is for another manager, and what an earlier run has left of it.
+/// `names` are from an earlier run.
 async fn routed(peer: SocketAddr, ca: &Ca, names: Names, withhold: Duration) -> (Agent, Shelf) {
     let (shelf, memory) = memory();
     let change = |_: &mut Target, settings: &mut Settings| settings.withhold = withhold;

@@ -1,5 +1,3 @@
-//! A receiver that does not let the agent in.
-
 use super::*;
 
 #[tokio::test]
@@ -19,7 +17,7 @@ async fn an_agent_whose_issuer_is_not_trusted_says_so_and_is_neither_connected_n
     }
     agent.until("a count", |p| p.repeated.iter().any(|one| one.count > 2)).await;
 
-    // The certificate is replaced by one of the right issuer.
+    // The right issuer.
     write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
     let mut peer = peer;
     let asked = peer.next().await;

@@ -1,5 +1,3 @@
-//! What the sender takes from the watches while a batch is on its way.
-
 use super::{
     scripted::{Scripted, response},
     *,
@@ -20,7 +18,7 @@ async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
     let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
     let clock = || Timestamp::UNIX_EPOCH;
-    // Slowly, that everything is held.
+    // Holds everything, slowly.
     let slow = Scripted::new(|request| (ANSWER, Ok(response(request))));
     let sender = Sender::new(outbox, taken, slow, Settings::default(), metrics, clock, guard, resumed);
     let drain = Drain::new();
@@ -37,7 +35,7 @@ async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
     tokio::time::sleep(ANSWER / 2).await;
     let first = told.load(Ordering::Relaxed);
     assert!((limits::V3_EVENTS..2 * limits::V3_EVENTS).contains(&first), "{first} before the first answer");
-    // None of them is let go; that is no reason to stop.
+    // Unacknowledged events do not block.
     tokio::time::sleep(ANSWER * 10).await;
     assert_eq!(told.load(Ordering::Relaxed), CHANGES);
 }

@@ -1,35 +1,27 @@
-//! A sender on a transport that answers as it is told, in paused time.
-
 use super::*;
 use crate::send::{Channel, Fate, Transport};
 use std::{future::pending, pin::Pin};
 
-/// With so many requests, one is not answered any more: else a sender that asks again at once, for ever, would stop the
-/// test's time.
+/// A busy loop would stop virtual time.
 const MOST: usize = 10_000;
 
-/// What is answered to a request, and after how long.
 pub(super) type Script = fn(&v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>);
 
-/// Keeps what it is asked.
 #[derive(Clone)]
 pub(super) struct Scripted {
     connected: Arc<Mutex<Vec<Instant>>>,
     told: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
     script: Script,
-    /// How long each connection lasts.
     lasts: Duration,
     fate: Fate,
 }
 
 impl Scripted {
-    /// One that nobody has asked anything yet.
     pub(super) fn new(script: Script) -> Self {
         let lasts = Duration::from_hours(24 * 365);
         Self { connected: Arc::default(), told: Arc::default(), script, lasts, fate: Fate::Keep }
     }
 
-    /// What it was asked so far, and when.
     pub(super) fn told(&self) -> Vec<(Instant, v3::Request<'static>)> {
         self.told.lock().clone()
     }
@@ -82,7 +74,6 @@ impl Channel for Scripted {
     }
 }
 
-/// An answer of the one session there is.
 pub(super) fn response(request: &v3::Request<'_>) -> v3::Response {
     v3::Response::new(request.epoch, SessionId::from_bits(7))
 }
@@ -99,7 +90,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// A sender, which the test has to poll.
+    /// The test must poll it.
     pub(super) fn new(script: Script) -> (Self, Run) {
         Self::on(Scripted::new(script))
     }
@@ -121,31 +112,26 @@ impl Bench {
         (Self { transport, changes, blind, baseline, progress, _drain: drain }, run)
     }
 
-    /// One that runs.
     pub(super) fn start(script: Script) -> Self {
         let (bench, run) = Self::new(script);
         tokio::spawn(run);
         bench
     }
 
-    /// One that runs, whose connections last so long and have this fate.
     pub(super) fn start_on(script: Script, lasts: Duration, fate: Fate) -> Self {
         let (bench, run) = Self::on(Scripted { lasts, fate, ..Scripted::new(script) });
         tokio::spawn(run);
         bench
     }
 
-    /// When it has connected.
     pub(super) fn connected(&self) -> Vec<Instant> {
         self.transport.connected.lock().clone()
     }
 
-    /// When it has asked.
     pub(super) fn told(&self) -> Vec<Instant> {
         self.transport.told().into_iter().map(|(at, _)| at).collect()
     }
 
-    /// How long after `since` the first request was made for which `is` holds.
     pub(super) fn after(
         &self,
         since: Instant,
@@ -156,7 +142,6 @@ impl Bench {
         Some(at.duration_since(since))
     }
 
-    /// How many requests were made for which `is` holds.
     pub(super) fn made(&self, is: impl Fn(&v3::Request<'static>) -> bool) -> usize {
         self.transport.told.lock().iter().filter(|(_, request)| is(request)).count()
     }

@@ -1,11 +1,9 @@
-//! Keys that stay dirty for long, and what goes on meanwhile.
-
 use super::{
     scripted::{Bench, response},
     *,
 };
 
-/// Has no room for what is called `full…`, holds what is called `held…`, and has done all else.
+/// Rejects `full…`, holds `held…`.
 fn full(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     let named = |start: &str| -> Vec<Seq> {
         request.events.iter().filter(|e| e.name.starts_with(start)).map(|e| e.seq).collect()
@@ -45,7 +43,7 @@ async fn a_watch_that_goes_blind_is_told_while_a_key_is_held() {
     assert!(took <= Duration::from_mins(1), "told after {took:?}");
 }
 
-/// Wants to be left alone with everything but the canary.
+/// Rejects everything but the canary.
 fn busy(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     let (canaries, others): (Vec<_>, Vec<_>) =
         request.events.iter().partition(|event| event.watch == v3::CANARY);
@@ -77,7 +75,7 @@ async fn a_canary_does_not_wait_until_the_receiver_has_room() {
     assert!(others <= 4, "{others} times in five minutes, though 90 s were asked for");
 }
 
-/// Has no turn for a full report now, and has done all else.
+/// Defers full reports.
 fn reporting(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     let (listed, others): (Vec<_>, Vec<_>) = request.events.iter().partition(|event| event.listed);
     let mut response = response(request);
@@ -117,14 +115,14 @@ async fn an_edit_does_not_wait_behind_the_agents_own_full_report() {
     );
 }
 
-/// Lets no request with more than 300 events pass, or with more than 100 ranges.
+/// Refuses 300 events or 100 ranges.
 fn narrow(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     if request.events.len() > 300 || request.awaiting.range_count() > 100 {
         let message = "too large".to_owned();
         return (Duration::ZERO, Err(SendError::Status { status: 413, message, retry_after: None }));
     }
     let mut response = response(request);
-    // All but every fourth, so that many ranges are left.
+    // Leaves many ranges.
     response.acks =
         acks(&request.events.iter().map(|e| e.seq.0).filter(|seq| seq % 4 > 0).collect::<Vec<_>>());
     (if request.poll { Duration::from_secs(25) } else { Duration::ZERO }, Ok(response))

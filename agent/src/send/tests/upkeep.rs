@@ -1,11 +1,9 @@
-//! The connection's own life: through a proxy, renewed, grown old, distrusted, after a pause.
-
 use super::{
     scripted::{Bench, response},
     *,
 };
 
-/// Refuses the first tunnel and opens each later one to `to`.
+/// Refuses the first tunnel.
 async fn egress_proxy(to: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("[::1]:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -78,7 +76,7 @@ async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
     agent.metric("t_connections_ended_total{reason=\"renewed\"} 1");
     agent.metric("t_tls_reloads_total{result=\"taken\"} 1");
     let not_after = agent.connector.to.material.current().1.as_second();
-    // The metric is shown in Prometheus' shortest form, which for whole numbers is the number.
+    // Prometheus prints whole numbers.
     agent.metric(&format!("t_certificate_not_after_timestamp_seconds {not_after}"));
     in_flight.held();
     let poll = peer.next().await;
@@ -128,7 +126,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_connection() {
     for _ in 0..2 {
         tunnels.recv().await.unwrap();
     }
-    // Nobody answers the proxy's next tunnels: its queue of told ones is closed.
+    // The proxy then drops connections.
     drop(tunnels);
     write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
     agent.look().await;
@@ -191,16 +189,14 @@ async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() 
     let second = Duration::from_secs(1);
     assert!(lasted.iter().all(|age| (day / 2..=day + second).contains(age)), "{lasted:?}");
     assert!(lasted.iter().any(|age| *age != lasted[0]), "{lasted:?}");
-    // The receiver ends a connection on which nothing is asked for 30 s.
+    // The receiver's limit is 30 s.
     let told = bench.told();
     let asks = |at: &Instant| told.iter().any(|told| (*at..*at + second).contains(told));
     assert!(made.iter().all(asks), "{made:?}");
-    // The signs of life do not wait for it.
     let silent = told.windows(2).map(|pair| pair[1] - pair[0]).max();
     assert!(silent <= Some(Settings::default().heartbeat + second), "{silent:?}");
 }
 
-/// Agrees to everything, and asks for patience each time.
 fn patient(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     (Duration::ZERO, Ok(v3::Response { retry_after_ms: Some(300_000), ..response(request) }))
 }

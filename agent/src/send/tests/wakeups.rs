@@ -1,11 +1,8 @@
-//! How often the sender wakes up.
-
 use super::{
     scripted::{Bench, response},
     *,
 };
 
-/// Knows no event, and wants to be left alone.
 fn overloaded(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     let mut response = response(request);
     response.unknown = request.awaiting.clone();
