@@ -12,7 +12,6 @@ use crate::{
     output::{self, Output},
 };
 
-/// This build.
 const BUILD: BuildInfo = BuildInfo::new("tidewatch", env!("CARGO_PKG_VERSION"));
 
 /// Tools around Tidewatch: certificates, modules, generated files.
@@ -72,12 +71,12 @@ struct With<A: clap::Args> {
     output: Output,
 }
 
-/// An error in what was asked for, which no option says by itself. Such a command ends as with a wrong option: exit code 2.
+/// Returns a usage error: exit code 2.
 pub(crate) fn usage(why: &str) -> anyhow::Error {
     Args::command().error(ErrorKind::ValueValidation, why).into()
 }
 
-/// Runs one command, and says with what the program ends.
+/// Runs a command and returns the exit code.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Certs(Group { command, output }) => certs::run(command, output.format),

@@ -1,4 +1,4 @@
-//! `tidewatch certs`: enough PKI to set up an event path by hand.
+//! `tidewatch certs`: PKI for an event path set up by hand.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -71,7 +71,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Refuses to go on where a file is in the way, before anything is issued.
+    /// Existing files fail before anything is issued.
     fn check(&self, name: &str) -> anyhow::Result<()> {
         let there = [self.file(name, "crt"), self.file(name, "key")].into_iter().find(|file| file.exists());
         match there {
@@ -99,7 +99,7 @@ impl Place {
             let path = self.file(name, ending);
             files::write_new(&path, content, mode, self.force).map(|()| path)
         };
-        // The key first: a certificate without its key is of no use.
+        // Key first: a certificate without its key is useless.
         let key = write("key", key.as_str(), 0o600)?;
         let cert = write("crt", cert, 0o644)?;
         output.print(&json!({"certificate": cert, "key": key, "notAfter": not_after}))
@@ -116,7 +116,6 @@ impl Common {
         Ca::from_pem(&cert, &key).context("the CA cannot be used; create one with: tidewatch certs ca")
     }
 
-    /// Issues a certificate, unless a file is in its way.
     fn issue(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! `tidewatch explain`: what was done for one runtime, and why; or how the runtimes' events fare altogether.
+//! `tidewatch explain`: one runtime's reconciles, or all event paths.
 
 use std::{fmt::Write, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     output::{Format, print},
 };
 
-/// Largest page that is read; 32 records are far below.
+/// 32 records are far smaller.
 const MAX_PAGE: usize = 4 * 1024 * 1024;
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,6 @@ async fn read(url: &str, runtime: &str) -> anyhow::Result<Value> {
         .context("the answer is not the receiver's page; is --admin its admin address?")
 }
 
-/// The page of all runtimes for people: how many are in which state, and a line for each that is named.
 fn all(page: &Value) -> String {
     let states = page["runtimes"].as_object().into_iter().flatten();
     let states: Vec<_> = states.map(|(state, count)| format!("{count} {state}")).collect();
@@ -96,7 +95,7 @@ fn all(page: &Value) -> String {
     out
 }
 
-/// A receiver that was restarted has seen no canary of an agent that speaks for a minute.
+/// The first canary takes a minute.
 fn no_canary(one: &Value) -> String {
     match one["heardSeconds"].as_u64() {
         Some(seconds) => format!("none yet; its agent spoke {seconds} s ago"),
@@ -104,7 +103,6 @@ fn no_canary(one: &Value) -> String {
     }
 }
 
-/// What there is to know of a runtime before its reconciles: how its events fare, its agent, its modules.
 fn header(page: &Value) -> String {
     let mut out = String::new();
     let (agent, time) = (&page["agent"], |value: &Value| value.as_str().map(str::to_owned));
@@ -134,7 +132,6 @@ fn header(page: &Value) -> String {
     out
 }
 
-/// What is said where the receiver writes nothing now, or nothing of this runtime.
 fn held(page: &Value) -> &'static str {
     match page["mode"].as_str() {
         Some("paused") => {
@@ -152,7 +149,7 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or("?").to_owned()
 }
 
-/// What an event is about: an object, or all of a kind, of which any may have changed; these have no name.
+/// A resync names only a kind.
 fn object(value: &Value) -> String {
     let object = word(value);
     match object.strip_suffix([' ', '/']) {
@@ -161,11 +158,10 @@ fn object(value: &Value) -> String {
     }
 }
 
-/// Why a reconcile of `key` was done, for people.
 fn because(key: &Value, cause: &Value) -> String {
     match cause["type"].as_str() {
         Some("event") => {
-            // Events of the older contract have neither a number nor a watch.
+            // v2 events have neither number nor watch.
             let event = match cause["seq"].as_u64() {
                 Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
                 _ => "a v2 event".to_owned(),
@@ -191,7 +187,6 @@ fn because(key: &Value, cause: &Value) -> String {
     }
 }
 
-/// The page for people: one line for each reconcile, oldest first, with its causes below.
 fn text(page: &Value) -> String {
     let mut out = format!(
         "runtime {} (Kyma {}), {} events wait for their reconcile\n",

@@ -1,4 +1,4 @@
-//! Reading and writing files with errors that name them.
+//! File access with errors that name the file.
 
 use std::{
     fs,
@@ -9,18 +9,17 @@ use std::{
 
 use anyhow::Context;
 
-/// Reads a text file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file, creating its folder.
+/// Creates the folder too.
 pub(crate) fn write(path: &Path, content: &str) -> anyhow::Result<PathBuf> {
     write_with(fs::OpenOptions::new().create(true).truncate(true), path, content)?;
     Ok(path.to_owned())
 }
 
-/// Writes a file that is not there, or with `force` in place of one. The new file has `mode`, whatever the old one had.
+/// Creates a file with `mode`; only `force` replaces one.
 pub(crate) fn write_new(path: &Path, content: &str, mode: u32, force: bool) -> anyhow::Result<()> {
     match force.then(|| fs::remove_file(path)) {
         Some(Err(error)) if error.kind() != ErrorKind::NotFound => {

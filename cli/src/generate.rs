@@ -1,4 +1,4 @@
-//! `tidewatch generate`: files that are made from the code and checked in.
+//! `tidewatch generate`: checked-in generated files.
 
 use std::path::PathBuf;
 

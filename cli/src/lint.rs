@@ -1,4 +1,4 @@
-//! `tidewatch lint`: files that operators write, checked before they are used.
+//! `tidewatch lint`: checks operators' files.
 
 use std::{fmt::Write, fs::File, io::Read, path::PathBuf, str::FromStr, time::Duration};
 
@@ -62,7 +62,6 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file, as far as a policy may be long.
 fn read(command: &Windows) -> anyhow::Result<String> {
     let cannot = || format!("cannot read {}", command.file.display());
     let mut bytes = Vec::new();
@@ -97,7 +96,7 @@ fn count(findings: &[Finding], level: Level) -> usize {
     findings.iter().filter(|f| f.level == level).count()
 }
 
-/// One line for each finding, in the form that editors jump to, and one for the sum.
+/// `file:line:` is for editors.
 fn lines(file: &str, findings: &[Finding]) -> String {
     let mut out = String::new();
     for Finding { line, field, level, kind, message } in findings {

@@ -6,7 +6,7 @@ use clap::Parser;
 use tidewatch_cli::{Args, run};
 use tidewatch_telemetry::stdio;
 
-/// The receiver's, and that of simulated API servers, which with the C library's spent two fifths of their CPU time in it.
+/// The C library's allocator takes two fifths of simulated API servers' CPU time.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(usage) = error.downcast_ref::<clap::Error>() {
-        // Nobody may read it any more.
+        // The reader may be gone.
         let _ = usage.print();
         return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
     }

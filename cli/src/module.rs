@@ -1,4 +1,4 @@
-//! `tidewatch module`: for teams that ship modules.
+//! `tidewatch module`: for module teams.
 
 mod credentials;
 mod look;
@@ -118,7 +118,6 @@ impl Push {
         host.filter(|_| self.insecure).map(str::to_owned).into_iter().collect()
     }
 
-    /// The module's name, which the catalog has to take: a component that no ModuleTemplate can name is of no use.
     fn module_name(&self) -> anyhow::Result<&str> {
         let last = self.component.rsplit('/').next().unwrap_or_default();
         let module = self.module.as_deref().unwrap_or(last);
@@ -131,7 +130,7 @@ impl Push {
         )))
     }
 
-    /// Reads the files, and looks at all that can be wrong without the registry.
+    /// All checks without the registry.
     fn package(&self, home: &BaseUrl) -> anyhow::Result<ModulePackage> {
         let mut package = ModulePackage {
             sources: Vec::new(),
@@ -153,7 +152,7 @@ impl Push {
     }
 }
 
-/// Names the file where an error is about what is in it, and the option where it is about a name.
+/// Name errors concern an option, others the file.
 fn of_file(error: OciError, file: &Path) -> anyhow::Error {
     if matches!(error, OciError::Invalid { what: "component name" | "image reference", .. }) {
         return usage(&error.to_string());
@@ -167,13 +166,12 @@ fn of_file(error: OciError, file: &Path) -> anyhow::Error {
 }
 
 fn told(bar: &Arc<Bar>) -> Progress {
-    /// Smaller uploads are over before a bar can be read, in bytes.
+    /// Bytes; smaller uploads are too quick.
     const LARGE: u64 = 1024 * 1024;
     let bar = Arc::clone(bar);
     Arc::new(move |sent, all| bar.at("pushing", sent, all, all >= LARGE))
 }
 
-/// What the registry did, and what to do about it.
 fn explained(error: OciError, to: &str, found: &Found) -> anyhow::Error {
     let next = match &error {
         OciError::Exists { .. } => Some("give it a new version, or say --overwrite".to_owned()),
@@ -187,7 +185,7 @@ fn explained(error: OciError, to: &str, found: &Found) -> anyhow::Error {
     }
 }
 
-/// A registry as it may be shown: credentials do not belong into its address, and not into a log either.
+/// Hides credentials in a registry's address.
 fn shown(to: &str) -> String {
     let host = to.split_once("://").map_or(to, |(_, rest)| rest).split('/').next().unwrap_or_default();
     match host.rsplit_once('@') {

@@ -1,4 +1,4 @@
-//! Results on standard output: text for people, JSON for programs.
+//! Results on standard output: text or JSON.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -24,7 +24,6 @@ pub(crate) struct Output {
 }
 
 impl Format {
-    /// A flat result as text.
     pub(crate) fn render(self, result: &Value) -> String {
         match self {
             Self::Json => format!("{result:#}"),
@@ -45,13 +44,11 @@ impl Format {
         }
     }
 
-    /// Prints a result.
     pub(crate) fn print(self, result: &Value) -> anyhow::Result<()> {
         print(&self.render(result))
     }
 }
 
-/// Prints a result that is text already.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     stdio::result(text).context("the result cannot be written")
 }

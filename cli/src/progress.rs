@@ -1,10 +1,10 @@
-//! How far a command is, on a terminal.
+//! A progress bar.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far it is, on a terminal.
+/// Only shown on a terminal.
 pub(crate) struct Bar {
     bar: ProgressBar,
 }
@@ -21,12 +21,11 @@ impl Default for Bar {
 }
 
 impl Bar {
-    /// Takes it away.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// So much of it is done; nothing is shown of what is not `large`.
+    /// Sets the position; hidden unless `large`.
     pub(crate) fn at(&self, what: &'static str, done: u64, of: u64, large: bool) {
         if !large || !std::io::stderr().is_terminal() {
             return;

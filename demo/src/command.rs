@@ -25,12 +25,11 @@ use crate::{
     wait,
 };
 
-/// What the log shows.
 const LEVEL: &str =
     "info,tidewatch_engine=debug,tidewatch_receiver=debug,tidewatch_listener=debug,tidewatch_agent=debug";
-/// For a kept demo to end.
+/// For a kept demo's end.
 const END: Duration = Duration::from_secs(20);
-/// All that talks here is on this machine.
+/// All connections are local.
 const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
@@ -63,7 +62,7 @@ enum Action {
     Down,
 }
 
-/// Runs it.
+/// Runs the command.
 pub async fn run(demo: Demo) -> Result<()> {
     let Demo { keep, detach, detached, force, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -104,7 +103,7 @@ pub async fn run(demo: Demo) -> Result<()> {
     result.with_context(|| format!("the demo failed; logs are in {}", folder.display()))
 }
 
-/// Proxies of the environment are for the way out. A process cannot change its own environment soundly: it begins anew.
+/// Restarts without proxies: changing one's own environment is unsound.
 pub fn without_proxies() -> Result<()> {
     if PROXIES.iter().all(|name| env::var_os(name).is_none()) {
         return Ok(());
@@ -122,14 +121,12 @@ fn ended_processes(count: usize) -> String {
     format!("{count} {} ended", if count == 1 { "process" } else { "processes" })
 }
 
-/// Ends what is recorded as kept.
 async fn down(folder: &Path) -> Result<usize> {
     let ended = end_recorded(&folder.join(kept::PIDS), END).await?;
     kept::clear(folder);
     Ok(ended)
 }
 
-/// When the demo ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     AtOnce,
@@ -149,7 +146,7 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
     let mut simulated = Simulated::start(folder).await?;
     let what = "registry, 3 x simulated API server with its controllers ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
-    // One for both: a signal between the two is not lost.
+    // One for both: no signal is lost.
     let mut told = Box::pin(interrupted());
     let played = tokio::select! {
         played = Box::pin(play(folder, end, terminal, &mut simulated)) => played,
@@ -184,7 +181,7 @@ async fn play(folder: &Path, end: End, terminal: &Terminal, simulated: &mut Simu
     let own = env::current_exe().context("the path of this program is not known")?;
     let bin = kept::link(folder, &own, kept::kubectl().as_slice())?;
     if end == End::Kept {
-        // `tidewatch demo down` ends this one, too.
+        // For `tidewatch demo down`.
         let called = env::args_os().next().context("the name of this program is not known")?;
         record(&folder.join(kept::PIDS), std::process::id(), Path::new(&called))?;
     }
@@ -196,7 +193,6 @@ async fn play(folder: &Path, end: End, terminal: &Terminal, simulated: &mut Simu
     Ok(())
 }
 
-/// What to try, and what is lacking for it.
 fn to_try(env: &Path, end: &str) -> String {
     let lacking = if env.with_file_name(kept::BIN).join("kubectl").exists() {
         ""
@@ -206,7 +202,6 @@ fn to_try(env: &Path, end: &str) -> String {
     format!("{}{lacking}", kept::to_try(env, end))
 }
 
-/// Starts the demo as a process that stays, and shows what it says until there is something to try.
 async fn in_background(folder: &Path, terminal: &Terminal) -> Result<()> {
     let program = env::current_exe().context("the path of this program is not known")?;
     let args = ["demo", "--keep", "--detached", "--folder"].map(str::to_owned).into_iter();
@@ -244,12 +239,11 @@ async fn in_background(folder: &Path, terminal: &Terminal) -> Result<()> {
     }
 }
 
-/// Shows the lines of a process's log until `until` exists.
 async fn follow(process: &Process, until: &Path, terminal: &Terminal) -> Result<()> {
     let mut log = fs::File::open(process.log()).context("the log cannot be read")?;
     let mut pending = String::new();
     loop {
-        // In this order: what was said before the end is shown.
+        // This order shows the last output.
         let (done, ended) = (until.exists(), process.ended());
         log.read_to_string(&mut pending).context("the log cannot be read")?;
         while let Some((line, rest)) = pending.split_once('\n') {
@@ -267,7 +261,7 @@ async fn follow(process: &Process, until: &Path, terminal: &Terminal) -> Result<
     }
 }
 
-/// Returns when somebody asks this program to end, with how.
+/// Waits for SIGTERM or SIGINT.
 pub async fn interrupted() -> String {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))

@@ -1,4 +1,4 @@
-//! Keys, tokens and kubeconfigs in files.
+//! Private files and folder locks.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -10,13 +10,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Held by who works in a folder.
 const LOCK: &str = "in-use";
 
-/// Makes a folder if there is none, and takes it for this process, as long as the returned file is open. `flag` says where to name another.
-///
-/// # Errors
-/// If another process has it: two that write the same files end each other in ways that are hard to understand.
+/// Creates a folder and locks it while the returned file is open. Fails if another process holds it. `flag` is for the error.
 pub fn take(folder: &Path, flag: &str) -> Result<File> {
     make(folder)?;
     let path = folder.join(LOCK);
@@ -41,17 +37,13 @@ pub fn take(folder: &Path, flag: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Makes a folder if there is none.
-///
-/// # Errors
-/// If that cannot be; where something else has its name, that is said.
+/// Creates a folder.
 pub fn make(folder: &Path) -> Result<()> {
     ensure!(!folder.exists() || folder.is_dir(), "{} is no folder; name another one", folder.display());
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
-/// Writes a file that only its owner may read, also if it was there and others could. Its
-/// folder is made if absent.
+/// Writes a file with mode 0600, replacing any other. Creates its folder.
 pub fn write_private(path: &Path, content: &str) -> Result<()> {
     let write = || {
         if let Some(folder) = path.parent() {
@@ -77,7 +69,7 @@ mod tests {
     fn a_folder_is_one_process_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let taken = take(folder.path(), "--folder").unwrap();
-        // A second opening of the file is as another process's.
+        // Counts like another process.
         let refused = take(folder.path(), "--folder").unwrap_err().to_string();
         assert!(refused.contains(&format!("in use by process {}", process::id())), "{refused}");
         assert!(refused.ends_with("with --folder"), "{refused}");

@@ -1,13 +1,12 @@
-//! The module `lighthouse`, made for these tests, in two versions.
+//! Test module `lighthouse`.
 //!
-//! 1.1.0 has one object less than 1.0.0 (the Service), one more (a `ConfigMap`) and another
-//! image in its Deployment; so an update shows an apply, a creation and a pruning.
+//! 1.1.0 drops a Service, adds a `ConfigMap` and changes the image.
 
-/// `raw-manifest.yaml` of 1.0.0.
+/// Objects of 1.0.0.
 pub const LIGHTHOUSE_1_0_0: &str = include_str!("../fixtures/lighthouse/1.0.0/raw-manifest.yaml");
-/// `raw-manifest.yaml` of 1.1.0.
+/// Objects of 1.1.0.
 pub const LIGHTHOUSE_1_1_0: &str = include_str!("../fixtures/lighthouse/1.1.0/raw-manifest.yaml");
-/// `default-cr.yaml` of both: the Beacon `default` in `kyma-system`.
+/// Beacon `default` in `kyma-system`.
 pub const LIGHTHOUSE_DEFAULT_CR: &str = include_str!("../fixtures/lighthouse/default-cr.yaml");
 
 #[cfg(test)]

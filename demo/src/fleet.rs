@@ -1,5 +1,4 @@
-//! What stands in KCP and in the runtimes, by Kubernetes clients alone: CRDs, the module `lighthouse`, registered
-//! runtimes, the agent's role and configuration.
+//! Fills KCP and runtimes by Kubernetes clients.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -24,17 +23,15 @@ use tidewatch_oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::{fixtures, pki::Identity};
 
-/// The field manager of what demo and tests apply.
 const MANAGER: &str = "tidewatch-tests";
-/// For anything that should take a second or two.
 const SOON: Duration = Duration::from_mins(1);
 
-/// The domain that is registered for a runtime, by the name of its Kyma.
+/// Returns a Kyma's runtime domain.
 pub fn domain(kyma: &str) -> String {
     format!("{kyma}.runtimes.example")
 }
 
-/// Installs our CRDs and a namespace in KCP.
+/// Installs CRDs and a namespace in KCP.
 pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in crds::all() {
@@ -50,10 +47,10 @@ pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// The component of the module `lighthouse`.
+/// OCM component of `lighthouse`.
 pub const COMPONENT: &str = "tidewatch.dev/module/lighthouse";
 
-/// Pushes a version of `lighthouse` to the registry.
+/// Pushes a version of `lighthouse`.
 pub async fn push_lighthouse(registry: &str, version: &str, raw_manifest: &str) -> Result<Pushed> {
     let client = Registry::new(RegistryConfig::default())?;
     let package = ModulePackage {
@@ -67,7 +64,7 @@ pub async fn push_lighthouse(registry: &str, version: &str, raw_manifest: &str) 
     Ok(push(&client, registry, &package).await?)
 }
 
-/// Applies the ModuleTemplate of a version of `lighthouse`.
+/// Applies a ModuleTemplate.
 pub async fn offer_template(client: &Client, namespace: &str, version: &str) -> Result<()> {
     let api: Api<ModuleTemplate> = Api::namespaced(client.clone(), namespace);
     let name = ModuleTemplate::object_name("lighthouse", version);
@@ -81,7 +78,7 @@ pub async fn offer_template(client: &Client, namespace: &str, version: &str) -> 
     Ok(())
 }
 
-/// Applies the ModuleReleaseMeta of `lighthouse`: channel → version.
+/// Releases `lighthouse`: channel → version.
 pub async fn release(client: &Client, namespace: &str, channels: &[(&str, &str)]) -> Result<()> {
     let api: Api<ModuleReleaseMeta> = Api::namespaced(client.clone(), namespace);
     let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
@@ -94,7 +91,7 @@ pub async fn release(client: &Client, namespace: &str, channels: &[(&str, &str)]
     Ok(())
 }
 
-/// Registers a runtime by the conventions of the ecosystem: a kubeconfig Secret and a Kyma.
+/// Registers a runtime: kubeconfig Secret and Kyma.
 pub async fn register(
     client: &Client,
     namespace: &str,
@@ -114,7 +111,7 @@ pub async fn register(
     Ok(())
 }
 
-/// Writes the kubeconfig Secret of a Kyma.
+/// Writes a Kyma's kubeconfig Secret.
 pub async fn put_kubeconfig(client: &Client, namespace: &str, kyma: &str, kubeconfig: &str) -> Result<()> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let name = format!("kubeconfig-{kyma}");
@@ -134,8 +131,7 @@ pub async fn put_kubeconfig(client: &Client, namespace: &str, kyma: &str, kubeco
     Ok(())
 }
 
-/// The watches of an agent's file in demo and tests: the modules' workloads, and what the end of a module waits for. The runtime's Kyma
-/// is not among them: the engine has each agent watch it.
+/// Returns an agent file's watches. The engine adds the Kyma.
 pub fn watches() -> Value {
     let modules = json!({labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME});
     json!([
@@ -149,36 +145,36 @@ pub fn watches() -> Value {
     ])
 }
 
-/// Puts into a runtime what an agent needs there: its namespace and the role that ships.
+/// Creates the agent's namespace and role.
 pub async fn admit_agent(runtime: &Client) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
     apply_yaml(runtime, &namespace.to_string()).await?;
     apply_yaml(runtime, AGENT_ROLE).await
 }
 
-/// What the agent's role that ships is made of.
+/// The shipped role.
 pub const AGENT_ROLE: &str = include_str!("../../deploy/agent/rbac.yaml");
 
-/// Where an agent finds what it needs.
+/// Inputs of [`agent_config`].
 #[derive(Clone, Copy)]
 pub struct AgentFiles<'a> {
-    /// Its runtime's id.
+    /// Runtime id.
     pub id: &'a str,
-    /// The receiver's `https://host:port`.
+    /// `https://host:port`.
     pub receiver: &'a str,
-    /// The version of the contract.
+    /// Contract version.
     pub protocol: &'a str,
-    /// The CA of the receiver.
+    /// The receiver's CA.
     pub ca: &'a Path,
-    /// Its certificate and key.
+    /// Certificate and key.
     pub identity: &'a Identity,
-    /// Of its runtime.
+    /// The runtime's kubeconfig.
     pub kubeconfig: &'a Path,
-    /// Where its admin endpoint listens; port 0 takes a free one.
+    /// Admin address; port 0 takes a free one.
     pub admin: &'a str,
 }
 
-/// An agent's configuration file. JSON is YAML.
+/// Returns an agent's configuration file.
 pub fn agent_config(files: AgentFiles<'_>, watches: &Value) -> Value {
     let AgentFiles { id, receiver, protocol, ca, identity, kubeconfig, admin } = files;
     json!({
@@ -192,19 +188,19 @@ pub fn agent_config(files: AgentFiles<'_>, watches: &Value) -> Value {
     })
 }
 
-/// Whether an agent's status page says that it has its configuration from the engine.
+/// Returns whether the configuration is applied.
 pub fn configured(status: &Value) -> bool {
     status["configuration"]["configMap"]["state"] == "Applied"
 }
 
-/// Whether an agent's status page says that everything it has seen was acknowledged and that all watches watch.
+/// Returns whether watches work and events are acknowledged.
 pub fn connected(status: &Value) -> bool {
     let watches = status["watches"].as_array().map(Vec::as_slice).unwrap_or_default();
     let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
     watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0
 }
 
-/// Applies every document of a YAML text (of kinds that RBAC and core know).
+/// Applies a YAML text's objects.
 pub async fn apply_yaml(client: &Client, yaml: &str) -> Result<()> {
     let runtime = tidewatch_engine::clusters::RuntimeClient::new(client.clone(), SOON);
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
@@ -221,7 +217,7 @@ pub async fn apply_yaml(client: &Client, yaml: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a Kyma in KCP has a state, and returns it.
+/// Waits for a Kyma's state.
 pub async fn kyma_in_state(client: &Client, namespace: &str, name: &str, state: State) -> Result<Kyma> {
     let api: Api<Kyma> = Api::namespaced(client.clone(), namespace);
     kyma_where(api, name, &format!("Kyma {name} to be {state}"), |k| {
@@ -230,7 +226,7 @@ pub async fn kyma_in_state(client: &Client, namespace: &str, name: &str, state: 
     .await
 }
 
-/// Waits by a watch until a Kyma fulfils a condition. The message of a timeout shows its last status.
+/// Watches a Kyma until `is`.
 pub async fn kyma_where(api: Api<Kyma>, name: &str, what: &str, is: impl Fn(&Kyma) -> bool) -> Result<Kyma> {
     let condition = |kyma: Option<&Kyma>| kyma.is_some_and(&is);
     match tokio::time::timeout(SOON, await_condition(api.clone(), name, condition)).await {

@@ -1,11 +1,10 @@
-//! Plain HTTP, for readiness and for admin pages.
+//! Plain HTTP for probes and admin pages.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 
-/// Largest page that is read.
 const MAX_PAGE: usize = 16 * 1024 * 1024;
 
 async fn get(url: &str) -> Result<hyper::Response<hyper::body::Incoming>> {
@@ -13,19 +12,19 @@ async fn get(url: &str) -> Result<hyper::Response<hyper::body::Incoming>> {
     client.get(url.parse()?).await.with_context(|| format!("GET {url}"))
 }
 
-/// The status of `GET url`; the body is not read.
+/// Returns the status of `GET url`.
 pub async fn status(url: &str) -> Result<hyper::StatusCode> {
     Ok(get(url).await?.status())
 }
 
-/// The status of `POST url` with a JSON body; the answer's body is not read.
+/// Posts JSON and returns the status.
 pub async fn post(url: &str, body: &serde_json::Value) -> Result<hyper::StatusCode> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let request = hyper::Request::post(url).body(Full::from(body.to_string()))?;
     Ok(client.request(request).await.with_context(|| format!("POST {url}"))?.status())
 }
 
-/// The body of `GET url`, which must be answered with 200.
+/// Returns the body of a 200 response.
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
 pub async fn text(url: &str) -> Result<String> {
     let response = get(url).await?;
@@ -35,7 +34,7 @@ pub async fn text(url: &str) -> Result<String> {
     Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }
 
-/// The JSON body of `GET url`.
+/// Returns the JSON body.
 pub async fn json(url: &str) -> Result<serde_json::Value> {
     Ok(serde_json::from_str(&text(url).await?)?)
 }

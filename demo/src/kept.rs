@@ -1,4 +1,4 @@
-//! What is left for somebody who wants to try things: a file of variables, a folder of programs, and the three things.
+//! Files of a kept demo.
 
 use std::{
     env,
@@ -15,40 +15,40 @@ use tidewatch_telemetry::stdio;
 
 use crate::{files::write_private, process::running_recorded, story::RUNTIMES};
 
-/// The file of variables, in the demo's folder.
+/// File of variables.
 pub const ENV: &str = "env";
-/// The folder of programs there.
+/// Folder of programs.
 pub const BIN: &str = "bin";
-/// The processes that are kept, there.
+/// Record of kept processes.
 pub const PIDS: &str = "pids";
 
-/// Where everything is.
+/// Locations for users.
 #[derive(Clone, Debug)]
 pub struct Variables {
-    /// Kubeconfig of KCP.
+    /// KCP's kubeconfig.
     pub kcp: PathBuf,
-    /// Kubeconfigs of the runtimes.
+    /// The runtimes' kubeconfigs.
     pub runtimes: [PathBuf; 2],
-    /// Where agents connect.
+    /// Agents' URL.
     pub receiver: String,
     /// The receiver's admin URL.
     pub receiver_admin: String,
-    /// Of the agent in runtime 1.
+    /// Agent 1's admin URL.
     pub agent_admin: String,
-    /// The CA of the event path.
+    /// The event path's CA.
     pub ca: PathBuf,
-    /// The certificate of the agent in runtime 1.
+    /// Agent 1's certificate.
     pub agent_cert: PathBuf,
-    /// And its key.
+    /// Agent 1's key.
     pub agent_key: PathBuf,
     /// The registry's URL.
     pub registry: String,
-    /// A folder of programs.
+    /// The programs' folder.
     pub bin: PathBuf,
 }
 
 impl Variables {
-    /// Writes them for shells into the demo's folder; the file's path.
+    /// Writes a shell file.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join(ENV);
         write_private(&path, &self.text())?;
@@ -77,7 +77,7 @@ impl Variables {
     }
 }
 
-/// Makes a folder of links in the demo's folder: to `tidewatch`, whatever its file is called, and to other programs.
+/// Links `tidewatch` and other programs into a folder.
 pub fn link(folder: &Path, tidewatch: &Path, others: &[PathBuf]) -> Result<PathBuf> {
     let bin = folder.join(BIN);
     fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
@@ -92,7 +92,7 @@ pub fn link(folder: &Path, tidewatch: &Path, others: &[PathBuf]) -> Result<PathB
     Ok(bin)
 }
 
-/// Removes what a kept demo has left in its folder.
+/// Removes a kept demo's files.
 pub fn clear(folder: &Path) {
     for left in ["etcd-data", ENV, BIN] {
         let path = folder.join(left);
@@ -100,11 +100,7 @@ pub fn clear(folder: &Path) {
     }
 }
 
-/// Sees to it that no kept demo runs in a folder that another one is to use: one that runs is ended if `force` says so or somebody at the
-/// terminal agrees. Nothing is ended here; `Ok(true)` means that one runs and may be ended.
-///
-/// # Errors
-/// If one runs and may not be ended.
+/// Returns whether a demo runs and may be ended, by `force` or a user's answer; fails if not. Ends nothing.
 pub fn may_be_ended(folder: &Path, force: bool) -> Result<bool> {
     let running = running_recorded(&folder.join(PIDS))?;
     if running == 0 || force {
@@ -126,7 +122,7 @@ pub fn may_be_ended(folder: &Path, force: bool) -> Result<bool> {
     )
 }
 
-/// A kubectl, if there is one: in a folder that the environment names, on `PATH`, or in the cache of `make tools`.
+/// Finds kubectl.
 pub fn kubectl() -> Option<PathBuf> {
     let named =
         ["TIDEWATCH_TOOLS", "KUBEBUILDER_ASSETS"].into_iter().filter_map(env::var_os).map(PathBuf::from);
@@ -137,7 +133,7 @@ pub fn kubectl() -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| Some(caches?.join("tidewatch")))
         .map(|cache| cache.join("tools"));
-    // The cache has a folder for each state of its pins.
+    // One folder per set of pins.
     let built = cache.into_iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
     named
         .chain(env::split_paths(&path))
@@ -146,7 +142,7 @@ pub fn kubectl() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// The head of the timeline. `on` is what it plays on.
+/// Returns the timeline's head.
 pub fn intro(on: &str) -> String {
     format!(
         "{on}\n\
@@ -157,7 +153,7 @@ pub fn intro(on: &str) -> String {
     )
 }
 
-/// Three things to try; `end` says what ends it.
+/// Returns three suggestions.
 pub fn to_try(env: &Path, end: &str) -> String {
     let id = RUNTIMES[0].1;
     format!(

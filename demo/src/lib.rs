@@ -1,8 +1,4 @@
-//! The demo: a module's whole life, told once for people who watch and for tests that check, and played on real
-//! control planes or on simulated ones.
-//!
-//! [`story`] needs only Kubernetes clients and the admin URLs of receiver and agents; who starts those is a
-//! [`story::Cast`]. [`simulated`] is the one that needs nothing else installed.
+//! A demo of a module's lifecycle: [`story`] plays it, [`simulated`] provides clusters in this process.
 
 pub mod command;
 pub mod files;

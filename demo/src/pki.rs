@@ -1,4 +1,4 @@
-//! Certificates of an event path, in files.
+//! An event path's certificate files.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,28 @@ use crate::files::write_private;
 const CA_VALIDITY: SignedDuration = SignedDuration::from_hours(24 * 365);
 const VALIDITY: SignedDuration = SignedDuration::from_hours(24 * 60);
 
-/// Certificates and where they are.
+/// A certificate and its files.
 pub struct Identity {
-    /// The certificate and key.
+    /// Certificate and key.
     pub issued: Issued,
-    /// The certificate's file.
+    /// Certificate file.
     pub cert: PathBuf,
-    /// The key's file.
+    /// Key file.
     pub key: PathBuf,
 }
 
-/// The CA of an event path, and the receiver's certificate for `localhost` and 127.0.0.1.
+/// CA and receiver certificate for `localhost` and 127.0.0.1.
 pub struct EventPath {
     /// The CA.
     pub ca: Ca,
-    /// Its certificate's file.
+    /// Its certificate file.
     pub ca_file: PathBuf,
     /// The receiver's.
     pub server: Identity,
 }
 
 impl EventPath {
-    /// Makes it, with files in `folder`.
+    /// Creates it in `folder`.
     pub fn create(folder: &Path) -> Result<Self> {
         let now = Timestamp::now();
         let ca = Ca::create("tidewatch-event-path", CA_VALIDITY, now)?;
@@ -50,7 +50,7 @@ impl EventPath {
     }
 }
 
-/// Issues an agent's certificate, with files in `folder`.
+/// Issues an agent's certificate in `folder`.
 pub fn issue(ca: &Ca, folder: &Path, runtime_id: &str, domain: &str) -> Result<Identity> {
     let request = ClientRequest {
         runtime_id: runtime_id.to_owned(),

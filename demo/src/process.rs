@@ -1,10 +1,7 @@
-//! Child processes that end for certain: when their handle drops, and when this process
-//! dies in any way, by panic, Ctrl-C or SIGKILL.
+//! Child processes that end with their handle or this process, even by SIGKILL.
 //!
-//! A program runs under a small shell script (`watchdog.sh`) whose standard input is a
-//! pipe that this process holds. The kernel closes the pipe with us, the script sees the
-//! end of its input and ends the program: SIGTERM, a grace, SIGKILL. Script and program
-//! have a process group of their own, so that Ctrl-C reaches only us.
+//! `watchdog.sh` reads a pipe from this process. When the kernel closes it, the script sends SIGTERM and, after a grace, SIGKILL. An own
+//! process group shields it from Ctrl-C.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,66 +20,62 @@ use tokio::time::Instant;
 use crate::wait;
 
 const WATCHDOG: &str = include_str!("watchdog.sh");
-/// Survives the hang-up of the terminal it was started from; `exec` keeps the pid.
+/// Ignores the terminal's hang-up; `exec` keeps the pid.
 const DETACHED: &str = "trap '' HUP; exec \"$0\" \"$@\"";
-/// What of our environment a program gets; the rest is named in its [`Spec`], so that no
-/// KUBECONFIG or proxy of the user changes a test.
+/// Inherited variables; a user's KUBECONFIG or proxy must not change a test.
 const KEPT_ENV: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
-/// How long the kernel may take to end what was killed.
+/// For a killed process to end.
 const KILLED: Duration = Duration::from_secs(5);
-/// How long a process may be between two programs (`exec`).
+/// Longest `exec`.
 const REPLACING: Duration = Duration::from_millis(500);
-/// "No such process", in Linux.
+/// Linux: no such process.
 const ESRCH: i32 = 3;
-/// Of a log, not more than this is read for its tail.
 const TAIL_BYTES: u64 = 256 * 1024;
 
-/// How long a process lives.
+/// A process's lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// As long as its handle and this process.
+    /// That of handle and this process.
     WithUs,
-    /// Until [`end_recorded`] is called with this file, in which its pid is written down.
-    /// Dropping the handle does nothing.
+    /// Until [`end_recorded`].
     Detached {
-        /// The record, one line per process; made if absent.
+        /// Record, one line per process.
         pids: PathBuf,
     },
 }
 
-/// What to run.
+/// A program to run.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// A short name for messages, e.g. `kcp/kube-apiserver`.
+    /// For messages, e.g. `kcp/kube-apiserver`.
     pub name: String,
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Its environment besides PATH, HOME and TMPDIR.
+    /// Environment besides PATH, HOME and TMPDIR.
     pub env: Vec<(String, String)>,
-    /// Where standard output and error go; truncated at the start.
+    /// Output file, truncated.
     pub log: PathBuf,
-    /// How long between SIGTERM and SIGKILL; tenths of a second count.
+    /// SIGTERM to SIGKILL; in tenths of a second.
     pub grace: Duration,
-    /// A folder to make before the start and to remove after the end (not when detached).
+    /// Folder removed after the end, unless detached.
     pub scratch: Option<PathBuf>,
-    /// How long it lives.
+    /// The lifetime.
     pub lifetime: Lifetime,
 }
 
-/// A running process. Dropping it ends the process, unless detached, and waits for that:
-/// at most its grace.
+/// A process. Unless detached, dropping ends it within its grace.
 #[derive(Debug)]
 pub struct Process {
     spec: Spec,
     child: Mutex<Child>,
-    /// Open as long as the program may run.
+    /// Its end stops the program.
     pipe: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts a program; it is not waited for.
+    /// Starts a program.
     pub fn start(spec: &Spec) -> Result<Self> {
         let Spec { name, program, args, env, log, grace, scratch, lifetime } = spec;
         let log_file = create_log(log)?;
@@ -119,12 +112,12 @@ impl Process {
         Ok(process)
     }
 
-    /// The name it was given.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// What it was started with, to start it again.
+    /// Returns the spec, for a restart.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -133,28 +126,27 @@ impl Process {
         matches!(self.spec.lifetime, Lifetime::Detached { .. })
     }
 
-    /// Its pid: of the program when detached, of its watchdog otherwise.
+    /// Returns the program's pid if detached, else the watchdog's.
     pub fn pid(&self) -> u32 {
         self.child.lock().id()
     }
 
-    /// Where its output goes.
+    /// Returns the output file.
     pub fn log(&self) -> &Path {
         &self.spec.log
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Returns the exit status, once ended.
     pub fn ended(&self) -> Option<ExitStatus> {
         self.child.lock().try_wait().ok().flatten()
     }
 
-    /// The last `lines` lines of its output, or why there are none.
+    /// Returns the output's last `lines`.
     pub fn log_tail(&self, lines: usize) -> String {
         tail(&self.spec.log, lines).unwrap_or_else(|error| format!("(no log: {error:#})"))
     }
 
-    /// Like [`wait::until`], but fails at once when the process ends first; in both cases
-    /// with the end of its log.
+    /// As [`wait::until`], but fails when the process ends.
     pub async fn ready<T, F, Fut>(&self, what: &str, timeout: Duration, mut probe: F) -> Result<T>
     where
         F: FnMut() -> Fut,
@@ -181,8 +173,7 @@ impl Process {
         })
     }
 
-    /// Kills the program itself (SIGKILL): it has no time for anything. Returns when it is gone; its folder stays only if
-    /// it has none of its own ([`Spec::scratch`]).
+    /// Sends SIGKILL to the program and waits.
     pub async fn kill(&self) -> Result<()> {
         let pid = if self.detached() { self.pid() } else { self.program_pid().await? };
         signal("KILL", &[pid]);
@@ -191,19 +182,19 @@ impl Process {
         Ok(())
     }
 
-    /// Stops the program itself where it is (SIGSTOP): its connections stay, and nobody answers.
+    /// Sends SIGSTOP; connections stay open.
     pub async fn freeze(&self) -> Result<()> {
         signal("STOP", &[self.program_pid().await?]);
         Ok(())
     }
 
-    /// Lets it go on after [`Process::freeze`].
+    /// Resumes after [`Process::freeze`].
     pub async fn thaw(&self) -> Result<()> {
         signal("CONT", &[self.program_pid().await?]);
         Ok(())
     }
 
-    /// The program's pid, of which only the watchdog knows; the program may not have taken its place yet.
+    /// Waits for the program's pid.
     pub async fn program_pid(&self) -> Result<u32> {
         let (proc, program) = (Path::new("/proc"), self.spec.program.display().to_string());
         let watchdog = self.pid();
@@ -221,8 +212,7 @@ impl Process {
         self.ready("to run", KILLED, found).await
     }
 
-    /// Begins to end it without waiting: so that many can end at the same time before
-    /// they are dropped one after the other. Does nothing when detached.
+    /// Starts the end without waiting, unless detached.
     pub fn begin_end(&mut self) {
         drop(self.pipe.take());
     }
@@ -232,27 +222,24 @@ impl Drop for Process {
     fn drop(&mut self) {
         if !self.detached() {
             self.begin_end();
-            // Bounded: the watchdog kills after the grace. An error means it is gone.
+            // Bounded by the grace; an error means ended.
             let _gone = self.child.lock().wait();
         }
     }
 }
 
-/// Ends every process written down in `pids` (SIGTERM, then SIGKILL to what is left after
-/// `grace`), removes the file and returns how many were running. A pid that belongs to
-/// another program by now is left alone; no file means there is nothing to end. While it
-/// cannot be told whether they run, or one does not end, the file stays.
+/// Ends all processes in `pids`, after `grace` by SIGKILL. Returns their number. Skips pids of other programs. The file stays if one may
+/// still run.
 pub async fn end_recorded(pids: &Path, grace: Duration) -> Result<usize> {
     end_recorded_in(Path::new("/proc"), pids, grace).await
 }
 
-/// How many of the processes written down in `pids` run.
+/// Counts running processes in `pids`.
 pub fn running_recorded(pids: &Path) -> Result<usize> {
     let text = recorded(pids)?.unwrap_or_default();
     Ok(running_of(Path::new("/proc"), &text)?.len())
 }
 
-/// What is written down; `None` without a file.
 fn recorded(pids: &Path) -> Result<Option<String>> {
     match fs::read_to_string(pids) {
         Ok(text) => Ok(Some(text)),
@@ -261,7 +248,6 @@ fn recorded(pids: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Those that run of the processes that a text names.
 fn running_of(proc: &Path, text: &str) -> Result<Vec<u32>> {
     let recorded = text
         .lines()
@@ -289,7 +275,7 @@ async fn end_recorded_in(proc: &Path, pids: &Path, grace: Duration) -> Result<us
         wait::until("the killed processes to end", KILLED, all_ended).await.with_context(stays)?;
     }
     match fs::remove_file(pids) {
-        // One that ended may have removed it itself.
+        // The process may have removed it.
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", pids.display()))
         }
@@ -301,13 +287,13 @@ fn create_log(path: &Path) -> Result<File> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    // Both streams append: two writers at positions of their own would overwrite each other.
+    // Both streams append, or they overwrite each other.
     File::create(path)
         .and_then(|_| OpenOptions::new().append(true).open(path))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes down a process for [`end_recorded`]; `program` is the first word of its command line.
+/// Records a process for [`end_recorded`] with its command line's first word.
 pub fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
     OpenOptions::new()
         .create(true)
@@ -317,10 +303,7 @@ pub fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
         .with_context(|| format!("cannot record pid {pid} in {}", pids.display()))
 }
 
-/// Whether `pid` runs and its command line is that of `program`, by the kernel's table of
-/// processes (`/proc`). A zombie has no command line, and neither has, for the moment of it, a
-/// process whose program is just being replaced: the latter is looked at again, for up to
-/// [`REPLACING`].
+/// Checks `/proc`. Command lines are empty for zombies and during `exec`, hence retries for [`REPLACING`].
 fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
     let own = proc.join("self/cmdline");
     ensure!(own.exists(), "{} is not there: what runs cannot be told", own.display());
@@ -335,7 +318,7 @@ fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
     let line = String::from_utf8_lossy(&line);
     let args: Vec<&str> = line.split('\0').collect();
     Ok(match args[..] {
-        // Itself, as a script of its interpreter, and not yet put in the place of its shell.
+        // Program, script, or shell before `exec`.
         [first, ..] if first == program => true,
         [_, second, ..] if second == program => true,
         [_, _, script, fourth, ..] => script == DETACHED && fourth == program,
@@ -343,17 +326,16 @@ fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
     })
 }
 
-/// Whether the process has a state (`/proc/<pid>/stat`) that is not dead and not a zombie.
+/// Neither dead nor a zombie.
 fn lives(folder: &Path) -> bool {
     fs::read_to_string(folder.join("stat")).is_ok_and(|stat| {
-        // The name, in brackets, may itself hold brackets and spaces.
+        // The name may contain brackets and spaces.
         let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
         state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
     })
 }
 
-/// The beginning of the command line of a process, its parts ended by NUL; `None` when there
-/// is none of that pid. In one call of the kernel: two may see two programs.
+/// NUL-separated. One read: two might see two programs.
 fn command_line(folder: &Path, pid: u32) -> Result<Option<Vec<u8>>> {
     let mut line = vec![0; 4096];
     match File::open(folder.join("cmdline")).and_then(|mut file| file.read(&mut line)) {
@@ -361,7 +343,7 @@ fn command_line(folder: &Path, pid: u32) -> Result<Option<Vec<u8>>> {
             line.truncate(length);
             Ok(Some(line))
         }
-        // Not there, or gone while it was read, or somebody else's.
+        // Absent, gone while reading, or of another user.
         Err(error)
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
                 || error.raw_os_error() == Some(ESRCH) =>
@@ -372,10 +354,10 @@ fn command_line(folder: &Path, pid: u32) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// By the shell's own `kill`: the program of that name is not everywhere.
+/// Uses the shell's builtin; the program may be absent.
 fn signal(signal: &str, pids: &[u32]) {
     if !pids.is_empty() {
-        // Fails when one has ended meanwhile, which is what is wanted.
+        // Fails if one has ended, which is fine.
         let _ended = Command::new("sh")
             .args(["-c", "for pid; do kill -s \"$0\" \"$pid\"; done", signal])
             .args(pids.iter().map(u32::to_string))

@@ -1,4 +1,4 @@
-//! What happened, line by line, for people who watch and for tests that check.
+//! Progress lines for people and tests.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -6,29 +6,29 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 use tidewatch_telemetry::stdio;
 
-/// One thing that happened.
+/// A finished step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What.
+    /// Description.
     pub what: String,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// The number of the agent's event that caused it, if one did.
+    /// Number of the event that caused it.
     pub seq: Option<u64>,
 }
 
-/// Hears of progress.
+/// Receives progress.
 pub trait Reporter: Send + Sync {
-    /// Something that takes a while has begun.
+    /// A step has begun.
     fn working(&self, what: &str);
-    /// Something has happened.
+    /// A step has finished.
     fn done(&self, line: Line);
 }
 
-/// Before what is going on, where there is no terminal.
+/// Prefix of begun steps.
 pub const WORKING: &str = "            ... ";
 
-/// For a terminal: a moving line while something is going on, one line for each thing that happened.
+/// Spinner and lines.
 pub struct Terminal {
     bar: ProgressBar,
     started: tokio::time::Instant,
@@ -48,18 +48,18 @@ impl Default for Terminal {
 }
 
 impl Terminal {
-    /// The same where the result goes to standard output as JSON: all lines go to standard error.
+    /// Writes to standard error, beside a JSON result.
     #[must_use]
     pub fn beside_json() -> Self {
         Self { say: stdio::note, ..Self::default() }
     }
 
-    /// Prints a line as it is.
+    /// Prints a line.
     pub fn say(&self, text: &str) {
         self.bar.suspend(|| (self.say)(text));
     }
 
-    /// Ends the moving line.
+    /// Removes the spinner.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -82,12 +82,12 @@ impl Reporter for Terminal {
     }
 }
 
-/// For tests: remembers the lines, and prints them for the log of a failed one.
+/// Records and prints lines for tests.
 #[derive(Default)]
 pub struct Recorder(Mutex<Vec<Line>>);
 
 impl Recorder {
-    /// What happened so far.
+    /// Returns the lines.
     pub fn lines(&self) -> Vec<Line> {
         self.0.lock().clone()
     }

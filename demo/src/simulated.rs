@@ -1,5 +1,4 @@
-//! The story's world with nothing else installed: simulated clusters, a registry, the receiver and two agents, all in
-//! this process, with real TLS between them.
+//! Simulated clusters, registry, receiver and agents in one process, with real TLS.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -35,44 +34,38 @@ use crate::{
     wait,
 };
 
-/// For anything that should take a second or two.
 const SOON: Duration = Duration::from_mins(1);
-/// For work in hand, at the end.
+/// For reconciles in flight at the end.
 const GRACE: Duration = Duration::from_secs(5);
-/// A Deployment's time until it is ready: long enough to be seen.
+/// A Deployment's visible time until ready.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
-/// An agent's service account in its runtime.
 const AGENT_ACCOUNT: &str = "tidewatch-agent";
-/// The user that the receiver is in all clusters.
+/// The receiver's user in all clusters.
 pub const RECEIVER_USER: &str = "tidewatch-receiver";
-/// Names of the clusters, as in the names of kubeconfigs.
 const CLUSTERS: [&str; 3] = ["kcp", "runtime1", "runtime2"];
 
-/// One simulated cluster.
 struct Cluster {
     hosted: Arc<Hosted>,
     url: String,
-    /// The administrator's kubeconfig.
+    /// Administrator's kubeconfig.
     file: PathBuf,
-    /// The receiver's, and where it is.
+    /// The receiver's kubeconfig.
     engine: String,
     engine_file: PathBuf,
     client: Client,
 }
 
-/// A receiver that runs.
 struct Received {
     event_path: EventPath,
     bound: receiver::Bound,
 }
 
-/// An agent that runs.
 struct Agent {
     identity: Identity,
     admin: String,
 }
 
-/// All of it. [`Simulated::end`] ends it.
+/// The world, ended by [`Simulated::end`].
 pub struct Simulated {
     folder: PathBuf,
     server: Server,
@@ -81,18 +74,18 @@ pub struct Simulated {
     receiver: Option<Received>,
     engine: EngineConfig,
     agents: Vec<Agent>,
-    /// Of the agents; they end before the receiver, and the clusters end last.
+    /// Agents end first, clusters last.
     agents_drain: Drain,
     clusters_drain: Drain,
 }
 
 impl Simulated {
-    /// Starts three clusters and a registry, with files in `folder`, which must be absolute.
+    /// Starts clusters and registry in `folder` (absolute).
     pub async fn start(folder: &Path) -> Result<Self> {
         Self::with(folder, Arc::new(NoFaults)).await
     }
 
-    /// The same, where something goes wrong with the calls to the clusters, or somebody listens to them.
+    /// As [`Simulated::start`], with faults.
     pub async fn with(folder: &Path, faults: Arc<dyn Faults>) -> Result<Self> {
         let drain = Drain::new();
         let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, &drain).await?;
@@ -114,18 +107,18 @@ impl Simulated {
         })
     }
 
-    /// Has the receiver's engine work by these settings, but for where modules are read from. To be said before it starts.
+    /// Sets engine settings, before the receiver's start.
     #[must_use]
     pub fn tuned(self, engine: EngineConfig) -> Self {
         Self { engine, ..self }
     }
 
-    /// The registry of modules.
+    /// Returns the module registry.
     pub const fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// For the story.
+    /// Returns the story's stage.
     pub fn stage(&self) -> Result<Stage> {
         let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
             anyhow::bail!("clusters are lacking")
@@ -141,7 +134,7 @@ impl Simulated {
         })
     }
 
-    /// What somebody needs who wants to try things; `bin` is a folder of programs.
+    /// Returns locations; `bin`: programs.
     pub fn variables(&self, bin: &Path) -> Result<Variables> {
         let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
             anyhow::bail!("clusters are lacking")
@@ -162,7 +155,7 @@ impl Simulated {
         })
     }
 
-    /// Resolves when something without which there is no demo has ended, with its name.
+    /// Waits for a part's end and names it.
     pub async fn broken(&self) -> String {
         let receiver = self.receiver.as_ref().map(|receiver| receiver.bound.drain.watch());
         let (agents, clusters) = (self.agents_drain.watch(), self.clusters_drain.watch());
@@ -179,9 +172,9 @@ impl Simulated {
         }
     }
 
-    /// Ends all of it, in the order that lets work in hand finish.
+    /// Ends all parts.
     pub async fn end(self) {
-        // What is left at the end of a grace ends with the process.
+        // Leftovers end with the process.
         let _aborted = self.agents_drain.shutdown(GRACE).await;
         if let Some(receiver) = self.receiver {
             let _aborted = receiver.bound.drain.shutdown(GRACE).await;
@@ -192,12 +185,11 @@ impl Simulated {
 
 impl Cluster {
     async fn start(server: &Server, folder: &Path, name: &str, seed: u64) -> Result<Self> {
-        // The CRD of ModuleReleaseMeta, which stands in KCP and in every runtime, has rules in CEL. They are ignored,
-        // with a warning to whoever applies it.
+        // The simulated server only warns of the CEL rules in ModuleReleaseMeta's CRD.
         let options =
             Options { seed, ready_after: Some(READY_AFTER), ignore_cel: true, ..Options::default() };
         let hosted = server.add(name, options)?;
-        // A port of its own: the engine refuses runtimes at KCP's address.
+        // The engine refuses runtimes at KCP's address.
         let url = format!("https://{}", server.listen(name).await?);
         let admit = |user: &str, file: &str| -> Result<(String, PathBuf)> {
             let token = uuid::Uuid::new_v4().to_string();
@@ -219,7 +211,7 @@ impl Cluster {
         Ok(Self { hosted, url, file, engine, engine_file, client })
     }
 
-    /// Lets the agent in; a kubeconfig for it.
+    /// Returns the agent's kubeconfig.
     fn admit_agent(&self, server: &Server) -> String {
         let token = uuid::Uuid::new_v4().to_string();
         self.hosted.allow_token(Token(token.clone()), agent_user());
@@ -227,8 +219,7 @@ impl Cluster {
     }
 }
 
-/// The user that an agent is in its runtime: the service account of the role that ships. What it may do that role says, and what
-/// the engine writes there.
+/// Returns an agent's service account.
 pub fn agent_user() -> User {
     User::service_account(RUNTIME_NAMESPACE, AGENT_ACCOUNT)
 }
@@ -251,12 +242,12 @@ impl Cast for Simulated {
             engine: EngineConfig { modules: self.registry.host(), ..self.engine.clone() },
             denied_servers: Vec::new(),
             routes: Overrides::default(),
-            // A lost event is an error here, not something that a poll mends.
+            // Without polls, a lost event fails the demo.
             paths: Settings { poll: Duration::ZERO, resync: Duration::ZERO, ..Settings::default() },
             limits: tidewatch_listener::Limits::default(),
             queued: 1_000,
             place: "demo".to_owned(),
-            // Nobody waits for it. A machine that sleeps, or has other things to do, must not end what somebody tries.
+            // A sleeping machine must not end the demo.
             lease: Duration::from_secs(*lease::DURATIONS.end()),
             pause: false,
             registry_credentials: None,

@@ -1,4 +1,4 @@
-//! What there is in a cluster, to tell later what has come, gone or changed.
+//! Compares a cluster's objects over time.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,21 @@ use kube::{
 };
 use tidewatch_api::names::AGENT_CONFIG_MAP;
 
-/// Lists of so many kinds are asked for at the same time.
 const AT_ONCE: usize = 8;
-/// Kinds that the control plane itself keeps writing.
+/// Kinds that the control plane writes continuously.
 const RESTLESS: [&str; 7] =
     ["ComponentStatus", "Endpoints", "EndpointSlice", "Event", "Lease", "LeaseCandidate", "Node"];
-/// Namespaces that begin so belong to the tests of the harness itself, which use the same clusters.
+/// Prefix of the harness' own namespaces.
 const OF_THE_HARNESS: &str = "harness-";
-/// What the agent keeps for itself begins so.
+/// Prefix of the agent's own ConfigMaps.
 const OF_THE_AGENT: &str = "tidewatch-agent-";
 
-/// Identity and resourceVersion of each object of every kind that can be listed, by kind, namespace and name.
-/// Not in it: Nodes, Leases, Events, endpoints, and what an agent writes for itself.
+/// Identities and versions of listable objects, except restless kinds and agents' own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<String, String>);
 
 impl Snapshot {
-    /// Looks at all of it, as fast as the lists come; it is not one moment.
+    /// Lists all objects, not atomically.
     pub async fn take(client: &Client) -> Result<Self> {
         let discovery = Discovery::new(client.clone()).run().await.context("cannot ask for the kinds")?;
         let kinds: Vec<ApiResource> = discovery
@@ -48,7 +46,7 @@ impl Snapshot {
         Ok(Self(objects))
     }
 
-    /// What is in only one of the two or has another resourceVersion, a line each.
+    /// Returns a line per difference.
     pub fn changes(&self, later: &Self) -> Vec<String> {
         let gone = self.0.iter().filter(|(key, _)| !later.0.contains_key(*key));
         let changed = later.0.iter().filter(|(key, now)| self.0.get(*key).is_some_and(|was| was != *now));
@@ -58,7 +56,7 @@ impl Snapshot {
             .collect()
     }
 
-    /// What is only in the later one.
+    /// Returns objects only in `later`.
     pub fn added(&self, later: &Self) -> Vec<String> {
         later.0.keys().filter(|key| !self.0.contains_key(*key)).cloned().collect()
     }
@@ -68,7 +66,7 @@ async fn list(client: &Client, kind: ApiResource) -> Result<Vec<(String, String)
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     let objects = match api.list_metadata(&ListParams::default()).await {
         Ok(list) => list.items,
-        // A CRD that has gone meanwhile.
+        // The CRD was deleted meanwhile.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(error).with_context(|| format!("cannot list {}", kind.plural)),
     };

@@ -1,10 +1,6 @@
-//! The way of a module through everything, told once for the demo and for the end-to-end test: what one
-//! shows, the other checks.
+//! A module's lifecycle for demo and end-to-end test.
 //!
-//! There is no polling fallback on the way: the receiver opens no watch on a runtime and has no resync
-//! timer, so a step whose event is lost never begins, and this story ends with a timeout. Only a reconcile
-//! that waits for a deletion it has begun looks again by itself (`Finish::Recheck`): an event that would
-//! merely have ended that wait sooner can be lost unnoticed here.
+//! Without polls, a lost event causes a timeout. Only one that shortens a deletion's wait (`Finish::Recheck`) can be lost unnoticed.
 
 use std::time::Duration;
 
@@ -32,44 +28,42 @@ use crate::{
     wait,
 };
 
-/// Kyma names and runtime ids of the two runtimes.
+/// Kyma names and runtime ids.
 pub const RUNTIMES: [(&str, &str); 2] = [("harbour", "runtime-harbour"), ("lagoon", "runtime-lagoon")];
-/// For anything on the way.
 const LIMIT: Duration = Duration::from_secs(90);
 const SYSTEM: &str = "lighthouse-system";
 const MANAGER: &str = "lighthouse-keeper";
 
-/// A runtime to play on.
+/// A runtime of the story.
 #[derive(Clone)]
 pub struct Runtime {
-    /// Of its administrator.
+    /// Administrator's client.
     pub client: Client,
-    /// With which the engine comes in, everything inline.
+    /// The engine's kubeconfig, inline.
     pub kubeconfig: String,
 }
 
-/// What the story is played on, before anything of Tidewatch is there.
+/// Clusters and registry.
 #[derive(Clone)]
 pub struct Stage {
-    /// Of KCP's administrator.
+    /// Client of KCP's administrator.
     pub kcp: Client,
-    /// In the order of [`RUNTIMES`].
+    /// Ordered as [`RUNTIMES`].
     pub runtimes: [Runtime; 2],
-    /// The registry of modules, `host:port`.
+    /// Module registry, `host:port`.
     pub registry: String,
 }
 
-/// Who starts the programs: as processes, or in this one.
+/// Starts the programs.
 pub trait Cast {
-    /// Starts the receiver, waits until it is ready, and returns its admin URL.
+    /// Starts the receiver; returns its admin URL once ready.
     fn receiver(&mut self) -> impl Future<Output = Result<String>> + Send;
 
-    /// Starts the agent of `RUNTIMES[runtime]`, waits until it is connected with its configuration and all watches
-    /// watch, and returns its admin URL.
+    /// Starts an agent; returns its admin URL once connected with all watches.
     fn agent(&mut self, runtime: usize) -> impl Future<Output = Result<String>> + Send;
 }
 
-/// Receiver and agents, ready for the story.
+/// Running receiver and agents.
 #[derive(Clone)]
 pub struct World {
     stage: Stage,
@@ -79,7 +73,6 @@ pub struct World {
     pub agents: Vec<String>,
 }
 
-/// Measures and tells.
 struct Tell<'a> {
     reporter: &'a dyn Reporter,
     started: Instant,
@@ -99,14 +92,14 @@ impl<'a> Tell<'a> {
         self.reporter.done(Line { what: what.into(), took: self.took(), seq: None });
     }
 
-    /// For what an event has caused. The number is looked up after the time was taken.
+    /// The number is looked up after the time was taken.
     fn caused(&self, what: impl Into<String>, took: Duration, seq: u64) {
         self.reporter.done(Line { what: what.into(), took, seq: Some(seq) });
     }
 }
 
 impl World {
-    /// Fills KCP and the registry, registers both runtimes, starts the receiver and the agents.
+    /// Fills KCP, registers runtimes, starts all programs.
     pub async fn start(stage: Stage, cast: &mut impl Cast, reporter: &dyn Reporter) -> Result<Self> {
         let kcp = &stage.kcp;
         let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
@@ -150,7 +143,7 @@ impl World {
         self.stage.kcp.clone()
     }
 
-    /// Enables the module in runtime 1, breaks it, removes it; runtime 2 must not notice.
+    /// Plays the story in runtime 1; runtime 2 must not change.
     pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
         let tell = Tell::start(reporter, "looking at both runtimes as they are");
         let runtime2 = self.stage.runtimes[1].client.clone();
@@ -283,7 +276,7 @@ impl World {
         })
         .await?;
         let took = tell.took();
-        // The API server itself clears up behind a CRD and a Service a moment later.
+        // The API server's own cleanup is delayed.
         wait::until("nothing of the module to be left", LIMIT, || async {
             let left = without_module.added(&Snapshot::take(&runtime).await?);
             ensure!(left.is_empty(), "left behind: {left:#?}");
@@ -300,15 +293,13 @@ impl World {
         Ok(())
     }
 
-    /// The agent's newest event number so far.
     async fn last_seq(&self) -> Result<u64> {
         let agent = self.agents.first().context("there is no agent")?;
         Ok(http::json(&format!("{agent}/status")).await?["lastObservedSeq"].as_u64().unwrap_or(0))
     }
 
-    /// The number of the event about an object of `kind`, newer than `since`, that caused a reconcile of
-    /// a key that starts with `key`. For a Kyma edit that is the Kyma's own reconcile: its Manifest may have been
-    /// changed just before by one that was under way for another cause and read the edit already.
+    /// Returns the event after `since` about a `kind` that caused a reconcile of `key`. For a Kyma edit use its own key: a reconcile in
+    /// flight may have changed the Manifest already.
     async fn cause(&self, key: &str, kind: &str, since: u64) -> Result<u64> {
         let what = format!("a reconcile of {key} that was caused by an event about a {kind} after #{since}");
         wait::until(&what, LIMIT, || async {
@@ -332,7 +323,7 @@ fn has_ready_module(kyma: &Kyma) -> bool {
         && kyma.status.as_ref().is_some_and(|s| s.state == State::Ready)
 }
 
-/// Edits the module list as a user does, with a merge patch on the runtime's Kyma.
+/// Edits the module list as users do.
 pub async fn set_modules(runtime: &Client, modules: &Value) -> Result<()> {
     let api: Api<Kyma> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
     let patch = Patch::Merge(json!({"spec": {"modules": modules}}));
@@ -350,10 +341,10 @@ async fn until<K>(api: Api<K>, name: &str, what: &str, is: impl Condition<K>) ->
 where
     K: Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + kube::Resource + 'static,
 {
-    // A watch of a kind that is not installed yet ends with an error; it is begun again.
+    // Watches fail before the kind is installed.
     let deadline = Instant::now() + LIMIT;
     loop {
-        // `Condition` is not `Clone`, but a reference to one is.
+        // `Condition` is not `Clone`.
         let watching = await_condition(api.clone(), name, |o: Option<&K>| is.matches_object(o));
         match tokio::time::timeout_at(deadline, watching).await {
             Ok(Ok(_)) => return Ok(()),

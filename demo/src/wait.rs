@@ -1,4 +1,4 @@
-//! Waiting for a condition: the only place where a test waits by time.
+//! Waits for conditions by polling.
 
 use std::{future::Future, time::Duration};
 
@@ -7,14 +7,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The pause between two looks at something that cannot be watched.
+/// Sleeps between two polls.
 pub async fn pause() {
     sleep(PAUSE).await;
 }
 
-/// Calls `probe` every 50 ms until it gives `Some`. An error of `probe` is not the end (a
-/// server that is not up yet answers so); the last one is in the message when `timeout`
-/// is over. `what` completes the sentence "timed out after 10s waiting for ...".
+/// Calls `probe` every 50 ms until `Some`. Retries errors; a timeout reports the last.
 pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut probe: F) -> Result<T>
 where
     F: FnMut() -> Fut,

@@ -1,4 +1,4 @@
-//! What a module costs the engine: reconciles by their keys, calls by cluster, verb and resource. So that none of it grows unseen.
+//! Bounds a module's reconciles and calls.
 
 #![allow(clippy::print_stderr, reason = "what it has cost, if somebody asks")]
 
@@ -30,16 +30,16 @@ use tidewatch_fake_apiserver::{Call, Fault, Faults};
 use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_mins(1);
-/// Without a call or a reconcile for so long, it has come to rest.
+/// Idle after this time without calls or reconciles.
 const REST: Duration = Duration::from_secs(2);
 
-/// The calls of the receiver that are no watches, by cluster, verb and resource.
+/// By cluster, verb and resource.
 #[derive(Debug, Default)]
 struct Calls(Mutex<BTreeMap<String, usize>>);
 
 impl Faults for Calls {
     fn fault(&self, call: &Call<'_>) -> Fault {
-        // Its own Lease and sessions are not about modules.
+        // Lease and sessions are not about modules.
         let own = ["leases", "configmaps"].contains(&resource(call.path).as_str()) && call.cluster == "kcp";
         if call.user == RECEIVER_USER && !call.is_watch && !own {
             let line = format!("{} {} {}", call.cluster, call.verb, resource(call.path));
@@ -49,7 +49,6 @@ impl Faults for Calls {
     }
 }
 
-/// The resource in a path, with its subresource.
 fn resource(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -69,18 +68,17 @@ struct Bench {
     stage: Stage,
     world: World,
     calls: Arc<Calls>,
-    /// When the last reconcile had ended that is known.
+    /// End of the last known reconcile.
     known: String,
 }
 
-/// What something has cost.
 struct Cost {
-    /// Reconciles by the kind of their key.
+    /// By kind of key.
     reconciles: BTreeMap<String, usize>,
     calls: BTreeMap<String, usize>,
-    /// The agent's watches that have told of something of the module.
+    /// Agent watches that reported module objects.
     watches: BTreeSet<String>,
-    /// For whoever has to find out what has grown.
+    /// Details for failures.
     text: String,
 }
 
@@ -89,7 +87,7 @@ impl Cost {
         self.reconciles.get(key).copied().unwrap_or_default()
     }
 
-    /// Calls whose line begins like this.
+    /// Calls with this prefix.
     fn calls(&self, start: &str) -> usize {
         self.calls.iter().filter(|(line, _)| line.starts_with(start)).map(|(_, n)| n).sum()
     }
@@ -113,7 +111,6 @@ impl Bench {
         Ok((reconciles, self.calls.0.lock().values().sum()))
     }
 
-    /// The last reconciles for the first runtime.
     async fn records(&self) -> Result<Vec<Value>> {
         let page = http::json(&format!("{}/runtimes/{}", self.world.receiver, RUNTIMES[0].1)).await?;
         Ok(page["reconciles"].as_array().context("no records")?.clone())
@@ -131,7 +128,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Comes to rest, and forgets what that has cost.
+    /// Waits until idle and resets the counts.
     async fn begin(&mut self) -> Result<()> {
         self.rest().await?;
         self.calls.0.lock().clear();
@@ -141,7 +138,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What has happened since the beginning, once all is at rest.
+    /// Waits until idle.
     async fn cost(&self) -> Result<Cost> {
         self.rest().await?;
         let mut reconciles = BTreeMap::<String, usize>::new();
@@ -204,13 +201,12 @@ async fn a_module_costs_a_handful_of_reconciles_and_calls() -> Result<()> {
     bench.ready("1.0.0").await?;
     let cost = bench.cost().await?;
     cost.at_most("installation: reconciles of the Kyma", cost.of("Kyma"), 5)?;
-    // Its coming, its try after that, its end; and each of the agent's new watches begins when its role allows it, and tells of what is
-    // there: one by one, where the machine is slow.
+    // Creation, retry, readiness; each new watch may report existing objects separately.
     cost.at_most("installation: reconciles of the Manifest", cost.of("Manifest"), 3 + cost.watches.len())?;
     cost.at_most("installation: writes to KCP", cost.calls("kcp patch"), 9)?;
     cost.at_most("installation: writes to the runtime", cost.calls("runtime1 patch"), 20)?;
 
-    // It brings a kind that was not there, and takes one away: the agent's watches change, and their first lists are news.
+    // Kinds change, so the agent's watches list again.
     bench.begin().await?;
     fleet::release(&bench.stage.kcp, KCP_NAMESPACE, &[("regular", "1.1.0"), ("fast", "1.1.0")]).await?;
     bench.ready("1.1.0").await?;
@@ -227,7 +223,7 @@ async fn a_module_costs_a_handful_of_reconciles_and_calls() -> Result<()> {
     let cost = bench.cost().await?;
     cost.at_most("upgrade: reconciles of the Kyma", cost.of("Kyma"), 3)?;
     cost.at_most("upgrade: reconciles of the Manifest", cost.of("Manifest"), 6)?;
-    // The end of an entry is the engine's own doing.
+    // The engine itself removes entries.
     cost.at_most("upgrade: reconciles of the catalog", cost.of("Catalog"), 1)?;
     cost.at_most("upgrade: reconciles of the agent", cost.of("AgentConfig"), 0)?;
     cost.at_most("upgrade: reads in KCP", cost.calls("kcp get"), 6)?;

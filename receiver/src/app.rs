@@ -1,4 +1,4 @@
-//! Wires the receiver. Everything that can be wrong is found out before a port is opened.
+//! Wires the receiver.
 
 use std::{
     net::SocketAddr,
@@ -54,22 +54,20 @@ use crate::{
     switch::Switch,
 };
 
-/// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
-/// How often what nobody needs any more is dropped: ledgers of unregistered runtimes, clients of runtimes at rest.
 const SWEEP: Duration = Duration::from_mins(1);
 
-/// A receiver with its ports open.
+/// A receiver with open ports.
 pub struct Bound {
-    /// Where agents connect.
+    /// Agents' address.
     pub events: SocketAddr,
-    /// The admin endpoint.
+    /// Admin endpoint's address.
     pub admin: SocketAddr,
-    /// Owns every task; shut it down to stop.
+    /// Owns all tasks.
     pub drain: Drain,
 }
 
-/// Checks the configuration, opens the ports and starts to work.
+/// Checks the configuration before opening ports, then starts all tasks.
 pub async fn start(config: Config) -> Result<Bound, StartError> {
     let Config {
         listen,
@@ -131,13 +129,13 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let switch = Switch::new(engine.clone(), &registry)?;
     let mut windows = PolicyFile::new(maintenance_policy, &engine, &registry)?;
     if let Some(windows) = &mut windows {
-        // Before any work. One that cannot be used does not keep the receiver from all its other work.
+        // An unusable policy does not prevent the start.
         windows.look().await;
     }
     let candidate = Candidate {
         client: client.clone(),
         namespace: namespace.clone(),
-        // Not the name alone: the Go manager on the same host is not a process of ours that has ended.
+        // The prefix excludes Leases of a Go manager on this host.
         place: format!("tidewatch.{at}"),
         id: session.to_string(),
         duration: lease,
@@ -199,7 +197,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn_critical("forward", forwarders.run(drain.watch()));
     let (tell_leads, leads) = watch::channel(false);
     let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
-    // The grace of runtimes of which nothing is known begins when this process begins to work.
+    // The grace period of unknown runtimes begins with leadership.
     let looking = paths.run(engine.clone(), looked, drain.watch());
     drain.spawn("event-paths", after(leads.clone(), drain.watch(), looking));
     let following = pause::follow(client, namespace.clone(), pause, switch.clone());
@@ -222,7 +220,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             lost = term.keep() => Some(lost),
             () = lease_watch.signaled() => None,
         };
-        // A shutdown: the engine still finishes what it has in hand.
+        // Shutdown: keep the Lease until the engine has finished.
         let lost = match lost {
             Some(lost) => Some(lost),
             None => tokio::select! {
@@ -242,7 +240,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let watch = drain.watch();
     let listen_watch = drain.watch();
     drain.spawn_critical("engine", async move {
-        // Dropped when it has ended.
         let _runs = engine_runs;
         let stop = CancellationToken::new();
         let stopper = stop.clone();
@@ -260,7 +257,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let ((tell_recorded, recorded), record_watch) = (oneshot::channel(), drain.watch());
     let mut may_record = leads;
     drain.spawn_critical("session", async move {
-        // Two that wait for the Lease must not write over each other's sessions.
+        // Two waiting receivers would overwrite each other's sessions.
         tokio::select! {
             _ = may_record.wait_for(|leads| *leads) => {}
             () = record_watch.signaled() => return,
@@ -276,7 +273,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
     });
     drain.spawn_critical("events", async move {
-        // Nobody is answered before it is known which sessions belong to this control plane's past.
+        // Serve agents only after the past sessions are known.
         tokio::select! {
             _ = recorded => {}
             () = listen_watch.signaled() => {}
@@ -287,7 +284,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     Ok(Bound { events, admin, drain })
 }
 
-/// Runs until a signal, then shuts down within `grace`. True if all work came to its end.
+/// Runs until a signal, then for at most `grace`. Returns whether all tasks finished.
 pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     use_small_pages();
     let bound = start(config).await?;
@@ -295,8 +292,7 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     Ok(matches!(outcome, Outcome::Finished))
 }
 
-/// What a fleet leaves in memory is small and lies here and there: in huge pages, a fifth of what the process takes is nothing, and no
-/// CPU time is saved by them (`docs/scale.md`). For the whole process.
+/// Disables huge pages, which add a fifth to the memory and save no CPU time (`docs/scale.md`).
 fn use_small_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
@@ -304,7 +300,6 @@ fn use_small_pages() {
     }
 }
 
-/// Does something once this process works.
 async fn after(mut leads: watch::Receiver<bool>, stop: Watch, work: impl Future<Output = ()>) {
     let leads = tokio::select! {
         leads = leads.wait_for(|leads| *leads) => leads.is_ok(),
@@ -315,7 +310,7 @@ async fn after(mut leads: watch::Receiver<bool>, stop: Watch, work: impl Future<
     }
 }
 
-/// Events are taken as long as the queue is not full.
+/// Admits events until `queued` keys are ready.
 fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
     let queue = engine.queue().clone();
     Admission::new(limits, Timestamp::now()).with_work(move || {
@@ -337,7 +332,6 @@ const fn look_label(look: Look) -> &'static str {
     }
 }
 
-/// What the engine tells, for those who want to know it.
 struct Observed {
     metrics: Metrics,
     klm: KlmMetrics,
@@ -348,7 +342,7 @@ struct Observed {
 
 impl Observer for Observed {
     fn reconciled(&self, key: &WorkKey, record: &Record) {
-        // What has seen nothing of the runtime takes nothing from what its agent remembers.
+        // Only a reconcile that read the runtime ends claims.
         if record.looked && matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
             self.claims.touched(key.kyma());
         }
@@ -374,7 +368,7 @@ impl Observer for Observed {
     }
 }
 
-/// Takes over new certificates; connections that exist keep theirs.
+/// Open connections keep their certificates.
 async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
     loop {
         tokio::select! {
@@ -393,7 +387,6 @@ async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
     }
 }
 
-/// Takes over the trusted proxies' files when they change.
 async fn reload_proxies(proxies: Arc<Proxies>, files: ProxyFiles, drain: Watch) {
     loop {
         tokio::select! {
@@ -423,7 +416,7 @@ async fn sweep(
             () = tokio::time::sleep(SWEEP) => {}
         }
         engine.tidy();
-        // Read anew for each: whoever holds a lane's lock may not wait for it with this one held.
+        // One read lock per lookup: holding it across a lane's lock may deadlock.
         let registered =
             |id: &str| engine.state().read().runtime(id) != tidewatch_engine::index::RuntimeLookup::Unknown;
         forwarders.keep_runtimes(registered);

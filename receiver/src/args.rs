@@ -21,14 +21,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Reads the arguments of this process; ends it with a text if they are wrong, or ask for help.
+    /// Parses this process's arguments; exits with a message on an error or for help.
     #[must_use]
     pub fn read() -> Self {
         Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
-    /// What only serves agents need not be given to one that only looks. Programs that take the same arguments have no such flag, so
-    /// that it cannot be said at the arguments themselves.
+    /// Makes the agents' TLS files optional in a dry run. `Args` cannot declare this: other programs flatten it without `--dry-run`.
     fn of(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         for unused in ["client_ca", "tls_cert", "tls_key"] {
@@ -163,7 +162,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What no argument says by itself: whether the registry may be talked to without TLS stands in another one.
+    /// Returns an error that involves two arguments: `--modules` may use HTTP only if `--insecure-registry` lists it.
     fn unusable(&self) -> Option<String> {
         let base = BaseUrl::parse(&self.modules, &self.insecure_registry);
         base.err().map(|error| format!("--modules cannot be used: {error}"))
@@ -259,7 +258,7 @@ fn route_address(text: &str) -> Result<(String, String), String> {
     parsed.ok_or_else(|| "use MANAGER=HOST:PORT".to_owned())
 }
 
-/// As templates name it: compared as text, so that one written otherwise would never be found.
+/// Parses a registry as a ModuleTemplate spells it. They are compared as text, so another spelling would never match.
 fn registry_place(text: &str) -> Result<String, String> {
     let (host, path) = text.split_once('/').unwrap_or((text, "-"));
     let (name, port) = host.split_once(':').unwrap_or((host, "443"));
@@ -272,7 +271,7 @@ fn registry_place(text: &str) -> Result<String, String> {
     })
 }
 
-/// One name of a list; blanks around it mean nothing.
+/// Parses one trimmed name of a list.
 fn listed_name(text: &str) -> Result<String, String> {
     let name = text.trim();
     let is_named = !name.is_empty();

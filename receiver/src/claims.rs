@@ -1,4 +1,4 @@
-//! What the agents may claim to have been reconciled before they were started anew.
+//! Agents' claims about reconciled objects after a restart.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,25 +8,25 @@ use tidewatch_wire::{SessionId, v3::Request};
 
 use crate::sessions::Sessions;
 
-/// The claims of all runtimes in one session. Cheap to clone; as large as the number of registered Kymas.
+/// All runtimes' claims in this session. Cheap to clone.
 #[derive(Clone)]
 pub struct ClaimBook(Arc<Inner>);
 
 struct Inner {
     session: SessionId,
     sessions: Sessions,
-    /// By Kyma: its runtime's id, and what that runtime's agent may claim.
+    /// Runtime id and claims by Kyma.
     claims: Mutex<HashMap<String, (String, Claims)>>,
 }
 
 impl ClaimBook {
-    /// Nobody has declared anything in this session.
+    /// Creates an empty book.
     #[must_use]
     pub fn new(session: SessionId, sessions: Sessions) -> Self {
         Self(Arc::new(Inner { session, sessions, claims: Mutex::default() }))
     }
 
-    /// Whether the agent must report everything again; see [`Claims::take`].
+    /// Returns whether the agent must report everything; see [`Claims::take`].
     pub fn must_resync(&self, kyma: &str, runtime: &str, request: &Request<'_>) -> bool {
         let Inner { session, sessions, claims } = &*self.0;
         let mut claims = claims.lock();
@@ -37,7 +37,7 @@ impl ClaimBook {
         claims.take(request, *session, |earlier, mark| sessions.knows(earlier, mark))
     }
 
-    /// A reconcile has worked on the runtime of a Kyma; see [`Claims::touched`].
+    /// Records a reconcile; see [`Claims::touched`].
     pub fn touched(&self, kyma: &str) {
         self.0.sessions.worked();
         if let Some((_, claims)) = self.0.claims.lock().get_mut(kyma) {
@@ -45,13 +45,13 @@ impl ClaimBook {
         }
     }
 
-    /// How far the control plane remembers this session.
+    /// Returns this session's recorded mark.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.0.sessions.mark()
     }
 
-    /// Forgets runtimes that are not registered any more.
+    /// Removes claims of unregistered runtimes.
     pub fn retain(&self, registered: impl Fn(&str) -> bool) {
         self.0.claims.lock().retain(|_, (id, _)| registered(id));
     }

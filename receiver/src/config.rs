@@ -1,4 +1,4 @@
-//! What the receiver runs with, and why it does not start.
+//! Configuration and start errors.
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -15,42 +15,42 @@ use crate::{
     registry_credentials::Unusable,
 };
 
-/// What the receiver runs with.
+/// The receiver's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where agents connect; port 0 takes a free one.
+    /// Agents' address; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The admin address; port 0 takes a free one.
+    /// Admin address; port 0 takes a free one.
     pub admin: SocketAddr,
-    /// CA bundle for clients, own certificate, own key.
+    /// Client CA bundle, own certificate, own key.
     pub tls: Files,
-    /// The proxies that are believed about their clients.
+    /// Trusted proxies.
     pub proxies: Option<ProxyFiles>,
-    /// Kubeconfig of the control plane; in-cluster without.
+    /// KCP's kubeconfig; in-cluster without.
     pub kubeconfig: Option<PathBuf>,
     /// The engine's settings.
     pub engine: EngineConfig,
-    /// A Docker configuration file with credentials of registries.
+    /// Docker configuration file.
     pub registry_credentials: Option<PathBuf>,
-    /// Servers that no kubeconfig may name, besides the control plane's.
+    /// Forbidden servers in kubeconfigs, besides KCP's.
     pub denied_servers: Vec<String>,
-    /// Where to find managers that are not where their Watchers say.
+    /// Managers' addresses, overriding their Watchers'.
     pub routes: Overrides,
-    /// When a runtime's events count as proven to arrive.
+    /// Event path settings.
     pub paths: Settings,
-    /// What is taken at most from agents.
+    /// Limits on agents.
     pub limits: Limits,
-    /// Keys in the queue from which on no events are taken.
+    /// Ready keys above which events are refused.
     pub queued: usize,
-    /// Where this process runs. A Lease that the same place holds is of a process that has ended.
+    /// This process's place in the Lease.
     pub place: String,
-    /// For how long its Lease is believed without a renewal.
+    /// Validity of the Lease.
     pub lease: Duration,
     /// Write nothing in runtimes.
     pub pause: bool,
-    /// The policy of maintenance windows.
+    /// Maintenance policy file.
     pub maintenance_policy: Option<PathBuf>,
-    /// Whether there are metrics of each Kyma and each Manifest.
+    /// Metrics per Kyma and Manifest.
     pub object_metrics: bool,
 }
 
@@ -135,40 +135,40 @@ impl From<Args> for Config {
     }
 }
 
-/// Why the receiver does not start.
+/// A reason not to start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// TLS files.
+    /// Unusable TLS files.
     #[error("the TLS files cannot be used; check --client-ca, --tls-cert and --tls-key")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The trusted proxies' files.
+    /// Unusable proxy files.
     #[error("the trusted proxies cannot be used; check --trusted-proxy")]
     Proxies(#[source] ProxiesError),
-    /// The control plane's configuration.
+    /// No configuration for KCP.
     #[error("no configuration for the control plane; give --kubeconfig or run in its cluster")]
     Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A deny-list entry.
+    /// Invalid deny rule.
     #[error("--deny-server cannot be used")]
     Deny(#[from] AddressPolicyError),
-    /// The registry's settings.
+    /// Invalid registry settings.
     #[error("the registry's settings cannot be used; check --modules and --insecure-registry")]
     Registry(#[from] OciError),
-    /// The file with credentials of registries.
+    /// Unusable registry credentials.
     #[error("the credentials of registries cannot be used; check --registry-credentials")]
     Credentials(#[from] Unusable),
-    /// An address that cannot be listened on.
+    /// Unusable address.
     #[error("cannot listen on {address}; is another process using it?")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The list of a dry run.
+    /// Failed write to standard output.
     #[error("the list cannot be written to standard output")]
     Output(#[source] io::Error),
-    /// A metric.
+    /// Rejected metric.
     #[error("metrics cannot be registered")]
     Metrics(#[from] MetricsError),
 }

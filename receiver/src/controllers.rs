@@ -1,5 +1,4 @@
-//! The metrics that every manager written with Go's controller-runtime has, by the names of its controllers and work queues
-//! (contract, section 6): dashboards of the Go manager show them. Ours say more ([`crate::metrics`]).
+//! Go's controller-runtime metrics for the Go manager's dashboards (contract, section 6).
 
 use std::time::Duration;
 
@@ -10,9 +9,8 @@ use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
 use crate::lease;
 
-/// The API servers of all runtimes, in the place of a host: by their own names they would grow with the fleet.
+/// Host label of all runtimes, to bound the series.
 pub const RUNTIMES: &str = "runtimes";
-/// The Go manager's controllers that there is work of.
 const CONTROLLERS: [&str; 5] =
     ["kyma", "manifest", "mandatory-module-deletion", "mandatory-module-installation", "watcher"];
 const RESULTS: [&str; 4] = ["error", "requeue", "requeue_after", "success"];
@@ -25,7 +23,6 @@ const RECONCILE_BUCKETS: [f64; 40] = [
 /// Seconds.
 const QUEUE_BUCKETS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0];
 
-/// The controller that does such work there; `None`: it has no such, or a part of another one.
 const fn controller(key: &WorkKey) -> Option<&'static str> {
     match key {
         WorkKey::Kyma { .. } => Some("kyma"),
@@ -37,7 +34,7 @@ const fn controller(key: &WorkKey) -> Option<&'static str> {
     }
 }
 
-/// Those that are counted when a reconcile ends. Cheap to clone.
+/// Metrics of finished reconciles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ControllerMetrics {
     reconciles: IntCounterVec,
@@ -54,7 +51,7 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// Declares them all.
+    /// Registers them.
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         let (runtime, queue) = (registry.named_as("controller_runtime"), registry.named_as("workqueue"));
         let of = ["controller"];
@@ -126,12 +123,12 @@ impl ControllerMetrics {
         Ok(metrics)
     }
 
-    /// This process holds the Lease. It ends when it does not any more.
+    /// Marks this process as leader.
     pub fn leads(&self) {
         self.leads.with_label_values(&[lease::NAME]).set(1);
     }
 
-    /// Counts a request to the API server of `host`, and what it was answered. Codes that nobody has heard of are one.
+    /// Counts a request to `host`. Unknown codes share a label.
     pub fn answered(&self, host: &str, method: &Method, code: Option<StatusCode>) {
         let code = match &code {
             None => "<error>",
@@ -141,7 +138,7 @@ impl ControllerMetrics {
         self.answers.with_label_values(&[code, host, method.as_str()]).inc();
     }
 
-    /// Counts a reconcile that has panicked.
+    /// Counts a panic.
     pub fn panicked(&self, key: &WorkKey) {
         if let Some(name) = controller(key) {
             self.reconciles.with_label_values(&[name, "error"]).inc();
@@ -179,16 +176,14 @@ impl ControllerMetrics {
     }
 }
 
-/// What is told of the work of one controller.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     keys: f64,
-    /// Of all together.
+    /// Sum of all keys.
     seconds: f64,
     longest: f64,
 }
 
-/// Sums up keys, and for how long they have been what they are.
 fn sums<'a>(keys: impl Iterator<Item = (&'a WorkKey, Duration)>) -> [Sums; CONTROLLERS.len()] {
     let mut sums = [Sums::default(); CONTROLLERS.len()];
     for (key, age) in keys {
@@ -202,7 +197,7 @@ fn sums<'a>(keys: impl Iterator<Item = (&'a WorkKey, Duration)>) -> [Sums; CONTR
     sums
 }
 
-/// Registers those that are computed when they are asked for. `workers` are all there are: they are for all kinds of work.
+/// Registers metrics computed at each scrape. Controllers share `workers`.
 pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> Result<(), MetricsError> {
     let (runtime, queue) = (registry.named_as("controller_runtime"), registry.named_as("workqueue"));
     runtime.gauge_vec_fn(
@@ -264,7 +259,6 @@ mod tests {
 
     use super::*;
 
-    /// Of one that failed, the status says Error.
     fn record(outcome: OutcomeKind, next: Option<f64>) -> Record {
         Record {
             key: String::new(),

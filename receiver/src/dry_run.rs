@@ -1,5 +1,6 @@
-//! `--dry-run`: what this receiver would change in a fleet, without changing it. It looks at everything once, as it would at its start;
-//! each write is tried (`dryRun=All`) and compared with what is stored. It takes no Lease: whoever works on the control plane goes on.
+//! `--dry-run`: reconciles everything once and reports would-be changes.
+//!
+//! Writes use `dryRun=All`. Takes no Lease, so the leader continues.
 
 use std::{
     sync::{
@@ -40,17 +41,16 @@ use crate::{
     registry_credentials::RegistryCredentials,
 };
 
-/// Between two looks at how far it is.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Looks at the fleet, prints the list, and returns the exit code.
+/// Prints the report and returns the exit code.
 pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> {
     let report = run(config, args.dry_run_limit).await?;
     stdio::result(&report.render(args.output)).map_err(StartError::Output)?;
     Ok(report.verdict.exit_code())
 }
 
-/// Looks at the fleet, for `limit` at most.
+/// Returns the report, after `limit` at most.
 pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> {
     let mut wrong = Vec::new();
     let Config { kubeconfig, mut engine, registry_credentials, denied_servers, maintenance_policy, .. } =
@@ -80,7 +80,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     });
     wrong.extend(watch(&engine, &book, &known, limit).await);
     stop.cancel();
-    // What is in hand has deadlines of its own.
+    // Reconciles in flight have deadlines.
     let _ended = work.await;
     if known.load(Ordering::Acquire) && engine.state().read().kymas().is_empty() {
         wrong.push(format!("there is no Kyma in the namespace {namespace}; --namespace names another one"));
@@ -88,11 +88,11 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     Ok(told(&engine, &external, &book, wrong))
 }
 
-/// Waits until all was looked at. Says why it was not, if the time is over.
+/// Waits for all reconciles; returns a timeout's message.
 async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration) -> Vec<String> {
     let (mut progress, begun, mut idle) = (Progress::new(), Instant::now(), 0_u32);
     let mut asked = false;
-    // Twice: a reconcile that has just ended may be about to ask for another.
+    // Twice: a reconcile that just ended may request another.
     while idle < 2 {
         if begun.elapsed() > limit {
             progress.finish();
@@ -119,7 +119,7 @@ async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration
     Vec::new()
 }
 
-/// Asks for what an engine passes over at its start: the modules that say that they are Ready, and those that are mandatory.
+/// Requests Ready and mandatory modules, which a start skips.
 fn ask(engine: &Engine) {
     let mut keys = Vec::new();
     {

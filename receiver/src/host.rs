@@ -1,5 +1,4 @@
-//! Engine and forwarders as the listener's host: who is registered is what KCP says, an event becomes reconciles, and
-//! what other managers watch for goes to their services.
+//! The listener's [`Host`]: queues reconciles and forwards other managers' events.
 
 use std::sync::{
     Arc,
@@ -29,14 +28,12 @@ use crate::{
     route::{self, Direction, Refused, SECOND_LOOK, Told, V2},
 };
 
-/// The manager that stands for our own engine in v2 paths.
+/// This engine's manager name in v2 paths.
 pub const OWN_MANAGER: &str = "lifecycle-manager";
 
-/// What an event asks the engine for.
 type Ask = Push<Trigger, Box<dyn Acknowledge>>;
 
-/// The version of its object that an event tells of. `None` of one that says that all may be otherwise: what was seen before counts for
-/// nothing then.
+/// Returns the reported version; `None` for full reports, which void earlier observations.
 fn version_of<'a>(event: &'a v3::Event<'_>) -> Option<Version<'a>> {
     let (uid, resource_version) = (event.uid.as_ref(), event.resource_version.as_ref());
     match event.change {
@@ -47,29 +44,29 @@ fn version_of<'a>(event: &'a v3::Event<'_>) -> Option<Version<'a>> {
     }
 }
 
-/// Feeds the engine's queue and the other managers' lanes.
+/// Feeds the engine's queue and other managers' lanes.
 pub struct EngineHost {
     /// The engine.
     pub engine: Engine,
-    /// The lanes.
+    /// Other managers' lanes.
     pub forwarders: Forwarders<Guard>,
-    /// The ways of all runtimes.
+    /// Event paths of all runtimes.
     pub paths: PathWatch,
-    /// What agents may claim.
+    /// Agents' claims.
     pub claims: ClaimBook,
-    /// Set once KCP was read as a whole. Before, nobody is known, and nothing could be said to depend on nothing.
+    /// Set once KCP is fully read; before, no event may count as unowned.
     pub ready: Arc<AtomicBool>,
-    /// The namespace in KCP, which the names of Watchers' watches begin with.
+    /// KCP's namespace, prefix of Watchers' watches.
     pub namespace: String,
     /// By reason.
     pub refused: IntCounterVec,
-    /// Which refused events are worth a line.
+    /// Limits log lines.
     pub lines: RefusalLog,
-    /// Whose certificates should have been renewed, if there is a metric of it.
+    /// Certificate renewals, with object metrics.
     pub certificates: Option<Certificates>,
 }
 
-/// Declares the metric of refused events.
+/// Registers the metric.
 pub fn refused_metric(registry: &Registry) -> Result<IntCounterVec, MetricsError> {
     registry.counter_vec("refused_events_total", "Events that were refused, by reason.", &["reason"])
 }
@@ -87,7 +84,6 @@ impl EngineHost {
         Fate::Refused
     }
 
-    /// Gives an event to another manager's lane.
     fn forward(
         &self,
         runtime: &Runtime,
@@ -109,7 +105,7 @@ impl EngineHost {
         }
     }
 
-    /// Whether an event is no news for this work, or is decided on at its end; its guard is seen to then.
+    /// Returns the request unless the event is an echo, or the reconcile in flight decides at its end.
     fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Result<(), Ask> {
         let Some(version) = version_of(event) else { return Err(ask) };
         self.engine.has_seen(key, &object_of(event), version, ask)?;
@@ -180,7 +176,7 @@ impl Host for EngineHost {
 
     fn refused(&self, peer: &RefusedPeer) {
         let RefusedPeer { reason, verified, names } = peer;
-        // Whoever claims another name is in the log alone: nothing is kept of names that anybody can make up.
+        // Claimed names are unbounded: keep registered ones.
         let Some(id) = &names.common_name else { return };
         let index::RuntimeLookup::One { kyma, .. } = self.engine.state().read().runtime(id) else { return };
         let refusal = Refusal {
@@ -208,7 +204,7 @@ impl Host for EngineHost {
         let table = self.forwarders.table();
         match route::direction(&table, &self.namespace, &event.watch, &event.group) {
             Direction::Engine => self.queue(runtime, request, event, &mut ticket),
-            // It names no object, and the other managers' contract knows nothing else.
+            // The other managers' contract requires an object's name.
             Direction::Manager(target) if event.change == v3::Change::Resync => {
                 ticket.done(Route::manager(target.manager.as_str()));
                 let _ = self.queue(runtime, request, event, &mut ticket);
@@ -218,14 +214,14 @@ impl Host for EngineHost {
                 let route = Route::manager(target.manager.as_str());
                 let guard = ticket.hold(route, 1).next().map(|guard| (event.watch.to_string(), guard));
                 let fate = self.forward(runtime, &target, &object_of(event), guard, None);
-                // An object that modules own as well is the engine's business too.
+                // Modules may own the object, too.
                 if fate == Fate::Forwarded {
                     let _ = self.queue(runtime, request, event, &mut ticket);
                 }
                 fate
             }
             Direction::Refused(why, manager) => {
-                // Whoever the agent waits for: it is told that nobody wants the event.
+                // The agent may wait for any route.
                 if let Some(manager) = manager {
                     ticket.refuse(Route::manager(manager));
                 }
@@ -276,7 +272,6 @@ fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 
-/// An event as the engine is told of it, without its content.
 fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> Told {
     Told {
         kyma: runtime.kyma.clone(),
@@ -289,7 +284,7 @@ fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> 
     }
 }
 
-/// A canary's guard: when its work has finished, the way is proven.
+/// Proves the event path when its reconcile has finished.
 struct Canary(Guard, PathWatch, String);
 
 impl Acknowledge for Canary {
@@ -299,7 +294,6 @@ impl Acknowledge for Canary {
     }
 }
 
-/// A listener's guard in the engine's queue.
 struct Held(Guard);
 
 impl Acknowledge for Held {

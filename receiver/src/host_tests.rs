@@ -27,7 +27,7 @@ impl Observer for Unseen {
     fn reachable(&self, _kyma: &str, _reachable: bool) {}
 }
 
-/// A host on a KCP that is never called, with one registered runtime and the Watchers of two managers.
+/// One registered runtime, two managers' Watchers, no KCP.
 fn host() -> EngineHost {
     let kcp = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
     let engine =
@@ -101,7 +101,7 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
         let lease = host.engine.queue().next().await;
         assert_eq!(*lease.key(), WorkKey::Kyma { kyma: "harbour".into() });
         let waited = host.engine.queue().now().saturating_sub(begun);
-        // The timer's grain is a millisecond.
+        // Timers have a granularity of 1 ms.
         assert!(
             waited >= Duration::from_secs(after) && waited < Duration::from_millis(after * 1000 + 10),
             "{waited:?}"
@@ -240,7 +240,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     };
     let awaiting = std::iter::once(event.seq).collect();
     let request = v3::Request { events: vec![event], awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
-    // A long queue is no reason to poll: that would only make it longer.
+    // A long queue must not cause polls.
     for number in 0..40 {
         let kyma = format!("busy-{number}");
         let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
@@ -266,7 +266,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     lease.end(Ended::Done);
 }
 
-/// What was seen before a report of everything, as after a backup was restored, says nothing of what is there now.
+/// A full report may follow a restored backup.
 #[test]
 fn only_a_change_of_one_object_can_have_been_seen() {
     let event = |change, listed| v3::Event {

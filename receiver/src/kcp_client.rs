@@ -1,4 +1,4 @@
-//! The receiver's way to the control plane's API server.
+//! Client for KCP's API server.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,20 +13,16 @@ use tower::timeout::TimeoutLayer;
 
 use crate::config::StartError;
 
-/// For connections to KCP's API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
-/// every minute, the first one at times after two (seen with 1.36), so one that is silent for longer is half-open; the next one goes on
-/// where it stood.
+/// Longer than a watch's bookmark interval of one minute, the first sometimes two (Kubernetes 1.36): an idle connection is half-open.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The control plane's own server, which no kubeconfig of a runtime may name.
+/// Returns KCP's `host:port`; no runtime's kubeconfig may name it.
 pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
     kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)))
 }
 
-/// A client of KCP. A call that has no answer by the deadline has failed: a connection on which nothing comes would hold the
-/// reconcile that waits, and with it a worker, until [`READ_TIMEOUT`]. For a watch the answer is its beginning.
+/// Returns a client. `deadline` limits the wait for a response or a watch's start; else hanging calls block workers until [`READ_TIMEOUT`].
 pub(crate) fn kcp_client(
     config: KubeConfig,
     deadline: Duration,
@@ -51,12 +47,12 @@ pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, Sta
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.headers.push((USER_AGENT, HeaderValue::from_static(clusters::USER_AGENT)));
-    // The queue decides when to try again; a call that hides retries would outlast its deadline.
+    // The queue retries; hidden retries would outlast a call's deadline.
     config.default_retry = false;
     Ok(config)
 }
 
-/// Why a kubeconfig cannot be used, without any of its text: it holds credentials, and the library's words would show the line.
+/// Omits the file's text, which holds credentials.
 fn unusable(error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         KubeconfigError::ReadConfig(error, file) => format!("{}: {error}", file.display()).into(),

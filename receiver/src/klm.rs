@@ -1,5 +1,4 @@
-//! The metrics that dashboards and alerts of fleets know from the Go lifecycle manager, under the names they know
-//! (`docs/metrics.md`, "Names of the Go lifecycle manager"). What grows with the fleet is off by default.
+//! The Go lifecycle manager's metrics (`docs/metrics.md`, "Names of the Go lifecycle manager"). Series per object are off by default.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,12 +21,11 @@ use tidewatch_engine::{
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
 
-/// How long before its end the receiver's certificate counts as close to it: 14 days, as the Go manager has it by default, so that an
-/// alert comes as early as before.
+/// The Go manager's default: 14 days.
 const CLOSE_TO_EXPIRY: SignedDuration = SignedDuration::from_hours(14 * 24);
-/// Only reconciles of Manifests that take at least this long have a duration, as it is known.
+/// As in the Go manager.
 const LONG_RECONCILE_SECONDS: f64 = 60.0;
-/// Manifests whose long reconciles are shown; what is beyond is left out.
+/// Manifests with such a series, at most.
 const LONG_RECONCILES: usize = 1_000;
 
 const KYMA_STATES: [State; 5] =
@@ -35,7 +33,7 @@ const KYMA_STATES: [State; 5] =
 const MODULE_STATES: [State; 6] =
     [State::Processing, State::Deleting, State::Ready, State::Error, State::Warning, State::Unmanaged];
 
-/// All reasons that are known, those among them that no reconcile of ours ends with: a panel of one shows 0, and not nothing.
+/// Includes unused reasons, so their panels show 0.
 const REASONS: [&str; 40] = [
     "kyma_under_deletion_with_no_access_secret",
     "kyma_status_update_to_deleting",
@@ -80,7 +78,7 @@ const REASONS: [&str; 40] = [
 ];
 const TYPES: [&str; 2] = ["intended", "unexpected"];
 
-/// Those that are counted when a reconcile ends. Cheap to clone.
+/// Metrics of finished reconciles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KlmMetrics {
     requeues: IntCounterVec,
@@ -88,7 +86,7 @@ pub struct KlmMetrics {
 }
 
 impl KlmMetrics {
-    /// Declares them all. With `objects`, also those that have series for each Kyma and each Manifest.
+    /// Registers them; `objects`: per Kyma and Manifest.
     pub fn register(registry: &Registry, objects: bool) -> Result<Self, MetricsError> {
         let requeues = registry.named_as("lifecycle_mgr").counter_vec(
             "requeue_reason_total",
@@ -122,26 +120,24 @@ impl KlmMetrics {
 }
 
 fn reconcile_took(durations: &GaugeVec, name: &str, seconds: f64) {
-    // What was said of it before is not so any more, and what is said of the others is bounded.
+    // The old value is outdated; the number of series is bounded.
     let _none_before = durations.remove_label_values(&[name]);
     if seconds >= LONG_RECONCILE_SECONDS && series(durations) < LONG_RECONCILES {
         durations.with_label_values(&[name]).set(seconds);
     }
 }
 
-/// Why a reconcile is done again, in the words that are known: the reason, and whether that is as it should be.
-///
-/// The Go manager names the step that it is in; a [`Stage`] is about the same. `None`: it has no word for this kind of work.
+/// Maps a [`Stage`] to the Go manager's reason and type.
 fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str)> {
     let Record { outcome, stages, next_try_for, .. } = record;
     let outcome = *outcome;
     let kind = if record.is_error() { "unexpected" } else { "intended" };
-    // What is said of it is written at the end, whatever happened before.
+    // Statuses are written last.
     let said = |stage: &Stage| matches!(stage, Stage::WriteKcp | Stage::WriteRuntime);
     let steps = || stages.iter().map(|time| time.stage);
     let at = steps().rfind(|stage| !said(stage)).or_else(|| steps().next_back());
     let waits = kind == "intended";
-    // What is left behind by an upgrade goes when the rest is applied.
+    // Only upgrades both apply and delete.
     let removes = steps().all(|stage| stage != Stage::Apply);
     let refused = *next_try_for == Some(Reason::Failed(ErrorClass::Unauthorized.metric_label()));
     let reason = match (key, at) {
@@ -172,13 +168,12 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
     Some((reason, kind))
 }
 
-/// When the certificates by which agents were last heard should have been renewed, by Kyma. As many as there are runtimes. Cheap to
-/// clone.
+/// Certificate renewal dates by Kyma. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Certificates(Arc<Mutex<HashMap<String, Timestamp>>>);
 
 impl Certificates {
-    /// The agent of a Kyma was heard, with one that should be renewed by then.
+    /// Records a renewal date.
     pub fn seen(&self, kyma: &str, renewed_by: Timestamp) {
         let mut all = self.0.lock();
         match all.get_mut(kyma) {
@@ -187,7 +182,7 @@ impl Certificates {
         }
     }
 
-    /// Tells of each Kyma that there is still whether its certificate is not renewed.
+    /// Calls `tell` for existing Kymas: 1 if overdue.
     fn each(&self, is_there: impl Fn(&str) -> bool, now: Timestamp, mut tell: impl FnMut(&str, f64)) {
         let mut all = self.0.lock();
         all.retain(|kyma, _| is_there(kyma));
@@ -197,7 +192,7 @@ impl Certificates {
     }
 }
 
-/// Registers those that are computed when they are asked for. With `objects`, who may tell of agents' certificates.
+/// Registers metrics computed at each scrape.
 pub fn register_sizes(
     registry: &Registry,
     engine: &Engine,
@@ -229,7 +224,7 @@ fn is_close(end: Timestamp, now: Timestamp) -> bool {
     end.duration_since(now) < CLOSE_TO_EXPIRY
 }
 
-/// Whether this receiver works. One that only waits shows none of what there is of each object: a sum over both would count it twice.
+/// A standby exports no objects, or sums count them twice.
 fn works(engine: &Engine) -> bool {
     !matches!(engine.mode(), Mode::Standby)
 }
@@ -319,7 +314,7 @@ struct KymaSeries {
 impl From<&Kyma> for KymaSeries {
     fn from(kyma: &Kyma) -> Self {
         let domain = kyma.annotations().get(annotations::SKR_DOMAIN).map_or("", String::as_str);
-        // The first part of a name in a domain, as it is known; a name without one is none.
+        // As the Go manager: the first label within a domain.
         let shoot =
             domain.split_once('.').filter(|(_, rest)| rest.contains('.')).map_or("", |(host, _)| host);
         Self {
@@ -331,12 +326,11 @@ impl From<&Kyma> for KymaSeries {
     }
 }
 
-/// The Kymas that are told of; none by a receiver that only waits.
 fn kymas(engine: &Engine) -> Vec<String> {
     if works(engine) { engine.state().read().kymas() } else { Vec::new() }
 }
 
-/// One after the other, so that no reconcile waits until all of a fleet are looked at.
+/// One lock per Kyma, so no reconcile waits for all.
 fn kyma_series(engine: &Engine) -> impl Iterator<Item = KymaSeries> {
     let names = kymas(engine);
     names.into_iter().filter_map(|name| engine.state().read().kyma(&name)).map(|kyma| KymaSeries::from(&kyma))
@@ -348,7 +342,7 @@ struct ModuleSeries {
     state: State,
 }
 
-/// `None`: it is no Manifest of a mandatory module. No Kyma tells of those.
+/// Kymas report other modules.
 fn mandatory_module(manifest: &Manifest) -> Option<ModuleSeries> {
     let name = manifest.labels().get(labels::MODULE_NAME).filter(|_| manifest.is_mandatory())?;
     let state = if manifest.is_unmanaged() {

@@ -1,9 +1,7 @@
-//! One engine works on a control plane: the one that holds the Lease. It is the one that the Go lifecycle manager takes for its
-//! leader election, so the two never work at once either.
+//! Leader election with the Go lifecycle manager's Lease: one engine per KCP, of either kind.
 //!
-//! `step` decides from what was read and from how long it has been read like that, by this process's own clock; the times in the
-//! Lease are other machines' and are never compared. A holder that could not renew for two thirds of the duration stops
-//! writing and ends before anybody else may begin.
+//! Only this process's clock counts: times in the Lease come from other clocks. A holder without renewal for two thirds of the duration
+//! ends before others begin.
 
 use std::{future::Future, ops::RangeInclusive, time::Duration};
 
@@ -23,48 +21,47 @@ mod step;
 
 use step::{Record, Step, step};
 
-/// The Lease's name: the Go lifecycle manager's (contract, section 2.2).
+/// The Go lifecycle manager's Lease (contract, section 2.2).
 pub const NAME: &str = "893110f7.kyma-project.io";
-/// For how long a holder is believed without a sign of life, unless somebody says otherwise.
+/// Default validity.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// What may be said: time for two requests that hang, up to what the Go manager waits for, whatever the Lease says.
+/// Permitted seconds: two hanging requests, up to the Go manager's wait, which ignores the Lease's value.
 pub const DURATIONS: RangeInclusive<u64> = 15..=180;
-/// Between two looks while somebody else holds it.
 const LOOK: Duration = Duration::from_secs(2);
-/// For one request; a renewal that hangs leaves time for another one.
+/// Leaves time to repeat a hanging renewal.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who takes part.
+/// A candidate for leader.
 #[derive(Clone)]
 pub struct Candidate {
-    /// The control plane.
+    /// KCP's client.
     pub client: Client,
-    /// The namespace of the Lease.
+    /// The Lease's namespace.
     pub namespace: String,
-    /// Where this process runs, as a rule its pod's name. A Lease that is held by the same place is of a process that is gone.
+    /// Usually the pod's name. A Lease of the same place belongs to an ended process.
     pub place: String,
     /// This process.
     pub id: String,
-    /// For how long it is believed without a sign of life: one of [`DURATIONS`], in seconds.
+    /// Validity: [`DURATIONS`] seconds.
     pub duration: Duration,
 }
 
-/// The Lease, held. Renewed while [`Term::keep`] runs.
+/// A held Lease, renewed by [`Term::keep`].
 pub struct Term {
     candidate: Candidate,
     renewed_at: Instant,
     transitions: i32,
-    /// As this process has written it; none once somebody else may have.
+    /// `None` if another process may have written since.
     written: Option<Lease>,
 }
 
-/// The Lease is not held any more.
+/// The Lease was lost.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// Somebody else has it.
+    /// Held by another process.
     #[error("the Lease {NAME} is held by '{0}' now")]
     Taken(String),
-    /// It could not be renewed in time.
+    /// Not renewed in time.
     #[error("the Lease {NAME} could not be renewed for {} s", .0.as_secs())]
     Late(Duration),
 }
@@ -82,12 +79,12 @@ impl Candidate {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// How long a term lasts without a renewal: shorter than others wait, by clocks that differ.
+    /// Shorter than others wait: clocks differ.
     fn term(&self) -> Duration {
         self.duration * 2 / 3
     }
 
-    /// Between two signs of life.
+    /// Interval of renewals.
     fn pause(&self) -> Duration {
         self.duration * 4 / 15
     }
@@ -96,10 +93,10 @@ impl Candidate {
         format!("{}_{}", self.place, self.id)
     }
 
-    /// Waits until the Lease is this process's.
+    /// Waits until this process is the leader.
     pub async fn acquire(self) -> Term {
         let api = self.api();
-        // What was read last, and since when it has been read like that.
+        // Last record, unchanged since.
         let mut seen: Option<(Record, Instant)> = None;
         loop {
             let read = match within(api.get_opt(NAME)).await {
@@ -128,7 +125,6 @@ impl Candidate {
                 Step::Take => match self.write(read.as_ref(), now).await {
                     Ok(term) => return term,
                     Err(error) => {
-                        // As a rule: somebody else was faster.
                         tracing::info!(error = %chain(&error), "the Lease was not taken; looking again");
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
@@ -137,7 +133,7 @@ impl Candidate {
         }
     }
 
-    /// Writes itself into the Lease, over what was read. The term counts from before the request.
+    /// The term counts from `now`, before the request.
     async fn write(&self, over: Option<&Lease>, now: Instant) -> Result<Term, CallError> {
         let before = over.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let holder = self.holder();
@@ -147,7 +143,7 @@ impl Candidate {
         let lease = Lease {
             metadata: ObjectMeta {
                 name: Some(NAME.to_owned()),
-                // Only over what was read.
+                // Conflicts on a concurrent write.
                 resource_version: over.and_then(|lease| lease.metadata.resource_version.clone()),
                 ..ObjectMeta::default()
             },
@@ -174,13 +170,13 @@ impl Candidate {
 }
 
 impl Term {
-    /// How often the Lease has changed hands.
+    /// Returns how often the holder changed.
     #[must_use]
     pub const fn transitions(&self) -> i32 {
         self.transitions
     }
 
-    /// Renews until it is lost.
+    /// Renews until the Lease is lost.
     pub async fn keep(&mut self) -> Lost {
         loop {
             let end = self.renewed_at + self.candidate.term();
@@ -202,15 +198,15 @@ impl Term {
         }
     }
 
-    /// `Some(holder)` if it is another's.
+    /// Returns another holder.
     async fn renew(&mut self, now: Instant) -> Result<Option<String>, CallError> {
-        // What was written last is as a rule still there; if not, the write is refused, and the next try reads.
+        // If outdated, the write conflicts, and the retry reads.
         let over = match self.written.take() {
             Some(written) => Some(written),
             None => within(self.candidate.api().get_opt(NAME)).await?,
         };
         let record = over.as_ref().map(Record::of).unwrap_or_default();
-        // Gone, or let go by somebody who has no right to: taken again, by whoever is first.
+        // Deleted or released by a third party: the fastest candidate wins.
         if !record.holder.is_empty() && record.holder != self.candidate.holder() {
             return Ok(Some(record.holder));
         }
@@ -219,7 +215,7 @@ impl Term {
         Ok(None)
     }
 
-    /// Lets the next one begin at once. For a process that writes nothing any more.
+    /// Releases the Lease, after the last write.
     pub async fn release(self) {
         let let_go = async {
             let Some(mut lease) = self.candidate.api().get_opt(NAME).await? else { return Ok(()) };
@@ -227,7 +223,7 @@ impl Term {
                 return Ok(());
             }
             if let Some(spec) = &mut lease.spec {
-                // Not taken away: the Go manager reads an empty text as nobody, too.
+                // The Go manager reads an empty holder as released.
                 spec.holder_identity = Some(String::new());
             }
             self.candidate.api().replace(NAME, &PostParams::default(), &lease).await.map(drop)

@@ -1,7 +1,6 @@
-//! `tidewatch-receiver`: verifies who speaks, queues reconciles, runs the lifecycle engine.
+//! `tidewatch-receiver`: receives agents' events, queues reconciles and runs the lifecycle engine.
 //!
-//! An event's way in here: [`tidewatch_listener`] (TLS, bodies, who says so) → [`host`] → [`route`] (which
-//! reconciles could care) → the engine's queue. A reconcile that has finished acknowledges it.
+//! An event passes [`tidewatch_listener`], [`host`], [`route`] and the engine's queue.
 
 pub mod app;
 pub mod args;

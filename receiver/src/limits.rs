@@ -1,4 +1,4 @@
-//! The flags for what is taken at most from agents; `docs/limits.md` says what happens at each.
+//! Flags for limits on agents; `docs/limits.md` describes the effect of each.
 
 use std::time::Duration;
 

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use tidewatch_receiver::{app, args::Program, dry_run};
 use tidewatch_telemetry::{chain, logging, stdio};
 
-/// With the C library's allocator, a third of the CPU time of a rollout was spent in it (`docs/scale.md`).
+/// The C library's allocator takes a third of a rollout's CPU time (`docs/scale.md`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// With what a program ends whose arguments, or files that they name, cannot be used; the same as for an argument that is not known.
+/// Exit code for unusable arguments, as clap's.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -36,7 +36,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// A person who started it by hand reads this, whatever is logged.
 fn fail(code: u8, error: &(dyn std::error::Error + 'static)) -> ExitCode {
     stdio::note(&format!("tidewatch-receiver: {}", chain(error)));
     ExitCode::from(code)

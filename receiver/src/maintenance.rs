@@ -1,4 +1,4 @@
-//! The policy of maintenance windows: a file, read anew when it has changed.
+//! Policy of maintenance windows from a file, reloaded on change.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -13,11 +13,9 @@ use tidewatch_telemetry::{
 use tokio::{fs::File, io::AsyncReadExt};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often the file is looked at. As with the TLS files its content counts, not its time: a mounted ConfigMap changes
-/// by a swap of symbolic links.
+/// Check interval. Compares content, as a mounted ConfigMap changes by symbolic links.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Why the file is not in use.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error("{0:?} cannot be read; check that it exists and its permissions")]
@@ -28,17 +26,17 @@ enum Unusable {
     Policy(#[from] PolicyError),
 }
 
-/// Follows the file, and sets the engine's policy.
+/// Sets the engine's policy from the file.
 pub struct PolicyFile {
     file: PathBuf,
     engine: Engine,
     readable: Gauge,
-    /// What was read last, by hash, or why nothing could be, so that each is told once.
+    /// Last hash or error, to log each once.
     last: Option<Result<u64, String>>,
 }
 
 impl PolicyFile {
-    /// Follows this file; none: there is no policy.
+    /// Returns `None` without a file.
     pub fn new(
         file: Option<PathBuf>,
         engine: &Engine,
@@ -59,7 +57,7 @@ impl PolicyFile {
         Ok(file.map(|file| Self { file, engine, readable, last: None }))
     }
 
-    /// Reads the file if it is another one than before. What cannot be used changes nothing.
+    /// Applies a changed, usable file.
     pub async fn look(&mut self) {
         let read = self.read().await;
         self.readable.set(f64::from(u8::from(read.is_ok())));
@@ -94,12 +92,12 @@ impl PolicyFile {
         Ok((xxh3_64(&bytes), Policy::parse(text)?))
     }
 
-    /// Why the file could not be used the last time.
+    /// Returns the last read's error.
     pub fn unusable(&self) -> Option<&str> {
         self.last.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// Follows the file until the process ends.
+    /// Follows the file.
     pub async fn follow(mut self, drain: Watch) {
         loop {
             tokio::select! {

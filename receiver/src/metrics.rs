@@ -1,15 +1,15 @@
-//! The engine's metrics; the intake has its own. Names, units, labels and meaning are documented in `docs/metrics.md`.
+//! The engine's metrics (`docs/metrics.md`).
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tidewatch_engine::{WorkKey, history::Record};
 use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 
-/// All of them.
+/// The engine's metrics.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Runtimes looked at although nothing was heard of them, by reason.
+    /// Polls and resyncs, by reason.
     pub looks: IntCounterVec,
-    /// Events that asked for no reconcile.
+    /// Events that were echoes.
     pub no_news: IntCounter,
     reconciles: IntCounterVec,
     queued: HistogramVec,
@@ -18,7 +18,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Declares them all.
+    /// Registers them.
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         Ok(Self {
             looks: registry.counter_vec(

@@ -1,4 +1,4 @@
-//! Looks after the ways of all runtimes: feeds [`Paths`] and does what it asks for.
+//! Runs [`Paths`] and its steps for all runtimes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,11 @@ use tidewatch_wire::v3::Health;
 
 use crate::paths::{Look, Paths, Refusal, Settings, Step};
 
-/// Between two looks at all runtimes.
 const TICK: Duration = Duration::from_secs(1);
-/// Looks between two comparisons with the registered Kymas.
+/// In ticks.
 const REGISTER_EVERY: u32 = 5;
 
-/// The ways of all runtimes, shared between the intake, the engine's observer and the task. Cheap to clone.
+/// Shared event paths. Cheap to clone.
 #[derive(Clone)]
 pub struct PathWatch {
     paths: Arc<Mutex<Paths>>,
@@ -27,7 +26,7 @@ pub struct PathWatch {
 }
 
 impl PathWatch {
-    /// Knows nothing yet.
+    /// Creates it without runtimes.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { paths: Arc::new(Mutex::new(Paths::new(settings))), start: tokio::time::Instant::now() }
@@ -67,12 +66,12 @@ impl PathWatch {
         self.paths.lock().reachable(kyma, reachable);
     }
 
-    /// Looks at the ways, for metrics and pages.
+    /// Reads the paths.
     pub fn inspect<T>(&self, look: impl FnOnce(&Paths, Tick) -> T) -> T {
         look(&self.paths.lock(), self.now())
     }
 
-    /// Looks after the ways until shutdown. `looked` counts what is done.
+    /// Ticks until shutdown. `looked` counts polls and resyncs.
     pub async fn run(self, engine: Engine, looked: impl Fn(Look), drain: Watch) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -89,7 +88,7 @@ impl PathWatch {
             count = count.wrapping_add(1);
             let was_ill = self.paths.lock().ill();
             let steps = {
-                // Before the ways: nobody asks for the state with those in hand.
+                // Lock order: state before paths.
                 let state = engine.state().read();
                 self.paths.lock().tick(|kyma| state.agent_configuration(kyma), self.now())
             };
@@ -121,10 +120,10 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
                 Look::Poll => (Class::Poll, Trigger::FallbackPoll),
                 Look::Resync => (Class::Resync, Trigger::SafetyResync),
             };
-            // A role that was taken away blinds a watch.
+            // A removed role silently stops a watch.
             engine.configure_agent(&kyma, Some(cause.clone()));
             if look == Look::Resync {
-                // Whatever becomes of its Kyma's reconcile, which asks for it else.
+                // Otherwise only the Kyma's reconcile requests it, and may fail.
                 engine.check_catalog(&kyma, Some(cause.clone()));
             }
             let manifests = engine.state().read().manifests_of(&kyma);
@@ -135,7 +134,6 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
     }
 }
 
-/// What a look at a runtime reconciles: its Kyma, what is mandatory for it, and these Manifests.
 fn looked_at(kyma: &str, manifests: impl Iterator<Item = String>) -> Vec<WorkKey> {
     let of = || kyma.to_owned();
     let plans = [WorkKey::Kyma { kyma: of() }, WorkKey::Mandatory { kyma: of() }];

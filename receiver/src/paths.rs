@@ -1,13 +1,8 @@
-//! Whether the way of an event from each runtime is known to work, and what is done while it is not. Pure: time is
-//! an argument.
+//! Event paths: whether each runtime's events arrive, and polls while they may not. Pure.
 //!
-//! A runtime is *proven* while its canary has come back within the last [`Settings::proven_for`], every configured
-//! watch of its agent is fresh, and the agent has applied the configuration that is expected of it. Canary alone is
-//! not enough: one blind watch would hide behind it. A proven runtime is only looked at by the safety resync. One
-//! that is not is polled by the engine, at once when it stops being proven, then every [`Settings::poll`].
-//!
-//! When a large part of the fleet stops being proven at once, the path is ill and not the runtimes: polls are
-//! stretched, so that the engine is not flooded just when it has a problem of its own.
+//! A runtime is *proven* while its canary is recent, all watches are fresh and its configuration is as expected. A canary alone would hide
+//! a blind watch. Proven runtimes get safety resyncs, unproven ones polls.
+//! If many are unproven at once, the path is ill: polls are rarer, or they flood a troubled engine.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,28 +19,27 @@ pub use refusal::{Refusal, Refusals};
 pub use report::Report;
 pub use view::View;
 
-/// Before a configuration that is changed by hand again and again is written once more: the first time it is at once.
+/// Backoff of rewriting a configuration changed by hand.
 const FLIPS: Backoff = Backoff { base: Duration::from_secs(5), max: Duration::from_mins(3) };
 
 /// Times and limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// A canary that came back longer ago than this proves nothing. Agents send one every 60 s.
+    /// Validity of a canary. Agents send one every 60 s.
     pub proven_for: Duration,
-    /// How long a runtime may be *unknown* (new, or not heard of since the receiver has started) before it counts as
-    /// not proven, and how long an agent may take to apply a new configuration.
+    /// Limit for unknown runtimes and for applying a configuration.
     pub grace: Duration,
-    /// Between two polls of a runtime that is not proven; zero: it is never polled.
+    /// Poll interval of unproven runtimes; zero: never.
     pub poll: Duration,
-    /// Between two polls of a runtime that neither speaks nor answers; zero: it is never polled.
+    /// Poll interval of unreachable runtimes; zero: never.
     pub poll_unreachable: Duration,
-    /// Between two safety resyncs of a proven runtime; zero: there is none.
+    /// Safety resync interval of proven runtimes; zero: never.
     pub resync: Duration,
-    /// The path is ill when more than this share of the fleet is unproven ...
+    /// The path is ill above this unproven share ...
     pub ill_share: f64,
-    /// ... and at least this many runtimes are.
+    /// ... and at least this many unproven runtimes.
     pub ill_at_least: usize,
-    /// Polls are this many times rarer while the path is ill.
+    /// Factor of poll intervals while the path is ill.
     pub ill_stretch: u32,
 }
 
@@ -64,17 +58,16 @@ impl Default for Settings {
     }
 }
 
-/// What is known of a runtime's way.
+/// State of an event path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// Nothing yet; it is given [`Settings::grace`].
+    /// No evidence yet, within [`Settings::grace`].
     Unknown,
-    /// Events arrive: polling is not needed.
+    /// Events arrive; no polls.
     Proven,
-    /// Events may be lost: it is polled.
+    /// Events may be lost; polled.
     Unproven,
-    /// Its agent is silent and its API server does not answer: hibernated, cut off or gone. It is asked rarely, and is
-    /// nobody's alert.
+    /// Silent and unreachable (hibernated or gone); rarely polled.
     Unreachable,
 }
 
@@ -82,7 +75,7 @@ impl State {
     /// All states.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Proven, Self::Unproven, Self::Unreachable];
 
-    /// A stable word for metrics and conditions.
+    /// Returns the metrics label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -94,35 +87,35 @@ impl State {
     }
 }
 
-/// Why a runtime is looked at although nothing was heard of it.
+/// Reason for a look without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It is not proven.
+    /// Not proven.
     Poll,
-    /// It was not looked at as a whole for a long time.
+    /// Safety resync.
     Resync,
 }
 
-/// What [`Paths::tick`] wants done.
+/// An action of [`Paths::tick`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reconcile the runtime's Kyma, its mandatory modules and its Manifests; at a resync its catalog too.
+    /// Reconcile the runtime; at a resync the catalog too.
     Look {
-        /// Which.
+        /// The Kyma.
         kyma: String,
-        /// Why.
+        /// The reason.
         look: Look,
     },
-    /// Write the agent's configuration and role again: it works by another one than it did.
+    /// Rewrite the agent's configuration and role.
     Configure {
-        /// Which.
+        /// The Kyma.
         kyma: String,
     },
-    /// Say it in the Kyma's condition.
+    /// Set the Kyma's condition.
     Tell {
-        /// Which.
+        /// The Kyma.
         kyma: String,
-        /// What.
+        /// The content.
         report: Report,
     },
 }
@@ -131,35 +124,35 @@ pub enum Step {
 struct Path {
     state: State,
     since: Tick,
-    /// The last request of the v3 contract.
+    /// Last v3 request.
     heard: Option<Tick>,
-    /// When the last canary came back.
+    /// Last returned canary.
     canary: Option<Tick>,
     health: Health,
-    /// The configuration that the agent should have applied, as of the last [`Paths::tick`]; empty: any.
+    /// Expected configuration; empty: any.
     expected: String,
-    /// The configuration before the present one: it may be what is expected from the next look on.
+    /// Previous configuration; the next tick may expect it.
     left: String,
-    /// When the agent has said that it works by another configuration than before.
+    /// Last configuration change.
     renewed: Option<Tick>,
-    /// Since when the agent's configuration is another than the expected one.
+    /// Unexpected configuration since.
     other_configuration: Option<Tick>,
-    /// When to write the configuration again, while it is another one.
+    /// When to rewrite it.
     configure: Option<Tick>,
-    /// How often it was another one after the right one.
+    /// Reverts of the expected configuration.
     flips: Pace,
-    /// Whether the last reconcile could talk to the runtime's API server.
+    /// By the last reconcile.
     reachable: bool,
     next_look: Tick,
     report: Option<Report>,
-    /// Since when its agent speaks without a longer silence.
+    /// Agent active without a longer pause since.
     speaks: Option<Tick>,
-    /// When the certificate ends by which it was last heard.
+    /// Certificate expiry.
     not_after: Option<Timestamp>,
     refusals: Refusals,
 }
 
-/// The ways of all runtimes.
+/// Event paths of all runtimes.
 #[derive(Debug)]
 pub struct Paths {
     settings: Settings,
@@ -168,13 +161,13 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Knows nothing yet.
+    /// Creates it without runtimes.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, runtimes: HashMap::new(), ill: false }
     }
 
-    /// The registered Kymas, at a start and whenever they change: new ones begin as unknown, others are forgotten.
+    /// Sets the registered Kymas.
     pub fn registered<'a>(&mut self, kymas: impl Iterator<Item = &'a str>, now: Tick) {
         let mut before = std::mem::take(&mut self.runtimes);
         self.runtimes = kymas
@@ -185,8 +178,7 @@ impl Paths {
             .collect();
     }
 
-    /// An agent of a registered runtime has sent a request of the v3 contract. That may be before [`Paths::registered`]
-    /// names it.
+    /// Records a v3 request, also before registration.
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
         let path =
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
@@ -196,7 +188,7 @@ impl Paths {
             path.speaks = Some(now);
         }
         if let Some(health) = health {
-            // It had the right one: this is not a roll-out that is under way, somebody has changed it there.
+            // Changed by hand: no rollout is in flight.
             let had = !path.expected.is_empty() && path.health.configuration == path.expected;
             if had && health.configuration != path.expected {
                 path.flips.demanded(&FLIPS, fraction(kyma), now);
@@ -209,42 +201,41 @@ impl Paths {
             path.health = health;
         }
         if path.state == State::Unreachable {
-            // It is back: look at once whether anything was missed.
+            // Check for missed changes.
             path.reachable = true;
             path.next_look = now;
         }
     }
 
-    /// The certificate of the agent that was heard ends then.
+    /// Records the certificate's expiry.
     pub fn certificate(&mut self, kyma: &str, not_after: Timestamp) {
         if let Some(path) = self.runtimes.get_mut(kyma) {
             path.not_after = Some(not_after);
         }
     }
 
-    /// A peer that says that it is the agent of a registered runtime was refused. Of others nothing is kept.
+    /// Records a registered runtime's refusal.
     pub fn refused(&mut self, kyma: &str, refusal: Refusal, now: Tick) {
         if let Some(path) = self.runtimes.get_mut(kyma) {
             path.refusals.another(refusal, now);
         }
     }
 
-    /// A canary has come all the way back.
+    /// Records a returned canary.
     pub fn canary(&mut self, kyma: &str, now: Tick) {
         if let Some(path) = self.runtimes.get_mut(kyma) {
             path.canary = Some(now);
         }
     }
 
-    /// A reconcile could, or could not, talk to the runtime's API server.
+    /// Records the API server's reachability.
     pub fn reachable(&mut self, kyma: &str, reachable: bool) {
         if let Some(path) = self.runtimes.get_mut(kyma) {
             path.reachable = reachable;
         }
     }
 
-    /// What is due. `expected` tells the configuration that the agent of a Kyma should have applied; empty: any. Called
-    /// every second or so; linear in the number of runtimes.
+    /// Returns due steps. `expected`: a Kyma's agent configuration; empty: any. Linear.
     pub fn tick<'a>(&mut self, expected: impl Fn(&str) -> &'a str, now: Tick) -> Vec<Step> {
         let Self { settings, runtimes, ill, .. } = self;
         let mut steps = Vec::new();
@@ -256,7 +247,7 @@ impl Paths {
                 expected.clone_into(&mut path.expected);
             }
             let fault = path.fault(settings, now);
-            // It was faster than this look: it has had the new one already, and works by another again.
+            // The agent had the new configuration and lost it.
             if renewed && path.configure.is_some() && path.left == expected {
                 path.configure = Some(now.max(path.flips.until()));
             }
@@ -266,7 +257,7 @@ impl Paths {
             }
             let next = path.next_state(fault.is_none(), settings, now);
             if next != path.state {
-                // One that was polled until now needs no resync soon; of one that was unknown nobody can say.
+                // Polls replace a resync; unknown runtimes keep theirs.
                 if next == State::Proven && path.state != State::Unknown {
                     path.next_look = now + settings.resync.mul_f64(0.9 + 0.2 * fraction(kyma));
                 } else if path.state != State::Unproven && next == State::Unproven {
@@ -274,9 +265,9 @@ impl Paths {
                 }
                 (path.state, path.since) = (next, now);
             }
-            // While it is unknown, what was said before a restart stands.
+            // Keep the condition from before a restart.
             if path.state != State::Unknown {
-                // While the agent is heard, it is somebody else who is refused.
+                // A received agent is not the refused peer.
                 let refused = if path.is_silent(settings, now) {
                     path.refusals.told(settings.grace, now)
                 } else {
@@ -300,7 +291,7 @@ impl Paths {
         for (kyma, path) in runtimes.iter_mut().filter(|(_, p)| p.next_look <= now) {
             let spread = 0.9 + 0.2 * fraction(kyma);
             let (look, pause) = match path.state {
-                // It is being found out; there is a grace for that.
+                // In grace.
                 State::Unknown => continue,
                 State::Proven => (Look::Resync, settings.resync),
                 State::Unproven if *ill => (Look::Poll, settings.poll * settings.ill_stretch),
@@ -316,38 +307,38 @@ impl Paths {
         steps
     }
 
-    /// Whether so many runtimes are unproven that the path must be ill.
+    /// Returns whether the path itself is ill.
     #[must_use]
     pub fn ill(&self) -> bool {
         self.ill
     }
 
-    /// The state of one runtime.
+    /// Returns a runtime's state.
     #[must_use]
     pub fn state(&self, kyma: &str) -> Option<State> {
         self.runtimes.get(kyma).map(|p| p.state)
     }
 
-    /// What is known of one runtime, to be shown.
+    /// Returns a runtime's path for pages.
     #[must_use]
     pub fn view(&self, kyma: &str, now: Tick) -> Option<View<'_>> {
         let path = self.runtimes.get(kyma)?;
         Some(View::new(path, path.is_silent(&self.settings, now), now))
     }
 
-    /// Runtimes by state.
+    /// Counts runtimes by state.
     #[must_use]
     pub fn counts(&self) -> [(State, usize); 4] {
         State::ALL.map(|state| (state, self.runtimes.values().filter(|p| p.state == state).count()))
     }
 
-    /// Ages of the last canaries, unsorted: the staleness of every runtime that has ever proven itself.
+    /// Returns ages of last canaries, unsorted.
     #[must_use]
     pub fn staleness(&self, now: Tick) -> Vec<Duration> {
         self.runtimes.values().filter_map(|p| p.canary).map(|at| now.saturating_sub(at)).collect()
     }
 
-    /// The runtimes that are worst off: unproven ones first, then the stalest; at most `most`.
+    /// Returns the worst runtimes: by state, then canary age.
     #[must_use]
     pub fn worst(&self, most: usize, now: Tick) -> Vec<Worst> {
         let mut all: Vec<_> = self
@@ -374,29 +365,28 @@ impl Paths {
     }
 }
 
-/// One runtime of [`Paths::worst`].
+/// A runtime of [`Paths::worst`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worst {
     /// Its Kyma.
     pub kyma: String,
-    /// The state of its way.
+    /// Its state.
     pub state: State,
-    /// How long ago its agent spoke.
+    /// Age of the last request.
     pub heard: Option<Duration>,
-    /// How long ago its last canary came back.
+    /// Age of the last canary.
     pub canary: Option<Duration>,
 }
 
-/// Why a runtime is not proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
-    /// No request of the v3 contract was ever heard.
+    /// No v3 request.
     NeverHeard,
-    /// No canary came back for too long.
+    /// No recent canary.
     NoCanary,
-    /// Watches that are not fresh.
+    /// Stale watches.
     Blind(Vec<String>),
-    /// It works by another configuration than the expected one.
+    /// Unexpected configuration.
     Configuration,
 }
 
@@ -415,7 +405,7 @@ impl Path {
             configure: None,
             flips: Pace::default(),
             reachable: true,
-            // Spread over the whole time, so that a start is not followed by a wave.
+            // Spread resyncs to avoid a wave after a start.
             next_look: now + settings.resync.mul_f64(fraction(kyma)),
             report: None,
             speaks: None,
@@ -428,7 +418,7 @@ impl Path {
         let other = !self.expected.is_empty() && self.health.configuration != self.expected;
         if other {
             self.other_configuration.get_or_insert(now);
-            // It has been heard by then, if it speaks at all.
+            // Agents report within this time.
             if self.heard.is_some() {
                 self.configure.get_or_insert(now + settings.proven_for);
             }
@@ -441,7 +431,7 @@ impl Path {
         if self.canary.is_none_or(|at| now.saturating_sub(at) > settings.proven_for) {
             return Some(Fault::NoCanary);
         }
-        // New watches list first, and report what has happened before; the agent's next word may come a minute later.
+        // New watches list first; the next heartbeat may take a minute.
         let lists = self.state == State::Proven
             && self.renewed.is_some_and(|at| now.saturating_sub(at) <= settings.grace);
         if !self.health.blind.is_empty() && !lists {
@@ -451,7 +441,6 @@ impl Path {
         late.then_some(Fault::Configuration)
     }
 
-    /// No request of the v3 contract was heard for longer than an agent is silent.
     fn is_silent(&self, settings: &Settings, now: Tick) -> bool {
         self.heard.is_none_or(|at| now.saturating_sub(at) > settings.proven_for)
     }
@@ -460,7 +449,7 @@ impl Path {
         if good {
             return State::Proven;
         }
-        // A certificate of a trusted issuer is refused for what it says: waiting brings nothing.
+        // Waiting does not mend a refused certificate.
         let is_refused = self.heard.is_none() && self.refusals.is_verified();
         if self.state == State::Unknown && now.saturating_sub(self.since) <= settings.grace && !is_refused {
             return State::Unknown;
@@ -469,7 +458,7 @@ impl Path {
     }
 }
 
-/// The same number from 0 to 1 for the same runtime always, so that no two stay in step.
+/// Stable per runtime, in `[0, 1)`, to spread load.
 #[allow(clippy::cast_precision_loss, reason = "an even spread is all that is asked for")]
 fn fraction(kyma: &str) -> f64 {
     (xxhash_rust::xxh3::xxh3_64(kyma.as_bytes()) >> 11) as f64 / (1_u64 << 53) as f64

@@ -1,4 +1,4 @@
-//! An operator's switch: a ConfigMap in KCP that stops all writes to runtimes, live.
+//! An operator's ConfigMap that pauses all writes to runtimes.
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -11,16 +11,15 @@ use crate::switch::Switch;
 
 /// The ConfigMap's name.
 pub const NAME: &str = "tidewatch-engine";
-/// Its key; `"true"` pauses.
 const KEY: &str = "paused";
 
-/// Whether it says so. Whatever is not readable as a no is a yes: somebody has wanted something.
+/// Any value but a clear no pauses.
 fn says(map: Option<&ConfigMap>) -> bool {
     let value = map.and_then(|map| map.data.as_ref()).and_then(|data| data.get(KEY));
     value.is_some_and(|value| !matches!(value.trim(), "" | "false" | "no" | "off" | "0"))
 }
 
-/// Follows the ConfigMap, for ever. `always`: paused whatever it says.
+/// Watches the ConfigMap. `always` pauses regardless.
 pub async fn follow(client: Client, namespace: String, always: bool, switch: Switch) {
     if always {
         tracing::warn!("paused by --pause: nothing is written in runtimes");

@@ -1,4 +1,4 @@
-//! The credentials of registries: a file, read anew when it has changed.
+//! Registry credentials from a file, reloaded on change.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -9,45 +9,41 @@ use tidewatch_telemetry::chain;
 use tokio::{fs::File, io::AsyncReadExt};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often the file is looked at. Its content counts, not its time: a mounted Secret changes by a swap of symbolic links.
+/// Check interval. Compares content, as a mounted Secret changes by symbolic links.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Why the file is not in use.
+/// A problem with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// It cannot be read.
+    /// Not readable.
     #[error("{0:?} cannot be read; check that it exists and its permissions")]
     File(PathBuf, #[source] io::Error),
-    /// It is too large, or no text.
+    /// Too large or not UTF-8.
     #[error(
         "{0:?} is larger than {MAX_DOCKER_CONFIG} bytes, or no UTF-8; it has to be a Docker configuration file"
     )]
     Text(PathBuf),
-    /// It says something else.
+    /// No valid Docker configuration.
     #[error("{0:?} cannot be used")]
     Content(PathBuf, #[source] DockerConfigError),
 }
 
-/// Follows the file, and sets the engine's credentials.
+/// Sets the engine's credentials from the file.
 pub struct RegistryCredentials {
     file: PathBuf,
     engine: Engine,
-    /// What was read last, by hash, or why nothing could be, so that each is told once.
+    /// Last hash or error, to log each once.
     last: Result<u64, String>,
 }
 
 impl RegistryCredentials {
-    /// Reads the file, and follows it.
-    ///
-    /// # Errors
-    /// If it cannot be used now: without credentials nothing could be installed.
+    /// Reads the file; fails if unusable, as no module could be installed.
     pub async fn new(file: PathBuf, engine: &Engine) -> Result<Self, Unusable> {
         let mut this = Self { file, engine: engine.clone(), last: Err(String::new()) };
         this.last = Ok(this.read().await?);
         Ok(this)
     }
 
-    /// Reads it, and takes over what is new.
     async fn read(&self) -> Result<u64, Unusable> {
         let failed = |error| Unusable::File(self.file.clone(), error);
         let file = File::open(&self.file).await.map_err(failed)?;
@@ -67,7 +63,7 @@ impl RegistryCredentials {
         Ok(hash)
     }
 
-    /// Follows the file until the process ends. What cannot be used changes nothing.
+    /// Follows the file. An unusable one changes nothing.
     pub async fn follow(mut self, drain: Watch) {
         loop {
             tokio::select! {

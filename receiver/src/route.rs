@@ -1,4 +1,4 @@
-//! Which reconciles could care about an event. Pure: it looks at what is known of KCP.
+//! Finds an event's reconciles. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,54 +15,54 @@ use tidewatch_wire::v3;
 
 use crate::forward::{Owner, Table, target::Target};
 
-/// The watch and the epoch of events of the v2 contract, which have neither.
+/// Watch and epoch of v2 events, which have neither.
 pub const V2: &str = "v2";
-/// How long after a v2 event.
+/// Delay of a second reconcile.
 pub const SECOND_LOOK: Duration = Duration::from_secs(20);
 
-/// What an event tells the engine. Of an object it has the name, never its content.
+/// An event without the object's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The Kyma of the runtime, as its certificate says.
+    /// The runtime's Kyma, by certificate.
     pub kyma: String,
-    /// The agent's epoch; [`V2`] for an event of the v2 contract.
+    /// The agent's epoch, or [`V2`].
     pub epoch: String,
-    /// The event's number in the epoch.
+    /// Number in the epoch.
     pub seq: u64,
     /// The watch.
     pub watch: String,
-    /// The object; of an event about all objects of a kind, only the kind counts.
+    /// The object, or a resync's kind.
     pub object: ObjectRef,
-    /// Whether it is about all objects of a kind.
+    /// A resync of a kind.
     pub of_kind: bool,
-    /// Whether it was reported because all were.
+    /// Part of a full report.
     pub listed: bool,
 }
 
-/// Who an event is for.
+/// An event's destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Our engine alone.
+    /// This engine.
     Engine,
     /// Another manager.
     Manager(Arc<Target>),
-    /// Nobody. The manager is the one whose watch it claims to be of, if it is another's.
+    /// Refused; with the watch's manager, if another's.
     Refused(Refused, Option<String>),
 }
 
-/// Why an event is for nobody.
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No Watcher has made the watch.
+    /// Watch without a Watcher.
     UnknownWatch,
-    /// The watch is for objects of another API group.
+    /// Another API group than the watch's.
     OtherKind,
-    /// The runtime's certificate is too large to be shown to a service.
+    /// Certificate too large for a header.
     Certificate,
 }
 
 impl Refused {
-    /// A stable word for metrics.
+    /// Returns the metrics label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -73,8 +73,7 @@ impl Refused {
     }
 }
 
-/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are derived, or of
-/// the agent's own file, and for the engine.
+/// Returns an event's destination. Watches without KCP's namespace as prefix are the engine's: derived, or the agent's own.
 #[must_use]
 pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Direction {
     let Some((owner, of)) = table.watch(watch) else {
@@ -90,7 +89,7 @@ pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Di
     }
 }
 
-/// The reconciles that an event asks for, whether it is of an object, of all of a kind, or a canary.
+/// Returns the reconciles for any event.
 #[must_use]
 pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
     let Told { kyma, watch, object, of_kind, .. } = event;
@@ -103,7 +102,7 @@ pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
     targets(kyma, object, state)
 }
 
-/// How urgent one of them is.
+/// Returns a reconcile's urgency.
 #[must_use]
 pub fn class(event: &Told, key: &WorkKey) -> Class {
     if event.watch == v3::CANARY {
@@ -112,27 +111,27 @@ pub fn class(event: &Told, key: &WorkKey) -> Class {
         // No module waits for it.
         Class::Catalog
     } else if event.listed || event.of_kind {
-        // No edit of anybody's: those of a whole fleet come after a restored backup.
+        // After a restored backup, whole fleets report.
         Class::Resync
     } else {
         Class::UserEdit
     }
 }
 
-/// Why they are done.
+/// Returns a reconcile's cause.
 #[must_use]
 pub fn cause(event: &Told) -> Trigger {
     let Told { epoch, seq, watch, object, .. } = event;
     Trigger::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object: object.clone() }
 }
 
-/// A v2 event comes from an admission webhook, before the change is committed: looks again later.
+/// Requests a second reconcile: v2 events come from admission webhooks, before the commit.
 pub fn look_again(engine: &Engine, key: WorkKey, event: &Told) {
     let (class, object) = (class(event, &key), event.object.clone());
     engine.queue().look_again(key, class, Some(Trigger::SecondLook { object }), SECOND_LOOK);
 }
 
-/// The object an event names.
+/// Builds an object reference.
 pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &str) -> ObjectRef {
     ObjectRef {
         gvk: Gvk { group: group.into(), version: version.into(), kind: kind.into() },
@@ -141,11 +140,7 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
     }
 }
 
-/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, for what a runtime is prepared with, for a ModuleTemplate
-/// where KCP lets those of the runtime count, and for the definition of a kind that a module waits for (the plan of the mandatory ones, where
-/// it is one of those); the catalog's for objects of its
-/// kinds; the agent's for a definition where its configuration lacks kinds; its owners' for an installed object or a default CR, and those
-/// of the Manifests whose deletion waits for objects of its kind. None means that nothing of ours depends on it.
+/// Returns the reconciles for an object; empty if nothing depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     let (group, kind) = (&object.gvk.group, &object.gvk.kind);
     let in_ours = object.namespace == names::RUNTIME_NAMESPACE;
@@ -157,8 +152,7 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
     keys(kyma, (group, kind, Some(&object.name)), in_ours, manifests, state)
 }
 
-/// The reconciles for whatever may have happened to objects of a kind: its Kyma's for Kymas, those of all its
-/// owners for any other.
+/// Returns the reconciles for all objects of a kind.
 pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) -> Vec<WorkKey> {
     if group == names::GROUP && kind == "Kyma" {
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
@@ -167,7 +161,7 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
     keys(kyma, (group, kind, None), true, manifests, state)
 }
 
-/// Whoever is interested in an object, or without a name in all of a kind, besides these Manifests. `in_ours`: it may be in our namespace.
+/// `in_ours`: possibly in Kyma's namespace.
 fn keys(
     kyma: &str,
     (group, kind, name): (&str, &str, Option<&str>),
@@ -198,7 +192,6 @@ fn is_definition(group: &str, kind: &str) -> bool {
     watches::SERVES.contains(&(group, kind))
 }
 
-/// Whether KCP lets templates count that are made in the runtime.
 fn takes_templates(kyma: &str, state: &KcpState) -> bool {
     state.kyma(kyma).is_some_and(|kyma| kyma.takes_runtime_templates())
 }
@@ -317,7 +310,7 @@ mod tests {
         assert_eq!(targets("harbour", &beams, &state), whole);
         let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
         assert!(targets("harbour", &other, &state).is_empty());
-        // A configuration that lacks kinds may have this one now.
+        // The definition may be of a lacking kind.
         assert!(state.lacks_kinds("harbour", true) && !state.lacks_kinds("harbour", true));
         let agent = [WorkKey::AgentConfig { kyma: "harbour".into() }];
         assert_eq!(targets("harbour", &other, &state), agent);

@@ -1,5 +1,4 @@
-//! `/runtimes/` on the admin port: how many runtimes' events are known to arrive, and which are worst off; below it, for
-//! one runtime, what was done and why.
+//! Admin page `/runtimes/`: event paths, and one runtime's reconciles.
 
 use std::time::Duration;
 
@@ -14,13 +13,12 @@ use crate::{
     paths::{View, Worst},
 };
 
-/// The prefix of the page's path.
+/// Path prefix.
 pub const PREFIX: &str = "/runtimes/";
 
-/// Most runtimes that the page of all names.
 const WORST: usize = 20;
 
-/// The page for [`PREFIX`], or for a path below it: by runtime id, or by the name of its Kyma.
+/// Returns the page of all runtimes, or of one by id or Kyma.
 #[must_use]
 pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &str) -> Option<Reply> {
     let wanted = path.strip_prefix(PREFIX)?;
@@ -61,7 +59,6 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
     Some(Reply::json(&page))
 }
 
-/// How the runtime's events fare, and its agent.
 fn header(view: &View<'_>, now: Timestamp) -> Value {
     let ago = |age: Option<Duration>| {
         let at = age.and_then(|age| now.checked_sub(age).ok());
@@ -92,7 +89,7 @@ fn header(view: &View<'_>, now: Timestamp) -> Value {
     })
 }
 
-/// Names are here, and in no metric's labels: those would grow with the fleet.
+/// Metric labels with names would grow with the fleet.
 fn all(engine: &Engine, paths: &PathWatch) -> Reply {
     let (ill, counts, worst) =
         paths.inspect(|paths, now| (paths.ill(), paths.counts(), paths.worst(WORST, now)));

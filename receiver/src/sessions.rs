@@ -1,10 +1,7 @@
-//! The sessions of this control plane's past, in a ConfigMap of its own, and how far each went.
+//! KCP's past sessions and their marks, in a ConfigMap.
 //!
-//! An agent that speaks of a session which is not in it, or of a higher *mark* of that session, was told things that
-//! this control plane does not know of: it was restored from a backup. The agent must report everything again.
-//!
-//! A mark is a number that rises after something was reconciled, and is told to agents when it is recorded. So a backup
-//! that lacks what an agent was told lacks the mark, too, from some ten seconds and a heartbeat on.
+//! A *mark* rises after reconciles; agents receive it once recorded. An agent with an unknown session or a higher mark knows more than
+//! KCP, which was restored from a backup: the agent must report everything. The last ten seconds and a heartbeat may be missed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,40 +24,37 @@ use tidewatch_wire::SessionId;
 /// The ConfigMap's name.
 pub const NAME: &str = "tidewatch-sessions";
 const KEY: &str = "sessions.json";
-/// Sessions that are remembered. An agent that was away for more restarts than that reports everything.
+/// Agents away for more restarts report everything.
 const KEPT: usize = 64;
-/// For one request.
+/// Per request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two marks; an idle fleet has none.
 const MARK_EVERY: Duration = Duration::from_secs(10);
 
-/// The sessions before this one, and the mark of this one. Cheap to clone; empty until [`Sessions::record`] is through.
+/// Past sessions and this mark. Cheap to clone; empty until [`Sessions::record`] returns.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     past: OnceLock<HashMap<SessionId, u64>>,
-    /// What is recorded of this session.
+    /// Recorded mark.
     mark: AtomicU64,
-    /// Whether anything was reconciled since that was decided.
+    /// A reconcile finished since the last mark.
     worked: AtomicBool,
 }
 
-/// Where a session is recorded.
+/// A session's record.
 #[derive(Clone)]
 pub struct Place {
-    /// The control plane.
+    /// KCP's client.
     pub client: Client,
-    /// Its namespace for Kymas.
+    /// Namespace of Kymas.
     pub namespace: String,
-    /// This process's session.
+    /// This session.
     pub session: SessionId,
 }
 
-/// A session and how far it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Marked {
     session: SessionId,
@@ -77,38 +71,36 @@ enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the control plane refuses. 409: somebody else has written meanwhile.
+    /// 409 is a concurrent write.
     fn is_refusal(&self) -> bool {
         let again = |code: u16| code == 409 || code == 429 || code >= 500;
         matches!(self, Self::Api(kube::Error::Api(status)) if !again(status.code))
     }
 }
 
-/// What became of a mark.
 enum Outcome {
     Recorded(u64),
-    /// The control plane does not know what was recorded there before.
+    /// KCP lacks the recorded mark.
     Restored,
 }
 
 impl Sessions {
-    /// Whether it is an earlier session of this control plane, and went as far as `mark`.
+    /// Returns whether KCP had this session with at least `mark`.
     pub fn knows(&self, session: SessionId, mark: u64) -> bool {
         self.0.past.get().and_then(|past| past.get(&session)).is_some_and(|recorded| mark <= *recorded)
     }
 
-    /// How far this session is recorded.
+    /// Returns this session's recorded mark.
     pub fn mark(&self) -> u64 {
         self.0.mark.load(Ordering::Acquire)
     }
 
-    /// Something was reconciled, and what came of it is persisted: the mark rises.
+    /// Raises the mark soon; for a persisted reconcile.
     pub fn worked(&self) {
         self.0.worked.store(true, Ordering::Release);
     }
 
-    /// Reads the past and adds the session to it. Tries until the control plane answers; where it refuses, the past
-    /// is unknown, and every agent with one reports everything.
+    /// Adds this session to the record. Retries until KCP responds. After a refusal, agents report everything.
     pub async fn record(&self, place: &Place) {
         let (api, session) = (place.api(), place.session);
         loop {
@@ -130,12 +122,11 @@ impl Sessions {
         }
     }
 
-    /// Records marks. Returns when the control plane turns out to be a restored one: what was told in this session
-    /// means nothing there, so it has to end.
+    /// Records marks. Returns if KCP was restored: the process must end, as its acknowledgements are void.
     pub async fn keep(&self, place: &Place) {
         let api = place.api();
         if self.0.past.get().is_none() {
-            // Nothing is recorded that a mark could belong to.
+            // The session has no entry.
             return std::future::pending().await;
         }
         loop {
@@ -185,7 +176,7 @@ async fn append(api: &Api<ConfigMap>, session: SessionId) -> kube::Result<Vec<Ma
     Ok(past)
 }
 
-/// Records the mark after `mark`, if the control plane still knows `mark`.
+/// Records the next mark if KCP has `mark`.
 async fn raise(api: &Api<ConfigMap>, session: SessionId, mark: u64) -> kube::Result<Outcome> {
     let found = api.get_opt(NAME).await?;
     let mut kept = found.as_ref().map(parse).unwrap_or_default();
@@ -194,8 +185,7 @@ async fn raise(api: &Api<ConfigMap>, session: SessionId, mark: u64) -> kube::Res
     Ok(Outcome::Recorded(next))
 }
 
-/// A write that was not heard of may have raised it before: then what is recorded is higher. It becomes the last to be
-/// forgotten.
+/// The recorded mark is higher if a response was lost. The session moves to the end, as the first are evicted.
 fn raised(kept: &mut Vec<Marked>, session: SessionId, mark: u64) -> Option<u64> {
     let at = kept.iter().position(|earlier| earlier.session == session && earlier.mark >= mark)?;
     let Marked { session, mark } = kept.remove(at);
@@ -208,7 +198,7 @@ async fn write(api: &Api<ConfigMap>, over: Option<&ConfigMap>, kept: &[Marked]) 
     let map = ConfigMap {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
-            // Only over what was read.
+            // Conflicts on a concurrent write.
             resource_version: over.and_then(|map| map.metadata.resource_version.clone()),
             ..ObjectMeta::default()
         },
@@ -222,7 +212,7 @@ async fn write(api: &Api<ConfigMap>, over: Option<&ConfigMap>, kept: &[Marked]) 
     Ok(())
 }
 
-/// What is not readable is not known.
+/// An unreadable list counts as empty.
 fn parse(map: &ConfigMap) -> Vec<Marked> {
     let list = map.data.as_ref().and_then(|data| data.get(KEY));
     list.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Sizes and ages that are computed when they are asked for.
+//! Metrics computed at each scrape.
 
 use tidewatch_engine::{Engine, queue::Class};
 use tidewatch_listener::Deliveries;
@@ -6,10 +6,10 @@ use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
 use crate::{path_watch::PathWatch, paths::Paths};
 
-/// Shares of the fleet whose staleness is shown; no series carries a runtime's name.
+/// No series names a runtime.
 const PERCENTILES: [(&str, f64); 4] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("1", 1.0)];
 
-/// Registers them all.
+/// Registers them.
 pub fn register(
     registry: &Registry,
     engine: &Engine,

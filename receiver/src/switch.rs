@@ -1,4 +1,4 @@
-//! What the engine may write, by who works on the control plane and whether somebody has stopped it.
+//! The engine's write mode, by Lease and pause.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     leads: bool,
-    /// `None`: not known yet, and nothing is written.
+    /// `None`: unknown, so nothing is written.
     paused: Option<bool>,
 }
 
@@ -36,7 +36,7 @@ impl Position {
 }
 
 impl Switch {
-    /// The engine writes nothing until it is said that this process leads, and that it is not paused.
+    /// Nothing is written until leadership and pause are known.
     pub fn new(engine: Engine, registry: &Registry) -> Result<Self, MetricsError> {
         engine.set_mode(Mode::Standby);
         Ok(Self(Arc::new(Inner {
@@ -50,13 +50,13 @@ impl Switch {
         })))
     }
 
-    /// Whether this process holds the Lease.
+    /// Sets leadership.
     pub fn leads(&self, leads: bool) {
         self.0.leader.set(f64::from(u8::from(leads)));
         self.set(|position| position.leads = leads);
     }
 
-    /// Whether an operator has paused the engine.
+    /// Sets the pause.
     pub fn paused(&self, paused: bool) {
         self.0.paused.set(f64::from(u8::from(paused)));
         self.set(|position| position.paused = Some(paused));
@@ -67,7 +67,7 @@ impl Switch {
         let before = position.mode();
         change(&mut position);
         let now = position.mode();
-        // Under the lock, so that the last change is the last one that is set.
+        // Under the lock, so the last change wins.
         if before.label() != now.label() {
             self.0.engine.set_mode(now);
         }

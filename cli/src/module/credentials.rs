@@ -1,4 +1,4 @@
-//! Which credentials a registry is talked to with: those of a file that is named, or of Docker's own.
+//! Registry credentials.
 
 use std::{
     env,
@@ -11,14 +11,13 @@ use anyhow::{Context, bail};
 use tidewatch_oci::{Credentials, MAX_DOCKER_CONFIG, credentials_for};
 use tidewatch_telemetry::stdio;
 
-/// What was found for a registry.
 pub(super) struct Found {
     registry: String,
     file: Option<PathBuf>,
     credentials: Option<Credentials>,
 }
 
-/// Looks for the credentials of a registry. A file that is named has to be usable; Docker's own may have nothing to do with this push.
+/// A named file must be usable; Docker's own may be unrelated.
 pub(super) fn find(named: Option<&Path>, registry: &str) -> anyhow::Result<Found> {
     let own = || {
         docker_folder(|name| env::var_os(name).map(PathBuf::from)).map(|folder| folder.join("config.json"))
@@ -70,7 +69,6 @@ impl Found {
         self.credentials.clone()
     }
 
-    /// What to do where the registry refuses us.
     pub(super) fn next_step(&self) -> String {
         let Self { registry, file, credentials } = self;
         let file = file.as_ref().map(|file| file.display().to_string());

@@ -1,14 +1,13 @@
-//! A look at a module's objects before they are pushed: what no API server takes is better told now than in each runtime.
+//! Finds objects that API servers reject, before a push.
 
 use anyhow::bail;
 use serde_json::Value;
 use tidewatch_fake_apiserver::{Unacceptable, unacceptable};
 use tidewatch_oci::manifests_of;
 
-/// Objects that are named in one error.
+/// Reported objects, at most.
 const MOST: usize = 10;
 
-/// Looks at all objects of a YAML text.
 pub(super) fn at(yaml: &str) -> anyhow::Result<()> {
     let objects = manifests_of(yaml.as_bytes(), "")?;
     let wrong: Vec<String> =

@@ -1,4 +1,4 @@
-//! The ModuleTemplate of a version that is pushed.
+//! ModuleTemplate of a pushed version.
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -8,7 +8,6 @@ use tidewatch_api::{
 };
 use tidewatch_oci::{ModulePackage, manifests_of};
 
-/// It as YAML, with the default custom resource of the package.
 pub(super) fn yaml(module: &str, package: &ModulePackage) -> anyhow::Result<String> {
     let mut template = json!({
         "apiVersion": "operator.kyma-project.io/v1beta2",

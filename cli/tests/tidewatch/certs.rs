@@ -1,5 +1,3 @@
-//! `tidewatch certs` and files that are there.
-
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use crate::tidewatch;
@@ -22,7 +20,7 @@ fn a_key_that_is_there_is_replaced_only_by_force() {
         assert!(said.contains(&format!("{name}.crt is there already")) && said.contains("--force"), "{said}");
         assert_eq!(files.each_ref().map(|file| fs::read(file).unwrap()), before);
 
-        // One of the two is enough.
+        // One existing file suffices.
         fs::remove_file(&files[0]).unwrap();
         let (code, _, said) = tidewatch(folder.path(), args);
         assert!(code == Some(1) && said.contains(&format!("{name}.key is there already")), "{said}");

@@ -1,5 +1,3 @@
-//! `tidewatch demo --keep`: what it leaves works as it says, and it ends when it is told to.
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -31,7 +29,6 @@ fn tidewatch(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a line in a shell that has read the demo's variables.
 fn shell(env: &Path, line: &str) -> Result<Output> {
     let line = format!(". '{}'; {line}", env.display());
     Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).output().context("there is no sh")
@@ -49,7 +46,6 @@ fn succeeded(what: &str, output: &Output) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// The three things to try, and that the variables name what is there.
 async fn try_it(env: &Path, said: &str) -> Result<()> {
     let text = fs::read_to_string(env)?;
     let names: Vec<&str> =
@@ -65,7 +61,7 @@ async fn try_it(env: &Path, said: &str) -> Result<()> {
     let kubectl = env.with_file_name("bin/kubectl").exists();
     assert_eq!(!kubectl, said.contains("No kubectl was found"));
     for line in lines.iter().filter(|line| kubectl || !line.contains("kubectl")) {
-        // Those that follow need what the one before has caused.
+        // Later lines depend on earlier effects.
         wait::until(line, SOON, || async {
             Ok(Some(succeeded(line, &shell(env, line.trim_end_matches(" -w"))?)?))
         })

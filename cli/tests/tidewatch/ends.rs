@@ -1,5 +1,3 @@
-//! With what commands end: closed pipes, wrong options, formats.
-
 use std::process::{Command, Stdio};
 
 use serde_json::Value;

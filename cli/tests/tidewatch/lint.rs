@@ -1,5 +1,3 @@
-//! `tidewatch lint`, as it is called.
-
 use std::{
     fs,
     process::{Command, Output},
@@ -17,7 +15,6 @@ const POLICY: &str = r#"{
   "default": {"days": ["Wed"], "begin": "20:00:00Z", "end": "00:00:00Z"}
 }"#;
 
-/// Runs the command in a folder of its own, with the policy in `policy.json`.
 fn lint(policy: &str, options: &[&str]) -> anyhow::Result<(Output, String)> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("policy.json"), policy)?;

@@ -1,4 +1,4 @@
-//! The commands as they are called, in one test binary: what they print, and with what they end.
+//! Tests of the commands: output and exit codes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may; these are its helpers")]
 
@@ -14,7 +14,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Runs `tidewatch` in a folder, without what the environment says of credentials.
+/// Runs `tidewatch` without the environment's registry credentials.
 fn tidewatch(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
         .args(args)

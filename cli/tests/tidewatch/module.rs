@@ -1,5 +1,3 @@
-//! `tidewatch module push`: what it refuses, and whose fault it says that is.
-
 use std::{fs, path::Path};
 
 use serde_json::Value;
@@ -9,7 +7,7 @@ use tidewatch_fake_apiserver::registry::{Registry, Trouble};
 use crate::tidewatch;
 
 const MANIFEST: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: buoys}\n";
-/// Nobody listens on the discard port.
+/// The discard port; no process listens.
 const NOBODY: &str = "127.0.0.1:9";
 
 fn push(folder: &Path, to: &str, more: &[&str]) -> (Option<i32>, String, String) {
@@ -110,7 +108,6 @@ async fn a_template_with_the_default_custom_resource_is_written() {
         (&"buoys-1.0.0".into(), &true.into())
     );
 
-    // What its user has added is not lost.
     fs::write(folder.path().join("template.yaml"), "mine").unwrap();
     let (code, _, said) = push(folder.path(), &to, &options);
     assert!(code == Some(1) && said.contains("template.yaml has other content; --overwrite"), "{said}");

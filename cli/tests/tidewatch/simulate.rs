@@ -1,5 +1,3 @@
-//! `tidewatch simulate` as a user runs it: this program, its receiver and its agents as processes.
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -85,7 +83,7 @@ steps:
 #[test]
 fn what_is_lost_is_counted_and_makes_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    // The agents' events are lost, and nobody polls: a Deployment that was changed stays as it is.
+    // Events are lost, and no polls mend it.
     let scenario = "name: test
 steps:
 - ready: {within: 2m}
@@ -119,12 +117,10 @@ steps:
     assert_eq!(report["verdict"]["notReady"], 0, "{report:#}");
 }
 
-/// A fleet of 12 with a fault, and changes in the runtimes that it does not hit, before it and beside it: those may take three times as
-/// long, and so much longer.
+/// Runs 12 runtimes with a fault. Others may take three times as long, plus `longer`.
 fn beside(fault: &str, longer: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    // Everything shares the machine with other tests, and a debug build is slow: the goal is wide, and far from what a fault that is
-    // not contained costs, such as a worker for 20 s.
+    // Wide for a slow machine, yet below an uncontained fault: a worker blocked for 20 s.
     let scenario = format!(
         "name: test
 goal: {{times: 3, plus: {longer}}}
@@ -151,7 +147,7 @@ steps:
     report
 }
 
-/// Three at once take all four workers, for a quarter of a call's deadline of 20 s at most (`docs/limits.md`).
+/// Hanging calls hold all four workers for at most a quarter of 20 s (`docs/limits.md`).
 #[test]
 fn runtimes_that_hang_hold_the_others_up_for_a_moment_only() {
     beside(
@@ -183,7 +179,7 @@ fn a_module_that_does_not_get_ready_is_not_noticed_by_the_others() {
 #[test]
 fn a_registry_that_sends_everybody_away_is_not_noticed_by_what_needs_nothing_of_it() {
     let report = beside("- registry: {refuse: 429, retryAfter: 8s, for: 8s}\n- bump: {modules: 1}", "3s");
-    // Twelve runtimes need a version of it.
+    // Twelve runtimes need the version.
     let refused = report["registryRefused"].as_u64().unwrap();
     assert!((1..=4).contains(&refused), "it was asked {refused} times");
 }
@@ -211,12 +207,12 @@ steps:
     let writes =
         |call: &&Value| !["get", "list", "watch", "discovery"].iter().any(|read| call["verb"] == *read);
     let ours = calls.iter().filter(|call| call["at"] == "runtimes" && call["who"] == "tidewatch-receiver");
-    // The Deployment, and that the runtime's Kyma is not Ready and Ready again. Twelve are looked at, ten of them have nothing to be written.
+    // Two runtimes changed: Deployment, and Kyma state twice.
     let written: u64 = ours.filter(writes).map(|call| call["calls"].as_u64().unwrap()).sum();
     assert!((2..=6).contains(&written), "{calls:#?}");
 }
 
-/// Those that never answer are in `demo/tests/simulated/faults.rs`: they cost a deadline each.
+/// Hanging servers are in `demo/tests/simulated/faults.rs`.
 #[test]
 fn api_servers_that_do_wrong_in_every_way_at_once_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -268,13 +264,13 @@ fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
     let serve = folder.path().join("serve");
     let scenario = "name: test\nsteps:\n- wait: 100ms\n- settle: {within: 100ms}\n";
     let arguments = ["-o", "json", "--now", "--serve", serve.to_str().unwrap()];
-    // Of a larger fleet before this one; and what is nobody's business.
+    // An earlier fleet's, and an unrelated file.
     fs::create_dir_all(serve.join("runtimes")).unwrap();
     for file in ["sim-00002.kubeconfig", "mine.kubeconfig"] {
         fs::write(serve.join("runtimes").join(file), "old").unwrap();
     }
     let output = simulate(folder.path(), "2", scenario, &arguments);
-    // There is no controller here: nothing was installed.
+    // Without a controller nothing is installed.
     assert!(!output.status.success());
     let verdict = &report(&output)["verdict"];
     assert_eq!((&verdict["lost"], &verdict["notReady"]), (&10.into(), &2.into()), "{verdict:#}");
@@ -286,7 +282,6 @@ fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
     }
     let is_left = |name: &str| serve.join("runtimes").join(name).exists();
     assert!(!is_left("sim-00002.kubeconfig") && is_left("mine.kubeconfig"));
-    // Somebody else serves there, whatever folder of its own it has.
     let taken = fs::File::create(serve.join("in-use")).unwrap();
     taken.lock().unwrap();
     let output = simulate(folder.path(), "2", scenario, &arguments);
@@ -334,7 +329,7 @@ fn another_controller_that_is_given_kubeconfig_and_registry_loses_nothing() {
     let registry = registry.expect("the registry is not told");
     let rest = std::thread::spawn(move || said.collect::<Vec<_>>());
 
-    // Our receiver in the part of another's controller: it has no agents here, and looks once a second.
+    // Plays the other controller, by polls.
     let event_path = EventPath::create(&folder.path().join("theirs")).unwrap();
     let mut controller = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
         .args([

@@ -1,5 +1,3 @@
-//! With cheap programs only: what holds for `sleep` holds for an API server.
-
 use super::*;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -17,7 +15,6 @@ fn spec(folder: &Path, script: &str) -> Spec {
     }
 }
 
-/// The pid the script printed, once it has.
 async fn printed_pid(process: &Process) -> u32 {
     let printed = || async { Ok(process.log_tail(1).trim().parse::<u32>().ok()) };
     process.ready("to print its pid", LONG, printed).await.unwrap()
@@ -29,9 +26,9 @@ async fn until_gone(pid: u32) {
         .unwrap();
 }
 
-/// A zombie has ended, whoever fails to collect it.
+/// A zombie has ended.
 fn exists(pid: u32) -> bool {
-    // `pid (name) state ...`; the name may hold anything.
+    // `pid (name) state ...`; the name may contain anything.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -120,12 +117,12 @@ async fn a_detached_one_outlives_its_handle_and_ends_by_its_record() {
     .unwrap();
     let pid = process.pid();
     let program = which("sleep").display().to_string();
-    // At once: also before it has taken the place of its shell.
+    // Even before the `exec`.
     assert!(ours(pid, &program));
     drop(process);
     assert!(ours(pid, &program));
 
-    // A pid that now belongs to something else: this very test.
+    // A pid of another program: this test.
     record(&pids, std::process::id(), Path::new("/no/such/program")).unwrap();
     assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 1);
     assert!(!ours(pid, &program));
@@ -193,12 +190,11 @@ fn which(program: &str) -> PathBuf {
         .unwrap()
 }
 
-/// Not a test of its own: the test below runs it in a process that it then kills.
+/// Run and killed by the test below.
 #[test]
 fn helper_that_is_killed() {
     let Some(folder) = std::env::var_os("TIDEWATCH_TEST_KILLED_HELPER") else { return };
     let _process = Process::start(&spec(Path::new(&folder), "echo $$; exec sleep 600")).unwrap();
-    // Until the kill; the parent's death closes our standard input as a last resort.
     let _end = std::io::stdin().read(&mut [0]);
 }
 

@@ -1,5 +1,3 @@
-//! Something does not answer: what a reconcile is not begun for, cut short by or sent away with, and that all of it comes back.
-
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
@@ -34,24 +32,22 @@ use tidewatch_fake_apiserver::{
 };
 
 const LONG: Duration = Duration::from_mins(2);
-/// So that a quarter of them is one.
+/// A quarter of them is one.
 const WORKERS: usize = 4;
-/// A call's, so that one that hangs costs the test little.
+/// Short, so that hanging calls cost little.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// What is said of a reconcile for which there was no place.
+/// Message of a reconcile without capacity.
 const CROWDED: &str = "as many reconciles as may wait for it do";
-/// And of one that was not begun because its runtime is parked.
+/// Message of a suspended runtime.
 const PARKED: &str = "left alone";
-/// And of a call that has got no answer in its time.
+/// Message of a call without a response.
 const ELAPSED: &str = "the cluster did not answer in time";
 
-/// A world, and what goes wrong in it.
 struct Troubled {
     simulated: Simulated,
     stage: Stage,
     script: Arc<Script>,
-    /// The receiver's admin URL.
     receiver: String,
 }
 
@@ -66,7 +62,6 @@ impl Troubled {
         Ok(Self { simulated, stage, script, receiver: world.receiver })
     }
 
-    /// What the receiver asks of these clusters goes wrong from now on.
     fn fault(&self, clusters: &[&str], fault: Fault) -> RuleId {
         let clusters = clusters.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let users = vec![RECEIVER_USER.to_owned()];
@@ -77,12 +72,12 @@ impl Troubled {
         &self.stage.runtimes[index].client
     }
 
-    /// Wishes for the module in a runtime.
+    /// Enables the module.
     async fn wish(&self, index: usize) -> Result<()> {
         set_modules(self.runtime(index), &json!([{"name": "lighthouse"}])).await
     }
 
-    /// Changes KCP's Kymas of these runtimes, so that they are reconciled, until something is so.
+    /// Triggers reconciles until `is`.
     async fn touching<F: Future<Output = Result<bool>>>(
         &self,
         indices: &[usize],
@@ -98,26 +93,22 @@ impl Troubled {
         .await
     }
 
-    /// Whether the Kyma of a runtime says something in KCP.
     async fn says(&self, index: usize, what: &str) -> Result<bool> {
         let api: Api<Kyma> = Api::namespaced(self.stage.kcp.clone(), KCP_NAMESPACE);
         let status = api.get(RUNTIMES[index].0).await?.status;
         Ok(serde_json::to_string(&status)?.contains(what))
     }
 
-    /// The last reconciles of a runtime.
     async fn reconciles(&self, index: usize) -> Result<Vec<Ended>> {
         let page = http::json(&format!("{}/runtimes/{}", self.receiver, RUNTIMES[index].1)).await?;
         let all = page["reconciles"].as_array().context("the page has no reconciles")?;
         Ok(all.iter().map(Ended::of).collect())
     }
 
-    /// Whether one of the last reconciles of a runtime has ended so.
     async fn has_ended(&self, index: usize, so: impl Fn(&Ended) -> bool) -> Result<bool> {
         Ok(self.reconciles(index).await?.iter().any(so))
     }
 
-    /// Waits until the receiver leaves so many runtimes alone.
     async fn until_parked(&self, count: u64) -> Result<()> {
         let line = format!("tidewatch_receiver_runtimes_parked {count}");
         wait::until(&line, LONG, || async {
@@ -138,12 +129,12 @@ impl Troubled {
     }
 }
 
-/// A reconcile, as the page of its runtime has it.
+/// A reconcile on its runtime's page.
 struct Ended {
     outcome: String,
     message: String,
     seconds: f64,
-    /// Which one it is.
+    /// Key and time.
     of: String,
 }
 
@@ -158,18 +149,18 @@ impl Ended {
         }
     }
 
-    /// Whether it was not begun, or given up, with these words.
+    /// Not begun, or ended early, with this message.
     fn waits(&self, words: &str) -> bool {
         self.outcome == "waiting" && self.message.contains(words)
     }
 
-    /// Whether it has failed by a call without an answer, in less time than such a call has if there is a place for it.
+    /// Failed by a call without a response, before the deadline.
     fn is_cut_short(&self) -> bool {
         self.outcome == "failed" && self.message.contains(ELAPSED) && self.seconds < DEADLINE.as_secs_f64()
     }
 }
 
-/// Changes KCP's Kyma, so that it is reconciled.
+/// Triggers a reconcile.
 async fn touch(kcp: &Client, kyma: &str) -> Result<()> {
     let api: Api<Kyma> = Api::namespaced(kcp.clone(), KCP_NAMESPACE);
     let label = format!("t-{}", jiff::Timestamp::now().as_nanosecond());
@@ -185,14 +176,14 @@ async fn a_runtime_that_does_not_answer_is_parked_and_comes_back() -> Result<()>
     world.wish(0).await?;
     world.ready(0).await?;
 
-    // Calls hang for as long as they may, and then end without an answer.
+    // Calls hang up to their deadline.
     let hang = world.fault(&["runtime1"], Fault::Lost);
     world.touching(&[0], "an error in the status", || world.says(0, "\"Error\"")).await?;
     let ending = world.fault(&["runtime1"], Fault::Drop);
     world.script.remove(hang);
     world.touching(&[0], "the runtime to be left alone", || world.says(0, PARKED)).await?;
     world.until_parked(1).await?;
-    // What the engine itself tries again is refused; what others do goes on, and the event of an agent is tried.
+    // Only the engine's retries are refused.
     world.wish(1).await?;
     world.ready(1).await?;
     wait::until("a reconcile to be parked", LONG, || async {
@@ -220,7 +211,7 @@ async fn runtimes_that_hang_together_find_no_place_and_their_calls_are_cut_short
         world.ready(index).await?;
     }
     let hang = world.fault(&["runtime1", "runtime2"], Fault::Lost);
-    // A page has the last reconciles only: what was seen once counts.
+    // Pages only have the last reconciles.
     let (crowded, cut) = (Cell::new(false), Cell::new(false));
     let seen = || async {
         for index in [0, 1] {
@@ -247,7 +238,7 @@ async fn runtimes_that_hang_together_find_no_place_and_their_calls_are_cut_short
     Ok(())
 }
 
-/// Without a deadline of its own the call would hold its reconcile until that one's, which is as long as this waits.
+/// Without it, the reconcile hangs for this test's whole timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_that_does_not_answer_holds_a_call_no_longer_than_its_deadline() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -282,7 +273,7 @@ async fn a_registry_that_sends_everybody_away_is_left_alone() -> Result<()> {
         })
         .await?;
     }
-    // One refusal may be told of by both who wait for the same answer, and by no more.
+    // Two may share one refusal.
     let told = RefCell::new(BTreeSet::new());
     let far_more = || async {
         for index in [0, 1] {

@@ -1,4 +1,4 @@
-//! The whole story on simulated clusters, in this process, and what becomes of it where something does not answer.
+//! The story on simulated clusters, and with unresponsive servers.
 
 mod faults;
 
@@ -26,7 +26,7 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_on_simulated_clusters
             Ok(fleet::connected(&http::json(&format!("{agent}/status")).await?).then_some(()))
         })
         .await?;
-        // What the agent may do is enough for its canary, too: it went the whole way.
+        // The agent's permissions suffice for its canary.
         wait::until("a canary to come back", SOON, || async {
             let metrics = http::text(&format!("{agent}/metrics")).await?;
             let back = metrics.lines().find_map(|l| l.strip_prefix("tidewatch_agent_canary_seconds_count "));

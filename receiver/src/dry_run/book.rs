@@ -1,4 +1,4 @@
-//! What a dry run has heard: writes that were tried, and reconciles that have ended.
+//! A dry run's writes and reconciles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,31 +15,30 @@ use tidewatch_engine::{
 
 use super::fields::{MOST, differing};
 
-/// Objects that are remembered; what is more makes the list incomplete.
+/// More make the report incomplete.
 const OBJECTS: usize = 200_000;
-/// Failures that are told of one runtime.
+/// Failures per runtime.
 const FAILURES: usize = 10;
 
-/// Why something would change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// The exchange of the watcher: what tells of changes in a runtime.
+    /// Replacement of the Go manager's watcher.
     Exchange,
-    /// A mark of ours that the Go manager ignores.
+    /// An own mark, ignored by the Go manager.
     Mark,
-    /// Anything else. On an untouched fleet there is nothing of it.
+    /// Anything else; an untouched fleet has none.
     Change,
 }
 
-/// What would be written of one object.
+/// An object that would be written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Change {
     /// `kcp` or `runtime`.
     pub(super) side: &'static str,
     pub(super) object: String,
-    /// How, as `apply, status`.
+    /// Such as `apply, status`.
     pub(super) operations: BTreeSet<&'static str>,
-    /// The fields that differ; none if only their owners do.
+    /// Differing fields; empty if only field managers differ.
     pub(super) fields: BTreeSet<String>,
 }
 
@@ -53,7 +52,6 @@ impl Change {
         self.fields.iter().all(|field| paths.contains(&field.as_str()))
     }
 
-    /// Why it would be written.
     pub(super) fn group(&self) -> Group {
         let condition = |type_: &str| format!("status.conditions[{type_}]");
         let ways =
@@ -69,7 +67,7 @@ impl Change {
                 _ => false,
             }
         };
-        // Whether it says of which generation its conditions in a runtime are: of its own, no more of KCP's.
+        // A runtime's conditions have its own generation, not KCP's.
         let is_way = |field: &String| {
             let of_itself =
                 field.starts_with("status.conditions[") && field.ends_with("].observedGeneration");
@@ -84,7 +82,7 @@ impl Change {
             _ => false,
         };
         let is_mark = || {
-            // Nothing is written only to say which template it was.
+            // The template's uid alone is never written.
             let template = format!("metadata.annotations[{}]", annotations::TEMPLATE_UID);
             let alone = self.fields.contains(&template) && !self.fields.contains(&terms);
             let expected = [&terms, &template, &condition(conditions::MODULE_CR_STATE)];
@@ -100,7 +98,7 @@ impl Change {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By Kyma (empty: of none), side and object.
+    /// By Kyma (or empty), side and object.
     changes: BTreeMap<(String, &'static str, String), Change>,
     failures: BTreeMap<String, BTreeSet<String>>,
     troubles: BTreeMap<String, BTreeSet<String>>,
@@ -108,32 +106,30 @@ struct Inner {
     left_out: usize,
 }
 
-/// Hears of everything.
 #[derive(Debug, Default)]
 pub(super) struct Book(Mutex<Inner>);
 
-/// What was heard of one Kyma, or of none.
+/// Records of one Kyma, or of none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) changes: Vec<Change>,
     pub(super) failures: Vec<String>,
-    /// What was found to be in Error or Warning, as it is for who works on it now.
+    /// Found in Error or Warning, with the reason.
     pub(super) troubles: Vec<String>,
     pub(super) looked_at: bool,
 }
 
 impl Book {
-    /// How many Kymas were looked at.
     pub(super) fn looked_at(&self) -> usize {
         self.0.lock().looked_at.len()
     }
 
-    /// Writes that there was no room for.
+    /// Dropped writes.
     pub(super) fn left_out(&self) -> usize {
         self.0.lock().left_out
     }
 
-    /// What was heard of a Kyma; of what belongs to none, without a name.
+    /// `kyma` is empty for other objects.
     pub(super) fn page(&self, kyma: &str) -> Page {
         let inner = self.0.lock();
         let changes = inner.changes.iter().filter(|((of, ..), _)| of == kyma);
@@ -199,7 +195,7 @@ impl Observer for Book {
     fn reachable(&self, _: &str, _: bool) {}
 }
 
-/// The Kyma that an object in KCP belongs to; empty for those of none.
+/// Returns the Kyma of an object in KCP, or an empty name.
 fn kyma_of(object: &str, before: &Value, answer: &Value) -> String {
     let (kind, name) = object.split_once(' ').unwrap_or_default();
     let label = |value: &Value| value["metadata"]["labels"][labels::KYMA_NAME].as_str().map(str::to_owned);

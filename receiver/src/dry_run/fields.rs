@@ -1,18 +1,17 @@
-//! Which fields of an object differ. Never their values: an object may be a Secret.
+//! Differing fields' paths. Never values: an object may be a Secret.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Paths that are named of one object; the rest is counted as "more".
+/// Reported paths per object, at most.
 pub(super) const MOST: usize = 20;
 
-/// Metadata that an API server keeps for itself.
+/// Metadata set by the API server.
 const SERVERS: [&str; 6] =
     ["managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"];
 
-/// The paths of the fields that differ, sorted: as `spec.template.spec.containers[main].image`. Of the data of a Secret only that it
-/// differs. At most one more than [`MOST`].
+/// Returns at most [`MOST`] + 1 paths, as `spec.containers[main].image`; of a Secret's data only that it differs.
 pub(super) fn differing(before: &Value, after: &Value, is_secret: bool) -> BTreeSet<String> {
     let mut walk = Walk { is_secret, found: BTreeSet::new() };
     walk.value("", before, after);
@@ -60,7 +59,7 @@ impl Walk {
         }
     }
 
-    /// Items are told apart by their name or type where all have one, else by their place where there are as many.
+    /// By name or type, else by position.
     fn items(&mut self, at: &str, before: &[Value], after: &[Value]) {
         for key in ["name", "type"] {
             if let (Some(before), Some(after)) = (keyed(before, key), keyed(after, key)) {
@@ -88,7 +87,7 @@ impl Walk {
     }
 }
 
-/// The items by the text of a member that each has, and no two the same.
+/// By a unique text member.
 fn keyed(items: &[Value], key: &str) -> Option<Map<String, Value>> {
     let mut by_key = Map::new();
     for item in items {

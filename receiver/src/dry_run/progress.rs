@@ -1,5 +1,4 @@
-//! What a dry run shows while it works: a bar on a terminal, a line now and then elsewhere. On standard error: standard output is the
-//! list's.
+//! Progress on standard error.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -7,7 +6,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tidewatch_telemetry::stdio;
 use tokio::time::Instant;
 
-/// Between two lines where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);
 
 pub(super) struct Progress {

@@ -1,4 +1,4 @@
-//! What a dry run tells.
+//! A dry run's report.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -20,20 +20,20 @@ pub enum Output {
     Json,
 }
 
-/// How it ended, for the exit code.
+/// The result, for the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// Nothing would change but what is expected.
+    /// Only expected changes.
     Expected,
-    /// Something else would.
+    /// Other changes.
     Changes,
-    /// Not everything could be looked at: whatever is listed, there may be more.
+    /// Not all was examined.
     Incomplete,
 }
 
 impl Verdict {
-    /// The exit code.
+    /// Returns the exit code.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
@@ -44,43 +44,43 @@ impl Verdict {
     }
 }
 
-/// A dry run's list.
+/// A dry run's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// How it ended.
+    /// The result.
     pub verdict: Verdict,
-    /// What is of no runtime alone: the catalog, the Watchers.
+    /// Catalog and Watchers.
     pub control_plane: Entry,
-    /// Each Kyma, by name.
+    /// Changes by Kyma.
     pub runtimes: BTreeMap<String, Entry>,
-    /// Why it is not complete, if it is not.
+    /// Reasons for an incomplete report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
 
-/// What would change of one runtime.
+/// Changes of a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// It carries the label skip-reconciliation, and is left alone.
+    /// Labelled skip-reconciliation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub left_alone: bool,
-    /// What is not expected of an untouched fleet.
+    /// Unexpected changes.
     pub changes: Vec<Write>,
-    /// The exchange of the watcher.
+    /// Replacement of the watcher.
     pub exchange: Vec<Write>,
-    /// Marks of ours that the Go manager ignores.
+    /// Own marks, ignored by the Go manager.
     pub marks: Vec<Write>,
-    /// What could not be looked at, and why.
+    /// Not examined, with the reason.
     pub failures: Vec<String>,
-    /// What is in Error or Warning, and why: it was looked at, and is so already or is listed as a change.
+    /// Found in Error or Warning, with the reason.
     pub troubles: Vec<String>,
-    /// Fields of ours that it uses: the Go manager would not act on them.
+    /// Used extensions, ignored by the Go manager.
     pub extensions: Vec<String>,
 }
 
-/// One object that would be written.
+/// An object that would be written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {
@@ -88,9 +88,9 @@ pub struct Write {
     pub side: &'static str,
     /// The object.
     pub object: String,
-    /// How.
+    /// Operations.
     pub operations: Vec<&'static str>,
-    /// Which fields differ; none where it is made, deleted, or has other field owners only. At most 20.
+    /// Differing fields, at most 20; empty for creations, deletions and mere field manager changes.
     pub fields: Vec<String>,
     /// Whether more fields differ.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -137,7 +137,7 @@ impl Report {
         report
     }
 
-    /// The list, without a line's end.
+    /// Formats the report, without a final newline.
     #[must_use]
     pub fn render(&self, output: Output) -> String {
         match output {
@@ -148,7 +148,6 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        // Runtimes of which the same is to be said are told of together.
         let mut same: BTreeMap<&Entry, Vec<&str>> = BTreeMap::new();
         for (kyma, entry) in &self.runtimes {
             same.entry(entry).or_default().push(kyma);
@@ -189,7 +188,7 @@ fn paragraph(text: &mut String, title: &str, entry: &Entry) {
     if entry.left_alone {
         let _ = writeln!(text, "  left alone: skip-reconciliation");
     }
-    // What goes is not to be overlooked among what changes.
+    // Deletions first.
     let (removed, changed): (Vec<&Write>, _) =
         entry.changes.iter().partition(|write| matches!(write.operations.as_slice(), ["delete"]));
     for (words, writes) in [

@@ -1,4 +1,4 @@
-//! One request to a manager's service, with everything about it bounded: time, header, body, connections.
+//! Bounded requests to a manager's service.
 
 use std::{
     future::poll_fn,
@@ -23,34 +23,31 @@ use tokio::net::TcpStream;
 
 use super::{lane::Ended, target::Target};
 
-/// Most bytes of an answer's body that are read. They mean nothing; reading them lets the connection be used again.
+/// Bytes read only to reuse the connection.
 const BODY: usize = 4 * 1024;
-/// For the answer's body.
 const BODY_TIME: Duration = Duration::from_millis(250);
-/// Largest head of an answer.
 const HEAD: usize = 16 * 1024;
-/// Most header lines of an answer.
 const HEADERS: usize = 64;
-/// Connections that are kept for the next request.
+/// Connections kept for reuse.
 const IDLE: usize = 8;
 
-/// How a request ended, in words for metrics and logs.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// HTTP 200.
     Taken,
     /// Another status.
     Status(u16),
-    /// There is no connection to the service.
+    /// No connection.
     Unreachable,
-    /// The connection broke, or what came was not HTTP.
+    /// Broken connection or no HTTP.
     Broken,
-    /// There was no answer in time.
+    /// No response in time.
     Timeout,
 }
 
 impl Sent {
-    /// A stable word for metrics.
+    /// Returns the metrics label.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Taken => "taken",
@@ -61,7 +58,7 @@ impl Sent {
         }
     }
 
-    /// What it means to the lane.
+    /// Returns the lane's view of the result.
     pub const fn ended(self) -> Ended {
         match self {
             Self::Taken => Ended::Taken,
@@ -71,7 +68,7 @@ impl Sent {
     }
 }
 
-/// A connection that nobody drives but the request on it. An idle one holds a socket and nothing else.
+/// Polled only by its request: an idle one needs no task.
 struct Connection {
     requests: http1::SendRequest<Full<Bytes>>,
     driver: Pin<Box<http1::Connection<TokioIo<TcpStream>, Full<Bytes>>>>,
@@ -91,7 +88,7 @@ impl Connection {
         Ok(Self { requests, driver: Box::pin(driver), ended: false })
     }
 
-    /// Runs `work` and the connection below it together. Cancel-safe as far as `work` is.
+    /// Cancel-safe if `work` is.
     async fn drive<T>(
         driver: &mut Pin<Box<http1::Connection<TokioIo<TcpStream>, Full<Bytes>>>>,
         ended: &mut bool,
@@ -120,7 +117,7 @@ impl Connection {
         Self::drive(driver, ended, work).await.map_err(|_| Sent::Broken)
     }
 
-    /// Reads the rest of an answer, if it is short and quick. Whether the connection can be used again.
+    /// Returns whether the connection is reusable.
     async fn rest(&mut self, mut body: Incoming) -> bool {
         let Self { requests, driver, ended } = self;
         let work = async {
@@ -139,7 +136,7 @@ impl Connection {
     }
 }
 
-/// Speaks to one service.
+/// A client of one service.
 pub struct Client {
     target: Arc<Target>,
     deadline: Duration,
@@ -147,17 +144,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client without connections. `deadline` is for connecting, sending, and the answer's head together.
+    /// Creates a client; `deadline` lasts until the response's head.
     pub fn new(target: Arc<Target>, deadline: Duration) -> Self {
         Self { target, deadline, idle: Mutex::default() }
     }
 
-    /// The service it speaks to.
+    /// Returns the service.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// Tells of one event. `certificate` is the value of the header [`xfcc::HEADER`].
+    /// Sends an event. `certificate`: value of [`xfcc::HEADER`].
     pub async fn send(&self, event: &v2::WatchEvent, certificate: &HeaderValue) -> Sent {
         let sent = tokio::time::timeout(self.deadline, self.send_now(event, certificate)).await;
         let (mut connection, body, status) = match sent {
@@ -171,7 +168,7 @@ impl Client {
                 idle.push(connection);
             }
         }
-        // A redirect is an answer like any other: the event goes where the Watcher says, nowhere else.
+        // Never follow redirects.
         if status == StatusCode::OK { Sent::Taken } else { Sent::Status(status.as_u16()) }
     }
 
@@ -180,8 +177,7 @@ impl Client {
         event: &v2::WatchEvent,
         certificate: &HeaderValue,
     ) -> Result<(Connection, Incoming, StatusCode), Sent> {
-        // The service may have closed a kept connection meanwhile: then the request is made once more on a new one.
-        // Services must take an event twice anyway.
+        // The service may have closed an idle connection: retry once. Services accept duplicates.
         let kept = self.idle.lock().pop();
         if let Some(mut connection) = kept
             && let Ok(answer) = connection.exchange(self.request(event, certificate)?).await

@@ -1,8 +1,6 @@
-//! What waits for one manager's service: a bounded set of changed objects, fair to runtimes. Pure.
+//! Changed objects waiting for one manager: bounded, fair to runtimes. Pure.
 //!
-//! An object that changes again while it waits is one entry still. One that changes while a request about it is under
-//! way is sent once more: the service may have looked before the change. Nothing is acknowledged but by the answer
-//! to a request that was begun after the change was taken.
+//! Only a request begun after a change acknowledges it: the service may have read before. A change during a request is sent again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -13,18 +11,18 @@ use std::{
 use tidewatch_api::object::ObjectRef;
 use tidewatch_delivery::{Tick, backoff::Backoff};
 
-/// What is tied to a waiting change. Dropped, it gives the change back to its agent, which sends it again.
+/// Guard of a change; if dropped, the agent resends.
 pub trait Settle: Send + 'static {
-    /// The service has taken the change.
+    /// The service took the change.
     fn done(self);
-    /// Nobody wants the change any more.
+    /// The change has no recipient.
     fn refused(self);
 }
 
-/// One object of one runtime.
+/// An object of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// The runtime id.
+    /// Runtime id.
     pub runtime: Arc<str>,
     /// The object.
     pub object: ObjectRef,
@@ -33,19 +31,19 @@ pub struct Key {
 /// Bounds of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most objects that wait.
+    /// Waiting objects.
     pub keys: usize,
-    /// Most objects of one runtime that wait.
+    /// Waiting objects per runtime.
     pub per_runtime: usize,
-    /// Most requests at the same time.
+    /// Concurrent requests.
     pub in_flight: usize,
-    /// For one request: connecting, sending, and the answer's head.
+    /// For a request, until the response's head.
     pub deadline: Duration,
     /// After failures, per object.
     pub backoff: Backoff,
-    /// A new change of an object that waits for its next try brings the try forward to this.
+    /// Maximum retry delay after a new change.
     pub nudge: Duration,
-    /// When a service comes back, the objects that waited for it are tried within this time, evenly spread.
+    /// Spread of retries after a service recovers.
     pub comeback: Duration,
 }
 
@@ -63,38 +61,37 @@ impl Default for Limits {
     }
 }
 
-/// A change to take in.
+/// A change for [`Lane::take`].
 pub struct Change<G> {
-    /// What changed.
+    /// The changed object.
     pub key: Key,
-    /// The client certificate of the runtime (DER).
+    /// Client certificate (DER).
     pub certificate: Arc<[u8]>,
-    /// The watch that saw it and what to settle, if anybody waits. A later change of the same watch takes the place
-    /// of an earlier one, whose guard is dropped: its agent has forgotten that number.
+    /// Watch and guard. A later one of the watch replaces it: the agent has forgotten that number.
     pub guard: Option<(String, G)>,
-    /// Send it once more at this time, whatever happens before.
+    /// Time of a second send.
     pub again: Option<Tick>,
 }
 
-/// A request to make.
+/// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What to tell of.
+    /// The changed object.
     pub key: Key,
-    /// Whose certificate to show.
+    /// The certificate to present.
     pub certificate: Arc<[u8]>,
-    /// Which request of the lane this is, for [`Lane::finished`].
+    /// Number for [`Lane::finished`].
     pub flight: u64,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// HTTP 200.
     Taken,
-    /// The service answered something else.
+    /// Another response.
     Answered,
-    /// The service did not answer.
+    /// No response.
     Silent,
 }
 
@@ -108,11 +105,11 @@ enum Stage {
 struct Entry<G> {
     certificate: Arc<[u8]>,
     stage: Stage,
-    /// Guards by watch that the next request is for.
+    /// For the next request, by watch.
     waiting: BTreeMap<String, G>,
-    /// Guards by watch that the request under way is for.
+    /// Of the request in flight, by watch.
     flying: BTreeMap<String, G>,
-    /// Something changed since the request under way was begun.
+    /// Changed during the request.
     changed: bool,
     since: Tick,
     changed_at: Tick,
@@ -120,25 +117,25 @@ struct Entry<G> {
     again: Option<Tick>,
 }
 
-/// The set of one manager.
+/// One manager's waiting objects.
 pub struct Lane<G> {
     limits: Limits,
     entries: HashMap<Key, Entry<G>>,
     per_runtime: HashMap<Arc<str>, usize>,
-    /// Keys to send by runtime. A key whose entry is not [`Stage::Ready`] is passed over.
+    /// By runtime; keys not [`Stage::Ready`] are skipped.
     ready: HashMap<Arc<str>, VecDeque<Key>>,
-    /// Runtimes with ready keys, whose turn it is first.
+    /// Round robin of runtimes.
     turns: VecDeque<Arc<str>>,
-    /// A key whose entry is not delayed until that time is passed over.
+    /// Keys with another due time are skipped.
     delayed: BTreeSet<(Tick, Key)>,
     in_flight: usize,
     flights: u64,
-    /// The service was silent since it last answered.
+    /// No response since the last one.
     silent: bool,
 }
 
 impl<G: Settle> Lane<G> {
-    /// An empty lane.
+    /// Creates an empty lane.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -153,17 +150,17 @@ impl<G: Settle> Lane<G> {
         }
     }
 
-    /// Objects that wait or are being sent.
+    /// Returns the number of objects.
     pub fn waiting(&self) -> usize {
         self.entries.len()
     }
 
-    /// Age of the oldest change that the service has not taken. Linear in the number of objects.
+    /// Returns the oldest change's age. Linear.
     pub fn oldest(&self, now: Tick) -> Option<Duration> {
         self.entries.values().map(|e| now.saturating_sub(e.since)).max()
     }
 
-    /// Takes a change in, or drops it when there is no room, and its guard with it.
+    /// Takes a change. Without capacity, drops it and returns false.
     pub fn take(&mut self, change: Change<G>, now: Tick) -> bool {
         let Change { key, certificate, guard, again } = change;
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -215,7 +212,7 @@ impl<G: Settle> Lane<G> {
         queue.push_back(key);
     }
 
-    /// The next request to make now, if there is one. What it returns must be given to [`Lane::finished`].
+    /// Returns the next request; end it with [`Lane::finished`].
     pub fn next(&mut self, now: Tick) -> Option<Job> {
         while let Some((due, _)) = self.delayed.first()
             && *due <= now
@@ -256,13 +253,13 @@ impl<G: Settle> Lane<G> {
         }
     }
 
-    /// When [`Lane::next`] may have something, if nothing happens before.
+    /// Returns when to call [`Lane::next`] again.
     pub fn wake(&self) -> Option<Tick> {
         let (due, _) = self.delayed.first()?;
         (self.in_flight < self.limits.in_flight).then_some(*due)
     }
 
-    /// A request has ended. `jitter` is in `[0, 1)`.
+    /// Ends a request. `jitter` is in `[0, 1)`.
     pub fn finished(&mut self, key: &Key, flight: u64, ended: Ended, jitter: f64, now: Tick) {
         self.in_flight = self.in_flight.saturating_sub(1);
         match ended {
@@ -271,7 +268,7 @@ impl<G: Settle> Lane<G> {
             Ended::Taken | Ended::Answered => {}
         }
         let backoff = self.limits.backoff;
-        // The entry may have been dropped meanwhile, and made anew for a later change.
+        // The entry may be a newer one.
         let Some(entry) = self.entries.get_mut(key).filter(|e| e.stage == Stage::Flying(flight)) else {
             return;
         };
@@ -303,7 +300,6 @@ impl<G: Settle> Lane<G> {
         self.delayed.insert((due, key.clone()));
     }
 
-    /// The service is back: nothing that waited for it waits much longer.
     fn comeback(&mut self, now: Tick) {
         let count = u32::try_from(self.delayed.len().max(1)).unwrap_or(u32::MAX);
         let delayed = std::mem::take(&mut self.delayed);
@@ -312,7 +308,7 @@ impl<G: Settle> Lane<G> {
                 continue;
             };
             let share = f64::from(position) / f64::from(count);
-            // What only waits for its second look waits on.
+            // A second send keeps its time.
             let sooner =
                 if entry.failures == 0 { due } else { due.min(now + self.limits.comeback.mul_f64(share)) };
             entry.stage = Stage::Delayed(sooner);
@@ -332,7 +328,7 @@ impl<G: Settle> Lane<G> {
         }
     }
 
-    /// Refuses what was seen by other watches than these.
+    /// Refuses changes seen by removed watches.
     pub fn keep_watches(&mut self, keep: impl Fn(&str) -> bool) {
         let mut left = Vec::new();
         for (key, entry) in &mut self.entries {
@@ -342,7 +338,7 @@ impl<G: Settle> Lane<G> {
                     guard.refused();
                 }
             }
-            // What came without a guard belongs to no watch, and stays.
+            // Changes without a guard belong to no watch and stay.
             if before > 0 && entry.waiting.is_empty() && entry.flying.is_empty() && entry.again.is_none() {
                 left.push(key.clone());
             }
@@ -352,7 +348,7 @@ impl<G: Settle> Lane<G> {
         }
     }
 
-    /// Gives back what is of other runtimes than these.
+    /// Drops changes of other runtimes.
     pub fn keep_runtimes(&mut self, keep: impl Fn(&str) -> bool) {
         let gone: Vec<Key> = self.entries.keys().filter(|k| !keep(&k.runtime)).cloned().collect();
         for key in &gone {
@@ -360,7 +356,7 @@ impl<G: Settle> Lane<G> {
         }
     }
 
-    /// Refuses everything. Requests under way settle nothing any more.
+    /// Refuses everything.
     pub fn refuse_all(&mut self) {
         for (_, entry) in self.entries.drain() {
             for (_, guard) in entry.waiting.into_iter().chain(entry.flying) {

@@ -5,7 +5,7 @@ use super::*;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Writes down how it ends.
+/// Logs its end.
 struct Note(&'static str, Log, bool);
 
 impl Note {
@@ -51,7 +51,7 @@ impl Bench {
         Self { lane: Lane::new(limits), log: Log::default() }
     }
 
-    /// Takes a change of `runtime/name`, seen by `watch`; `id` is its guard's name.
+    /// `at` is `runtime/name`, `id` the guard's name.
     fn take(&mut self, at: &str, watch: &str, id: &'static str, now: Tick) -> bool {
         let (runtime, name) = at.split_once('/').unwrap();
         let guard = Some((watch.to_owned(), Note(id, Arc::clone(&self.log), false)));
@@ -182,7 +182,6 @@ fn when_a_silent_service_comes_back_nothing_waits_for_minutes() {
     }
     let now = Duration::from_mins(6) * 11;
     assert!(b.lane.wake().unwrap() > now + Duration::from_mins(4));
-    // A user's edit is tried soon all the same.
     b.take("r1/a", "w", "3", now);
     assert_eq!(b.lane.wake(), Some(now + limits().nudge));
     let now = now + limits().nudge;
@@ -210,7 +209,7 @@ fn a_removed_watch_or_manager_refuses_and_a_removed_runtime_gives_back() {
     assert_eq!(b.log(), ["4 dropped"]);
     b.lane.refuse_all();
     assert_eq!(b.log(), ["2 refused"]);
-    // The same object again, while the old request is under way: that one's answer says nothing about it.
+    // The old response is not the new entry's.
     b.take("r1/a", "w2", "5", ms(1));
     let (_, later) = b.next(ms(1)).unwrap();
     b.end(&job, Ended::Taken, ms(2));

@@ -1,7 +1,6 @@
-//! Events for other managers: each has its own lane, its own requests and its own time, so that none waits for another.
+//! Forwards events to other managers. Each has its own lane, so none delays another.
 //!
-//! [`target`] reads off the Watchers who hears of what, [`lane`] decides what is sent when, [`client`] makes the
-//! requests. What is held here is not acknowledged: when this process ends, the agents send it again.
+//! Held events are unacknowledged: agents resend them after a restart.
 
 pub mod client;
 pub mod lane;
@@ -33,33 +32,31 @@ use client::{Client, Sent};
 use lane::{Change, Ended, Job, Lane, Limits, Settle};
 use target::{Overrides, Target, TargetFault, targets};
 
-/// How often the Watchers are looked at while no event does.
 const LOOK: Duration = Duration::from_secs(1);
-/// Most managers that have a label value of their own in metrics.
+/// Managers with own labels; others share [`OTHER`].
 const MAX_LABELS: usize = 64;
-/// The label value of all others.
 const OTHER: &str = "other";
 
-/// Where the Watchers come from.
+/// Source of Watchers.
 pub trait Watchers: Send + Sync + 'static {
-    /// Another one than before when any Watcher has changed.
+    /// Returns a number that changes with any Watcher.
     fn version(&self) -> u64;
-    /// All of them, with the version they belong to.
+    /// Returns all Watchers and their version.
     fn all(&self) -> (u64, Vec<Arc<Watcher>>);
-    /// The name of a Watcher's watch, by namespace and name.
+    /// Returns the name of a Watcher's watch.
     fn watch_name(&self, namespace: &str, name: &str) -> String;
 }
 
-/// Whose a watch is.
+/// Recipient of a watch's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Our engine's.
+    /// This engine.
     Own,
-    /// Another manager's.
+    /// Another manager.
     Manager(Arc<Target>),
 }
 
-/// Who hears of what, by one state of the Watchers.
+/// Recipients by watch and manager.
 #[derive(Debug, Default)]
 pub struct Table {
     version: u64,
@@ -68,25 +65,25 @@ pub struct Table {
 }
 
 impl Table {
-    /// Whose a watch is, and the API group it is for.
+    /// Returns a watch's owner and API group.
     pub fn watch(&self, name: &str) -> Option<(&Owner, &str)> {
         self.by_watch.get(name).map(|(owner, group)| (owner, group.as_str()))
     }
 
-    /// Another manager by its name.
+    /// Returns another manager's target.
     pub fn manager(&self, name: &str) -> Option<&Arc<Target>> {
         self.by_manager.get(name)
     }
 }
 
-/// What became of a change that was offered.
+/// Result of [`Forwarders::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It waits for its service.
+    /// Held for its service.
     Held,
-    /// There is no room; its guard was dropped.
+    /// No capacity; the guard was dropped.
     Full,
-    /// Its runtime's certificate cannot be shown to a service; its guard was refused.
+    /// Certificate too large; the guard was refused.
     NoCertificate,
 }
 
@@ -112,7 +109,7 @@ struct Inner<G> {
     start: Instant,
 }
 
-/// All lanes. Cheap to clone.
+/// Lanes of all managers. Cheap to clone.
 pub struct Forwarders<G>(Arc<Inner<G>>);
 
 impl<G> Clone for Forwarders<G> {
@@ -122,7 +119,7 @@ impl<G> Clone for Forwarders<G> {
 }
 
 impl<G: Settle> Forwarders<G> {
-    /// Lanes for all managers but `own`. Nothing is sent before [`Forwarders::run`].
+    /// Creates lanes, except for `own`; [`Forwarders::run`] sends.
     pub fn new(
         own: &'static str,
         watchers: impl Watchers,
@@ -140,7 +137,7 @@ impl<G: Settle> Forwarders<G> {
             watchers: Box::new(watchers),
             overrides,
             limits,
-            // A version that no Watchers have.
+            // No Watchers have this version.
             table: Mutex::new(Arc::new(Table { version: u64::MAX, ..Table::default() })),
             forwarders: Mutex::default(),
             unstarted: Mutex::default(),
@@ -194,16 +191,16 @@ impl<G: Settle> Forwarders<G> {
         }
     }
 
-    /// Who hears of what now.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         let table = Arc::clone(&self.0.table.lock());
         if table.version == self.0.watchers.version() { table } else { self.look() }
     }
 
-    /// Follows the Watchers: new managers get a lane, lanes of managers that are gone refuse what they hold.
+    /// Creates new managers' lanes; removed ones refuse their events.
     fn look(&self) -> Arc<Table> {
         let inner = &self.0;
-        // Held throughout, so that a later look sees later Watchers.
+        // Held throughout, so the newest Watchers win.
         let mut forwarders = inner.forwarders.lock();
         let (version, watchers) = inner.watchers.all();
         let current = Arc::clone(&inner.table.lock());
@@ -260,7 +257,7 @@ impl<G: Settle> Forwarders<G> {
         }
     }
 
-    /// Offers a change to a manager. `again_in` asks for a second request after that time.
+    /// Offers a change. `again_in` requests a second send.
     pub fn take(&self, manager: &str, change: Change<G>, again_in: Option<Duration>) -> Taken {
         let now = self.0.start.elapsed();
         if xfcc::format(&change.certificate).is_err() {
@@ -278,7 +275,7 @@ impl<G: Settle> Forwarders<G> {
         Taken::Held
     }
 
-    /// Gives back what is of other runtimes than these.
+    /// Drops changes of other runtimes; their agents resend them.
     pub fn keep_runtimes(&self, keep: impl Fn(&str) -> bool) {
         let all: Vec<_> = self.0.forwarders.lock().values().cloned().collect();
         for forwarder in &all {
@@ -286,7 +283,7 @@ impl<G: Settle> Forwarders<G> {
         }
     }
 
-    /// Follows the Watchers and sends, until shutdown begins. What is held then is given back.
+    /// Follows the Watchers and sends, until shutdown drops held changes.
     pub async fn run(self, drain: Watch) {
         let mut tasks = JoinSet::new();
         loop {
@@ -295,7 +292,7 @@ impl<G: Settle> Forwarders<G> {
                 tasks.spawn(work(forwarder, self.0.sent.clone(), self.0.start));
             }
             while let Some(ended) = tasks.try_join_next() {
-                // A lane whose task has panicked would hold its events for ever.
+                // A panicked lane would hold its events forever.
                 if let Err(error) = ended
                     && error.is_panic()
                 {
@@ -312,7 +309,7 @@ impl<G: Settle> Forwarders<G> {
 }
 
 impl Table {
-    /// Reads the Watchers; with the names of those whose events cannot be forwarded, and why.
+    /// Also returns faulty Watchers.
     pub(crate) fn read(
         version: u64,
         own: &str,
@@ -342,7 +339,7 @@ impl Table {
     }
 }
 
-/// Sends what one lane has until it is stopped. Dropped, it ends its requests.
+/// Dropping it aborts its requests.
 async fn work<G: Settle>(forwarder: Arc<Forwarder<G>>, sent: IntCounterVec, start: Instant) {
     let mut flights: JoinSet<Sent> = JoinSet::new();
     let mut jobs: HashMap<Id, Job> = HashMap::new();
@@ -401,12 +398,12 @@ async fn send(client: Arc<Client>, job: Job) -> Sent {
     let header = xfcc::format(&job.certificate).ok().and_then(|text| HeaderValue::try_from(text).ok());
     match header {
         Some(header) => client.send(&event, &header).await,
-        // Was looked at when the change was taken.
+        // `take` has checked the certificate.
         None => Sent::Broken,
     }
 }
 
-/// A number in `[0, 1)`; backoffs need no better randomness.
+/// In `[0, 1)`.
 fn random() -> f64 {
     let bits = RandomState::new().build_hasher().finish();
     f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)

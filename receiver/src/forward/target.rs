@@ -1,4 +1,4 @@
-//! Which managers hear of what, and where they are: read off the Watchers. Pure.
+//! Other managers' services, by Watchers. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,48 +8,48 @@ use std::{
 use kube::ResourceExt;
 use tidewatch_api::Watcher;
 
-/// Where to find managers that are not where their Watchers say: manager → `host:port`.
+/// Manager → `host:port`, instead of the Watcher's.
 pub type Overrides = BTreeMap<String, String>;
 
-/// Most managers that are forwarded to.
+/// Forwarded managers, at most.
 pub const MAX_TARGETS: usize = 256;
 
-/// One manager's service.
+/// A manager's service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The manager.
     pub manager: String,
-    /// `service.namespace.svc:port`, as the Watcher says.
+    /// `service.namespace.svc:port` of the Watcher.
     pub service: String,
-    /// Where to connect to.
+    /// The address to connect to.
     pub address: String,
-    /// API groups by the name of each watch of this manager.
+    /// API group by watch name.
     pub watches: BTreeMap<String, String>,
 }
 
 impl Target {
-    /// The path that events are posted to.
+    /// Returns the path for events.
     pub fn path(&self) -> String {
         format!("/v2/{}/event", self.manager)
     }
 
-    /// The `Host` of requests.
+    /// Returns the `Host` header.
     pub fn host(&self) -> &str {
         &self.service
     }
 
-    /// The API groups of all its watches.
+    /// Returns the API groups of all watches.
     pub fn groups(&self) -> BTreeSet<&str> {
         self.watches.values().map(String::as_str).collect()
     }
 }
 
-/// Why a Watcher has no target.
+/// A problem with a Watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetFault {
-    /// Its manager's name cannot be a path segment.
+    /// Manager is no path segment.
     Manager(String),
-    /// Its service is not the name of one.
+    /// Invalid service.
     Service(String),
 }
 
@@ -66,8 +66,7 @@ impl fmt::Display for TargetFault {
     }
 }
 
-/// The targets that Watchers name, by manager; `own` is not among them. Of a manager whose Watchers name several
-/// services, the first Watcher by namespace and name decides.
+/// Returns other managers' targets, and faulty Watchers. The first Watcher by namespace and name decides the service.
 pub fn targets<'a>(
     watchers: impl IntoIterator<Item = &'a Watcher>,
     own: &str,

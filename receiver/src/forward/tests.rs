@@ -1,4 +1,4 @@
-//! Forwarders against scripted services, each a plain socket that does what a test wants.
+//! Forwarders against scripted services on plain sockets.
 
 use std::{
     net::SocketAddr,
@@ -25,7 +25,6 @@ use super::{lane::Key, *};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Watchers that a test changes.
 #[derive(Clone, Default)]
 struct Fake(Arc<(AtomicU64, Mutex<Vec<Arc<Watcher>>>)>);
 
@@ -61,7 +60,7 @@ impl Watchers for Fake {
     }
 }
 
-/// Tells how it ended.
+/// Reports its end.
 struct Tell(String, mpsc::Sender<String>, bool);
 
 impl Tell {
@@ -126,7 +125,7 @@ impl World {
                 pem.as_bytes(),
             );
         let certificate = Arc::from(der.unwrap().as_ref());
-        // As the host does before it offers anything.
+        // The host does this before each offer.
         drop(forwarders.table());
         Self { fake, forwarders, registry, certificate, tell, told, drain }
     }
@@ -163,7 +162,6 @@ impl World {
     }
 }
 
-/// Runs `script` for each connection.
 async fn service<F>(script: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
@@ -184,7 +182,6 @@ where
     }
 }
 
-/// Reads one request; `None` at the end of the connection.
 async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     let mut read = Vec::new();
     loop {
@@ -380,7 +377,6 @@ async fn requests_to_one_service_are_bounded() {
         highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         async move {
             let _ = request(&mut stream).await;
-            // Until the other end closes.
             let _ = stream.read_buf(&mut Vec::with_capacity(1)).await;
             counter.fetch_sub(1, Ordering::SeqCst);
         }
@@ -391,7 +387,7 @@ async fn requests_to_one_service_are_bounded() {
         world.take("keeper", &format!("o{n}"));
     }
     world.metric("t_forwards_total{manager=\"keeper\",result=\"timeout\"} 24").await;
-    // A connection that is being closed may overlap with the next one for a moment.
+    // A closing connection may overlap with the next one.
     let most = most.load(Ordering::SeqCst);
     assert!((8..=16).contains(&most), "{most}");
 }

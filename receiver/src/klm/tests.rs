@@ -12,7 +12,7 @@ fn manifest() -> WorkKey {
     WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
 }
 
-/// A reconcile that ended so, after these steps. Of one that failed, the status says Error.
+/// A failed reconcile has the state Error.
 fn ended(outcome: OutcomeKind, all: &[Stage]) -> Record {
     let stages = all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect();
     let state = (outcome == OutcomeKind::Failed).then_some(State::Error);
@@ -192,7 +192,7 @@ impl Observer for Unseen {
     fn reachable(&self, _kyma: &str, _reachable: bool) {}
 }
 
-/// On a KCP that is never called, which has one Kyma with a module, and a mandatory one.
+/// One Kyma with two modules, one mandatory; no KCP.
 fn engine() -> Engine {
     let kcp = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
     let engine =
@@ -224,7 +224,7 @@ async fn only_a_receiver_that_works_tells_of_each_object() {
     let certificates = register_objects(&registry.named_as("lifecycle_mgr"), &engine).unwrap();
     certificates.seen("harbour", Timestamp::UNIX_EPOCH);
     let all = ["kyma_state", "mandatory_module_state", "module_state", "self_signed_cert_not_renew"];
-    // In turn: what one that waits does not tell is not forgotten.
+    // A standby keeps its data.
     for (mode, told) in [
         (Mode::Live, &all[..]),
         (Mode::Standby, &all[..0]),

@@ -1,23 +1,21 @@
-//! Whether a Lease may be taken.
+//! Decides whether to take a Lease.
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// What is read of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Empty if nobody holds it.
+    /// Empty if released.
     pub(super) holder: String,
-    /// For how long the holder is believed.
     pub(super) duration: Duration,
-    /// Another one for each renewal.
+    /// Changes with each renewal.
     pub(super) version: String,
 }
 
-/// The longest time that a holder is believed without a sign of life, whatever the Lease says.
+/// Maximum validity.
 const LONGEST: Duration = Duration::from_mins(10);
-/// The shortest, so that a Lease with nonsense in it is not fought over.
+/// Minimum validity, so an invalid Lease causes no conflicts.
 const SHORTEST: Duration = Duration::from_secs(5);
 
 impl Record {
@@ -32,19 +30,17 @@ impl Record {
     }
 }
 
-/// What to do about a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Write oneself into it.
     Take,
-    /// Look again, at the latest after that time.
+    /// Read again after at most this time.
     Wait(Duration),
 }
 
-/// What `me`, which runs at `place`, does about a Lease that has been read like that for `unchanged`.
+/// Decides for `me` at `place`.
 pub(super) fn step(lease: Option<&Record>, place: &str, me: &str, unchanged: Duration) -> Step {
     let Some(lease) = lease else { return Step::Take };
-    // A place runs one process at a time: whoever held it there before has ended.
+    // A place runs one process at a time.
     let at_this_place = lease.holder.rsplit_once('_').is_some_and(|(at, _)| at == place);
     if lease.holder.is_empty() || lease.holder == me || at_this_place || unchanged >= lease.duration {
         return Step::Take;
@@ -90,7 +86,7 @@ mod tests {
         assert_eq!(Record::of(&Lease::default()).holder, "");
     }
 
-    /// A candidate and when it last renewed, by its own clock, which runs at its own rate.
+    /// A candidate with its own clock rate.
     #[derive(Clone, Debug)]
     struct Process {
         rate: f64,
@@ -99,7 +95,7 @@ mod tests {
     }
 
     proptest! {
-        /// Clocks that run up to a tenth too fast or too slow, requests that fail: two processes never both believe that they hold it.
+        /// Clocks are up to a tenth fast or slow; requests may fail.
         #[test]
         fn two_never_hold_it_at_once(
             rates in prop::collection::vec(0.9_f64..1.1, 2..4),

@@ -1,28 +1,28 @@
-//! What is kept of peers that said they were a runtime's agent and were refused. Pure: time is an argument.
+//! Refused peers in agents' names. Pure.
 
 use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 use tidewatch_engine::queue::Tick;
 
-/// A peer that was refused because of its certificate.
+/// A peer refused for its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why, in the word that metrics have.
+    /// The metrics label.
     pub reason: &'static str,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The certificate's subject.
     pub subject: String,
-    /// Its issuer.
+    /// The issuer.
     pub issuer: String,
-    /// When it ends.
+    /// Its expiry.
     pub not_after: Timestamp,
-    /// Whether a trusted issuer vouches for it. Without, anybody may have made it.
+    /// Signed by a trusted issuer; else possibly forged.
     pub verified: bool,
 }
 
-/// The refusals of one runtime's agent, or of who says so. However many there are, two are kept.
+/// Refusals of one runtime; at most two are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals(Option<Box<Kept>>);
 
@@ -31,12 +31,12 @@ struct Kept {
     last: Refusal,
     /// Equal ones in a row.
     count: u64,
-    /// What the condition says, and since when. It changes seldom, since each change is a write.
+    /// The condition's refusal and its time. Rarely replaced, as each change is a write.
     told: (Refusal, Tick),
 }
 
 impl Refusal {
-    /// Whether it is the same again, at whatever time.
+    /// Compares all but the time.
     fn is_again(&self, other: &Self) -> bool {
         *self == Self { at: self.at, ..other.clone() }
     }
@@ -73,7 +73,6 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusals {
-    /// One more.
     pub(super) fn another(&mut self, refusal: Refusal, now: Tick) {
         match &mut self.0 {
             Some(kept) if kept.last.is_again(&refusal) => {
@@ -87,7 +86,7 @@ impl Refusals {
         }
     }
 
-    /// What the condition is to say: the last one, but another one than before only `pause` after that.
+    /// Returns the condition's refusal; changes at most once per `pause`.
     pub(super) fn told(&mut self, pause: Duration, now: Tick) -> Option<&Refusal> {
         let kept = self.0.as_mut()?;
         let (told, since) = &kept.told;
@@ -97,12 +96,11 @@ impl Refusals {
         Some(&kept.told.0)
     }
 
-    /// Whether the last one is about a certificate of a trusted issuer.
     pub(super) fn is_verified(&self) -> bool {
         self.last().is_some_and(|(refusal, _)| refusal.verified)
     }
 
-    /// The last one, and how many equal ones in a row.
+    /// Returns the last refusal and its repetitions.
     #[must_use]
     pub fn last(&self) -> Option<(&Refusal, u64)> {
         self.0.as_ref().map(|kept| (&kept.last, kept.count))

@@ -1,19 +1,19 @@
-//! What a Kyma's condition says about its way.
+//! The Kyma condition for its event path.
 
 use super::{Fault, Refusal, State};
 
 /// A condition's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// True: proven.
+    /// The status.
     pub proven: bool,
-    /// One word.
+    /// The reason.
     pub reason: &'static str,
-    /// For people: the cause, and what happens meanwhile.
+    /// Cause and consequence.
     pub message: String,
 }
 
-/// Names of watches in a message; the rest is counted.
+/// Named watches, at most.
 const NAMED: usize = 5;
 
 impl Report {

@@ -17,7 +17,7 @@ fn fleet(size: usize) -> (Paths, Vec<String>) {
     (paths, kymas)
 }
 
-/// A heartbeat with its canary for everybody, once a minute.
+/// Sends a heartbeat and a canary of each runtime.
 fn beat(paths: &mut Paths, kymas: &[String], now: Tick) {
     for kyma in kymas {
         paths.heard(kyma, Some(healthy()), now);
@@ -56,7 +56,7 @@ fn a_lost_canary_is_noticed_and_the_runtime_polled_within_90_seconds() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(10));
     paths.tick(|_| "c1", at(10));
-    // The canary of second 70 is swallowed, though its agent is heard.
+    // Second 70's canary is lost.
     paths.heard("k0", Some(healthy()), at(70));
     let noticed = (71..200).find(|&second| {
         let steps = paths.tick(|_| "c1", at(second));
@@ -128,7 +128,6 @@ fn an_ill_path_is_no_stampede() {
     let (mut paths, kymas) = fleet(1000);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
-    // Nobody is heard any more.
     let mut most = 0;
     let mut all = 0;
     for second in 2..1500 {
@@ -184,7 +183,7 @@ fn what_is_never_to_be_polled_is_never_polled() {
     paths.registered(["k0"].into_iter(), at(0));
     paths.reachable("k0", false);
     let polls = (1..7200).flat_map(|second| looks(&paths.tick(|_| "c1", at(second)))).count();
-    // The first is made before it is known that nobody answers.
+    // The first poll finds out.
     assert_eq!((paths.state("k0"), polls <= 1), (Some(State::Unreachable), true), "{polls}");
 }
 
@@ -195,7 +194,7 @@ fn the_worst_come_first() {
     beat(&mut paths, &kymas[2..3], at(130));
     paths.heard("k3", Some(healthy()), at(130));
     beat(&mut paths, &kymas[1..2], at(150));
-    // k0 is late, k3 has never proven itself, and the grace is over.
+    // k0 is late; k3's grace is over.
     paths.tick(|_| "c1", at(185));
     let worst = paths.worst(3, at(185));
     let worst: Vec<_> =
@@ -246,12 +245,11 @@ fn a_roll_out_is_not_taken_for_a_change_by_hand() {
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
     paths.tick(|_| "c2", at(2));
-    // It is a heartbeat behind.
+    // The agent lags by one heartbeat.
     paths.heard("k0", Some(healthy()), at(3));
     assert_eq!(configured(&paths.tick(|_| "c2", at(3))), 0);
     paths.heard("k0", Some(Health { configuration: "c2".into(), blind: Vec::new() }), at(63));
     assert!((63..600).all(|second| configured(&paths.tick(|_| "c2", at(second))) == 0));
-    // One that never arrives is written again all the same.
     paths.tick(|_| "c3", at(600));
     let written: Vec<_> =
         (601..800).filter(|second| configured(&paths.tick(|_| "c3", at(*second))) > 0).collect();
@@ -265,12 +263,12 @@ fn one_that_is_changed_before_the_next_look_is_written_again_at_that_look() {
     paths.tick(|_| "c1", at(1));
     let works_by =
         |configuration: &str| Some(Health { configuration: configuration.into(), ..Health::default() });
-    // The agent has the new configuration before the receiver has looked at what it expects.
+    // The agent is faster than the tick.
     paths.heard("k0", works_by("c2"), at(2));
     paths.heard("k0", works_by("by hand"), at(2));
     assert_eq!(configured(&paths.tick(|_| "c2", at(3))), 1);
     assert_eq!(configured(&paths.tick(|_| "c2", at(4))), 0, "once");
-    // One that has not had it yet gets the time to.
+    // Others get their grace.
     paths.heard("k0", works_by("c2"), at(5));
     paths.tick(|_| "c2", at(5));
     assert_eq!(configured(&paths.tick(|_| "c3", at(6))), 0);
@@ -316,7 +314,7 @@ fn new_watches_of_a_proven_runtime_have_time_to_list() {
         reasons.extend(told(&steps).into_iter().map(|reason| (second, reason)));
     }
     assert_eq!(reasons, [(183, "BlindWatch")], "one that never does is told");
-    // Without another configuration a blind watch is one at once.
+    // Without a new configuration there is no grace.
     beat(&mut paths, &kymas, at(400));
     paths.heard("k0", Some(Health { configuration: "c1".into(), ..Health::default() }), at(700));
     paths.canary("k0", at(700));
@@ -333,7 +331,7 @@ fn a_configuration_that_flips_all_the_time_is_written_again_ever_more_seldom() {
     paths.tick(|_| "c1", at(1));
     let mut written = Vec::new();
     for second in 2..1_802 {
-        // Somebody changes it back a second after each time that it was written.
+        // Reverted a second after each write.
         let is_right = written.last() == Some(&(second - 1));
         let configuration = if is_right { "c1" } else { "by hand" };
         paths.heard(
@@ -396,7 +394,7 @@ fn who_only_claims_to_be_an_agent_changes_nothing_while_the_agent_is_heard() {
     let stranger = || refusal("unknown_ca", "CN=stranger", false);
     for second in 1..600 {
         if second % 60 == 1 {
-            // It is heard, but its canary does not come back.
+            // Heartbeats without canaries.
             paths.heard("k0", Some(healthy()), at(second));
         }
         paths.refused("k0", stranger(), at(second));

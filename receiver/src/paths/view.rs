@@ -1,4 +1,4 @@
-//! What is known of one runtime's way, for pages.
+//! One runtime's event path for pages.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use tidewatch_engine::queue::Tick;
 
 use super::{Path, Refusals, State};
 
-/// What is known; ages are counted from now.
+/// A snapshot with ages.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     /// The state.
     pub state: State,
-    /// The cause, for people.
+    /// The cause, as text.
     pub cause: &'a str,
-    /// The last request of the v3 contract.
+    /// Last v3 request.
     pub heard: Option<Duration>,
-    /// The last canary that came back.
+    /// Last returned canary.
     pub canary: Option<Duration>,
-    /// Since when the agent speaks without a longer silence; `None` of one that is silent.
+    /// Connected since; `None` if silent.
     pub speaks: Option<Duration>,
-    /// When the certificate ends by which it was last heard.
+    /// Expiry of the last certificate.
     pub not_after: Option<Timestamp>,
-    /// Who was refused in its name.
+    /// Refused peers.
     pub refusals: &'a Refusals,
 }
 
 impl<'a> View<'a> {
     pub(super) fn new(path: &'a Path, is_silent: bool, now: Tick) -> Self {
         let age = |at: Option<Tick>| at.map(|at| now.saturating_sub(at));
-        // Before the first report, nothing is known but whether it speaks.
+        // No report yet.
         let unknown = match path.heard {
             Some(_) => "its agent speaks; its next canary, within a minute, proves that events arrive",
             None => "its agent has not been heard since this receiver began",
