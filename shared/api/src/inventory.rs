@@ -1,4 +1,4 @@
-//! The inventory: what is in the runtime because of a Manifest.
+//! The inventory: a Manifest's objects in the runtime.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,7 @@ use crate::{
     object::{Gvk, ObjectRef},
 };
 
-/// The inventory as the planners see it. A status is somebody's text: what no API server could have is not in the runtime, and asking for
-/// it fails for ever.
+/// Converts a status. Drops objects with invalid names, because reading them fails forever.
 #[must_use]
 pub fn inventory(synced: &[Resource]) -> Vec<ObjectRef> {
     synced
@@ -22,7 +21,7 @@ pub fn inventory(synced: &[Resource]) -> Vec<ObjectRef> {
         .collect()
 }
 
-/// The inventory as the Manifest's status keeps it.
+/// Converts an inventory to a status.
 #[must_use]
 pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
     objects
@@ -37,7 +36,7 @@ pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
         .collect()
 }
 
-/// The inventory to write before the apply: all that was there and all that will be.
+/// The inventory to write before an apply: old and new objects.
 #[must_use]
 pub fn union(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();

@@ -1,4 +1,4 @@
-//! Kyma: one runtime, and the modules its user wants.
+//! Kyma: one runtime and the modules its user wants.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -102,7 +102,7 @@ pub struct KymaStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// The modules that are installed or were tried.
-    // Shared: most of what is planned is what was said before.
+    // Shared: a new status mostly repeats entries of the old one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<Arc<ModuleStatus>>,
     /// Channel that the Kyma was last reconciled with.
@@ -184,17 +184,17 @@ pub struct PartialMeta {
 }
 
 impl Kyma {
-    /// Id of the runtime, which its agent's certificate carries as CN.
+    /// Id of the runtime: the CN of its agent's certificate.
     pub fn runtime_id(&self) -> Option<&str> {
         label(self, labels::RUNTIME_ID).filter(|id| !id.is_empty())
     }
 
-    /// Domain of the runtime, which its agent's certificate carries as SAN.
+    /// Domain of the runtime: a SAN of its agent's certificate.
     pub fn skr_domain(&self) -> Option<&str> {
         annotation(self, annotations::SKR_DOMAIN).filter(|name| !name.is_empty())
     }
 
-    /// Whether an operator asked to leave this Kyma alone.
+    /// Whether an operator has excluded it from reconciles.
     pub fn is_skipped(&self) -> bool {
         is_true(self, labels::SKIP_RECONCILIATION)
     }
@@ -209,12 +209,12 @@ impl Kyma {
         is_true(self, labels::INTERNAL)
     }
 
-    /// Whether module templates that are made in its runtime count.
+    /// Whether each ModuleTemplate created in its runtime is used.
     pub fn takes_runtime_templates(&self) -> bool {
         is_true(self, labels::RUNTIME_TEMPLATES)
     }
 
-    /// The channel that counts for `module`: its own, else the Kyma's, else the default one.
+    /// Channel of `module`: its own, else the Kyma's, else the default.
     pub fn channel_of<'a>(&'a self, module: &'a Module) -> &'a str {
         [module.channel.as_deref(), Some(self.spec.channel.as_str())]
             .into_iter()
@@ -223,7 +223,7 @@ impl Kyma {
             .unwrap_or(names::DEFAULT_CHANNEL)
     }
 
-    /// What is known about the module called `name`.
+    /// Status of the module called `name`.
     pub fn module_status(&self, name: &str) -> Option<&ModuleStatus> {
         self.status.as_ref()?.modules.iter().map(AsRef::as_ref).find(|module| module.name == name)
     }

@@ -1,11 +1,9 @@
-//! The custom resources of Kyma's lifecycle (group `operator.kyma-project.io`, version `v1beta2`)
-//! as Rust types, the names around them, and their CRDs.
+//! Kyma's custom resources (`operator.kyma-project.io/v1beta2`), their names and CRDs.
 //!
-//! The API server of a cluster that uses the generated CRDs ([`crds`]) accepts and rejects the same
-//! objects as one that uses the original ones. Reading is lenient on purpose: what the API server
-//! requires or fills in may be missing on the wire, so objects written by older versions parse.
+//! The CRDs ([`crds`]) accept and reject the same objects as the original ones. Parsing is lenient: required and
+//! defaulted fields may be missing, as in older objects.
 //!
-//! Everything here is pure: no client, no clock, no I/O.
+//! This crate has no client, clock or I/O.
 
 #![allow(clippy::duplicated_attributes, reason = "two printer columns of one type are no duplicates")]
 

@@ -1,4 +1,4 @@
-//! Manifest: one module in one runtime, in one version.
+//! Manifest: one version of one module in one runtime.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::CustomResource;
@@ -157,20 +157,20 @@ pub struct Resource {
     pub kind: String,
 }
 
-/// Where a module's objects are, read from [`InstallInfo::source`].
+/// Location of a module's objects, read from [`InstallInfo::source`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
-    /// Registry, with or without a path or scheme.
+    /// Registry, with or without path or scheme.
     pub repo: String,
     /// Component name in the registry.
     pub name: String,
     /// Digest, tag or version.
     pub ref_: String,
-    /// How to read it.
+    /// Packaging of the source.
     pub type_: SourceType,
 }
 
-/// How a source is packed.
+/// Packaging of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceType {
     /// `oci-ref`: an OCI layer with the objects.
@@ -184,7 +184,7 @@ pub enum SourceType {
 }
 
 impl SourceType {
-    /// The text on the wire.
+    /// Value of `type`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OciRef => "oci-ref",
@@ -195,22 +195,22 @@ impl SourceType {
     }
 }
 
-/// Why [`Manifest::install_source`] gives nothing.
+/// Error of [`Manifest::install_source`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// A field is not a string.
     #[error("spec.install.source.{0} is not a string: write it as one")]
     NotText(&'static str),
-    /// A field that this type of source needs is missing or empty.
+    /// A required field is missing or empty.
     #[error("spec.install.source.{0} is empty: name it in the Manifest")]
     Missing(&'static str),
-    /// The type is none that can be read.
+    /// The type is unknown.
     #[error("spec.install.source.type {0:?} is not known: use oci-ref, oci-dir, helm-chart or kustomize")]
     UnknownType(String),
 }
 
 impl ImageSpec {
-    /// The value of [`InstallInfo::source`] for this image.
+    /// Value of [`InstallInfo::source`] for this image.
     pub fn to_source(&self) -> RawObject {
         RawObject(
             [
@@ -227,46 +227,44 @@ impl ImageSpec {
 }
 
 impl ManifestSpec {
-    /// Whether the module has a default custom resource that is created and deleted with it. Another one is named only: it is its
-    /// user's to make, and nobody else's to delete.
+    /// Whether the default custom resource is created and deleted with the module. Otherwise it is user-owned.
     pub fn creates_default_cr(&self) -> bool {
         self.resource.is_some() && self.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
     }
 }
 
 impl Manifest {
-    /// Name of the KCP Kyma that the Manifest belongs to.
+    /// Name of the KCP Kyma that owns the Manifest.
     pub fn kyma_name(&self) -> Option<&str> {
         label(self, labels::KYMA_NAME).filter(|name| !name.is_empty())
     }
 
-    /// Name of the module that the Manifest installs.
+    /// Name of the module.
     pub fn module_name(&self) -> Option<&str> {
         label(self, labels::MODULE_NAME).filter(|name| !name.is_empty())
     }
 
-    /// Whether an operator asked to leave this Manifest alone.
+    /// Whether an operator has excluded it from reconciles.
     pub fn is_skipped(&self) -> bool {
         is_true(self, labels::SKIP_RECONCILIATION)
     }
 
-    /// Whether it is the Manifest of a mandatory module.
+    /// Whether the module is mandatory.
     pub fn is_mandatory(&self) -> bool {
         is_true(self, labels::MANDATORY_MODULE)
     }
 
-    /// Whether the user took the module over.
+    /// Whether the module is unmanaged.
     pub fn is_unmanaged(&self) -> bool {
         annotation(self, annotations::IS_UNMANAGED) == Some("true")
     }
 
-    /// Whether its ModuleTemplate was made in the runtime: it gets no credentials and no Secrets of the centre.
+    /// Whether its ModuleTemplate was created in the runtime: no credentials or Secrets of KCP.
     pub fn is_of_runtime_template(&self) -> bool {
         annotation(self, annotations::RUNTIME_TEMPLATE) == Some("true")
     }
 
-    /// Where the module's objects come from. The fields of an OCI source must not be empty; the other
-    /// types need different ones, so what they lack is for their renderers to say.
+    /// Parses `spec.install.source`. Only OCI sources require all fields; renderers check the other types.
     pub fn install_source(&self) -> Result<ImageSpec, SourceError> {
         let field = |name: &'static str| match self.spec.install.source.0.get(name) {
             None => Ok(String::new()),

@@ -4,31 +4,26 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-/// The value of a key among labels or annotations.
-///
-/// They are few, and their keys begin alike: to compare each with the one that is wanted, by their lengths first, takes less time than to find
-/// its place by order, which reads the same beginnings again and again.
+/// Value of `key`, by a scan: keys are few and share long prefixes, which makes the map's lookup slower.
 #[must_use]
 pub fn mark<'a>(marks: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     marks.iter().find(|(found, _)| *found == key).map(|(_, value)| value.as_str())
 }
 
-/// A label of an object.
 pub(crate) fn label<'a>(object: &'a impl ResourceExt, key: &str) -> Option<&'a str> {
     mark(object.labels(), key)
 }
 
-/// An annotation of an object.
 pub(crate) fn annotation<'a>(object: &'a impl ResourceExt, key: &str) -> Option<&'a str> {
     mark(object.annotations(), key)
 }
 
-/// Whether the object carries this label, and its value says so.
+/// Whether the label is present and enabled.
 pub(crate) fn is_true(object: &impl ResourceExt, key: &str) -> bool {
     label(object, key).is_some_and(is_enabled)
 }
 
-/// Whether the value of a label says yes: `true`, in upper or lower case as the Go manager reads it.
+/// Whether a label's value is `true`, in any case like in the Go manager.
 #[must_use]
 pub fn is_enabled(value: &str) -> bool {
     value.eq_ignore_ascii_case("true")

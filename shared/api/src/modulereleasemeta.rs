@@ -1,4 +1,4 @@
-//! ModuleReleaseMeta: which version of a module each channel has.
+//! ModuleReleaseMeta: the version of a module in each channel.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{schema, time};
 
-/// OCM component names: a DNS name and at least one path segment, all in lower case.
+/// OCM component names: a DNS name and at least one path segment, in lower case.
 const COMPONENT_NAME: &str =
     "^[a-z][-a-z0-9]*([.][a-z][-a-z0-9]*)*[.][a-z]{2,}(/[a-z][-a-z0-9_]*([.][a-z][-a-z0-9_]*)*)+$";
 
@@ -116,7 +116,7 @@ pub struct Mandatory {
 }
 
 impl ModuleReleaseMeta {
-    /// The version that `channel` has; `None` for a channel without one and for mandatory modules.
+    /// Version of `channel`; `None` for an unknown channel and for mandatory modules.
     pub fn version_of(&self, channel: &str) -> Option<&str> {
         self.spec
             .channels
@@ -127,12 +127,12 @@ impl ModuleReleaseMeta {
             .filter(|version| !version.is_empty())
     }
 
-    /// What is said of a version besides the channels, if anything is.
+    /// Entry of `version` in `spec.versions`.
     pub fn offered(&self, version: &str) -> Option<&OfferedVersion> {
         self.spec.versions.iter().find(|entry| entry.version == version)
     }
 
-    /// The version every runtime gets, if the module is mandatory.
+    /// Version for every runtime, if the module is mandatory.
     pub fn mandatory_version(&self) -> Option<&str> {
         self.spec.mandatory.as_ref().map(|mandatory| mandatory.version.as_str())
     }

@@ -1,4 +1,4 @@
-//! ModuleTemplate: one version of a module, as it is offered.
+//! ModuleTemplate: one offered version of a module.
 
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
@@ -204,7 +204,7 @@ pub struct Icon {
 }
 
 impl ModuleTemplate {
-    /// Name of the object for a version of a module.
+    /// Name of the ModuleTemplate of a module's version.
     pub fn object_name(module: &str, version: &str) -> String {
         format!("{module}-{version}")
     }
@@ -223,12 +223,12 @@ impl ModuleTemplate {
         annotation(self, annotations::IS_CLUSTER_SCOPED) == Some("true")
     }
 
-    /// Whether the module is for Kymas that take beta modules.
+    /// Whether only beta Kymas get the module.
     pub fn is_beta(&self) -> bool {
         is_true(self, labels::BETA)
     }
 
-    /// Whether the module is for internal Kymas.
+    /// Whether only internal Kymas get the module.
     pub fn is_internal(&self) -> bool {
         is_true(self, labels::INTERNAL)
     }

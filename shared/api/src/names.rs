@@ -1,68 +1,67 @@
-//! Exact names the ecosystem agrees on: group, namespaces, labels, annotations, finalizers,
-//! field managers and condition types. Never spell one of these out elsewhere.
+//! Names shared across the ecosystem. Never spell one out elsewhere.
 
-/// API group of all our kinds.
+/// API group of all Kyma kinds.
 pub const GROUP: &str = "operator.kyma-project.io";
-/// Served and stored version of all our kinds.
+/// Served and stored version.
 pub const VERSION: &str = "v1beta2";
-/// `apiVersion` of all our kinds.
+/// `apiVersion` of all Kyma kinds.
 pub const API_VERSION: &str = "operator.kyma-project.io/v1beta2";
 
-/// Namespace of our objects in KCP.
+/// Namespace in KCP.
 pub const KCP_NAMESPACE: &str = "kcp-system";
-/// Namespace of our objects in a runtime.
+/// Namespace in a runtime.
 pub const RUNTIME_NAMESPACE: &str = "kyma-system";
-/// Fixed name of the Kyma object in a runtime.
+/// Name of the Kyma in a runtime.
 pub const RUNTIME_KYMA_NAME: &str = "default";
-/// Channel used where neither the module nor the Kyma names one.
+/// Channel if neither module nor Kyma names one.
 pub const DEFAULT_CHANNEL: &str = "regular";
-/// Channel name that is never valid: it once meant "no channel".
+/// Never a valid channel: the legacy value for "no channel".
 pub const CHANNEL_NONE: &str = "none";
 
-/// The agent's service account in a runtime, in [`RUNTIME_NAMESPACE`].
+/// The agent's service account in [`RUNTIME_NAMESPACE`].
 pub const AGENT_SERVICE_ACCOUNT: &str = "tidewatch-agent";
-/// The `ConfigMap` in [`RUNTIME_NAMESPACE`] that tells the agent what to watch.
+/// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's watches.
 pub const AGENT_CONFIG_MAP: &str = "tidewatch-agent-config";
-/// The key in it.
+/// Key in [`AGENT_CONFIG_MAP`].
 pub const AGENT_CONFIG_KEY: &str = "watches.yaml";
-/// The `ClusterRole` in a runtime, and its binding, that let the agent see what it is told to watch.
+/// `ClusterRole` and binding for the agent's watches.
 pub const AGENT_WATCHES_ROLE: &str = "tidewatch-agent-watches";
 
-/// Label keys, and the few fixed label values.
+/// Label keys and fixed values.
 pub mod labels {
-    /// Controller of a module's Manifest; kept, but empty in practice.
+    /// Controller of a module's Manifest; empty in practice.
     pub const CONTROLLER_NAME: &str = "operator.kyma-project.io/controller-name";
-    /// Channel a Manifest was made from.
+    /// Channel of a Manifest.
     pub const CHANNEL: &str = "operator.kyma-project.io/channel";
-    /// Who manages the object: [`MANAGED_BY_KCP`] in KCP, [`MANAGED_BY_RUNTIME`] in a runtime.
+    /// [`MANAGED_BY_KCP`] or [`MANAGED_BY_RUNTIME`].
     pub const MANAGED_BY: &str = "operator.kyma-project.io/managed-by";
-    /// Value of [`MANAGED_BY`] on objects in KCP.
+    /// [`MANAGED_BY`] in KCP.
     pub const MANAGED_BY_KCP: &str = "lifecycle-manager";
-    /// Value of [`MANAGED_BY`] on objects in a runtime.
+    /// [`MANAGED_BY`] in a runtime.
     pub const MANAGED_BY_RUNTIME: &str = "kyma";
-    /// Name of the KCP Kyma that an object (Manifest, kubeconfig Secret) belongs to.
+    /// KCP Kyma of a Manifest or kubeconfig Secret.
     pub const KYMA_NAME: &str = "operator.kyma-project.io/kyma-name";
-    /// Name of the module that an object belongs to.
+    /// Module of the object.
     pub const MODULE_NAME: &str = "operator.kyma-project.io/module-name";
     /// Marks each Manifest and ModuleTemplate of a mandatory module.
     pub const MANDATORY_MODULE: &str = "operator.kyma-project.io/mandatory-module";
-    /// Marks runtime objects whose changes are sent to KCP; value [`WATCHED_BY_KYMA`].
+    /// Marks runtime objects that report changes to KCP; value [`WATCHED_BY_KYMA`].
     pub const WATCHED_BY: &str = "operator.kyma-project.io/watched-by";
     /// Value of [`WATCHED_BY`].
     pub const WATCHED_BY_KYMA: &str = "kyma";
-    /// What a certificate is for; value [`PURPOSE_WATCHER_CERT`].
+    /// Purpose of a certificate; value [`PURPOSE_WATCHER_CERT`].
     pub const PURPOSE: &str = "operator.kyma-project.io/purpose";
-    /// Value of [`PURPOSE`] on the certificates of the runtimes' watchers.
+    /// [`PURPOSE`] of the watchers' certificates.
     pub const PURPOSE_WATCHER_CERT: &str = "klm-watcher-cert-manager";
-    /// `true` on a Kyma or Manifest: leave it alone.
+    /// `true` on a Kyma or Manifest: not reconciled.
     pub const SKIP_RECONCILIATION: &str = "operator.kyma-project.io/skip-reconciliation";
-    /// `true`: an internal Kyma, or a module for those only.
+    /// `true`: an internal Kyma or module.
     pub const INTERNAL: &str = "operator.kyma-project.io/internal";
-    /// `true`: a Kyma that takes beta modules, or such a module.
+    /// `true`: a beta Kyma or module.
     pub const BETA: &str = "operator.kyma-project.io/beta";
-    /// On the pod template of the watcher in a runtime: changed to restart it.
+    /// On the watcher's pod template: a change restarts it.
     pub const POD_RESTART_TRIGGER: &str = "operator.kyma-project.io/pod-restart-trigger";
-    /// Marks the ingress gateway of the watchers; value [`WATCHER_GATEWAY_DEFAULT`].
+    /// Marks the watchers' ingress gateway; value [`WATCHER_GATEWAY_DEFAULT`].
     pub const WATCHER_GATEWAY: &str = "operator.kyma-project.io/watcher-gateway";
     /// Value of [`WATCHER_GATEWAY`].
     pub const WATCHER_GATEWAY_DEFAULT: &str = "default";
@@ -75,24 +74,24 @@ pub mod labels {
     pub const SUBACCOUNT_ID: &str = "kyma-project.io/subaccount-id";
     /// Region of the runtime.
     pub const REGION: &str = "kyma-project.io/region";
-    /// Region of the platform that the runtime belongs to.
+    /// Region of the platform.
     pub const PLATFORM_REGION: &str = "kyma-project.io/platform-region";
     /// Service plan of the runtime.
     pub const BROKER_PLAN_NAME: &str = "kyma-project.io/broker-plan-name";
-    /// Id of the runtime: the identity that its agent's certificate carries as CN.
+    /// Runtime id: the CN of its agent's certificate.
     pub const RUNTIME_ID: &str = "kyma-project.io/runtime-id";
 
-    /// On every object of a module: the Manifest it comes from.
+    /// On module objects: the Manifest.
     pub const COMPONENT: &str = "app.kubernetes.io/component";
-    /// On every object of a module; value [`PART_OF_KYMA`].
+    /// On module objects; value [`PART_OF_KYMA`].
     pub const PART_OF: &str = "app.kubernetes.io/part-of";
     /// Value of [`PART_OF`].
     pub const PART_OF_KYMA: &str = "Kyma";
-    /// Ours, `true` on a Kyma in KCP: each ModuleTemplate that is made in its runtime counts.
+    /// Tidewatch, `true` on a KCP Kyma: use each ModuleTemplate created in its runtime.
     pub const RUNTIME_TEMPLATES: &str = "tidewatch.kyma-project.io/runtime-templates";
-    /// On the runtime's namespace; value `enabled`.
+    /// On the runtime's namespace; value [`ENABLED`].
     pub const ISTIO_INJECTION: &str = "istio-injection";
-    /// On the runtime's namespace; value `enabled`.
+    /// On the runtime's namespace; value [`ENABLED`].
     pub const WARDEN_VALIDATE: &str = "namespaces.warden.kyma-project.io/validate";
     /// Value of [`ISTIO_INJECTION`] and [`WARDEN_VALIDATE`].
     pub const ENABLED: &str = "enabled";
@@ -100,128 +99,126 @@ pub mod labels {
 
 /// Annotation keys.
 pub mod annotations {
-    /// Ours, on a Kyma or Manifest in KCP that is being deleted: do not wait for what blocks that; the value says why.
+    /// Tidewatch, on a KCP Kyma or Manifest in deletion: ignore blockers. The value is the reason.
     pub const FORCE_DELETE: &str = "tidewatch.kyma-project.io/force-delete";
-    /// Ours, `true` on a Manifest whose ModuleTemplate was made in the runtime: a tenant's, so no credentials of the
-    /// centre are used for it, and no Secret of the centre comes with it.
+    /// Tidewatch, `true` on a Manifest with a ModuleTemplate created in the runtime. That is tenant input, so the
+    /// Manifest gets no credentials or Secrets of KCP.
     pub const RUNTIME_TEMPLATE: &str = "tidewatch.kyma-project.io/runtime-template";
-    /// On a KCP Kyma: the runtime's domain, which the agent's certificate carries as SAN.
+    /// On a KCP Kyma: the runtime's domain, a SAN of the agent's certificate.
     pub const SKR_DOMAIN: &str = "skr-domain";
-    /// Deprecated name of [`OCM_COMPONENT_NAME`], still written for older readers.
+    /// Deprecated name of [`OCM_COMPONENT_NAME`], written for older readers.
     pub const FQDN: &str = "operator.kyma-project.io/fqdn";
-    /// On a Manifest: the OCM component it was made from.
+    /// On a Manifest: its OCM component.
     pub const OCM_COMPONENT_NAME: &str = "operator.kyma-project.io/ocm-component-name";
-    /// On a ModuleTemplate: `true` when its default CR is cluster-scoped.
+    /// On a ModuleTemplate: `true` if its default CR is cluster-scoped.
     pub const IS_CLUSTER_SCOPED: &str = "operator.kyma-project.io/is-cluster-scoped";
-    /// On a Manifest: `true` when the user took the module over.
+    /// On a Manifest: `true` if the module is unmanaged.
     pub const IS_UNMANAGED: &str = "operator.kyma-project.io/is-unmanaged";
-    /// On a module's object: asks for data of the KCP Kyma to be filled in.
+    /// On a module object: requests data of the KCP Kyma.
     pub const INJECT_DATA_FROM_KCP: &str = "operator.kyma-project.io/inject-data-from-kcp";
-    /// On every object of a module: tells people not to edit it.
+    /// On module objects: a warning against edits.
     pub const MANAGED_DISCLAIMER: &str = "operator.kyma-project.io/managed-by-reconciler-disclaimer";
-    /// Ours, on a Manifest: what its ModuleTemplate says besides what the Manifest's spec has room for, as JSON.
+    /// Tidewatch, on a Manifest: template fields without a place in the spec, as JSON.
     pub const MODULE_TERMS: &str = "tidewatch.kyma-project.io/module";
-    /// Ours, on a Manifest: the uid of the ModuleTemplate whose version it has. One that is deleted and made anew under the same
-    /// name begins with generation 1 again.
+    /// Tidewatch, on a Manifest: uid of its ModuleTemplate. A recreated template restarts at generation 1.
     pub const TEMPLATE_UID: &str = "tidewatch.kyma-project.io/template-uid";
-    /// Ours, on a Manifest: the version that was last Ready before its present spec. Written with the change of the spec, and left there.
+    /// Tidewatch, on a Manifest: last Ready version before the present spec. Written only with a spec change.
     pub const RUNNING_VERSION: &str = "tidewatch.kyma-project.io/running-version";
-    /// Ours, `true` on the CRD of the Kyma in a runtime that was made again where modules are installed: the Kyma was lost with it,
-    /// and its list is not the defaults. Goes when the Kyma is there again.
+    /// Tidewatch, `true` on a runtime's Kyma CRD that was recreated while modules are installed. The Kyma was lost with
+    /// it, so its list is not the defaults. Removed when the Kyma exists again.
     pub const KYMA_LOST: &str = "tidewatch.kyma-project.io/kyma-lost";
-    /// Ours, `true` on a ModuleTemplate that says `mandatory`: the release that governed its module was deleted, and the module with it.
-    /// The templates of the module do not make it mandatory again; a release does, and so does taking this off all of them.
+    /// Tidewatch, `true` on a `mandatory` ModuleTemplate: its module was removed with its release. Only a release, or
+    /// removing this annotation from all templates, restores the module.
     pub const MANDATORY_WITHDRAWN: &str = "tidewatch.kyma-project.io/mandatory-withdrawn";
-    /// Ours, on a module's object that the API server stores with other values than those that were applied: their hash.
+    /// Tidewatch, on a module object that the API server stores with other values: hash of the applied ones.
     pub const APPLIED: &str = "tidewatch.kyma-project.io/applied";
-    /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
+    /// On runtime objects: `<namespace>/<name>` of the KCP owner.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
-    /// On a Manifest: the OCI reference that was last applied.
+    /// On a Manifest: last applied OCI reference.
     pub const SYNC_OCI_REF: &str = "sync-oci-ref";
-    /// On the gateway Secret: when the CA was added to the bundle (RFC 3339).
+    /// On the gateway Secret: time when the CA joined the bundle (RFC 3339).
     pub const CA_ADDED_AT: &str = "caAddedToBundleAt";
-    /// On Gardener's Certificates: when a renewal was asked for.
+    /// On Gardener Certificates: time of the renewal request.
     pub const CERT_REQUESTED_AT: &str = "cert.gardener.cloud/requestedAt";
 }
 
 /// Finalizers.
 pub mod finalizers {
-    /// On a KCP Kyma, until its modules and its runtime objects are gone.
+    /// On a KCP Kyma, until modules and runtime objects are gone.
     pub const KYMA: &str = "operator.kyma-project.io/Kyma";
     /// On a Watcher.
     pub const WATCHER: &str = "operator.kyma-project.io/watcher";
-    /// On a mandatory ModuleReleaseMeta, until the module is gone everywhere.
+    /// On a mandatory ModuleReleaseMeta, until no runtime has the module.
     pub const MANDATORY_MODULE: &str = "operator.kyma-project.io/mandatory-module";
-    /// On a Manifest, until its objects are gone from the runtime.
+    /// On a Manifest, until its runtime objects are gone.
     pub const MANIFEST: &str = "declarative.kyma-project.io/finalizer";
-    /// On a Manifest, until its labels are removed from a module the user took over.
+    /// On a Manifest, until an unmanaged module has lost its labels.
     pub const LABEL_REMOVAL: &str = "label-removal-finalizer";
-    /// On a Manifest, until its default CR is gone from the runtime.
+    /// On a Manifest, until its default CR is gone.
     pub const DEFAULT_CR: &str = "resource.kyma-project.io/finalizer";
-    /// Legacy, never written any more: remove where found on our own objects.
+    /// Legacy: remove it from engine-owned objects.
     pub const LEGACY_PURGE: &str = "operator.kyma-project.io/purge-finalizer";
-    /// Set by another component: never touch.
+    /// Owned by another component: never touch.
     pub const RUNTIME_MONITORING: &str = "operator.kyma-project.io/runtime-monitoring-finalizer";
 }
 
-/// Field managers of server-side apply. Taking over from the Go lifecycle manager without
-/// conflicts depends on the same names.
+/// Field managers of server-side apply, equal to the Go lifecycle manager's for a takeover without conflicts.
 pub mod field_managers {
-    /// General writes of the lifecycle manager.
+    /// General writes.
     pub const LIFECYCLE_MANAGER: &str = "operator.kyma-project.io/lifecycle-manager";
-    /// KCP objects and their status by Apply (Kyma, Manifest spec, Watcher).
+    /// KCP objects and status by Apply (Kyma, Manifest spec, Watcher).
     pub const KCP: &str = "lifecycle-manager";
     /// Default CR and its finalizer.
     pub const DEFAULT_CR: &str = "resource.kyma-project.io/finalizer";
-    /// A module's objects in the runtime, and the status of its Manifest.
+    /// Module objects and their Manifest's status.
     pub const APPLIER: &str = "declarative.kyma-project.io/applier";
-    /// The catalog in a runtime: each ModuleTemplate and ModuleReleaseMeta.
+    /// Catalog in a runtime.
     pub const CATALOG_SYNC: &str = "catalog-sync";
-    /// Ours: the condition about a runtime's events on its Kyma in KCP.
+    /// Tidewatch: events condition of a KCP Kyma.
     pub const EVENT_PATH: &str = "tidewatch-event-path";
-    /// Ours: the condition about a runtime's catalog on its Kyma, in KCP and in the runtime.
+    /// Tidewatch: catalog condition of a Kyma, in KCP and in the runtime.
     pub const CATALOG_STATUS: &str = "tidewatch-catalog";
-    /// The Kyma and the namespace in a runtime.
+    /// Kyma and namespace in a runtime.
     pub const KYMA_SYNC: &str = "kyma-sync-context";
-    /// The configuration and the role of the agent in a runtime.
+    /// Agent configuration and role in a runtime.
     pub const AGENT: &str = "tidewatch-agent-configuration";
 }
 
-/// Condition types, and the reasons that go with them.
+/// Condition types and reasons.
 pub mod conditions {
-    /// Kyma: CRDs are in the runtime.
+    /// Kyma: the runtime has the CRDs.
     pub const CRDS_SYNC: &str = "CRDsSync";
     /// Kyma: all modules are ready.
     pub const MODULES: &str = "Modules";
-    /// Kyma: the catalog (each ModuleTemplate and ModuleReleaseMeta) is in the runtime.
+    /// Kyma: the runtime has the catalog (each ModuleTemplate and ModuleReleaseMeta).
     pub const MODULE_CATALOG: &str = "ModuleCatalog";
-    /// Kyma: the watcher is in the runtime (only if it is enabled).
+    /// Kyma: the runtime has the watcher (if enabled).
     pub const SKR_WEBHOOK: &str = "SKRWebhook";
-    /// Kyma: the image pull Secret is in the runtime (only if one is configured).
+    /// Kyma: the runtime has the image pull Secret (if configured).
     pub const IMAGE_PULL_SECRET_SYNC: &str = "SKRImagePullSecretSync";
-    /// Kyma, ours: events of the runtime are proven to arrive (`docs/extensions.md`).
+    /// Kyma, Tidewatch: runtime events are proven to arrive (`docs/extensions.md`).
     pub const RUNTIME_EVENTS: &str = "RuntimeEvents";
-    /// Kyma, ours: an operator has stopped all writes to runtimes; there only while that is so (`docs/operations.md`).
+    /// Kyma, Tidewatch: an operator has stopped all runtime writes; otherwise absent (`docs/operations.md`).
     pub const PAUSED: &str = "Paused";
     /// Kyma: deprecated; removed from old objects.
     pub const DEPRECATED_READY: &str = "Ready";
-    /// Manifest: the module's objects are known; reason [`REASON_RESOURCES_AVAILABLE`].
+    /// Manifest: objects are known; reason [`REASON_RESOURCES_AVAILABLE`].
     pub const RESOURCES: &str = "Resources";
-    /// Manifest: the module is installed; reason [`REASON_READY`].
+    /// Manifest: installed; reason [`REASON_READY`].
     pub const INSTALLATION: &str = "Installation";
-    /// Manifest: the default CR was created; reason [`REASON_MODULE_CR_CREATED`].
+    /// Manifest: default CR exists; reason [`REASON_MODULE_CR_CREATED`].
     pub const MODULE_CR: &str = "ModuleCR";
-    /// Manifest, ours: what the default CR says of itself; its reason is the state (`docs/extensions.md`).
+    /// Manifest, Tidewatch: reported state of the default CR, as reason (`docs/extensions.md`).
     pub const MODULE_CR_STATE: &str = "ModuleCRState";
-    /// Manifest, ours: the module is not Ready, and was so before for the generation that it has observed; reason [`REASON_READY`].
+    /// Manifest, Tidewatch: not Ready, but was in the observed generation; reason [`REASON_READY`].
     pub const WAS_READY: &str = "WasReady";
-    /// Manifest, ours: the module is not Ready, and each of its Jobs that are removed after their end has completed for the generation
-    /// that it has observed; reason [`REASON_READY`].
+    /// Manifest, Tidewatch: not Ready, but all self-removing Jobs have completed in the observed generation; reason
+    /// [`REASON_READY`].
     pub const JOBS_COMPLETED: &str = "JobsCompleted";
     /// Watcher: its route is configured; reason [`REASON_READY`].
     pub const VIRTUAL_SERVICE: &str = "VirtualService";
 
-    /// Reason of every Kyma condition that is not ours alone, and of some others; that of [`MODULES`] if not all are ready is a state.
+    /// Reason of conditions shared with the Go manager. [`MODULES`] has a state instead while modules are not ready.
     pub const REASON_READY: &str = "Ready";
     /// Reason of [`RESOURCES`].
     pub const REASON_RESOURCES_AVAILABLE: &str = "ResourcesAvailable";

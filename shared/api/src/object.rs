@@ -1,4 +1,4 @@
-//! References to objects of a cluster, and API groups.
+//! Object references and API groups.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::Manager;
 /// Group, version and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
-    /// Empty for the core group.
+    /// Empty for core.
     pub group: String,
     /// For example `v1`.
     pub version: String,
@@ -30,40 +30,41 @@ impl Gvk {
         self.group.is_empty() && self.kind == "Namespace"
     }
 
-    /// From an `apiVersion` and a `kind`.
+    /// Parses an `apiVersion` and a `kind`.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Self {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
 
-    /// Whether both are of one kind, whatever the version.
+    /// Whether group and kind are equal.
     #[must_use]
     pub fn same_kind(&self, other: &Self) -> bool {
         (&self.group, &self.kind) == (&other.group, &other.kind)
     }
 
-    /// `group/version`, or `version` for the core group.
+    /// `group/version`, or `version` for core.
     #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 }
 
-/// The identity of an object in one cluster. Two versions of one kind name the same object, so the
-/// version takes no part in comparisons made with [`ObjectRef::same_object`].
+/// Identity of an object in one cluster.
+///
+/// All versions of a kind name one object, so [`ObjectRef::same_object`] ignores the version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectRef {
-    /// Its kind.
+    /// Kind.
     pub gvk: Gvk,
-    /// Empty for cluster-scoped objects.
+    /// Empty if cluster-scoped.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
 impl ObjectRef {
-    /// The identity in an object's body; `None` if it has no apiVersion, kind or name.
+    /// Reads the identity of an object; `None` without apiVersion, kind or name.
     #[must_use]
     pub fn of(object: &Value) -> Option<Self> {
         let text = |v: &Value| v.as_str().filter(|s| !s.is_empty()).map(str::to_owned);
@@ -94,14 +95,15 @@ impl ObjectRef {
         self.name.is_empty()
     }
 
-    /// Whether both name the same object, whatever version they name it by.
+    /// Whether both name one object, in any version.
     #[must_use]
     pub fn same_object(&self, other: &Self) -> bool {
         self.identity() == other.identity()
     }
 
-    /// Whether it names an object that was found in a runtime. One of a kind without namespaces is in none, whatever an inventory says
-    /// that was written before that was known.
+    /// Whether this reference names an object found in a runtime.
+    ///
+    /// A cluster-scoped object matches any namespace: old inventories may record one for it.
     #[must_use]
     pub fn names(&self, found: &Self) -> bool {
         self.gvk.same_kind(&found.gvk)
@@ -109,8 +111,9 @@ impl ObjectRef {
             && (found.namespace.is_empty() || self.namespace == found.namespace)
     }
 
-    /// Whether an API server could have such an object at all, by its names: where one is none, there is nothing to ask for. The names of
-    /// objects are what they are for most kinds, one part of a path.
+    /// Whether the names are valid, so that an API server can hold the object.
+    ///
+    /// The name must be a single path segment, as most kinds require.
     #[must_use]
     pub fn can_exist(&self) -> bool {
         let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
@@ -147,7 +150,7 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Whether the object is the one that the manager names. A manager without a namespace is in the default one, or in none.
+/// Whether `manager` names `object`. Without a namespace it matches `default` and cluster-scoped objects.
 #[must_use]
 pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
     let there = match manager.namespace.as_str() {
@@ -160,7 +163,7 @@ pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
         && object.name == manager.name
 }
 
-/// Dotted API groups that Kubernetes itself serves.
+/// Dotted API groups that Kubernetes serves.
 const KUBERNETES_GROUPS: [&str; 16] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -180,13 +183,13 @@ const KUBERNETES_GROUPS: [&str; 16] = [
     "storage.k8s.io",
 ];
 
-/// Whether a CRD or an aggregated API server serves the group, so that its objects depend on a module.
+/// Whether a CRD or an aggregated API server serves the group: its objects depend on a module.
 #[must_use]
 pub fn is_custom_group(group: &str) -> bool {
     group.contains('.') && !KUBERNETES_GROUPS.contains(&group)
 }
 
-/// A hash of an object's content. Equal values have equal hashes, since `serde_json` orders the keys of maps.
+/// Hash of an object's content. `serde_json` sorts map keys, so equal values have equal hashes.
 #[must_use]
 pub fn content_hash(value: &Value) -> u64 {
     xxhash_rust::xxh3::xxh3_64(value.to_string().as_bytes())

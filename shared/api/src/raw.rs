@@ -1,4 +1,4 @@
-//! Objects that are carried as they are, whatever fields they have.
+//! Embedded objects of any shape.
 
 use std::borrow::Cow;
 
@@ -6,39 +6,38 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A JSON object of any shape; the API server keeps every field of it.
+/// A JSON object of any shape; the API server keeps all fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RawObject(pub Map<String, Value>);
 
-/// A whole Kubernetes object inside another one: `apiVersion`, `kind` and well-formed `metadata`
-/// are checked by the API server, the rest is kept as it is.
+/// An embedded Kubernetes object. The API server checks `apiVersion`, `kind` and `metadata` only, and keeps the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EmbeddedObject(pub Map<String, Value>);
 
 impl EmbeddedObject {
-    /// `apiVersion`; empty when it is missing.
+    /// Empty if missing.
     pub fn api_version(&self) -> &str {
         text(self.0.get("apiVersion"))
     }
 
-    /// `kind`; empty when it is missing.
+    /// Empty if missing.
     pub fn kind(&self) -> &str {
         text(self.0.get("kind"))
     }
 
-    /// `metadata.name`; empty when it is missing.
+    /// Empty if missing.
     pub fn name(&self) -> &str {
         text(self.0.get("metadata").and_then(|meta| meta.get("name")))
     }
 
-    /// `metadata.namespace`; empty when it is missing.
+    /// Empty if missing.
     pub fn namespace(&self) -> &str {
         text(self.0.get("metadata").and_then(|meta| meta.get("namespace")))
     }
 
-    /// All of these in one walk: finding each of them costs more where it is done for every module of a fleet.
+    /// Returns all four in one pass: cheaper in fleet-wide loops.
     pub fn place(&self) -> EmbeddedPlace<'_> {
         let mut place = EmbeddedPlace::default();
         for (key, value) in &self.0 {
@@ -60,13 +59,13 @@ impl EmbeddedObject {
         place
     }
 
-    /// The object as a JSON value, for clients that take any object.
+    /// The object as a JSON value.
     pub fn to_value(&self) -> Value {
         Value::Object(self.0.clone())
     }
 }
 
-/// Where an embedded object is, or is to be. What is missing is empty.
+/// Place of an embedded object; missing fields are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmbeddedPlace<'a> {
     /// `apiVersion`

@@ -1,25 +1,25 @@
-//! How a module is, as its objects and its custom resource say.
+//! Readiness of a module.
 
 use crate::State;
 
-/// What a module's objects say together.
+/// Combined readiness of a module's objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Readiness {
-    /// It serves.
+    /// Ready.
     Ready,
-    /// It is on its way; an event about it will follow.
+    /// In progress; an event will follow.
     Processing(String),
-    /// It is on its way, and will not get there unless somebody does something.
+    /// In progress until a user acts.
     Warning(String),
-    /// It will not get there by itself.
+    /// Failed; does not recover by itself.
     Error(String),
 }
 
-/// The state of a module's custom resource, for the module's status.
+/// State of a module's custom resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrState {
-    /// `Empty`: the resource is not there, or tells nothing.
+    /// `Empty` if missing or not reported.
     pub state: State,
-    /// Why it is not ready, in words that stay; empty when it is, or when it does not say.
+    /// Cause, in stable text; empty if ready or not reported.
     pub message: String,
 }

@@ -1,19 +1,18 @@
-//! Schemas of types that come from Kubernetes itself, with the validation its own API has.
-//! The ones in `k8s-openapi` have names and types only.
+//! Schemas of Kubernetes' own types, with their API validation. Those of `k8s-openapi` have names and types only.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// Channel names: lower-case letters.
 pub(crate) const CHANNEL: &str = "^[a-z]+$";
-/// Module names: words of three or more lower-case letters, or nothing.
+/// Module names: words of three or more lower-case letters; may be empty.
 pub(crate) const MODULE_NAME: &str = "^([a-z]{3,}(-[a-z]{3,})*)?$";
-/// Whether a definition takes this for the name of a module that is named: `MODULE_NAME`, and its length.
+/// Whether the CRDs accept `name` as a non-empty module name: the pattern `MODULE_NAME`, at most 64 bytes.
 pub fn is_module_name(name: &str) -> bool {
     let is_word = |word: &str| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_lowercase());
     name.len() <= 64 && name.split('-').all(is_word)
 }
 
-/// Module versions: a plain semantic version with at most one pre-release word, or nothing.
+/// Module versions: a semantic version with at most one pre-release word; may be empty.
 pub(crate) const MODULE_VERSION: &str =
     r"^((0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[a-zA-Z-][0-9a-zA-Z-]*)?)?$";
 
@@ -70,7 +69,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `LabelSelector`: replaced as a whole by server-side apply.
+/// `LabelSelector`: server-side apply replaces it as a whole.
 pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",

@@ -1,4 +1,4 @@
-//! The state that Kyma, modules, Manifests and Watchers share, and what goes with it.
+//! States and related types.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub enum State {
 }
 
 impl State {
-    /// Every state, in the order of the CRDs.
+    /// Every state, in the CRDs' order.
     pub const ALL: [Self; 7] = [
         Self::Processing,
         Self::Deleting,
@@ -43,7 +43,7 @@ impl State {
         Self::Unmanaged,
     ];
 
-    /// The text on the wire.
+    /// The serialized text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Processing => "Processing",
@@ -56,20 +56,19 @@ impl State {
         }
     }
 
-    /// The state with this text on the wire, as found in objects of other people's kinds.
+    /// Parses a state, also from other vendors' kinds.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 
-    /// Whether nothing is known yet.
-    // By reference, as serde's skip_serializing_if wants it.
+    /// Whether the state is unknown.
+    // By reference, as serde's `skip_serializing_if` requires.
     #[allow(clippy::trivially_copy_pass_by_ref)]
     pub fn is_empty(&self) -> bool {
         *self == Self::Empty
     }
 
-    /// State of the whole from the states of its parts: any Error, else any Warning, else any
-    /// Processing, else Ready. Deleting, Unmanaged and unknown parts hold nothing back.
+    /// Worst state of all parts: Error, Warning, Processing, else Ready. Other states are ignored.
     #[must_use]
     pub fn aggregate(parts: impl IntoIterator<Item = Self>) -> Self {
         const ORDER: [State; 4] = [State::Ready, State::Processing, State::Warning, State::Error];
@@ -77,8 +76,9 @@ impl State {
         ORDER[worst.unwrap_or(0)]
     }
 
-    /// [`State::aggregate`] for a Kyma: Ready only if `all_true`, which the caller says of the conditions that count. Not all do: no module
-    /// needs the catalog in its runtime.
+    /// [`State::aggregate`] for a Kyma: Ready only if `all_true`.
+    ///
+    /// The caller picks the conditions. The catalog's is not among them: no module needs the catalog.
     #[must_use]
     pub fn aggregate_with_conditions(parts: impl IntoIterator<Item = Self>, all_true: bool) -> Self {
         match Self::aggregate(parts) {

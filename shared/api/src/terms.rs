@@ -1,4 +1,4 @@
-//! What a Manifest keeps of its ModuleTemplate, so that it is complete when that is gone.
+//! Template fields that a Manifest keeps, to be complete without its ModuleTemplate.
 
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -8,52 +8,51 @@ use crate::{
     CustomStateCheck, GroupKind, GroupVersionKind, IgnoredFields, Manifest, ModuleTemplateSpec, Requires,
 };
 
-/// What a ModuleTemplate says besides what a Manifest's spec has room for. Kept in the annotation
-/// [`annotations::MODULE_TERMS`], which is not there if there is nothing to say.
+/// ModuleTemplate fields without a place in a Manifest's spec. Stored in [`annotations::MODULE_TERMS`], if any is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModuleTerms {
-    /// Kinds whose objects a user makes with the module; they hold back its removal.
+    /// Kinds whose user-created objects block the module's removal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub associated_resources: Vec<GroupVersionKind>,
-    /// How the state is read from the default custom resource, for old templates.
+    /// State mapping of the default custom resource, for old templates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_state_check: Vec<CustomStateCheck>,
-    /// What has to be there before.
+    /// Requirements for an install or change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requires: Option<Requires>,
     /// Fields that users may change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignore_fields: Vec<IgnoredFields>,
-    /// Kinds whose objects may be deleted and made anew.
+    /// Kinds that may be recreated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recreate: Vec<GroupKind>,
     /// Further resources of the component with objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// Where `sources` are, as the component's descriptor says. Only in a Manifest.
+    /// Location of `sources`, from the component's descriptor. Only in a Manifest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
-    /// How long it may take to become ready, in seconds.
+    /// Longest time to become ready, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
 }
 
-/// A further resource of a component, in its repository.
+/// A further resource of a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Layer {
-    /// Name of the resource.
+    /// Name.
     pub name: String,
-    /// Digest of the layer.
+    /// Layer digest.
     #[serde(rename = "ref")]
     pub ref_: String,
-    /// How it is packed, in the words of `spec.install.source.type`.
+    /// Packaging, as in `spec.install.source.type`.
     #[serde(rename = "type")]
     pub type_: String,
 }
 
-/// The annotation cannot be read. What it said is not known, which is not the same as nothing.
+/// The annotation is unreadable. Its content is unknown, not empty.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the annotation {} of the Manifest cannot be read: remove it, and it is written again",
@@ -62,7 +61,7 @@ pub struct Layer {
 pub struct TermsError(#[source] serde_json::Error);
 
 impl ModuleTerms {
-    /// What a template says.
+    /// Terms of a template.
     pub fn of(template: &ModuleTemplateSpec) -> Self {
         Self {
             associated_resources: template.associated_resources.clone(),
@@ -76,18 +75,17 @@ impl ModuleTerms {
         }
     }
 
-    /// The annotation's value; `None` if there is nothing to say.
+    /// The annotation's value; `None` if empty.
     pub fn to_annotation(&self) -> Option<String> {
         if *self == Self::default() {
             return None;
         }
-        // Strings, numbers and lists of them: nothing that could fail.
         serde_json::to_string(self).ok()
     }
 }
 
 impl Manifest {
-    /// What the Manifest keeps of its template; nothing if it has no such annotation.
+    /// Parses the annotation; default if absent.
     pub fn terms(&self) -> Result<ModuleTerms, TermsError> {
         match self.annotations().get(annotations::MODULE_TERMS) {
             None => Ok(ModuleTerms::default()),

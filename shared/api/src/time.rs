@@ -1,11 +1,11 @@
-//! Times as somebody may have written them. An API server takes any date of the years to 9999, some of which no [`Timestamp`] holds: an
-//! object that has one must not become one that nobody can read.
+//! Lenient parsing of times. API servers accept years up to 9999, and [`Timestamp`] cannot hold the last of them. Such
+//! an object must still parse.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Deserializer};
 
-/// A time that is out of range is the latest there is.
+/// A time; one out of range becomes the latest [`Timestamp`].
 #[derive(Clone, Debug, Default)]
 struct Moment(Option<Time>);
 
@@ -16,7 +16,7 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// As [`Condition`], but for its time.
+/// [`Condition`] with a lenient time.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -39,12 +39,12 @@ impl From<Said> for Condition {
     }
 }
 
-/// For a field that may be missing.
+/// Deserializes an optional time.
 pub(crate) fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     Moment::deserialize(deserializer).map(|moment| moment.0)
 }
 
-/// For the conditions of a status.
+/// Deserializes the conditions of a status.
 pub(crate) fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
     let said = Option::<Vec<Said>>::deserialize(deserializer)?;
     Ok(said.unwrap_or_default().into_iter().map(Condition::from).collect())

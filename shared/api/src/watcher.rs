@@ -1,4 +1,4 @@
-//! Watcher: which changes in runtimes a manager in KCP hears of.
+//! Watcher: the changes in runtimes that a manager in KCP receives.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ pub struct WatcherStatus {
 }
 
 impl Watcher {
-    /// Name of the manager that hears of the changes; older objects carry it as a label only.
+    /// Name of the receiving manager; older objects carry it as a label only.
     pub fn manager_name(&self) -> Option<&str> {
         [Some(&self.spec.manager), self.labels().get(labels::MANAGED_BY)]
             .into_iter()

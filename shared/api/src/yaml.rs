@@ -1,7 +1,6 @@
-//! YAML as other Kubernetes tools read it.
+//! YAML as Go's Kubernetes tools read it.
 //!
-//! Go's readers are the reference, since what they take runs in clusters: of a key that is there twice the last one counts, and a number
-//! that no float can hold is a text (`12e86720` is the beginning of a commit's hash).
+//! The last of repeated keys counts. A number beyond a float's range is a string (`12e86720` may be a commit hash).
 
 use std::borrow::Cow;
 
@@ -10,7 +9,7 @@ use serde_saphyr::{
     granit_parser::{Event, Parser, ScalarStyle},
 };
 
-/// Budgets for YAML from outside. Anchors and aliases are rare in manifests, so their limits are tight.
+/// Limits for untrusted YAML. Anchors and aliases are rare in manifests.
 pub fn options(max_nodes: usize, max_depth: usize) -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -27,21 +26,21 @@ pub fn options(max_nodes: usize, max_depth: usize) -> Options {
             max_replay_stack_depth: 16,
         },
         emit_comments: false,
-        // Kubernetes' own YAML reader takes 0644 for an octal number, and file modes are written so.
+        // Go's Kubernetes YAML reader takes 0644 as octal; file modes are written like this.
         legacy_octal_numbers: true,
     }
 }
 
-/// The first key that a text has twice in one mapping.
+/// The first repeated key of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepeatedKey {
-    /// The key, if it is a plain one.
+    /// The key, if scalar.
     pub key: Option<String>,
-    /// The line of the second one, counted from 1.
+    /// Line of the second occurrence, from 1.
     pub line: u64,
 }
 
-/// Reads a text by `parse`, which is called three times at most.
+/// Reads `text` with at most three calls of `parse`.
 pub fn read<T>(
     text: &str,
     mut options: Options,
@@ -67,11 +66,11 @@ pub fn read<T>(
     }
 }
 
-/// The same text with quotes around each number that is too large for a float.
+/// Quotes numbers beyond a float's range.
 fn with_quotes(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 64);
     let mut copied = 0;
-    // What is not YAML is told of when it is read again.
+    // The next parse reports invalid YAML.
     for (event, span) in Parser::new_from_str(text).map_while(Result::ok) {
         let Event::Scalar(number, ScalarStyle::Plain, ..) = event else { continue };
         let Some(at) = span.start.byte_offset().filter(|at| *at >= copied && is_too_large(&number)) else {
@@ -89,13 +88,13 @@ fn with_quotes(text: &str) -> String {
     quoted
 }
 
-/// Whether a text has the form of a number, and no float holds it. Words such as `.inf` have another form.
+/// Whether `text` is a number beyond a float's range. Words like `.inf` are not.
 fn is_too_large(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
         && text.parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
-/// What is wrong with a text, in words for its author: without an excerpt of the text, which may hold a Secret.
+/// Error text for the author. It has no excerpt, since the text may hold a Secret.
 pub fn plain(error: &Error) -> String {
     match error.without_snippet() {
         Error::NonFiniteFloat { value, .. } => {

@@ -1,6 +1,6 @@
-//! The types read objects as they are found in clusters, and lose nothing of them.
+//! The types parse objects found in clusters without loss.
 
-// Helpers of tests fail as tests do.
+// Test helpers may panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -37,14 +37,13 @@ fn by_kind(object: &Value) -> Value {
     }
 }
 
-/// Nothing known is lost, not even by the parts that are carried as they are.
 #[test]
 fn objects_survive_the_types() {
     let mut seen = 0;
     for text in [include_str!("fixtures/kcp.yaml"), include_str!("fixtures/runtime.yaml")] {
         for mut object in objects(text) {
             let written = by_kind(&object);
-            // An empty message of a module is the same as none.
+            // An empty message of a module equals none.
             if let Some(modules) = object.pointer_mut("/status/modules").and_then(Value::as_array_mut) {
                 for module in modules {
                     module.as_object_mut().unwrap().retain(|_, value| value != "");
@@ -57,7 +56,7 @@ fn objects_survive_the_types() {
     assert_eq!(seen, 8);
 }
 
-/// A list or watch must not fail because of one poor object.
+/// One poor object must not fail a list or watch.
 #[test]
 fn poor_objects_parse() {
     for kind in ["Kyma", "Manifest", "ModuleTemplate", "ModuleReleaseMeta", "Watcher"] {

@@ -1,19 +1,19 @@
-//! Exponential backoff with full jitter below a floor.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
-/// The shape of a backoff.
+/// Limits of a backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Delay of the first retry.
+    /// First delay.
     pub base: Duration,
-    /// No delay is longer.
+    /// Longest delay.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// The delay before retry number `attempt` (from 0), spread by `jitter` in `[0, 1)` over the upper
-    /// half of the exponential delay, so that a fleet that failed together does not come back together.
+    /// Delay before retry `attempt` (from 0). `jitter` in `[0, 1)` spreads its upper half, so a fleet does not retry in
+    /// step.
     #[must_use]
     pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let full = self.base.saturating_mul(1_u32 << attempt.min(20)).min(self.max);

@@ -1,41 +1,35 @@
-//! The receiver's half of a resume: whether an agent that has just started may rely on the digest it found.
+//! The receiver's half of a resume: whether a starting agent may rely on its stored digest.
 //!
 //! # Why a confirmed claim is safe
-//! A stored digest says: *of each object, this contribution was reconciled last*. What makes it wrong is a
-//! reconcile of something newer whose trace is not in it: a runtime that was restored from a backup, with the
-//! agent's own ConfigMap, finds an old digest beside equally old objects, and the two agree with each other.
-//! Comparing can never show that; only the receiver knows that it was told more since.
+//! A digest holds each object's last reconciled contribution. A runtime restored from a backup has an old digest that
+//! agrees with equally old objects. Only the receiver knows of newer events.
 //!
-//! The serial of a digest is the last number of its epoch that was observed when its content was taken. A claim
-//! `(epoch, serial)` is confirmed only while it *holds*: the agent has declared it in this session, and since then
-//! no event was told but numbers of that epoch up to the serial. Take any object of a confirmed claim whose
-//! restored state agrees with the digest. Its last number told is at most the serial, so it was observed before
-//! the digest's content was taken. If that number was let go by then, the digest holds the contribution observed
-//! at it, which is the state reconciled last, and agreeing with it means being in that state. If it was not, the
-//! digest holds an earlier contribution; but the digest was written after the newer state was observed, so a
-//! backup that has the digest has that newer state or a later one, whose contribution is another: contributions
-//! never return. It does not agree, and is reported.
+//! The serial of a digest is the last number observed when its content was taken. A claim `(epoch, serial)` *holds*
+//! while two conditions are true: it was declared in this session, and all later events are of its epoch, up to the
+//! serial. Consider a restored object that agrees with the digest. Its last number is at most the serial, so it was
+//! observed before the content was taken.
 //!
-//! A reconcile of its own accord may also create an object that is gone again before any agent has seen it, which
-//! no list and no digest can show. So a reconcile ends a claim too ([`Claims::touched`]), until the agent's
-//! heartbeats declare the same digest again, **twice**. The first of them may have been under way while the reconcile
-//! worked, and say nothing of what it did: with that alone, an agent that dies before it tells of the new object, and
-//! an object that goes before the next agent lists, would be a loss. An agent has one such request at a time, so the
-//! second was made after the first had arrived, a heartbeat later, and by then its watches have told what the reconcile
-//! did.
+//! - Acknowledged by then: the digest holds the last reconciled state, and the object is in it.
+//! - Otherwise the digest holds an earlier contribution, but was stored after the newer state was observed. The backup
+//!   has that state or a later one. Contributions never return, so the object differs and is reported.
 //!
-//! A digest that was not declared before holds at once, since an agent declares it when it ends. It cannot have been
-//! under way while a reconcile worked that an event has caused: that event is dirty until the reconcile is over, nothing is
-//! declared while anything is dirty, and telling of it raises the number that a digest has to cover. It can while one
-//! works that KCP has caused. The loss would take all at once: that digest's only first declaration under way in just
-//! those seconds, an agent that dies before its watch brings the object, and somebody who deletes that object before the
-//! next start has listed; the safety resync mends it. To have it declared twice would cost every agent that is
-//! restarted soon after a change a full report.
+//! A reconcile may create an object that is gone before any agent lists it. So a reconcile ends a claim
+//! ([`Claims::touched`]) until heartbeats declare it **twice**. The first may have been in flight during the reconcile.
+//! The agent may then die before it reports the object, and the object may be deleted before the next list. The second
+//! was made after the first arrived, a heartbeat later, when the watches had reported the changes.
 //!
-//! Everything else is refused, which costs a full resync and loses nothing: a receiver that has restarted (it has
-//! no claims), a KCP restored from a backup (its receiver has restarted, and for an agent that is still running
-//! it does not know the session the agent speaks of, or not as far as its mark), two agents at once (an event of a superseded epoch ends
-//! the claim), a serial that was stored but never declared, or declared and then overtaken.
+//! The first declaration of a digest holds immediately, since an agent declares it on shutdown. A reconcile for an
+//! event cannot overlap it: the agent declares nothing while the event is dirty, and the event raises the required
+//! serial. A reconcile for KCP can. A loss also needs the agent's death before its watch sees the object, and a
+//! deletion before the next list. The safety resync repairs that. Two declarations would cost a full report for every
+//! agent restarted soon after a change.
+//!
+//! Other claims are refused, which costs a full resync and loses nothing:
+//! - after a receiver restart, which loses all claims;
+//! - after KCP is restored from a backup: the receiver has restarted, and does not know a running agent's session or
+//!   mark;
+//! - with two agents: an event of a superseded epoch ends the claim;
+//! - if the serial was never declared, or was overtaken.
 
 use std::collections::VecDeque;
 
@@ -44,30 +38,31 @@ use tidewatch_wire::{
     v3::{self, Request},
 };
 
-/// Superseded epochs that are remembered.
+/// Superseded epochs to remember.
 const PAST: usize = 8;
 
-/// What one runtime may claim.
+/// Claims of one runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    /// The newest epoch, the highest number it has told, and whether its own resume was refused.
+    /// Newest epoch, its highest number, and whether its resume was refused.
     current: Option<(Epoch, u64, bool)>,
     past: VecDeque<Epoch>,
-    /// What holds: a digest of this epoch, up to this number.
+    /// The claim that holds: epoch and serial.
     holds: Option<(Epoch, u64)>,
-    /// What held until a reconcile ended it, and whether it was declared since.
+    /// The claim ended by a reconcile, and whether it was declared since.
     doubted: Option<(Epoch, u64, bool)>,
 }
 
 impl Claims {
-    /// Nothing was declared.
+    /// No claims.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a request in, in the order of arrival. Returns whether the agent must report everything again.
-    /// `session` is this receiver's; `known` says whether an earlier one belongs to this control plane's past, up to
+    /// Takes a request in order of arrival. Returns whether the agent must report everything again.
+    ///
+    /// `session` is this receiver's. `known` returns whether an earlier session is in this control plane's past, up to
     /// a mark.
     pub fn take(
         &mut self,
@@ -76,7 +71,7 @@ impl Claims {
         known: impl Fn(SessionId, u64) -> bool,
     ) -> bool {
         let stranger = request.session.is_some_and(|s| s != session && !known(s, request.mark));
-        // The canary says nothing about the runtime.
+        // The canary is not part of the runtime's state.
         let about = request.events.iter().filter(|event| event.watch != v3::CANARY);
         let told = about.map(|event| event.seq.0).max();
         if self.past.contains(&request.epoch) {
@@ -86,7 +81,7 @@ impl Claims {
             return stranger;
         }
         if self.current.is_none_or(|(epoch, ..)| epoch != request.epoch) {
-            // What it was declared to is this process, which was told how far that session went.
+            // No mark needed: a held claim was declared to this process.
             self.begin(request, |s| s == session || known(s, 0));
         }
         let Some((epoch, highest, refused)) = &mut self.current else { return stranger };
@@ -108,7 +103,7 @@ impl Claims {
         stranger || (request.resume.is_some() && *refused)
     }
 
-    /// A reconcile has worked on the runtime.
+    /// Records a reconcile of the runtime.
     pub fn touched(&mut self) {
         if let Some((epoch, serial)) = self.holds.take() {
             self.doubted = Some((epoch, serial, false));
@@ -117,8 +112,8 @@ impl Claims {
         }
     }
 
-    /// The first request of a new epoch. What holds goes on to hold if that epoch starts from it: as long as
-    /// it tells nothing and stores nothing, a further start finds the same digest.
+    /// Starts a new epoch. Its resumed claim still holds: until the agent reports or stores, a restart finds the same
+    /// digest.
     fn begin(&mut self, request: &Request<'_>, known: impl Fn(SessionId) -> bool) {
         if let Some((old, ..)) = self.current {
             self.past.truncate(PAST - 1);
@@ -182,7 +177,6 @@ mod tests {
         claims.take(request, NOW, |s, mark| s == EARLIER && mark <= 3)
     }
 
-    /// Whether a resume is refused after these requests.
     fn refused(before: &[Request<'static>], claim: &Request<'_>) -> bool {
         let mut claims = Claims::new();
         for request in before {
@@ -244,22 +238,22 @@ mod tests {
     fn what_was_declared_before_a_reconcile_ended_and_is_heard_after_it_proves_nothing() {
         let mut claims = Claims::new();
         take(&mut claims, &digest(1, 5));
-        // Made now, while a reconcile works; it is late.
+        // In flight during a reconcile, and late.
         let under_way = digest(1, 5);
         claims.touched();
         take(&mut claims, &under_way);
-        // The reconcile has made an object. The agent dies before its watch brings it, the object goes, and a new agent
-        // finds all as it was.
+        // The agent dies before its watch sees a created object, and the object is deleted. A new agent finds no
+        // difference.
         assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
 
-        // The same in the middle of the two that are needed.
+        // Between the two required declarations.
         claims.touched();
         take(&mut claims, &digest(1, 5));
         assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
         take(&mut claims, &digest(1, 5));
         assert!(!take(&mut claims.clone(), &resume(2, 1, 5)));
 
-        // What is new was made after it.
+        // A new digest.
         claims.touched();
         take(&mut claims, &tells(1, 6));
         take(&mut claims, &digest(1, 6));

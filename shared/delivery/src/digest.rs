@@ -1,41 +1,37 @@
-//! What was reconciled last, as a few numbers per watch.
+//! The last reconciled state, as a few sums per watch.
 //!
-//! Each object *contributes* one number: a hash of its key, of what its watch looks at (which includes
-//! its uid) and, where that could come back to what it was, of its resourceVersion. An object's
-//! contribution therefore never takes a value again that it has left. The contributions of a watch are
-//! summed in [`BUCKETS`] buckets, by key. Sums, so that a change costs one subtraction and one addition,
-//! whatever the order.
+//! Each object contributes a hash of its key, its watched part with the uid, and, if these could return to an earlier
+//! value, its resourceVersion. So a contribution never returns to an earlier value. Each watch sums them in [`BUCKETS`]
+//! buckets by key, in any order.
 //!
-//! The digest is *not* about what there is now. While an object is dirty, its contribution stays that of
-//! the state that was reconciled last; it moves when the object's number is let go by every route. So a
-//! digest that equals a fresh list says that nothing in it was missed.
+//! The digest is *not* the present state: a dirty object keeps its contribution until every route has acknowledged it.
+//! A digest that equals a fresh list proves that no change was missed.
 
 use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// Buckets of one watch. A difference costs the report of 1/64 of the watch's objects.
+/// Buckets per watch. A difference costs a report of 1/64 of the objects.
 pub const BUCKETS: usize = 64;
-/// All buckets, as a mask.
+/// Mask of all buckets.
 pub const ALL: u64 = u64::MAX;
 
-/// The sums of one watch.
+/// Sums of one watch.
 pub type Sums = [u64; BUCKETS];
 
-/// The bucket of an object.
+/// Bucket of an object.
 #[must_use]
 pub fn bucket(namespace: &str, name: &str) -> usize {
-    // The upper six bits: the lower ones are what hash tables use.
+    // Hash tables use the lower bits.
     usize::try_from(key_hash(namespace, name) >> 58).unwrap_or(0)
 }
 
-/// Sums that are finer than [`Sums`] and kept nowhere: of the objects of one watch, [`SLOTS`] of them.
+/// [`SLOTS`] sums of one watch, finer than [`Sums`], never stored.
 pub type FineSums = Box<[u64]>;
-/// How many sums [`add_fine`] knows.
+/// Sums in [`FineSums`].
 pub const SLOTS: usize = 4_096;
 
-/// Adds what an object contributes to the one of [`SLOTS`] sums that it falls into. With another `salt` it is another one, so
-/// that two objects share theirs by chance only.
+/// Adds a contribution to the object's slot. `salt` varies the slots, so two objects share one only by chance.
 pub fn add_fine(sums: &mut [u64], salt: u64, namespace: &str, name: &str, contribution: u64) {
     let slot = usize::try_from(key_hash(namespace, name).wrapping_mul(salt | 1) >> 52).unwrap_or(0);
     if let Some(sum) = sums.get_mut(slot) {
@@ -43,8 +39,8 @@ pub fn add_fine(sums: &mut [u64], salt: u64, namespace: &str, name: &str, contri
     }
 }
 
-/// What an object contributes; never 0, which stands for an object that is not there. `version` is its
-/// resourceVersion, if `fingerprint` alone could return to an earlier value.
+/// Contribution of an object; never 0, which means absent. `version` is the resourceVersion, if `fingerprint` can
+/// return to an earlier value.
 #[must_use]
 pub fn contribution(namespace: &str, name: &str, fingerprint: u64, version: Option<&str>) -> u64 {
     let mut hash = Xxh3::new();
@@ -62,30 +58,29 @@ fn key_hash(namespace: &str, name: &str) -> u64 {
     }
     let mut hash = Xxh3::new();
     hash.update(namespace.as_bytes());
-    // No namespace contains it, so that `a/bc` is not `ab/c`.
+    // Not in a namespace, so `a/bc` differs from `ab/c`.
     hash.update(b"/");
     hash.update(name.as_bytes());
     hash.digest()
 }
 
-/// What is known to be reconciled of one watch.
+/// Reconciled state of one watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Section {
-    /// A hash of what the watch selects. Another selection is another set of objects.
+    /// Hash of the watch's selection.
     pub configuration: u64,
-    /// The API version that was watched.
+    /// Watched API version.
     pub version: String,
-    /// The kind, so that a watch whose kind has gone meanwhile can say so.
+    /// Kind, for a watch with a removed kind.
     pub kind: String,
-    /// Buckets in which something may be gone that nobody could name, and whose reconcile as a whole has
-    /// not finished: they equal nothing.
+    /// Buckets that may lack unnamed objects until a full reconcile; they equal nothing.
     pub stale: u64,
-    /// The sums.
+    /// Sums per bucket.
     pub sums: Box<Sums>,
 }
 
 impl Section {
-    /// A watch of which nothing is known to be reconciled.
+    /// A watch without reconciles.
     #[must_use]
     pub fn unknown(configuration: u64, version: &str, kind: &str) -> Self {
         Self {
@@ -98,8 +93,7 @@ impl Section {
     }
 }
 
-/// The buckets, as a mask, in which `listed` is not what was reconciled. Without a section, or with one
-/// for another configuration, it is all of them.
+/// Mask of the buckets where `listed` differs. All without a section, or with another configuration.
 #[must_use]
 pub fn compare(stored: Option<&Section>, configuration: u64, listed: &Sums) -> u64 {
     let Some(stored) = stored.filter(|s| s.configuration == configuration) else { return ALL };
@@ -107,14 +101,14 @@ pub fn compare(stored: Option<&Section>, configuration: u64, listed: &Sums) -> u
     different.filter(|(_, (a, b))| a != b).fold(stored.stale, |mask, (bucket, _)| mask | 1 << bucket)
 }
 
-/// The digest of one agent: a section for each watch that was compared with a list.
+/// Digest of one agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Digest {
     sections: BTreeMap<String, Section>,
 }
 
 impl Digest {
-    /// No watch.
+    /// An empty digest.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -125,7 +119,7 @@ impl Digest {
         self.sections.insert(watch.into(), section);
     }
 
-    /// A watch's section.
+    /// Section of a watch.
     pub fn get(&self, watch: &str) -> Option<&Section> {
         self.sections.get(watch)
     }
@@ -135,13 +129,12 @@ impl Digest {
         self.sections.iter().map(|(watch, section)| (watch.as_str(), section))
     }
 
-    /// Forgets a watch. Whether it was there.
+    /// Removes a watch; returns whether it existed.
     pub fn remove(&mut self, watch: &str) -> bool {
         self.sections.remove(watch).is_some()
     }
 
-    /// An object's contribution is another one now; 0 stands for an object that is not there. Unknown
-    /// watches are ignored.
+    /// Replaces a contribution (0 = absent). Ignores unknown watches.
     pub fn shift(&mut self, watch: &str, namespace: &str, name: &str, before: u64, after: u64) {
         if let Some(section) = self.sections.get_mut(watch)
             && let Some(sum) = section.sums.get_mut(bucket(namespace, name))
@@ -150,14 +143,14 @@ impl Digest {
         }
     }
 
-    /// Something of a watch may have gone without a trace: it equals nothing until [`Digest::settle`].
+    /// Marks a watch as incomplete until [`Digest::settle`].
     pub fn doubt(&mut self, watch: &str) {
         if let Some(section) = self.sections.get_mut(watch) {
             section.stale = ALL;
         }
     }
 
-    /// What could not be named was reconciled as a whole: the watch's sums hold again.
+    /// Marks a watch as complete after a full reconcile.
     pub fn settle(&mut self, watch: &str) {
         if let Some(section) = self.sections.get_mut(watch) {
             section.stale = 0;

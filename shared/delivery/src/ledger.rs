@@ -1,7 +1,6 @@
-//! The receiver's half: what one runtime has said in this session, and what has become of it.
+//! The receiver's half: events of one runtime and session, with their results.
 //!
-//! It is soft state. Whatever is forgotten (a restart, an evicted epoch) is answered as `unknown`, and
-//! the agent sends it again.
+//! Soft state: forgotten events are answered as `unknown`, and the agent resends them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,31 +10,30 @@ use tidewatch_wire::{
     v3::{self, Request, Response, RouteAck},
 };
 
-/// Numbers of canaries that are remembered beside all others, so that a runtime with much to say does not look as if
-/// nothing arrived from it.
+/// Canaries beyond the capacity, so that a busy runtime does not look silent.
 const CANARIES: usize = 2;
-/// Epochs kept per runtime: the current one, and one before it for requests that were overtaken.
+/// Epochs per runtime: the current and, for late requests, the previous one.
 const EPOCHS: usize = 2;
 
-/// What a route is asked to decide about an event when it arrives.
+/// A route's decision on a new event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
-    /// It was taken and will be settled by [`Ledger::settle`].
+    /// Accepted until [`Ledger::settle`].
     Held,
-    /// Nothing has to happen: done at once.
+    /// Done immediately.
     Done,
-    /// It is not wanted.
+    /// Not wanted.
     Refused,
 }
 
-/// How a held event ended.
+/// Result of a held event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A reconcile that could see it has finished.
+    /// A reconcile that observed it has finished.
     Done,
-    /// It is not wanted.
+    /// Not wanted.
     Refused,
-    /// The work was dropped without being finished: forget it, so that it is sent again.
+    /// Dropped unfinished; the agent resends it.
     Dropped,
 }
 
@@ -49,8 +47,7 @@ enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Told(BTreeMap<Seq, Verdicts>);
 
-/// In the order of the routes. Nearly always one, which is kept in place: a map, or a list of its own, would take many times
-/// the memory, for each event in work.
+/// By route. Usually one, inline: a map or list takes many times the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Verdicts(SmallVec<[(Route, Verdict); 1]>);
 
@@ -71,7 +68,7 @@ impl Verdicts {
     }
 }
 
-/// The ledger of one runtime.
+/// Ledger of one runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     session: SessionId,
@@ -79,17 +76,17 @@ pub struct Ledger {
     epochs: VecDeque<(Epoch, Told)>,
 }
 
-/// What a request brought that is new to this session.
+/// New events of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Positions in [`Request::events`] of events to route.
+    /// Positions in [`Request::events`].
     pub fresh: Vec<usize>,
-    /// Whether events were left out because the ledger is full; the answer asks for patience.
+    /// Whether the ledger was full; the answer asks for a delay.
     pub overloaded: bool,
 }
 
 impl Ledger {
-    /// An empty ledger that remembers at most `capacity` numbers per epoch, and a few of canaries.
+    /// An empty ledger for `capacity` numbers per epoch, plus a few canaries.
     #[must_use]
     pub fn new(session: SessionId, capacity: usize) -> Self {
         Self { session, capacity, epochs: VecDeque::new() }
@@ -99,15 +96,14 @@ impl Ledger {
         self.epochs.iter_mut().find(|(e, _)| *e == epoch).map(|(_, told)| told)
     }
 
-    /// Takes a request in: forgets settled numbers that the agent no longer awaits (held ones too, if
-    /// there is no room otherwise), and says which events are new. Each of those must be given to
-    /// [`Ledger::route`].
+    /// Receives a request. Each new event must be passed to [`Ledger::route`].
+    ///
+    /// Forgets settled numbers that are not awaited, and held ones if full.
     pub fn receive(&mut self, request: &Request<'_>) -> Received {
         self.receive_those(request, |_| true)
     }
 
-    /// The same of those events that are `wanted` now; the others stay unknown. What is part of a full report comes last in what is
-    /// new: where there is no room for all, an edit has it.
+    /// Like [`Ledger::receive`] for `wanted` events only. Edits precede a full report's events when capacity is short.
     pub fn receive_those(
         &mut self,
         request: &Request<'_>,
@@ -119,13 +115,12 @@ impl Ledger {
             self.epochs.push_front((request.epoch, Told::default()));
         }
         let Some(told) = self.told(request.epoch) else { return Received::default() };
-        // Events of this very request may be missing from `awaiting` only if the sender is broken.
+        // A resent event missing from `awaiting` counts as new.
         told.0.retain(|&seq, routes| request.awaiting.contains(seq) || routes.is_held());
         let new = request.events.iter().filter(|event| !told.0.contains_key(&event.seq)).count();
         if told.0.len().saturating_add(new) > capacity {
-            // A key that never finishes and changes again and again would fill the ledger with numbers
-            // that nobody asks about any more. A late request may ask for too much to be forgotten: that
-            // is sent again.
+            // Otherwise a key that changes without ever finishing fills the ledger. If a late request drops too many,
+            // the agent resends them.
             told.0.retain(|&seq, _| request.awaiting.contains(seq));
         }
         let mut received = Received::default();
@@ -145,7 +140,7 @@ impl Ledger {
         received
     }
 
-    /// Records where a new event went.
+    /// Records a route's decision.
     pub fn route(&mut self, epoch: Epoch, seq: Seq, route: Route, intake: Intake) {
         let verdict = match intake {
             Intake::Held => Verdict::Held,
@@ -157,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// Records how a held event ended. Unknown epochs and numbers are ignored.
+    /// Records a held event's result. Ignores unknown numbers.
     pub fn settle(&mut self, epoch: Epoch, seq: Seq, route: &Route, outcome: Outcome) {
         let Some(told) = self.told(epoch) else { return };
         let Some(routes) = told.0.get_mut(&seq) else { return };
@@ -174,25 +169,24 @@ impl Ledger {
         }
     }
 
-    /// Whether a number is remembered. Work for one that is not can be acknowledged to nobody.
+    /// Whether a number is remembered. A reconcile for a forgotten one cannot be acknowledged.
     pub fn knows(&self, epoch: Epoch, seq: Seq) -> bool {
         self.epochs.iter().any(|(e, told)| *e == epoch && told.0.contains_key(&seq))
     }
 
-    /// Whether [`Ledger::answer`] has a verdict on, or a question about, an awaited number.
+    /// Whether [`Ledger::answer`] has an acknowledged or unknown number.
     pub fn has_news(&mut self, epoch: Epoch, awaiting: &SeqSet) -> bool {
         let answer = self.answer(epoch, awaiting);
         !answer.acks.is_empty() || !answer.unknown.is_empty()
     }
 
-    /// The verdicts on the awaited numbers.
+    /// Verdicts on the awaited numbers.
     pub fn answer(&mut self, epoch: Epoch, awaiting: &SeqSet) -> Response {
         let session = self.session;
         let empty = Told::default();
         let told = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, told)| told);
         let mut unknown = awaiting.without(told.0.keys().copied());
-        // Known numbers split the ranges that are awaited, and the agent refuses a set of more ranges than the contract
-        // allows. It asks again for what is left out here.
+        // Known numbers split the awaited ranges, and the agent rejects too many. It asks again for the rest.
         unknown.keep_lowest(limits::SEQ_RANGES);
         let mut acks: BTreeMap<&Route, RouteAck> = BTreeMap::new();
         let known = awaiting.ranges().flat_map(|(start, end)| told.0.range(Seq(start)..=Seq(end)));
@@ -216,7 +210,7 @@ impl Ledger {
         Response { acks: acks.into_values().collect(), unknown, ..Response::new(epoch, session) }
     }
 
-    /// Numbers that wait for a reconcile, over all epochs.
+    /// Numbers that wait for a reconcile.
     pub fn held(&self) -> usize {
         self.epochs.iter().flat_map(|(_, told)| told.0.values()).filter(|verdicts| verdicts.is_held()).count()
     }

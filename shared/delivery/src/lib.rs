@@ -1,16 +1,14 @@
-//! The delivery protocol's two halves as pure state machines.
+//! The two halves of the delivery protocol as pure state machines.
 //!
-//! - [`outbox`]: the agent's dirty set. A change is kept until every route has let it go.
-//! - [`ledger`]: the receiver's memory of what it was told and what has become of it.
-//! - [`digest`]: what was reconciled last, small enough to outlive the agent.
-//! - [`names`]: of objects that others than the engine hear of, for the same time.
-//! - [`claims`]: whether an agent that starts may rely on the digest it finds.
-//! - [`repeats`]: which of many equal messages are worth a line.
-//! - [`backoff`]: how long to wait before the next try.
-//! - [`pace`]: how long to wait with what a peer asks for again and again.
+//! - [`outbox`]: the agent's dirty set.
+//! - [`ledger`]: the receiver's events and their results.
+//! - [`digest`]: the last reconciled state; outlives the agent.
+//! - [`names`]: object names for other managers; outlive the agent.
+//! - [`claims`]: whether a starting agent may rely on its digest.
+//! - [`repeats`]: selects repeated messages to log.
+//! - [`backoff`] and [`pace`]: delays of retries and of a peer's demands.
 //!
-//! Neither half has a client, a clock, a runtime or randomness: time is an argument (a [`Tick`]), and
-//! so is jitter. One model can therefore drive both.
+//! Time (a [`Tick`]) and jitter are arguments, so a model can run both halves.
 
 pub mod backoff;
 pub mod claims;
@@ -21,5 +19,5 @@ pub mod outbox;
 pub mod pace;
 pub mod repeats;
 
-/// A point in time on one process's monotonic clock, as the time since an arbitrary start.
+/// Monotonic time since an arbitrary start.
 pub type Tick = std::time::Duration;

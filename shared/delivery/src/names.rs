@@ -1,38 +1,34 @@
-//! Names of objects, for routes that cannot do with less than a name.
+//! Names of objects, for routes that need more than sums.
 //!
-//! The [digest](crate::digest) is a few sums: after a restart they tell that something is gone, and not what. The engine
-//! needs no more, since it reconciles by kind. Another manager is told of an object by its name or not at all, so of the
-//! objects that it hears of, the names are kept beyond the agent's life.
+//! After a restart the [digest](crate::digest) shows that an object is gone, but not which one. The engine reconciles
+//! by kind, but another manager needs the name. So these names outlive the agent.
 //!
-//! What makes a kept name useful is one rule: it is *stored before its object is told of*, and taken out some time after
-//! the object's end was let go. So what is stored is never less than what a manager may know of, and what a list after a
-//! restart does not have is told as gone. A name too many costs one event about an object that is not there.
+//! A name is *stored before its object is reported*, and removed some time after the object's end was acknowledged. So
+//! the stored names cover every object that a manager may know. Those missing from a list are reported as gone; a
+//! surplus name costs one event. The delay covers a manager that finds a recreated object: until the watch shows it,
+//! only the name records that the manager knows it.
 //!
-//! Some time after: a manager that is told of an end looks, and may find an object that was made anew. Until the watch
-//! has shown that one, too, only the kept name remembers that the manager knows of it.
-//!
-//! There may be a limit. An object beyond it is told of like any other, and its name is left out: of its end while the agent
-//! is down nobody is told.
+//! Beyond an optional limit, names are left out. The end of such an object is missed while the agent is down.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{Tick, outbox::Key};
 
-/// The objects of one watch by name, as they are stored.
+/// Stored objects of one watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Listed {
-    /// The API version that was watched.
+    /// Watched API version.
     pub version: Arc<str>,
-    /// The kind.
+    /// Kind.
     pub kind: Arc<str>,
-    /// Namespace (empty for objects without one) and name, sorted.
+    /// Namespace (empty if cluster-scoped) and name, sorted.
     pub objects: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Everything that has to be stored.
+/// All names to store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// For [`Names::stored`], when it is.
+    /// Revision for [`Names::stored`].
     pub revision: u64,
     /// By watch.
     pub watches: BTreeMap<Arc<str>, Listed>,
@@ -47,17 +43,16 @@ struct Kept {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Standing {
-    /// The revision in which it was added.
+    /// Revision that added it.
     added: u64,
-    /// When its object's end was let go.
+    /// Time of the acknowledged end.
     left: Option<Tick>,
 }
 
-/// The names of the objects that somebody may have been told of.
+/// Names that a manager may know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Names {
     watches: BTreeMap<Arc<str>, Kept>,
-    /// How many names there are.
     count: usize,
     most: Option<usize>,
     left_out: u64,
@@ -66,7 +61,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// What an earlier run has stored.
+    /// Names of an earlier run.
     #[must_use]
     pub fn found(watches: BTreeMap<Arc<str>, Listed>) -> Self {
         let kept = |listed: Listed| Kept {
@@ -79,13 +74,13 @@ impl Names {
         Self { count: count(&watches), watches, ..Self::default() }
     }
 
-    /// The same, that takes no more names once there are `most`. Those that were found stay, however many they are.
+    /// Limits additions to `most` names; present ones stay.
     #[must_use]
     pub fn within(self, most: usize) -> Self {
         Self { most: Some(most), ..self }
     }
 
-    /// How often an object was told of, or listed, whose name found no room.
+    /// Number of objects reported or listed without capacity for the name.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -103,18 +98,18 @@ impl Names {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.watches.is_empty()
     }
 
-    /// Version and kind of each watch's objects.
+    /// Watch, version and kind.
     pub fn kinds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.watches.iter().map(|(watch, kept)| (&**watch, &*kept.version, &*kept.kind))
     }
 
-    /// An object will be told of. Whether its name is stored, or will never be: nothing is to be waited for.
+    /// Adds a name. Returns true if the report need not wait: the name is stored, or never will be.
     pub fn add(&mut self, key: &Key, version: &Arc<str>, kind: &Arc<str>) -> bool {
         if self.most.is_some_and(|most| self.count >= most) && !self.contains(key) {
             self.left_out += 1;
@@ -135,7 +130,7 @@ impl Names {
         standing.added <= self.stored
     }
 
-    /// An object's end was let go.
+    /// Records an acknowledged end.
     pub fn leave(&mut self, key: &Key, now: Tick) {
         let kept = self.watches.get_mut(&key.watch);
         if let Some(standing) = kept.and_then(|kept| kept.objects.get_mut(&object(key))) {
@@ -143,8 +138,8 @@ impl Names {
         }
     }
 
-    /// Takes out what has not come back since its end was let go, if that was at or before what `until` says of its
-    /// watch: when the watch had certainly shown what happened. Of a watch that nothing is known of, nothing is taken out.
+    /// Removes names with an end acknowledged by `until(watch)`, the time up to which the watch has shown all changes.
+    /// `None` removes nothing.
     pub fn expire(&mut self, until: impl Fn(&str) -> Option<Tick>) {
         let mut taken = 0;
         self.watches.retain(|watch, kept| {
@@ -161,7 +156,7 @@ impl Names {
         }
     }
 
-    /// A watch has ended: nobody is told of its objects any more.
+    /// Removes a watch that has ended.
     pub fn forget(&mut self, watch: &str) {
         if let Some(kept) = self.watches.remove(watch) {
             self.count -= kept.objects.len();
@@ -169,7 +164,7 @@ impl Names {
         }
     }
 
-    /// Forgets the watches that are not wanted.
+    /// Keeps only wanted watches.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         let before = self.watches.len();
         self.watches.retain(|watch, _| wanted(watch));
@@ -179,7 +174,7 @@ impl Names {
         }
     }
 
-    /// The names of a watch that a list does not have. `present` has keys of this watch, in any order.
+    /// Names of `watch` that `present` (in any order) lacks.
     #[must_use]
     pub fn missing(&self, watch: &str, present: &[Key]) -> Vec<Key> {
         let Some((watch, kept)) = self.watches.get_key_value(watch) else { return Vec::new() };
@@ -209,12 +204,12 @@ impl Names {
             .is_some_and(|standing| standing.added <= self.stored)
     }
 
-    /// A snapshot with this revision is stored, or it is not worth waiting for that.
+    /// Records that this revision is stored, or need not be awaited.
     pub fn stored(&mut self, revision: u64) {
         self.stored = self.stored.max(revision);
     }
 
-    /// What to store.
+    /// Snapshot to store.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let listed = |kept: &Kept| Listed {
@@ -306,7 +301,7 @@ mod tests {
             }
         }
         assert_eq!(names.left_out(), 2);
-        // A smaller limit than before takes nothing away.
+        // A smaller limit removes nothing.
         let mut found = Names::found(names.snapshot().watches).within(1);
         assert!(found.len() == 2 && add(&mut found, &key("w", "z")) && found.len() == 2);
     }

@@ -1,14 +1,10 @@
 //! The agent's half: a dirty *set* keyed by (watch, object), not a log.
 //!
-//! Coalescing is free and memory is bounded by the number of watched objects. A key that changes again
-//! while it is in flight gets a new number, so that an acknowledgement of the old number does not
-//! release it.
+//! Changes coalesce, so the number of objects bounds the memory. A key that changes in flight gets a new number: an
+//! acknowledgement of the old one does not release it.
 //!
-//! Where a change is for others than the engine, its object's name is kept, too ([`crate::names`]): the change of an
-//! object that nobody was told of yet is withheld until its name is stored.
-//!
-//! It also keeps the [`Digest`] of what was reconciled last, and speaks for the digest that an earlier run has
-//! left behind: until the receiver has answered that claim, no event is sent.
+//! Changes for other managers are withheld until their object's name is stored ([`crate::names`]). The outbox also
+//! keeps the [`Digest`]. It sends no event until the receiver has answered the claim of an earlier digest.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,53 +36,53 @@ struct Entry {
     seen: Observation,
     first_observed: Tick,
     sent: Option<Tick>,
-    /// Routes that have not let it go. Never empty.
+    /// Never empty.
     pending: SmallVec<[Route; 1]>,
     refused: bool,
-    /// `before` is what was reconciled last, however often the key has changed since.
+    /// `before` stays the last reconciled contribution.
     moved: Moved,
 }
 
-/// Of which watches the objects' names are kept.
+/// Watches that keep names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeepNames {
-    /// Those that are not for the engine alone.
+    /// Watches for other routes than the engine.
     OfOthers,
-    /// All: the listener understands nothing but names.
+    /// All, because the listener understands only names.
     OfAll,
 }
 
-/// The dirty set of one agent process.
+/// Dirty set of one agent process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outbox {
     epoch: Epoch,
     next: u64,
-    /// The latest number that is not the canary's.
+    /// Latest number, without canaries.
     serial: u64,
     session: Option<SessionId>,
-    /// The highest mark of that session.
+    /// Highest mark of that session.
     mark: u64,
     routes: BTreeMap<String, Vec<Route>>,
     entries: Entries<Entry>,
     by_key: ByKey,
-    /// Numbers to send. A subset of `entries`.
+    /// A subset of `entries`.
     unsent: Unsent,
-    /// How often the receiver has asked for a number again, if it has. Changes only while the number is not in `unsent`.
+    /// How often the receiver has asked again. Changes only while the number is not in `unsent`.
     asked: Aside<BTreeMap<Seq, u32>>,
-    /// Sessions in a row, the present one included, that have let nothing go.
+    /// Consecutive sessions without acknowledgement, including the present one.
     fruitless: Aside<u32>,
-    /// What was observed before is older than the session, as far as the receiver has told.
+    /// Earlier observations are older than the session.
     older_than: Option<Timestamp>,
     keep_names: Option<KeepNames>,
     names: Names,
-    /// Numbers that are not to be sent before their object's name is stored. A subset of `entries`, apart from `unsent`.
+    /// Numbers that wait for a stored name. A subset of `entries`, disjoint from `unsent`.
     withheld: BTreeSet<Seq>,
     digest: Digest,
-    /// What an earlier run has left behind, until the receiver has answered.
+    /// Earlier run's claim and digest, until answered.
     claim: Option<(Resume, Digest)>,
-    /// The last number that the stored digest of this epoch covers.
+    /// Last number covered by the stored digest.
     stored: Option<u64>,
-    /// The session whose demand for a resync was obeyed.
+    /// Session that caused a resync.
     resynced: Option<SessionId>,
     revision: Aside<Revision>,
     health: Option<Health>,
@@ -94,8 +90,7 @@ pub struct Outbox {
     size: Aside<batch::Size>,
 }
 
-/// Something that is counted beside the protocol and decides nothing in it: two outboxes that differ in it alone are
-/// equal, which keeps the states of a model few.
+/// A value that decides nothing. Equality ignores it, which keeps a model's states few.
 #[derive(Clone, Debug, Default)]
 struct Aside<T>(T);
 
@@ -111,18 +106,17 @@ impl<T> Hash for Aside<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// Counts what a digest that is stored later would say otherwise.
+/// Counts changes of the digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Revision {
     /// Changes, acknowledgements, sessions.
     pub counted: u64,
-    /// Changes that nobody was told of. A digest without them is right, and costs a report of those objects.
+    /// Unreported changes. A digest without them is correct, and costs a report of those objects.
     pub quiet: u64,
 }
 
 impl Outbox {
-    /// An empty set for a new epoch. `routes` names the routes of watches that are not for the engine
-    /// alone.
+    /// An empty set. `routes` has only watches with other routes than the engine.
     #[must_use]
     pub fn new(epoch: Epoch, routes: BTreeMap<String, Vec<Route>>) -> Self {
         Self {
@@ -152,8 +146,7 @@ impl Outbox {
         }
     }
 
-    /// Claims what an earlier run has stored. No event is sent until an answer says, by
-    /// [`Applied::confirmed`], whether the claim stands. To be called before the first request.
+    /// Claims an earlier digest, before the first request. Events wait for [`Applied::confirmed`].
     pub fn begin(&mut self, claim: Resume, digest: Digest) {
         self.claim = Some((claim, digest));
     }
@@ -163,15 +156,16 @@ impl Outbox {
         self.claim.is_some()
     }
 
-    /// What was reconciled last, and what a later run may claim with it; nothing before the first answer, and nothing
-    /// while a change is dirty: it may be reconciled for another cause before it is let go, and what was reconciled
-    /// is not what the digest says of it then. Once nothing is dirty, a serial has one digest.
+    /// Claim and digest for a later run. `None` before the first answer, and while a change is dirty.
+    ///
+    /// Another cause may reconcile a dirty change before its acknowledgement, so the digest would be wrong. With
+    /// nothing dirty, a serial has one digest.
     pub fn digest(&self) -> Option<(Resume, &Digest)> {
         let session = self.session.filter(|_| self.claim.is_none() && self.is_calm())?;
         Some((Resume { session, epoch: self.epoch, serial: self.serial() }, &self.digest))
     }
 
-    /// What is known to be reconciled, whatever is dirty: to compare a list with.
+    /// Reconciled state regardless of dirty changes, to compare with a list.
     pub fn reconciled(&self) -> &Digest {
         &self.digest
     }
@@ -181,29 +175,30 @@ impl Outbox {
         self.revision.0
     }
 
-    /// The number of the latest change that a digest has to cover, which the canary's are not; 0 before the first.
+    /// Last number that a digest must cover (no canary); 0 at first.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// The digest with this serial is stored where the next run finds it.
+    /// Records that the digest with this serial is stored.
     pub fn digest_stored(&mut self, serial: u64) {
         self.stored = Some(serial);
     }
 
-    /// Whether the stored digest covers all that was observed, so that the next heartbeat declares it.
+    /// Whether the stored digest covers all observations; then a heartbeat declares it.
     pub fn declares(&self) -> bool {
         self.stored == Some(self.serial()) && self.is_calm()
     }
 
-    /// How the watches stand, to be told with each sign of life.
+    /// Sets the watches' health.
     pub fn set_health(&mut self, health: Option<Health>) {
         self.health = health;
     }
 
-    /// A watch was compared with what is known to be reconciled of it. `section` has the sums of what was
-    /// listed, and as `stale` the buckets that differ: their objects must be observed again after this.
-    /// `unnamed` is a [`Change::Resync`] for what cannot be, needed if any bucket differs.
+    /// Records a comparison of a watch with its reconciled state.
+    ///
+    /// `section` has the listed sums and, as `stale`, the differing buckets; their objects must be observed afterwards.
+    /// If any differs, `unnamed` is a [`Change::Resync`] for objects that cannot be named.
     pub fn baseline(&mut self, watch: &str, mut section: Section, unnamed: Option<Observation>, now: Tick) {
         let stale = section.stale;
         let differs = |bucket: usize| stale >> bucket & 1 == 1;
@@ -216,7 +211,7 @@ impl Outbox {
                 entry.moved.before = 0;
             }
         }
-        // Together, so that an acknowledgement of an earlier one does not settle this.
+        // In one step, so that an earlier acknowledgement does not settle this.
         if let Some(unnamed) = unnamed {
             self.observe(unnamed, now);
         }
@@ -224,18 +219,17 @@ impl Outbox {
         self.revision.0.counted += 1;
     }
 
-    /// An object's contribution is another one, without a change that counts.
+    /// Records a contribution without a relevant change.
     pub fn moved(&mut self, key: &Key, moved: Moved) {
         match self.by_key.find(key, &self.entries).and_then(|seq| self.entries.get_mut(seq)) {
-            // Whoever reconciles it sees the later state, too.
+            // The pending reconcile observes the later state.
             Some(entry) => entry.moved.after = moved.after,
             None => self.digest.shift(&key.watch, &key.namespace, &key.name, moved.before, moved.after),
         }
         self.revision.0.quiet += 1;
     }
 
-    /// A watch is not configured any more: its keys and its part of the digest are dropped. Returns how many keys were
-    /// dirty. A late acknowledgement of one is ignored, and so is the failure of a request that carried it.
+    /// Drops a removed watch; returns the number of dirty keys. Late acknowledgements and failures are ignored.
     pub fn forget(&mut self, watch: &str) -> usize {
         let of_watch = self.entries.iter().filter(|(_, entry)| *entry.seen.key.watch == *watch);
         let seqs: Vec<Seq> = of_watch.map(|(seq, _)| seq).collect();
@@ -249,22 +243,22 @@ impl Outbox {
         seqs.len()
     }
 
-    /// Sets the routes of watches that are not for the engine alone. What is dirty already keeps its own.
+    /// Sets the other routes. Dirty keys keep theirs.
     pub fn set_routes(&mut self, routes: BTreeMap<String, Vec<Route>>) {
         self.routes = routes;
     }
 
-    /// This process's epoch.
+    /// Epoch of this process.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The receiver session of the last answer.
+    /// Receiver session of the last answer.
     pub fn session(&self) -> Option<SessionId> {
         self.session
     }
 
-    /// The highest mark that the session of the last answer has told.
+    /// Highest mark of that session.
     pub fn mark(&self) -> u64 {
         self.mark
     }
@@ -274,17 +268,17 @@ impl Outbox {
         self.entries.len()
     }
 
-    /// Whether everything was let go.
+    /// Whether no key is dirty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether nothing but the canary is dirty.
+    /// Whether at most the canary is dirty.
     pub fn is_calm(&self) -> bool {
         self.entries.values().all(|entry| &*entry.seen.key.watch == v3::CANARY)
     }
 
-    /// Number of changes that still have to be sent.
+    /// Number of changes to send.
     pub fn unsent(&self) -> usize {
         self.unsent.len()
     }
@@ -294,12 +288,12 @@ impl Outbox {
         self.entries.values().map(|e| now.saturating_sub(e.first_observed)).max()
     }
 
-    /// Records a change of an object that has no part in the digest.
+    /// Records a change outside the digest.
     pub fn observe(&mut self, observation: Observation, now: Tick) -> Observed {
         self.observe_moved(observation, Moved::default(), now)
     }
 
-    /// Records a change. `moved` is from what was last observed of the object to what it is now.
+    /// Records a change. `moved` is from the last observed contribution to the present one.
     pub fn observe_moved(&mut self, mut observation: Observation, moved: Moved, now: Tick) -> Observed {
         let seq = Seq(self.next);
         self.next += 1;
@@ -309,7 +303,7 @@ impl Outbox {
         }
         let old = self.by_key.find(&observation.key, &self.entries);
         let before = old.and_then(|old| self.drop_entry(old));
-        // A report of everything makes nobody wait who has changed something.
+        // A full report must not delay a user's change.
         observation.listed &= before.as_ref().is_none_or(|e| e.seen.listed);
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
         if observation.change == Change::Resync {
@@ -319,7 +313,7 @@ impl Outbox {
         let routes = self.routes.get(&*observation.key.watch);
         let pending =
             routes.map_or_else(|| smallvec![Route::engine()], |routes| routes.iter().cloned().collect());
-        // An end, too: whoever looks then may find an object that was made anew.
+        // Also an end: the manager may find a recreated object.
         let telling = observation.change != Change::Resync && self.keeps_names(&observation.key.watch);
         let withheld = telling && !self.names.add(&observation.key, &observation.version, &observation.kind);
         let entry = Entry { seen: observation, first_observed, sent: None, pending, refused: false, moved };
@@ -334,12 +328,12 @@ impl Outbox {
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
 
-    /// Whether the receiver has asked for a number again that is still dirty.
+    /// Whether the receiver has asked again for a dirty number.
     pub fn is_asked_again(&self) -> bool {
         !self.asked.0.is_empty()
     }
 
-    /// Whether anything is unsent that needs just this leave: none, for what somebody has changed just now.
+    /// Whether a change is unsent that needs exactly this permission.
     pub fn has_unsent(&self, needs: May) -> bool {
         self.unsent.has(needs)
     }
@@ -349,7 +343,7 @@ impl Outbox {
         Place { older: self.is_older(seq), round }
     }
 
-    /// Whether it has to take turns at the receiver: it is part of a full report, or older than the session.
+    /// Whether it takes turns: part of a full report, or older than the session.
     fn is_older(&self, seq: Seq) -> bool {
         let before = |entry: &Entry| self.older_than.is_some_and(|than| entry.seen.at < than);
         self.entries.get(seq).is_some_and(|entry| entry.seen.listed || before(entry))

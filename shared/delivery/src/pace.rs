@@ -1,14 +1,14 @@
-//! How long to wait with what a peer's answers ask for again.
+//! Delay of a peer's demands.
 //!
-//! A peer that is restarted asks for everything once, and gets it at once. A peer that asks again each time must not
-//! drive a loop: each further demand waits longer, up to a bound, until there was progress or nothing was asked for a while.
+//! The first is served immediately. Each repetition waits longer, up to a limit, so a peer cannot cause a loop.
+//! Progress or quiet resets the delay.
 
 use crate::{Tick, backoff::Backoff};
 
-/// A demand that comes so many longest pauses after the one before begins anew.
+/// Quiet time that resets the delay, in longest pauses.
 const QUIET: u32 = 2;
 
-/// The demands of one kind.
+/// Demands of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     times: u32,
@@ -16,8 +16,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// One more demand. The first is free, and each further one begins a pause. A demand during a pause changes
-    /// nothing, so a peer that repeats itself cannot postpone for ever what it asks for. Returns how many came before.
+    /// Records a demand; returns the number of earlier ones. Demands during a pause do not prolong it, so a peer cannot
+    /// postpone its own demand forever.
     pub fn demanded(&mut self, backoff: &Backoff, jitter: f64, now: Tick) -> u32 {
         let before = self.before(backoff, now);
         if now >= self.until {
@@ -27,8 +27,7 @@ impl Pace {
         before
     }
 
-    /// An answer to a request that was made at `asked` has brought nothing. A request that lasted as long as the
-    /// pause that is due needs none.
+    /// Records a request without result, made at `asked`. Its own duration counts as pause.
     pub fn fruitless(&mut self, backoff: &Backoff, jitter: f64, asked: Tick, now: Tick) {
         let before = self.before(backoff, now);
         let until = asked + backoff.delay(before, jitter);
@@ -36,12 +35,12 @@ impl Pace {
         *self = Self { times, until };
     }
 
-    /// What was demanded has helped: the next demand is free again.
+    /// Records progress: the next demand is free.
     pub fn progress(&mut self) {
         *self = Self::default();
     }
 
-    /// Nothing that was demanded is due before.
+    /// End of the pause.
     #[must_use]
     pub fn until(&self) -> Tick {
         self.until

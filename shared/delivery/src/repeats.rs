@@ -1,25 +1,25 @@
-//! Messages that repeat: one line at the first, the tenth, the hundredth time, and their counts to be shown.
+//! Repeated messages: counted, and logged at powers of ten.
 
 use jiff::Timestamp;
 
 use crate::Tick;
 
-/// A message that comes again later than this is a new one.
+/// Later repetitions count as new.
 const FORGOTTEN: Tick = Tick::from_mins(15);
 
-/// A message and how often it was told.
+/// A message and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeated {
-    /// The message.
+    /// Text.
     pub message: String,
-    /// How often.
+    /// Count.
     pub count: u64,
-    /// The first time.
+    /// First time.
     pub since: Timestamp,
     last: Tick,
 }
 
-/// The messages of late, up to a number of different ones.
+/// Recent messages, up to a limit.
 #[derive(Clone, Debug)]
 pub struct Repeats {
     most: usize,
@@ -27,13 +27,13 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Counts at most so many messages. A further one takes the place of the one that was told longest ago.
+    /// Limits the messages to `most`; a further one evicts the least recent.
     #[must_use]
     pub fn of(most: usize) -> Self {
         Self { most: most.max(1), told: Vec::new() }
     }
 
-    /// Counts a message. Returns the count where it is worth a line in the log.
+    /// Counts a message. Returns the count if it should be logged.
     pub fn told(&mut self, message: &str, now: Timestamp, tick: Tick) -> Option<u64> {
         self.told.retain(|repeated| tick.saturating_sub(repeated.last) < FORGOTTEN);
         let Some(at) = self.told.iter().position(|repeated| repeated.message == message) else {
@@ -46,17 +46,17 @@ impl Repeats {
         let mut repeated = self.told.remove(at);
         (repeated.count, repeated.last) = (repeated.count.saturating_add(1), tick);
         let count = repeated.count;
-        // The one that was told last is the last to be forgotten.
+        // Most recent last.
         self.told.push(repeated);
         (10_u64.pow(count.ilog10()) == count).then_some(count)
     }
 
-    /// What was told more than once.
+    /// Messages with a count above one.
     pub fn repeated(&self) -> impl Iterator<Item = &Repeated> {
         self.told.iter().filter(|repeated| repeated.count > 1)
     }
 
-    /// The cause is gone: the next message is a new one.
+    /// Forgets all messages.
     pub fn clear(&mut self) {
         self.told.clear();
     }

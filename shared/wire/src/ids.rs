@@ -3,13 +3,12 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// One run of an agent process. Sequence numbers are only comparable within one epoch.
+/// One run of an agent process. Sequence numbers compare only within an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(Uuid);
 
-/// One term of a receiver's ownership of its delivery state. Another session than before means that
-/// the receiver has forgotten what it was told, so the agent sends its whole set again.
+/// One term of a receiver's delivery state. After a change of session, the agent resends its whole set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(Uuid);
@@ -17,24 +16,24 @@ pub struct SessionId(Uuid);
 macro_rules! random_id {
     ($name:ident) => {
         impl $name {
-            /// An id from 128 given bits; the caller supplies the randomness.
+            /// Makes an id from 128 random bits of the caller.
             #[must_use]
             pub const fn from_bits(bits: u128) -> Self {
                 Self(Uuid::from_u128(bits))
             }
 
-            /// An id from its text.
+            /// Parses an id.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 Uuid::try_parse(text).ok().map(Self)
             }
 
-            /// Whether this is no id: nothing was said.
+            /// Whether the id is absent.
             pub fn is_nil(&self) -> bool {
                 self.0.is_nil()
             }
 
-            /// A fresh id from the operating system's randomness.
+            /// Makes an id from the operating system's randomness.
             #[must_use]
             pub fn random() -> Self {
                 Self(Uuid::new_v4())
@@ -51,7 +50,7 @@ macro_rules! random_id {
 random_id!(Epoch);
 random_id!(SessionId);
 
-/// The number of a change within an [`Epoch`], counted from 1.
+/// Number of a change within an [`Epoch`], from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
@@ -62,8 +61,8 @@ impl fmt::Display for Seq {
     }
 }
 
-/// Where an event must be handled before it may be let go: our engine, or a central component's manager. Cheap to clone:
-/// every event that is in work carries one, and nearly always the engine, for which nothing is even counted.
+/// Component that must handle an event: the engine or a central component's manager. Cheap to clone, since every held
+/// event has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Route(Way);
@@ -83,13 +82,13 @@ impl Route {
         Self(Way::Engine)
     }
 
-    /// A central component, by the name of its manager.
+    /// A central component, by manager name.
     #[must_use]
     pub fn manager(name: impl Into<String>) -> Self {
         name.into().into()
     }
 
-    /// The name on the wire.
+    /// Name on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match &self.0 {

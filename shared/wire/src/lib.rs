@@ -1,10 +1,9 @@
 //! The event contract between agent and receiver: bodies, limits and verdicts.
 //!
-//! Two versions are spoken:
-//! - [`v3`]: batches of sequenced events and explicit acknowledgements, between our agent and our receiver;
-//! - [`v2`]: the one-event body of the Go watcher, accepted (and sent) for interoperability.
+//! - [`v3`]: batches of sequenced events and acknowledgements between agent and receiver;
+//! - [`v2`]: the Go watcher's one-event body, for interoperability.
 //!
-//! This crate has no I/O. Everything that comes from outside is bounded here, while it is parsed.
+//! This crate has no I/O. Parsing bounds all input.
 
 mod error_body;
 mod ids;

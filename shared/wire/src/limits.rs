@@ -1,22 +1,23 @@
-//! Limits that both ends keep. They are part of the contract: a sender that stays within them is
-//! never refused for size.
+//! Limits of the contract. A sender within them is never refused for size.
 
-/// Largest body of a v2 event, in bytes (the Go listener's limit).
+/// Largest v2 body, in bytes (the Go listener's limit).
 pub const V2_BODY_BYTES: usize = 16 * 1024;
-/// Largest body of a v3 request, in bytes.
+/// Largest v3 request body, in bytes.
 pub const V3_BODY_BYTES: usize = 1024 * 1024;
-/// Most events in one v3 request. 1,000 events of the longest legal names stay below [`V3_BODY_BYTES`]; with
-/// [`SEQ_RANGES`] beside them they need not, so a sender looks at the bytes as well ([`crate::v3::Request::json_bound`]).
+/// Most events in a v3 request.
+///
+/// Together with [`SEQ_RANGES`], 1,000 events of longest names can exceed [`V3_BODY_BYTES`]. So a sender also checks
+/// [`crate::v3::Request::json_bound`].
 pub const V3_EVENTS: usize = 1_000;
-/// Most ranges in one [`crate::SeqSet`].
+/// Most ranges in a [`crate::SeqSet`].
 pub const SEQ_RANGES: usize = 20_000;
-/// Longest accepted string in an event (a namespace and a name have at most 253 characters each).
+/// Longest string in an event, in bytes. Kubernetes names have at most 253 characters.
 pub const FIELD_BYTES: usize = 512;
-/// How long the receiver keeps a poll open when there is nothing to say, in seconds.
+/// Longest poll, in seconds.
 pub const POLL_SECONDS: u64 = 25;
-/// Longest name of a configuration of watches.
+/// Longest name of a watch configuration, in bytes.
 pub const CONFIGURATION_BYTES: usize = 64;
-/// Most blind watches that one request names.
+/// Most blind watches in a request.
 pub const WATCHES: usize = 64;
-/// Most figures of finished reconciles in one request.
+/// Most reconcile times in a request.
 pub const RECONCILED: usize = 256;

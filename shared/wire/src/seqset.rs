@@ -4,10 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Seq, limits};
 
-/// A set of sequence numbers, kept and sent as inclusive ranges: `[[1,5],[7,7]]`.
+/// A set of sequence numbers as inclusive ranges: `[[1,5],[7,7]]`.
 ///
-/// Its memory and its body are proportional to the number of ranges, never to the numbers in them,
-/// so a range up to `u64::MAX` from a hostile peer costs nothing.
+/// Memory and body depend on the number of ranges only, so a huge range from a hostile peer costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<[u64; 2]>", into = "Vec<[u64; 2]>")]
 pub struct SeqSet {
@@ -15,7 +14,7 @@ pub struct SeqSet {
     ranges: BTreeMap<u64, u64>,
 }
 
-/// Why a list of ranges is not a [`SeqSet`].
+/// Error of an invalid list of ranges.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SeqSetError {
     /// More than [`limits::SEQ_RANGES`] ranges.
@@ -33,23 +32,23 @@ impl SeqSet {
         Self::default()
     }
 
-    /// Whether no number is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Number of ranges, which is what the set costs.
+    /// Number of ranges.
     pub fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Adds one number.
+    /// Adds a number.
     pub fn insert(&mut self, seq: Seq) {
         self.insert_range(seq.0, seq.0);
     }
 
     fn insert_range(&mut self, mut start: u64, mut end: u64) {
-        // Numbers come in their order nearly always: the last range only grows, and nothing is allocated.
+        // Fast path: numbers usually ascend, so the last range grows.
         if let Some(mut last) = self.ranges.last_entry()
             && *last.key() <= start
             && start <= last.get().saturating_add(1)
@@ -58,7 +57,7 @@ impl SeqSet {
             last.insert(end);
             return;
         }
-        // Swallow every range that overlaps or touches [start, end].
+        // Merge every range that overlaps or touches [start, end].
         while let Some((&s, &e)) = self.ranges.range(..=end.saturating_add(1)).next_back()
             && e.saturating_add(1) >= start
         {
@@ -69,25 +68,24 @@ impl SeqSet {
         self.ranges.insert(start, end);
     }
 
-    /// Whether `seq` is in the set.
+    /// Whether the set contains `seq`.
     pub fn contains(&self, seq: Seq) -> bool {
         self.ranges.range(..=seq.0).next_back().is_some_and(|(_, &end)| end >= seq.0)
     }
 
-    /// The inclusive ranges in ascending order.
+    /// Inclusive ranges, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&s, &e)| (s, e))
     }
 
-    /// Leaves only the lowest ranges, at most so many.
+    /// Keeps at most the `ranges` lowest ranges.
     pub fn keep_lowest(&mut self, ranges: usize) {
         if let Some(&first_beyond) = self.ranges.keys().nth(ranges) {
             self.ranges.split_off(&first_beyond);
         }
     }
 
-    /// The parts of the set that none of the ascending `known` numbers covers (one range each, as they stand between
-    /// known numbers).
+    /// The set without the ascending `known` numbers.
     #[must_use]
     pub fn without(&self, known: impl Iterator<Item = Seq>) -> Self {
         let mut missing = Self::new();

@@ -1,6 +1,4 @@
-//! How long bodies become, known before they are written: a sender stays within [`limits::V3_BODY_BYTES`] by it.
-//!
-//! These are upper bounds, close for what is usual.
+//! Upper bounds of body lengths, known before serialization. Senders use them to stay within [`limits::V3_BODY_BYTES`].
 //!
 //! [`limits::V3_BODY_BYTES`]: crate::limits::V3_BODY_BYTES
 
@@ -9,19 +7,19 @@ use crate::{
     v3::{Event, Health, Request},
 };
 
-/// An event without its strings: names of fields, quotes, a number, the longest change, a timestamp.
+/// Bytes of an event without its strings.
 const EVENT: usize = 256;
-/// A request without its lists.
+/// Bytes of a request without its lists.
 const REQUEST: usize = 448;
-/// A range of two numbers of one digit, and the comma after it.
+/// A range of one-digit numbers and a comma.
 const RANGE: usize = 6;
-/// A string's quotes and the comma after it.
+/// A string's quotes and a comma.
 const QUOTES: usize = 3;
-/// Of a `u32`, with the comma after it.
+/// A `u32` and a comma.
 const FIGURE: usize = 11;
 
 impl Event<'_> {
-    /// At most so many bytes of a body, the comma after it included.
+    /// Most bytes in a body, with a comma.
     #[must_use]
     pub fn json_bound(&self) -> usize {
         let Event { seq: _, watch, group, version, kind, namespace, name, uid, resource_version, .. } = self;
@@ -31,7 +29,7 @@ impl Event<'_> {
 }
 
 impl Request<'_> {
-    /// At most so many bytes of a body.
+    /// Most bytes of the body.
     #[must_use]
     pub fn json_bound(&self) -> usize {
         let health = self.health.as_ref().map_or(0, Health::json_bound);
@@ -42,7 +40,7 @@ impl Request<'_> {
 }
 
 impl Health {
-    /// At most so many bytes of a body, without the names of its fields.
+    /// Most bytes in a body, without field names.
     #[must_use]
     pub fn json_bound(&self) -> usize {
         let strings = self.blind.iter().chain([&self.configuration]);
@@ -51,22 +49,22 @@ impl Health {
 }
 
 impl SeqSet {
-    /// At most so many bytes of a body.
+    /// Most bytes in a body.
     #[must_use]
     pub fn json_bound(&self) -> usize {
         self.ranges().map(|(start, end)| RANGE + digits(start) + digits(end)).sum()
     }
 }
 
-/// How many more digits a number has than one.
+/// Digits beyond the first.
 fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(0, |log| log as usize)
 }
 
-/// Bytes of a string between its quotes.
+/// Bytes between the quotes.
 fn escaped(text: &str) -> usize {
     let more = |byte: u8| match byte {
-        // As \u00XX, the longest way.
+        // \u00XX, the longest escape.
         0..0x20 => 5,
         b'"' | b'\\' => 1,
         _ => 0,

@@ -1,38 +1,37 @@
-//! What is the same in every request of a connection. It may be said in headers instead of the body: HTTP/2 sends a header
-//! that it has sent before as one byte, and an idle agent's requests are hardly anything else.
+//! Fields that are constant on a connection, as headers instead of body fields.
+//!
+//! HTTP/2 sends a repeated header as one byte, and an idle agent's requests consist mostly of such fields.
 
 use crate::{
     Epoch, SessionId,
     v3::{Health, Request, Response},
 };
 
-/// The header for a request's `epoch`.
+/// Header for `epoch`.
 pub const EPOCH: &str = "tidewatch-epoch";
-/// The header for a request's `session`. In an answer: the receiver's, and that it understands these headers.
+/// Header for `session`. In an answer: the receiver's session; it shows that the receiver supports these headers.
 pub const SESSION: &str = "tidewatch-session";
-/// The header for a request's `health.configuration`.
+/// Header for `health.configuration`.
 pub const CONFIGURATION: &str = "tidewatch-configuration";
 
-/// What a request's headers say. What stands in its body comes first.
+/// Fields in a request's headers. The body takes precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// See [`Request::epoch`].
     pub epoch: Option<Epoch>,
     /// See [`Request::session`].
     pub session: Option<SessionId>,
-    /// See [`Health::configuration`]; without it there may be a [`Health`] in the body nevertheless.
+    /// See [`Health::configuration`]. A body may hold a [`Health`] without it.
     pub configuration: Option<String>,
 }
 
-/// The session in the header [`SESSION`] of an answer: that of a receiver which understands these headers. Anything else
-/// there is none.
+/// Session in an answer's [`SESSION`] header; `None` if absent or invalid.
 #[must_use]
 pub fn session(header: Option<&[u8]>) -> Option<SessionId> {
     SessionId::parse(str::from_utf8(header?).ok()?).filter(|session| !session.is_nil())
 }
 
-/// Adds to an answer's body what it leaves out: the epoch that the request had in a header, and the session. `None` if
-/// neither body nor header names a session.
+/// Completes an answer with the request header's epoch and the session. `None` without any session.
 #[must_use]
 pub fn complete(mut answer: Response, epoch: Option<Epoch>, session: Option<SessionId>) -> Option<Response> {
     if answer.epoch.is_nil() {
@@ -44,13 +43,13 @@ pub fn complete(mut answer: Response, epoch: Option<Epoch>, session: Option<Sess
     Some(answer)
 }
 
-/// A header does not hold what it is for.
+/// An unreadable header.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the header {0} cannot be read")]
 pub struct StandingError(pub &'static str);
 
 impl Standing {
-    /// Takes out of a request what may stand in headers.
+    /// Moves fields of a request to headers.
     #[must_use]
     pub fn take(request: &mut Request<'_>) -> Self {
         let epoch = Some(std::mem::take(&mut request.epoch));
@@ -68,7 +67,7 @@ impl Standing {
         Self { epoch, session, configuration }
     }
 
-    /// Puts it where a request says nothing of its own.
+    /// Fills the fields that the request lacks.
     pub fn give(self, request: &mut Request<'_>) {
         if let Some(epoch) = self.epoch
             && request.epoch.is_nil()
@@ -84,7 +83,7 @@ impl Standing {
         }
     }
 
-    /// The headers, and their values: visible ASCII.
+    /// Headers with values in visible ASCII.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let epoch = self.epoch.map(|epoch| (EPOCH, epoch.to_string()));
         let session = self.session.map(|session| (SESSION, session.to_string()));
@@ -92,7 +91,7 @@ impl Standing {
         epoch.into_iter().chain(session).chain(configuration)
     }
 
-    /// Reads it from headers. Lengths are checked with the rest of the request.
+    /// Reads headers. Lengths are checked with the request.
     pub fn read<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Result<Self, StandingError> {
         let text = |name| match header(name).map(str::from_utf8) {
             None => Ok(None),

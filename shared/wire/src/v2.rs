@@ -1,14 +1,14 @@
 //! The one-event body of the Go watcher: `POST /v2/<manager>/event`.
 //!
-//! It is sent by an admission webhook, before the change is committed, and carries neither a number
-//! nor a version: whoever receives it must look twice.
+//! An admission webhook sends it before the change is committed, without number or version. So the receiver must look
+//! twice.
 
 use serde::{Deserialize, Serialize};
 
-/// The body. Field names are the Go listener's.
+/// The body, with the Go listener's field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchEvent {
-    /// The object that changed.
+    /// The changed object.
     pub watched: ObjectKey,
     /// Its kind.
     #[serde(rename = "watchedGvk")]
@@ -18,10 +18,10 @@ pub struct WatchEvent {
 /// Namespace and name, capitalised on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectKey {
-    /// Empty for a cluster-scoped object.
+    /// Empty if cluster-scoped.
     #[serde(rename = "Namespace", default)]
     pub namespace: String,
-    /// The object's name.
+    /// Name.
     #[serde(rename = "Name")]
     pub name: String,
 }
@@ -29,7 +29,7 @@ pub struct ObjectKey {
 /// Group, version and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupVersionKind {
-    /// Empty for the core group.
+    /// Empty for core.
     #[serde(default)]
     pub group: String,
     /// For example `v1beta2`.
@@ -38,7 +38,7 @@ pub struct GroupVersionKind {
     pub kind: String,
 }
 
-/// The manager named by a request path, if it is a v2 event path.
+/// Manager in a v2 event path.
 pub fn manager_of_path(path: &str) -> Option<&str> {
     let manager = path.strip_prefix("/v2/")?.strip_suffix("/event")?;
     (!manager.is_empty() && !manager.contains('/')).then_some(manager)

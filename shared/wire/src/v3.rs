@@ -1,8 +1,7 @@
-//! Sequenced batches and explicit acknowledgements: `POST /v3/events`.
+//! Sequenced batches and acknowledgements: `POST /v3/events`.
 //!
-//! A request says what changed and which numbers the agent still waits for; the answer says which of
-//! those are done, refused, or not known to this session (and must be sent again). Both directions
-//! are idempotent: any request and any answer may be lost, repeated or reordered.
+//! A request has changes and awaited numbers. The answer has the numbers done, refused, or unknown to the session (to
+//! resend). Both are idempotent: they may be lost, repeated or reordered.
 
 use std::borrow::Cow;
 
@@ -11,121 +10,114 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, Route, Seq, SeqSet, SessionId, limits};
 
-/// The path of the endpoint.
+/// Path of the endpoint.
 pub const PATH: &str = "/v3/events";
 
-/// The name of the watch on the agent's own canary object. It says nothing about the runtime: its way is the message.
+/// Watch name of the agent's canary object. Its arrival proves the path.
 pub const CANARY: &str = "tidewatch-canary";
 
-/// What an agent sends: a batch of changes, a poll for acknowledgements, or both empty as a heartbeat.
+/// A batch, a poll, or an empty heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request<'a> {
-    /// The agent's run. Nil in a body whose headers say it, see [`standing`](crate::standing).
+    /// The agent's run. Nil if in a header ([`standing`](crate::standing)).
     #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
-    /// The receiver session of the last answer, if there was one.
+    /// Receiver session of the last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// The highest [`Response::mark`] of that session.
+    /// Highest [`Response::mark`] of that session.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mark: u64,
-    /// What an agent that has just started claims to be reconciled, until that is answered. It sends no
-    /// event before.
+    /// Claim of a starting agent, until answered. No event is sent before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
-    /// The digest stored last covers every number up to and including this one, and nothing was observed
-    /// since: what a [`Resume`] of this epoch may claim.
+    /// Serial that a [`Resume`] may claim: the stored digest covers it, and nothing was observed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<u64>,
-    /// How the agent's watches stand; sent with each sign of life.
+    /// State of the watches, with each sign of life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
-    /// Of the keys let go since the last request, how long each took from its first unreconciled change, in
-    /// milliseconds; at most [`limits::RECONCILED`]. A sample for metrics: a lost request loses its figures.
+    /// Times from the first unreconciled change to acknowledgement, in milliseconds; at most [`limits::RECONCILED`]. A sample for
+    /// metrics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reconciled_ms: Vec<u32>,
     /// Changes, at most [`limits::V3_EVENTS`].
     #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event<'a>>,
-    /// Every number that was sent (in this request or before) and is not let go yet.
+    /// Sent numbers without acknowledgement, including this request's.
     #[serde(default, skip_serializing_if = "SeqSet::is_empty")]
     pub awaiting: SeqSet,
-    /// Whether to answer only when there is an acknowledgement to give, or after
-    /// [`limits::POLL_SECONDS`].
+    /// Whether to delay the answer until an acknowledgement, or [`limits::POLL_SECONDS`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub poll: bool,
 }
 
-/// What the digest that an agent found at its start says of itself.
+/// Claim on the digest found at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Resume {
-    /// The newest receiver session that acknowledged any of it.
+    /// Latest receiver session that acknowledged any of it.
     pub session: SessionId,
-    /// The run of the agent that stored it.
+    /// Run that stored it.
     pub epoch: Epoch,
-    /// The last number it covers.
+    /// Last covered number.
     pub serial: u64,
 }
 
-/// How an agent's watches stand.
+/// State of the agent's watches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// Which configuration of watches is in use: [`configuration`] of the text that is at work, empty without one;
-    /// at most [`limits::CONFIGURATION_BYTES`].
+    /// [`configuration`] of the active watch configuration, or empty; at most [`limits::CONFIGURATION_BYTES`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub configuration: String,
-    /// The configured watches that would not notice a change now; the first [`limits::WATCHES`] of more.
+    /// Configured watches that miss changes at present; the first [`limits::WATCHES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
 }
 
-/// One change of one object. It says that something happened, not what the object looks like now.
-///
-/// A receiver's is borrowed from the body that it was read from: most of its strings are compared and forgotten.
+/// A change of an object, without its content. It borrows from the body, since most strings are only compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event<'a> {
     /// Its number.
     pub seq: Seq,
-    /// The configured watch that saw it.
+    /// The configured watch.
     #[serde(borrow)]
     pub watch: Cow<'a, str>,
-    /// API group, empty for the core group.
+    /// API group; empty for core.
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub group: Cow<'a, str>,
-    /// API version that was watched.
+    /// Watched API version.
     #[serde(borrow)]
     pub version: Cow<'a, str>,
     /// Kind.
     #[serde(borrow)]
     pub kind: Cow<'a, str>,
-    /// Namespace, empty for cluster-scoped objects.
+    /// Namespace; empty if cluster-scoped.
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub namespace: Cow<'a, str>,
-    /// Name, empty only in a [`Change::Resync`].
+    /// Name; empty only in a [`Change::Resync`].
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub name: Cow<'a, str>,
-    /// The object's uid, empty if it was not known (a deletion found by a list).
+    /// Uid; empty if unknown (a deletion found by a list).
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub uid: Cow<'a, str>,
-    /// The resourceVersion at which it was seen, opaque.
+    /// Observed resourceVersion, opaque.
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub resource_version: Cow<'a, str>,
-    /// What the agent saw.
+    /// Observed change.
     pub change: Change,
-    /// It comes from a report of everything that is there, whether or not anybody has changed it: it can wait until
-    /// after what somebody has.
+    /// Part of a full report: lower priority.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub listed: bool,
-    /// When, on the agent's clock.
+    /// Time on the agent's clock.
     pub observed_at: Timestamp,
 }
 
 impl Event<'_> {
-    /// The same, borrowing nothing.
+    /// Converts to owned strings.
     #[must_use]
     pub fn into_owned(self) -> Event<'static> {
         let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
@@ -146,55 +138,52 @@ impl Event<'_> {
     }
 }
 
-/// What happened to an object, as far as a watch can tell.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Change {
-    /// It appeared, or a watched part of it differs, or it entered the label selector.
+    /// New, changed in a watched part, or newly selected by label.
     Changed,
-    /// It is gone, or it left the label selector.
+    /// Deleted, or no longer selected by label.
     Gone,
-    /// Any object of this watch may have changed or gone while nobody watched, and those that are gone
-    /// cannot be named. Such an event has neither namespace nor name.
+    /// Any object of the watch may have changed or gone unobserved, so the event has no name.
     Resync,
 }
 
-/// What the receiver answers.
+/// Answer of the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Response {
-    /// The epoch this answer is for; an answer for another epoch is ignored. Nil in a body that answers a request with
-    /// its epoch in a header.
+    /// Epoch of the request. Nil if the request had it in a header. Other epochs are ignored.
     #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
-    /// The receiver's session. Nil in the same case; the header [`SESSION`](crate::standing::SESSION) says it.
+    /// The receiver's session. Nil in that case: see [`SESSION`](crate::standing::SESSION).
     #[serde(default, skip_serializing_if = "SessionId::is_nil")]
     pub session: SessionId,
-    /// How far the control plane remembers this session: a number that is recorded there, and rises after work was
-    /// acknowledged. A control plane that knows of a lower one was restored from a backup.
+    /// Progress of the session recorded in KCP; rises after acknowledgements. A lower record means a restored KCP.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mark: u64,
     /// Verdicts on awaited numbers, per route.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acks: Vec<RouteAck>,
-    /// Awaited numbers that this session does not know: send them again.
+    /// Awaited numbers to resend, unknown to this session.
     #[serde(default, skip_serializing_if = "SeqSet::is_empty")]
     pub unknown: SeqSet,
-    /// Overload: wait this long before the next batch, in milliseconds.
+    /// On overload: delay before the next batch, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What is older, or reported only because everything is ([`Event::listed`]), has to wait for its turn. What changes now is
-    /// taken.
+    /// Older events and full reports ([`Event::listed`]) take turns. Fresh changes are accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older: Option<Older>,
-    /// Nothing that the agent believes to be reconciled can be relied on: it reports every object again.
-    /// Repeated until the agent speaks of this session; an agent obeys it once for each session.
+    /// Report every object again: the reconciled state is unreliable.
+    ///
+    /// Repeated until the agent sends this session. An agent obeys once per session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resync: bool,
 }
 
 impl Response {
-    /// An answer that says nothing.
+    /// An empty answer.
     #[must_use]
     pub fn new(epoch: Epoch, session: SessionId) -> Self {
         Self {
@@ -210,13 +199,13 @@ impl Response {
     }
 }
 
-/// What has to take turns, and when the next one is.
+/// Turn of older events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Older {
-    /// What was observed before this, by the agent's clock: the receiver's session began then, by its own.
+    /// Start of the receiver's session, on its clock. Events observed before, on the agent's clock, are older.
     pub than: Timestamp,
-    /// Wait this long with it, in milliseconds.
+    /// Delay, in milliseconds.
     pub after_ms: u64,
 }
 
@@ -225,55 +214,55 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Verdicts of one route. A number in neither set is held.
+/// Verdicts of one route. Other numbers are held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteAck {
-    /// The route that speaks.
+    /// The route.
     pub route: Route,
-    /// A reconcile that could see the change has finished.
+    /// Numbers with a finished reconcile that observed the change.
     #[serde(default, skip_serializing_if = "SeqSet::is_empty")]
     pub done: SeqSet,
-    /// The change is not wanted (unknown watch, not allowed); let it go.
+    /// Unwanted changes (unknown watch, not allowed): release them.
     #[serde(default, skip_serializing_if = "SeqSet::is_empty")]
     pub refused: SeqSet,
 }
 
-/// Why a parsed request breaks the contract.
+/// Violation of the contract.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RequestError {
-    /// Neither the body nor a header names an epoch.
+    /// No epoch in body or header.
     #[error("there is no `epoch`")]
     NoEpoch,
     /// More than [`limits::V3_EVENTS`] events.
     #[error("{0} events in one request; send at most {limit}", limit = limits::V3_EVENTS)]
     TooManyEvents(usize),
-    /// A string is longer than [`limits::FIELD_BYTES`].
+    /// A string above [`limits::FIELD_BYTES`].
     #[error("event {seq}: `{field}` is longer than {limit} bytes", limit = limits::FIELD_BYTES)]
     FieldTooLong {
-        /// The event's number.
+        /// Event number.
         seq: Seq,
-        /// The field.
+        /// Field.
         field: &'static str,
     },
-    /// A list of the request, or a string in it, is longer than the contract allows.
+    /// A list or string above its limit.
     #[error("`{0}` is longer than the contract allows")]
     TooLong(&'static str),
-    /// An event names an object though its change says that it cannot.
+    /// A resync that names an object.
     #[error("event {0}: a resync names no object")]
     ResyncWithName(Seq),
-    /// An event has no name, version or kind.
+    /// An event without name, version or kind.
     #[error("event {seq}: `{field}` is empty")]
     FieldEmpty {
-        /// The event's number.
+        /// Event number.
         seq: Seq,
-        /// The field.
+        /// Field.
         field: &'static str,
     },
 }
 
 impl Request<'_> {
-    /// A request that says only that the agent lives.
+    /// An empty request.
     #[must_use]
     pub fn new(epoch: Epoch) -> Self {
         Self {
@@ -290,7 +279,7 @@ impl Request<'_> {
         }
     }
 
-    /// The same, borrowing nothing.
+    /// Converts to owned strings.
     #[must_use]
     pub fn into_owned(self) -> Request<'static> {
         let Self { epoch, session, mark, resume, digest, health, reconciled_ms, events, awaiting, poll } =
@@ -299,7 +288,7 @@ impl Request<'_> {
         Request { epoch, session, mark, resume, digest, health, reconciled_ms, events, awaiting, poll }
     }
 
-    /// Checks the limits that JSON parsing alone does not.
+    /// Checks limits that parsing does not.
     pub fn check(&self) -> Result<(), RequestError> {
         if self.epoch.is_nil() {
             return Err(RequestError::NoEpoch);
@@ -346,8 +335,8 @@ impl Request<'_> {
     }
 }
 
-/// What [`Health::configuration`] says of a `ConfigMap`'s text: 32 hexadecimal digits, the same for the same text in
-/// every process. Not a secure hash: it tells what has changed, not who has changed it.
+/// Hash of a `ConfigMap`'s text for [`Health::configuration`]: 32 hexadecimal digits, stable across processes, not
+/// secure.
 #[must_use]
 pub fn configuration(text: &str) -> String {
     format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()))

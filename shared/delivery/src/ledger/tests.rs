@@ -52,8 +52,8 @@ fn ledger_holding(numbers: &[u64]) -> Ledger {
 
 #[test]
 fn what_is_remembered_of_a_quiet_runtime_is_small() {
-    // A map's smallest node has room for eleven; with more than 512 bytes it would lie among those of JSON objects, which come and
-    // go in thousands while a fleet is installed, and keep the pages around it (docs/scale.md).
+    // Above 512 bytes, a map node shares pages with short-lived JSON objects and pins them (docs/scale.md). The
+    // smallest node has room for eleven.
     assert!(11 * (size_of::<Seq>() + size_of::<Verdicts>()) + 16 <= 512);
 }
 
@@ -119,13 +119,12 @@ fn a_late_verdict_for_a_replaced_epoch_is_ignored() {
 fn numbers_that_a_later_change_has_replaced_do_not_fill_the_ledger() {
     let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
     let epoch = Epoch::from_bits(E1);
-    // One parked key: each change replaces the number before, whose work never finishes.
+    // A suspended key: each change replaces a number that never finishes.
     for n in [1, 2, 3] {
         let received = ledger.receive(&request(E1, &[n], &[n]));
         assert_eq!(received, Received { fresh: vec![0], overloaded: false }, "{n}");
         ledger.route(epoch, Seq(n), Route::engine(), Intake::Held);
     }
-    // Another key has room beside the one that is awaited.
     let received = ledger.receive(&request(E1, &[4], &[3, 4]));
     assert_eq!(received, Received { fresh: vec![0], overloaded: false });
     assert!(ledger.answer(epoch, &seqs(&[3])).unknown.is_empty(), "what is awaited is kept");
@@ -155,7 +154,6 @@ fn a_full_ledger_takes_a_canary() {
     );
 }
 
-/// What the property below does to the two halves.
 #[derive(Clone, Debug)]
 enum Step {
     Change(u8),
@@ -176,14 +174,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both production halves against each other, with loss, dropped work and restarts.
+/// Both production halves, with loss, dropped reconciles and restarts.
 struct World {
     outbox: Outbox,
     ledger: Ledger,
     queue: Vec<(Epoch, Seq, u8)>,
     sessions: u128,
     versions: BTreeMap<u8, u64>,
-    /// Per key: the version that the last finished reconcile could see.
+    /// Per key: version that the last finished reconcile observed.
     reconciled: BTreeMap<u8, u64>,
 }
 
@@ -276,7 +274,7 @@ proptest! {
                 prop_assert!(world.dirty().is_empty(), "let go before it was reconciled");
             }
         }
-        // Without faults it comes to rest, however it was left.
+        // Without faults, everything is acknowledged.
         for _ in 0..30 {
             world.apply(&Step::Send { lose_request: false, lose_answer: false });
             world.apply(&Step::Work { drop: false });
@@ -289,7 +287,7 @@ proptest! {
 
 #[test]
 fn an_answer_stays_within_the_limit_of_ranges() {
-    // As many ranges as a request may name, each with a known number in its middle: twice as many are left.
+    // Known numbers split each of the most ranges, which doubles them.
     let middles: Vec<u64> = (1..=100).map(|n| n * 10).collect();
     let ranges: Vec<[u64; 2]> = (1..=limits::SEQ_RANGES as u64).map(|n| [n * 10 - 1, n * 10 + 1]).collect();
     let mut ledger = ledger_holding(&middles);
@@ -299,7 +297,7 @@ fn an_answer_stays_within_the_limit_of_ranges() {
         let answer = ledger.answer(epoch, &awaiting);
         assert_eq!(answer.unknown.range_count(), limits::SEQ_RANGES.min(awaiting.range_count()));
         assert!(SeqSet::try_from(Vec::from(answer.unknown.clone())).is_ok(), "the agent can read it");
-        // What did not fit is asked for once the rest has been sent again.
+        // The agent asks for the rest after it has resent these.
         let left: Vec<[u64; 2]> = awaiting
             .ranges()
             .filter(|(s, _)| !answer.unknown.contains(Seq(*s)))

@@ -1,4 +1,4 @@
-//! What answers, and missing ones, do to the dirty set.
+//! Effects of answers on the dirty set.
 
 use tidewatch_wire::{
     Route, Seq, limits,
@@ -16,7 +16,7 @@ impl Outbox {
         true
     }
 
-    /// Takes an answer in.
+    /// Applies an answer.
     pub fn answered(&mut self, response: &Response, now: Tick) -> Applied {
         if response.epoch != self.epoch {
             return Applied { ignored: true, ..Applied::default() };
@@ -67,10 +67,11 @@ impl Outbox {
             self.fruitless = Aside(0);
         }
         if applied.new_session {
-            // The new session may know some of them (events and answer crossed); sending again is harmless.
+            // Resending to a session that knows some is harmless.
             let sent: Vec<Seq> =
                 self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(s, _)| s).collect();
-            // A restarted receiver gets them at once. Sessions that follow each other and let nothing go would drive a loop.
+            // A restarted receiver gets them immediately. Sessions in a row without acknowledgement must not cause a
+            // loop.
             if fruitless > 1 {
                 for seq in &sent {
                     *self.asked.0.entry(*seq).or_default() += 1;
@@ -87,7 +88,7 @@ impl Outbox {
                 .map(|(s, _)| s)
                 .collect();
             for seq in &unknown {
-                // What only has to take its turn has found no lack of room.
+                // Deferral of an older event is not a lack of capacity.
                 if response.older.is_none() || !self.is_older(*seq) {
                     *self.asked.0.entry(*seq).or_default() += 1;
                     applied.asked_again += 1;

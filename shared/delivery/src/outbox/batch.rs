@@ -1,5 +1,4 @@
-//! What goes into one request: as much as the contract allows in number and in bytes, or as the way to the receiver has
-//! let pass.
+//! Content of a request, within the limits of the contract or a proxy.
 
 use tidewatch_wire::{
     Seq, SeqSet, limits,
@@ -12,12 +11,11 @@ use super::{
 };
 use crate::Tick;
 
-/// The longest range.
 const RANGE_BYTES: usize = 44;
-/// A request names at least so many ranges, however little passes.
+/// Fewest ranges in a request.
 const LEAST_RANGES: usize = 16;
 
-/// How large requests may be. Smaller than the contract allows when a proxy on the way allows less.
+/// Request limits, below the contract's for a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     events: usize,
@@ -31,7 +29,7 @@ impl Default for Size {
 }
 
 impl Size {
-    /// A request with so many events passed. Grows slowly, since to find out costs a failure.
+    /// Grows slowly, because each probe costs a failure.
     fn grow(&mut self, events: usize) {
         if events >= self.events {
             self.events = (events + 1).min(limits::V3_EVENTS);
@@ -39,7 +37,6 @@ impl Size {
         self.ranges = (self.ranges + 1).min(limits::SEQ_RANGES);
     }
 
-    /// One did not.
     fn halve(&mut self, events: usize, ranges: usize) {
         if events > 0 {
             self.events = (events / 2).max(1);
@@ -49,26 +46,26 @@ impl Size {
 }
 
 impl Outbox {
-    /// The next request with events, if anything is unsent: the canary, then what was just changed, then what of that the receiver
-    /// has asked for again, then what a full report reports and what is older than the session; of equals the oldest. What it
-    /// carries counts as sent until [`Outbox::failed`] takes it back.
+    /// Next request with events, if any. [`Outbox::failed`] returns them.
+    ///
+    /// Order: canary, fresh changes, changes asked for again, then reported and older events. Oldest first.
     pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
         self.next_batch_of(May::ALL, now)
     }
 
-    /// The same of what was just changed, and of what else it may be.
+    /// Like [`Outbox::next_batch`], for fresh changes and those that `may` permits.
     pub fn next_batch_of(&mut self, may: May, now: Tick) -> Option<(Request<'static>, InFlight)> {
         let seqs = self.choose(may);
         self.batch(seqs, now)
     }
 
-    /// The canary alone, if it is unsent and was not asked for again: a sign of life, for when the receiver wants no batch.
+    /// The fresh canary alone: a sign of life while the receiver accepts no batch.
     pub fn next_canary(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
         let seqs = self.new_canary().into_iter().collect();
         self.batch(seqs, now)
     }
 
-    /// Whether [`Outbox::next_canary`] has something to send.
+    /// Whether [`Outbox::next_canary`] has a request.
     pub fn has_new_canary(&self) -> bool {
         self.new_canary().is_some()
     }
@@ -77,11 +74,11 @@ impl Outbox {
         self.by_key.canaries().find(|seq| self.unsent.contains(*seq, FRESH))
     }
 
-    /// Numbers to send, the most urgent first: at most a batch.
+    /// Most urgent first.
     fn choose(&self, may: May) -> Vec<Seq> {
         let most = self.size.0.events;
         let mut chosen = self.unsent.first(may, most);
-        // Behind thousands of changes it would come too late to say that the way is good.
+        // Behind thousands of changes it would prove the path too late.
         if let Some(canary) = self.new_canary() {
             chosen.retain(|seq| *seq != canary);
             chosen.truncate(most.saturating_sub(1));
@@ -90,7 +87,7 @@ impl Outbox {
         chosen
     }
 
-    /// A request with those of `chosen` for which it has room.
+    /// As many of `chosen` as fit.
     fn batch(&mut self, chosen: Vec<Seq>, now: Tick) -> Option<(Request<'static>, InFlight)> {
         if self.is_claiming() || chosen.is_empty() {
             return None;
@@ -102,7 +99,7 @@ impl Outbox {
             let Some(entry) = self.entries.get_mut(seq) else { continue };
             let event = event(seq, &entry.seen);
             let bytes = event.json_bound() + RANGE_BYTES;
-            // One always has room: the longest takes a fourth of what ranges and health leave of a body.
+            // One always fits: the longest takes a quarter of the body besides ranges and health.
             if bytes > left && !events.is_empty() {
                 break;
             }
@@ -114,12 +111,12 @@ impl Outbox {
         let seqs: Vec<Seq> = events.iter().map(|event| event.seq).collect();
         for seq in &seqs {
             self.take_unsent(*seq);
-            // The first of a set of more ranges than the contract allows are named; the rest waits its turn.
+            // Further ranges wait for a later request.
             if request.awaiting.range_count() < self.size.0.ranges {
                 request.awaiting.insert(*seq);
             }
         }
-        // The canary is a sign of life, so it takes with it what the heartbeat would say.
+        // It replaces a heartbeat.
         if events.iter().all(|event| event.watch == v3::CANARY) {
             request.health.clone_from(&self.health);
             request.digest = self.stored.filter(|_| self.declares());
@@ -127,7 +124,7 @@ impl Outbox {
         Some((Request { events, ..request }, InFlight(seqs)))
     }
 
-    /// A request that waits for acknowledgements, if any number is awaited.
+    /// A request for acknowledgements, if any is awaited.
     pub fn poll(&mut self) -> Option<Request<'static>> {
         if !self.entries.values().any(|e| e.sent.is_some()) {
             return None;
@@ -135,7 +132,7 @@ impl Outbox {
         Some(Request { health: self.health.clone(), ..self.request(Vec::new(), true) })
     }
 
-    /// A request that says only that the agent lives, and what it claims.
+    /// A sign of life with health and declared digest.
     pub fn heartbeat(&mut self) -> Request<'static> {
         let digest = self.stored.filter(|_| self.declares());
         Request { health: self.health.clone(), digest, ..self.request(Vec::new(), false) }
@@ -144,7 +141,7 @@ impl Outbox {
     fn request(&mut self, events: Vec<Event<'static>>, poll: bool) -> Request<'static> {
         let mut awaiting = SeqSet::new();
         for (seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
-            // A set of more ranges than the contract allows would be refused; the rest waits its turn.
+            // The receiver rejects more ranges; they wait for a later request.
             if awaiting.range_count() >= self.size.0.ranges {
                 break;
             }
@@ -162,34 +159,33 @@ impl Outbox {
         }
     }
 
-    /// A request did not get an answer: its events have to be sent again.
+    /// Returns a failed request's events.
     pub fn failed(&mut self, in_flight: &InFlight) {
         for seq in &in_flight.0 {
             self.resend(*seq);
         }
     }
 
-    /// A request was too large for the receiver, or for a proxy before it: its events have to be sent again, in smaller
-    /// ones. `ranges` is how many it awaited.
+    /// Returns the events of a request too large for the receiver or a proxy; later requests are smaller. `ranges` were
+    /// awaited.
     pub fn too_large(&mut self, in_flight: &InFlight, ranges: usize) {
         self.size.0.halve(in_flight.len(), ranges);
         if let [alone] = in_flight.0[..]
-            // Taken back already, by an answer that came first, it is none that was asked for.
+            // If an answer has returned it already, its place in `unsent` must not change.
             && self.entries.get(alone).is_some_and(|entry| entry.sent.is_some())
         {
-            // It cannot be made smaller; at least it delays nothing else.
+            // It cannot shrink; a later place at least delays no others.
             *self.asked.0.entry(alone).or_default() += 1;
         }
         self.failed(in_flight);
     }
 
-    /// A request was not too large.
+    /// Records a request of acceptable size.
     pub fn passed(&mut self, in_flight: &InFlight) {
         self.size.0.grow(in_flight.len());
     }
 }
 
-/// An observation as it is sent.
 fn event(seq: Seq, seen: &Observation) -> Event<'static> {
     let text = |text: &str| text.to_owned().into();
     Event {

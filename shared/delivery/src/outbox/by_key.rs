@@ -1,4 +1,4 @@
-//! Which number a key has, if it is dirty.
+//! Numbers of dirty keys.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{Entry, Key, entries::Entries};
 
-/// Numbers by a hash of their keys, which are in the entries: as keys of their own they would take four times as much. Keys
-/// that share a hash cost a look at each.
+/// Numbers by key hash. The keys are in the entries, since copies take four times the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ByKey {
     all: BTreeSet<(u64, Seq)>,
@@ -34,7 +33,6 @@ impl ByKey {
         self.canaries.remove(&seq);
     }
 
-    /// Those of the canary's watch.
     pub(super) fn canaries(&self) -> impl Iterator<Item = Seq> {
         self.canaries.iter().copied()
     }
@@ -44,7 +42,7 @@ fn hash(key: &Key) -> u64 {
     let mut hash = Xxh3::new();
     for part in [&key.watch, &key.namespace, &key.name] {
         hash.update(part.as_bytes());
-        // In no name.
+        // Not in a name.
         hash.update(b"/");
     }
     hash.digest()

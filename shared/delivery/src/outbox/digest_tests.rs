@@ -1,4 +1,4 @@
-//! The digest with both halves of the protocol: crashes of agent and receiver, and backups restored on either side.
+//! The digest with both halves: crashes and restored backups on either side.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,25 +18,23 @@ use crate::{
 const T0: Tick = Tick::ZERO;
 const WATCH: &str = "w";
 
-/// A defect, to see that it is found.
+/// A deliberate defect, which the test must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     None,
-    /// The digest says what there is, not what was reconciled.
+    /// The digest holds the present state, not the reconciled one.
     CurrentState,
-    /// The digest is stored and declared while something is dirty.
+    /// The digest is stored and declared while a key is dirty.
     DirtyDigest,
-    /// The receiver confirms whatever is claimed.
     EveryClaimConfirmed,
-    /// A claim holds though the runtime was worked on since.
     ReconcilesEndNoClaim,
-    /// What is gone and cannot be named is not reported.
+    /// Unnamed gone objects are not reported.
     NothingForTheGone,
-    /// The digest holds before what cannot be named is reconciled.
+    /// The digest is valid before the resync of gone objects.
     GoneNotWaitedFor,
-    /// The receiver listens to agents of any past.
+    /// Sessions of any past are accepted.
     StrangeSessions,
-    /// It asks for their session alone, not how far that went.
+    /// Sessions are accepted without their marks.
     NoMarks,
 }
 
@@ -62,7 +60,7 @@ enum Step {
     Work {
         drop: bool,
     },
-    /// A reconcile of everything, of the receiver's own accord.
+    /// A full reconcile without an event.
     Spontaneous,
     TakeDigest,
     StoreDigest {
@@ -73,7 +71,7 @@ enum Step {
     ReceiverRestart,
     BackupRuntime,
     RestoreRuntime,
-    /// How far this session went is recorded, if it went any further.
+    /// Records the session's progress, if any.
     Mark,
     BackupKcp,
     RestoreKcp,
@@ -108,34 +106,34 @@ type Stored = Option<(Resume, Digest)>;
 struct Run {
     outbox: Outbox,
     index: BTreeMap<u8, u64>,
-    /// Whether it is known what to compare the first list with.
+    /// Whether the claim is answered.
     answered: bool,
     baseline: Option<Section>,
     compared: bool,
-    /// Buckets in which something has happened since the first list, before it could be compared.
+    /// Buckets changed between the first list and its comparison.
     early: u64,
-    /// Taken, not written yet.
+    /// Taken, not yet written.
     taken: Stored,
-    /// The serial that was stored last, for agents that do not wait until nothing is dirty.
+    /// Last stored serial, for defects that store dirty digests.
     stored: Option<u64>,
 }
 
-/// What KCP keeps: of each key the state that was reconciled last, and the sessions of its past with their marks.
+/// KCP's memory: reconciled state per key, and sessions with marks.
 #[derive(Clone, Default)]
 struct Kcp {
     reconciled: BTreeMap<u8, Option<u64>>,
     sessions: BTreeMap<SessionId, u64>,
-    /// Not in KCP, and never restored: how many reconciles there were before a backup.
+    /// Number of reconciles; never restored.
     works: u64,
 }
 
 struct World {
     defect: Defect,
-    /// Never goes back, as a uid with a generation, or a resourceVersion.
+    /// Never decreases, like a resourceVersion.
     version: u64,
     ids: u128,
     objects: BTreeMap<u8, u64>,
-    /// What was deleted since the agent has looked.
+    /// Objects deleted since the agent's last look.
     flickered: BTreeSet<u8>,
     stored: Stored,
     run: Option<Run>,
@@ -144,7 +142,7 @@ struct World {
     claims: Claims,
     queue: Vec<(Epoch, Seq, Option<u8>)>,
     kcp: Kcp,
-    /// Whether anything was reconciled that is after the last mark.
+    /// Whether a reconcile followed the last mark.
     unmarked: bool,
     runtime_backup: Option<(BTreeMap<u8, u64>, Stored)>,
     kcp_backup: Kcp,
@@ -187,7 +185,6 @@ impl Run {
         self.outbox.observe_moved(observation(key(n), change), Moved { before, after }, T0);
     }
 
-    /// The watch shows what there is now.
     fn watch(&mut self, objects: &BTreeMap<u8, u64>, flickered: BTreeSet<u8>, defect: Defect) {
         let now: BTreeMap<u8, u64> = objects.iter().map(|(n, state)| (*n, contributes(*n, *state))).collect();
         let before = std::mem::replace(&mut self.index, now);
@@ -290,8 +287,8 @@ impl World {
         Response { resync, mark, ..self.ledger.answer(request.epoch, &request.awaiting) }
     }
 
-    /// Whether a backup of KCP is one that can be told: nothing has happened since, or the agent was told a mark that is
-    /// not in it. That is so a minute after the backup was made.
+    /// Whether a restored backup is detectable: no reconcile followed, or the agent received a later mark. True a
+    /// minute after the backup.
     fn tells(&self, backup: &Kcp) -> bool {
         let Some(run) = &self.run else { return true };
         let recorded = run.outbox.session().and_then(|session| backup.sessions.get(&session));
@@ -318,7 +315,7 @@ impl World {
         if let Some((claim, digest)) = self.stored.clone() {
             outbox.begin(claim, digest);
         }
-        // It claims when it has listed: from then on it hears of everything.
+        // It claims after its first list.
         let index = self.objects.iter().map(|(n, state)| (*n, contributes(*n, *state))).collect();
         self.flickered.clear();
         let baseline = None;
@@ -348,7 +345,7 @@ impl World {
         if lose_answer {
             return false;
         }
-        // What was found at the start: the claim is answered before anything is stored.
+        // The claim is answered before a digest is stored.
         if let Some(run) = &mut self.run {
             run.answered(&response, &self.stored);
         }
@@ -401,7 +398,7 @@ impl World {
                 }
             }
             Step::Sign { poll, lose_answer } => {
-                // Heartbeats are far apart; what was reconciled before one has been seen by then.
+                // Heartbeats are rare, so the watch has shown earlier changes.
                 if !poll {
                     self.watch();
                 }
@@ -475,7 +472,7 @@ impl World {
         }
     }
 
-    /// Everything reconciled, and a digest of it stored and declared.
+    /// Reconciles everything, stores and declares a digest.
     fn rest(&mut self) {
         self.settle().unwrap();
         self.apply(&Step::TakeDigest);
@@ -483,7 +480,7 @@ impl World {
         self.apply(&Step::Sign { poll: false, lose_answer: false });
     }
 
-    /// Without faults, until nothing is left to say.
+    /// Without faults.
     fn settle(&mut self) -> Result<(), TestCaseError> {
         self.start();
         let calm = [
@@ -611,7 +608,7 @@ fn a_restart_on_an_unchanged_runtime_sends_nothing() {
         let run = world.run.as_ref().unwrap();
         assert!(run.compared && run.outbox.is_empty(), "{:?}", run.outbox);
     }
-    // One object changes while the agent is down: its bucket is reported, and what may be gone from it.
+    // One object changes while the agent is down, so its bucket is reported.
     world.apply(&Step::AgentCrash);
     world.apply(&Step::Change(1));
     world.start();

@@ -1,4 +1,4 @@
-//! What is dirty, by number.
+//! Dirty entries by number.
 
 use std::{
     collections::VecDeque,
@@ -8,14 +8,14 @@ use std::{
 
 use tidewatch_wire::Seq;
 
-/// Places kept however few are taken.
+/// Minimum of places to keep.
 const LEAST: usize = 64;
 
-/// A map whose numbers only rise. It is one piece of memory, which goes back as a whole: a tree of ten thousand keys, dirty once
-/// at the start, would leave its holes among what is kept for ever.
+/// A map with rising numbers in one block, which is freed as a whole. A tree of ten thousand keys leaves holes in the
+/// heap.
 #[derive(Clone, Debug)]
 pub(super) struct Entries<T> {
-    /// By number. What was taken out leaves its place empty for a while.
+    /// Removed entries leave an empty place for a while.
     all: VecDeque<(Seq, Option<T>)>,
     len: usize,
 }
@@ -35,11 +35,11 @@ impl<T> Entries<T> {
         self.len == 0
     }
 
-    /// Puts in what has a higher number than everything that is in it.
+    /// `seq` must be the highest.
     pub(super) fn push(&mut self, seq: Seq, entry: T) {
         debug_assert!(self.all.back().is_none_or(|(last, _)| *last < seq), "numbers rise");
         if self.all.len() == self.all.capacity() {
-            // Not twice as much: a large piece grows in place, and what is not used of it is not there.
+            // Not doubled: a large block grows in place, and its unused pages take no memory.
             self.all.reserve_exact(self.all.len() / 4 + LEAST);
         }
         self.all.push_back((seq, Some(entry)));
@@ -65,7 +65,6 @@ impl<T> Entries<T> {
         Some(removed)
     }
 
-    /// In the order of the numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, &T)> {
         self.all.iter().filter_map(|(seq, entry)| Some((*seq, entry.as_ref()?)))
     }
@@ -88,8 +87,8 @@ impl<T> Entries<T> {
         self.all.binary_search_by_key(&seq, |(seq, _)| *seq).ok()
     }
 
-    /// Empty places at the ends go at once, those between them when they are the most, and memory when most of it is unused:
-    /// so that each costs little over the removals that lead to it.
+    /// Drops empty places at the ends, others when they are the majority, and memory when mostly unused: low amortized
+    /// cost.
     fn tidy(&mut self) {
         while self.all.pop_front_if(|(_, entry)| entry.is_none()).is_some() {}
         while self.all.pop_back_if(|(_, entry)| entry.is_none()).is_some() {}
@@ -155,7 +154,7 @@ mod tests {
             }
             prop_assert!(entries.iter().eq(map.iter().map(|(seq, entry)| (*seq, entry))));
             prop_assert!(entries.values_mut().map(|entry| *entry).eq(map.into_values()));
-            // Only what is in it counts, not how it came to be.
+            // Only the content counts.
             let mut fresh = Entries::default();
             entries.iter().for_each(|(seq, entry)| fresh.push(seq, *entry));
             prop_assert_eq!(hash(&fresh), hash(&entries));
@@ -170,7 +169,7 @@ mod tests {
             (1..=10_000).for_each(|n| entries.push(Seq(n), n));
             (1..=10_000).filter(|n| *n != stays).for_each(|n| assert_eq!(entries.remove(Seq(n)), Some(n)));
             assert_eq!(entries.values().copied().collect::<Vec<_>>(), [stays]);
-            // With one that is never let go, numbers come and go.
+            // Numbers come and go beside one that stays.
             for n in 10_001..20_000 {
                 entries.push(Seq(n), n);
                 assert_eq!(entries.remove(Seq(n - 1)).is_some(), n > 10_001 || stays == 10_000);

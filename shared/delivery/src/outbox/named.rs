@@ -1,4 +1,4 @@
-//! The dirty set's part in keeping names: what is not sent before its object's name is stored.
+//! Changes that wait for a stored name.
 
 use tidewatch_wire::{
     Seq,
@@ -12,28 +12,27 @@ use crate::{
 };
 
 impl Outbox {
-    /// Keeps names from now on, beginning with those that an earlier run has stored. Changes are withheld until
-    /// [`Outbox::names_stored`] says that their names are stored. To be called before anything is observed.
+    /// Keeps names from the first observation, with those of an earlier run. Changes wait for [`Outbox::names_stored`].
     pub fn keep_names(&mut self, which: KeepNames, found: Names) {
         (self.keep_names, self.names) = (Some(which), found);
     }
 
-    /// The names that are kept.
+    /// The kept names.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What to store of the names.
+    /// Names to store.
     pub fn names_snapshot(&self) -> Snapshot {
         self.names.snapshot()
     }
 
-    /// Number of changes that wait for their names to be stored.
+    /// Number of withheld changes.
     pub fn withheld(&self) -> usize {
         self.withheld.len()
     }
 
-    /// A snapshot of the names with this revision is stored, or cannot be: what waited for it may be sent.
+    /// Releases withheld changes: this revision is stored or cannot be.
     pub fn names_stored(&mut self, revision: u64) {
         self.names.stored(revision);
         let (names, entries) = (&self.names, &self.entries);
@@ -44,13 +43,12 @@ impl Outbox {
         }
     }
 
-    /// Which watches there are is known now: names that an earlier run has kept of others are of no use.
+    /// Drops names of unwanted watches.
     pub fn retain_names(&mut self, wanted: impl Fn(&str) -> bool) {
         self.names.retain(wanted);
     }
 
-    /// Takes out the names of objects whose end was let go before their watch had shown what happened until then; see
-    /// [`Names::expire`].
+    /// See [`Names::expire`].
     pub fn expire_names(&mut self, until: impl Fn(&str) -> Option<Tick>) {
         self.names.expire(until);
     }
@@ -63,19 +61,19 @@ impl Outbox {
         }
     }
 
-    /// A watch was listed as a whole: what is not in the list is observed to be gone.
+    /// Records a full list: missing objects are gone.
     pub fn listed(&mut self, watch: &str, Present { mut objects, gone }: Present, now: Tick) {
         if !self.keeps_names(watch) {
             return;
         }
         for key in self.names.missing(watch, &objects) {
             let seen = self.by_key.find(&key, &self.entries).and_then(|seq| self.entries.get(seq));
-            // An end that was seen waits to be let go already.
+            // An observed end already waits for acknowledgement.
             if seen.is_none_or(|entry| entry.seen.change != Change::Gone) {
                 self.observe(Observation { key, ..gone.clone() }, now);
             }
         }
-        // The digest may know them when the names do not: somebody has deleted what was stored.
+        // The digest may know objects without a stored name, if the store was deleted.
         objects.retain(|key| !self.names.contains(key));
         for key in objects {
             self.names.add(&key, &gone.version, &gone.kind);

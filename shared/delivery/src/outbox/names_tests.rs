@@ -1,4 +1,4 @@
-//! Deletions that another manager hears of by name, over crashes of the agent at any step.
+//! Deletions reported by name to another manager, with agent crashes at any step.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,15 +103,14 @@ fn names_of_watches_that_are_not_wanted_any_more_are_dropped() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     None,
-    /// Changes are sent before their names are stored.
     SentUnstored,
-    /// A name is taken out when the end is let go, before the watch has shown what came after.
+    /// A name is removed with the acknowledgement of the end.
     TakenOutWhenLetGo,
-    /// What is stored is believed to have what came after it was taken.
+    /// A stored snapshot counts for later names.
     LateNamesBelieved,
-    /// Lists after a start are not compared with the names.
+    /// After a start.
     NotCompared,
-    /// Lists after a desync are not.
+    /// After a desync.
     DesyncNotCompared,
 }
 
@@ -119,9 +118,8 @@ enum Defect {
 enum Step {
     Change(u8),
     Delete(u8),
-    /// The watch shows everything that has happened.
     Watch,
-    /// The watch is broken: it shows by a list what there is.
+    /// The watch is broken and lists.
     List,
     Expire,
     TakeNames,
@@ -155,9 +153,9 @@ fn step() -> impl Strategy<Value = Step> {
 struct Run {
     outbox: Outbox,
     index: BTreeMap<u8, u64>,
-    /// What the watch will show, in order.
+    /// Changes that the watch will show, in order.
     events: Vec<(u8, Option<u64>)>,
-    /// When it has shown everything last.
+    /// Time at which it last showed all changes.
     shown: Tick,
     taken: Option<crate::names::Snapshot>,
 }
@@ -174,7 +172,7 @@ struct World {
     objects: BTreeMap<u8, u64>,
     stored: BTreeMap<Arc<str>, Listed>,
     run: Option<Run>,
-    /// What the manager believes to be there; it looks when it is told.
+    /// Objects the manager believes in; it looks when notified.
     believed: BTreeMap<u8, u64>,
 }
 
@@ -341,7 +339,7 @@ impl World {
     }
 }
 
-/// Whether the manager believes what is true in the end, and nothing is left to be sent.
+/// Whether the manager is right in the end, and nothing is unsent.
 fn holds(defect: Defect, steps: &[Step]) -> bool {
     let mut world = World::new(defect);
     for step in steps {
@@ -375,7 +373,7 @@ fn each_defect_loses_a_deletion() {
     let write = || Step::WriteNames { heard: true };
     let send = || Step::Send { lose_request: false, lose_answer: false };
     let told = || vec![Start, Change(0), Watch, TakeNames, write(), send()];
-    // The manager is told of an end, looks, and finds that the object was made anew.
+    // The manager is notified of an end and finds a recreated object.
     let anew = || [told(), vec![Delete(0), Watch, Change(0), send()]].concat();
     let stories = [
         (Defect::SentUnstored, vec![Start, Change(0), Watch, send(), Crash, Delete(0)]),

@@ -262,7 +262,7 @@ fn what_finds_no_room_holds_back_nothing_else() {
     outbox.next_batch(T0).unwrap();
     assert_eq!(outbox.answered(&unknown(1..=most), T0).to_resend, limits::V3_EVENTS);
 
-    // Those that nobody has asked for again go first, and fill up what is left with the oldest others.
+    // Fresh numbers first, then the oldest others.
     assert!(outbox.has_unsent(May::NONE) && outbox.is_asked_again());
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.len(), limits::V3_EVENTS);
@@ -270,13 +270,12 @@ fn what_finds_no_room_holds_back_nothing_else() {
     outbox.answered(&unknown(1..=most + 200), T0);
     assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
-    // What is new passes them all.
     outbox.observe(saw("urgent"), T0);
     let (request, _) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), [most + 201]);
     outbox.answered(&answer(9, &[most + 201]), T0);
 
-    // Each has its turn, however long they have no room.
+    // Without capacity, every number still gets a turn.
     let mut sent = BTreeSet::new();
     for _ in 0..3 {
         let (request, _) = outbox.next_batch(T0).unwrap();
@@ -290,7 +289,7 @@ fn what_finds_no_room_holds_back_nothing_else() {
     assert!(outbox.is_empty() && !outbox.is_asked_again(), "nothing is kept of what was let go");
 }
 
-/// An object whose every field is as long as the contract allows, and as bad to write.
+/// An object with the longest fields, all escaped.
 fn longest(name: usize) -> Observation {
     let text = "\u{1}".repeat(limits::FIELD_BYTES);
     let named = format!("{name:05}{}", &text[5..]);
@@ -347,7 +346,7 @@ fn what_does_not_pass_is_sent_in_smaller_pieces() {
     for n in 0..3_000 {
         outbox.observe(saw(&format!("o{n:05}")), T0);
     }
-    // A proxy lets 300 events pass, and never the one called `o00100`.
+    // A proxy accepts 300 events, and never `o00100`.
     let (mut failures, mut passed) = (0, BTreeSet::new());
     for _ in 0..200 {
         let Some((request, in_flight)) = outbox.next_batch(T0) else { break };
@@ -365,7 +364,6 @@ fn what_does_not_pass_is_sent_in_smaller_pieces() {
     assert_eq!((passed.len(), outbox.unsent()), (2_999, 1));
     assert!(failures < 20, "{failures}");
 
-    // It does not stay small for ever.
     let mut sizes = [0; 100];
     for size in &mut sizes {
         outbox.failed(&InFlight(passed.iter().copied().collect()));
@@ -402,7 +400,7 @@ fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
     outbox.observe(saw("a"), T0);
     outbox.answered(&answer(9, &[]), T0);
     let (_, in_flight) = outbox.next_batch(T0).unwrap();
-    // A poll's answer is from another session, before the batch is found too large.
+    // An answer from another session arrives before the batch is found too large.
     assert_eq!(outbox.answered(&answer(10, &[]), T0).to_resend, 1);
     outbox.too_large(&in_flight, 0);
     assert_eq!((outbox.unsent(), outbox.has_unsent(May::NONE)), (1, true));
@@ -428,7 +426,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
         "with it goes what there is room for"
     );
 
-    // What was reported and is changed meanwhile is a change; what is asked for again is none.
+    // A change of a reported object is fresh until the receiver asks again.
     outbox.observe(saw("listed-2999"), T0);
     let (request, in_flight) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(3_002)]);
@@ -437,13 +435,13 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     outbox.next_batch_of(May::NONE, T0).unwrap();
     let unknown = Response { unknown: [Seq(3_002)].into_iter().collect(), ..answer(9, &[]) };
     assert_eq!(outbox.answered(&unknown, T0).asked_again, 1);
-    // Nor does one that found no room wait behind the report.
+    // A full receiver does not move it behind the report.
     let (request, in_flight) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.last().map(|event| event.seq), Some(Seq(3_002)));
     outbox.failed(&in_flight);
     assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
-    // Nor does steady change hold the report up for ever.
+    // Steady changes do not starve the report.
     for n in 0..2_000 {
         outbox.observe(saw(&format!("busy-{n}")), T0);
     }
@@ -471,7 +469,7 @@ fn what_only_has_to_take_its_turn_is_not_counted_as_asked_for_again() {
     outbox.observe(Observation { at: at(40), ..saw("edited") }, T0);
     let (request, _) = outbox.next_batch_of(May { again: true, older: false }, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(5)]);
-    // Another session has begun at another time.
+    // Another session starts at another time.
     outbox.answered(&answer(10, &[]), T0);
     let (request, _) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(1), Seq(4), Seq(5)]);

@@ -1,4 +1,4 @@
-//! What goes into the dirty set and what comes out of it.
+//! Input and output of the dirty set.
 
 use std::sync::Arc;
 
@@ -7,22 +7,21 @@ use tidewatch_wire::{Seq, v3::Change};
 
 use crate::Tick;
 
-/// What is dirty: one object under one watch. Its strings are shared with whoever else knows the object, so that ten thousand
-/// dirty keys cost little more than their numbers.
+/// Dirty object of a watch. Shared strings keep ten thousand keys small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Name of the configured watch.
+    /// Watch.
     pub watch: Arc<str>,
-    /// Namespace, empty for cluster-scoped objects.
+    /// Empty if cluster-scoped.
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
 }
 
-/// One observed change.
+/// An observed change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Observation {
-    /// The object.
+    /// Object.
     pub key: Key,
     /// API group.
     pub group: Arc<str>,
@@ -30,19 +29,19 @@ pub struct Observation {
     pub version: Arc<str>,
     /// Kind.
     pub kind: Arc<str>,
-    /// The object's uid, if known.
+    /// Uid, if known.
     pub uid: String,
-    /// The resourceVersion at which it was seen.
+    /// Observed resourceVersion.
     pub resource_version: String,
-    /// What happened.
+    /// Kind of change.
     pub change: Change,
-    /// Whether it is part of a report of everything, and no change that anybody is known to have made.
+    /// Part of a full report, not a known change.
     pub listed: bool,
-    /// When, on the wall clock.
+    /// Wall-clock time.
     pub at: Timestamp,
 }
 
-/// What an object contributes to the digest (see [`crate::digest::contribution`]), 0 while it is not there.
+/// Contributions ([`crate::digest::contribution`]); 0 means absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Moved {
     /// Before the change.
@@ -51,54 +50,54 @@ pub struct Moved {
     pub after: u64,
 }
 
-/// Whether an observation made a key dirty or found it so.
+/// Whether the key was dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observed {
-    /// The key was clean.
+    /// It was clean.
     New(Seq),
-    /// The key was dirty already; it has a new number now.
+    /// It was dirty and has a new number.
     Coalesced(Seq),
 }
 
-/// A key that every route has let go.
+/// A key acknowledged by every route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The key.
+    /// Key.
     pub key: Key,
-    /// The number that was let go.
+    /// Acknowledged number.
     pub seq: Seq,
-    /// Since the key's first unreconciled change.
+    /// Time since the first unreconciled change.
     pub since_observed: Tick,
-    /// Since it was last sent.
+    /// Time since the last send.
     pub since_sent: Tick,
     /// Whether any route refused it.
     pub refused: bool,
 }
 
-/// What an answer did.
+/// Effects of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Keys that are clean now.
+    /// Keys that became clean.
     pub released: Vec<Released>,
-    /// Numbers that must be sent again.
+    /// Numbers to resend.
     pub to_resend: usize,
-    /// How many of those for another reason than that their turn comes later, or that the receiver was restarted once.
+    /// Numbers asked for again, except for deferred older ones and after a first restart.
     pub asked_again: usize,
-    /// The receiver is another one than before (or has restarted).
+    /// The receiver is another or has restarted.
     pub new_session: bool,
-    /// The answer was for another epoch and changed nothing.
+    /// The answer was for another epoch.
     pub ignored: bool,
-    /// The receiver's wish to be left alone for this long.
+    /// Requested delay.
     pub retry_after: Option<Tick>,
-    /// The same for what is older than its session or part of a full report.
+    /// Delay for older or full-report events.
     pub older_after: Option<Tick>,
-    /// The answer to the claim of [`Outbox::begin`](super::Outbox::begin): whether the digest may be relied on.
+    /// Answer to [`Outbox::begin`](super::Outbox::begin): whether the digest is reliable.
     pub confirmed: Option<bool>,
-    /// Every object must be reported again. The digest is empty now.
+    /// Report every object again; the digest is empty.
     pub resync: bool,
 }
 
-/// Numbers sent in one request, to take back if the request fails.
+/// Numbers of one request, to return on failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InFlight(pub(super) Vec<Seq>);
 
@@ -108,17 +107,17 @@ impl InFlight {
         self.0.len()
     }
 
-    /// Whether the request carried no event.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What a watch has listed, where names are kept.
+/// Listed objects of a watch with names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
-    /// Everything that is there.
+    /// Present objects.
     pub objects: Vec<Key>,
-    /// What to observe of an object that is not; only its key is missing.
+    /// Observation of a missing object, without its key.
     pub gone: Observation,
 }

@@ -1,4 +1,4 @@
-//! Numbers to send, and in which order.
+//! Numbers to send, in order.
 
 use std::{
     collections::BTreeSet,
@@ -7,40 +7,39 @@ use std::{
 
 use tidewatch_wire::Seq;
 
-/// Where a number stands. What is less goes first: what somebody has changed before what is only reported or sent again, and of each what
-/// the receiver has asked for less often. So neither a full report nor what finds no room at the receiver holds up anything else.
+/// Lowest first: fresh before reported, then least often asked for. So neither a full report nor a full receiver delays
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
-    /// Part of a full report, or older than the receiver's session.
+    /// Part of a full report, or older than the session.
     pub(super) older: bool,
-    /// How often the receiver has asked for it again.
+    /// How often the receiver has asked again.
     pub(super) round: u32,
 }
 
-/// What somebody has changed just now.
+/// A fresh change.
 pub(super) const FRESH: Place = Place { older: false, round: 0 };
 
-/// What may be sent besides what somebody has changed just now.
+/// Permission for more than fresh changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct May {
-    /// What the receiver has asked for again.
+    /// Events asked for again.
     pub again: bool,
-    /// What is part of a full report, or older than the receiver's session.
+    /// Full-report events and those older than the session.
     pub older: bool,
 }
 
 impl May {
     /// Everything.
     pub const ALL: Self = Self { again: true, older: true };
-    /// Nothing.
+    /// Fresh changes only.
     pub const NONE: Self = Self { again: false, older: false };
 }
 
-/// One part in so many of a batch, and one event at least where there are two, is for what is reported: behind steady change it would wait
-/// for ever.
+/// Reports get 1/8 of a batch, and one of two events; steady changes would starve them.
 const SHARE: usize = 8;
 
-/// Two sets of the same numbers are equal, whatever their order: it decides nothing but an order, and so a model has fewer states.
+/// Equality ignores the order, which keeps a model's states few.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsent(BTreeSet<(Place, Seq)>);
 
@@ -49,7 +48,7 @@ impl Unsent {
         self.0.insert((place, seq));
     }
 
-    /// `place` is the one that it was inserted with.
+    /// `place` must be the inserted one.
     pub(super) fn remove(&mut self, seq: Seq, place: Place) {
         self.0.remove(&(place, seq));
     }
@@ -62,17 +61,16 @@ impl Unsent {
         self.0.len()
     }
 
-    /// Takes all out.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Seq> + use<> {
         std::mem::take(&mut self.0).into_iter().map(|(_, seq)| seq)
     }
 
-    /// Whether there is anything that is just what `may` names: both, one of them, or neither.
+    /// Whether any is in exactly this class.
     pub(super) fn has(&self, may: May) -> bool {
         self.part(may.older, may.again).next().is_some()
     }
 
-    /// The first so many that may be sent.
+    /// The first `most` permitted numbers.
     pub(super) fn first(&self, may: May, most: usize) -> Vec<Seq> {
         let share = (most / SHARE).max(usize::from(most > 1));
         let kept = if may.older { self.part(true, false).take(share).count() } else { 0 };
@@ -85,7 +83,6 @@ impl Unsent {
         first
     }
 
-    /// What is older or not, and was asked for again or not, in its order.
     fn part(&self, older: bool, again: bool) -> impl Iterator<Item = Seq> {
         let (least, most) = if again { (1, u32::MAX) } else { (0, 0) };
         let from = (Place { older, round: least }, Seq(0));

@@ -1,8 +1,7 @@
-//! All that the promise is about in one world: two runs of the agent, two receivers, two objects that change twice each, of
-//! which one is parked and the other has a dead route, and messages that get lost, are repeated and overtake each other.
+//! All faults in one world: two agent runs, two receivers, two objects with two changes each, one suspended and one
+//! with a dead route.
 //!
-//! It is too large to be visited as a whole. It is visited as a whole with less of what goes wrong, as a whole up to a
-//! depth, and on random ways to where nothing more can happen.
+//! It is too large to explore completely. So it is explored with fewer faults, up to a depth, and by random walks.
 
 use std::collections::HashSet;
 
@@ -17,7 +16,6 @@ use super::{
     world::{Bounds, State},
 };
 
-/// All of it.
 const AT_ONCE: Bounds = Bounds {
     changes: [2, 2],
     epochs: 2,
@@ -34,21 +32,21 @@ const AT_ONCE: Bounds = Bounds {
 
 const TWO_RUNS_AND_TWO_RECEIVERS: Bounds = Bounds { receiver_crashes: 0, faults: 0, ..AT_ONCE };
 
-/// The agent starts again and the receivers change, around each other; nothing is overtaken.
+/// The agent restarts and the receivers change; messages stay in order.
 const HANDED_OVER: Scenario = Scenario {
     name: "at once: handed over",
     bounds: Bounds { network: 1, ..TWO_RUNS_AND_TWO_RECEIVERS },
     full: Bounds { network: 2, ..TWO_RUNS_AND_TWO_RECEIVERS },
 };
 
-/// Anything may go wrong, but little of it; nothing is overtaken.
+/// Any fault, but few; messages stay in order.
 const TROUBLED: Scenario = Scenario {
     name: "at once: troubled",
     bounds: Bounds { network: 1, faults: 1, troubles: 1, ..AT_ONCE },
     full: Bounds { network: 1, faults: 1, troubles: 2, ..AT_ONCE },
 };
 
-/// One thing goes wrong, while messages overtake each other.
+/// One fault, with reordered messages.
 const OVERTAKEN: Scenario = Scenario {
     name: "at once: overtaken",
     bounds: Bounds { network: 2, troubles: 1, ..TWO_RUNS_AND_TWO_RECEIVERS },
@@ -101,7 +99,6 @@ fn everything_on_random_ways() {
     );
 }
 
-/// The random ways would see the mistakes, too.
 #[test]
 fn random_ways_find_mistakes() {
     let reach = Reach::Walks { seed: 1, steps: 2_000_000 };
@@ -118,8 +115,7 @@ fn random_ways_find_mistakes() {
     assert_eq!(missed, []);
 }
 
-/// What [`State::simplify`] takes out changes nothing: a world in which it is taken out after every step has the same
-/// states as one in which it is taken out when all were visited, and the promises are kept in the same of them.
+/// [`State::simplify`] must not change the reachable states or their safety.
 #[test]
 fn what_is_taken_out_changes_nothing() {
     for small in [
@@ -134,7 +130,7 @@ fn what_is_taken_out_changes_nothing() {
     }
 }
 
-/// All states of a world, simplified by some bounds, and how many there were before that.
+/// All simplified states of a world, and their number before that.
 fn reachable(bounds: Bounds, by: Bounds) -> (HashSet<(u64, bool)>, usize) {
     let world = World::right(bounds);
     let (mut simple, mut seen) = (HashSet::new(), HashSet::new());

@@ -1,4 +1,4 @@
-//! What may happen next, and what must always be true.
+//! Possible actions and required properties.
 
 use std::collections::HashSet;
 
@@ -17,26 +17,24 @@ pub(crate) const RESTS: &str = "without further faults everything but what is st
 const LETS_GO: &str = "after all changes and epochs everything was let go";
 const GOES_WRONG: &str = "all that may go wrong has gone wrong";
 
-/// Everything that is checked of the protocol as it is.
+/// Properties of the correct protocol.
 pub(crate) const HOLDS: &[&str] = &[SAFE, RESTS, LETS_GO, GOES_WRONG];
 
-/// Steps (repeated ones too) after which a check gives up: what fits the memory of a small machine.
+/// Step limit, for the memory of a small machine.
 const MOST_STEPS: usize = 20_000_000;
 
-/// Steps after which a fault-free continuation counts as endless. The longest seen has about forty.
+/// Steps after which a fault-free continuation counts as endless. The longest one has about forty.
 const PATIENCE: usize = 200;
 
 pub(crate) struct World {
     bounds: Bounds,
     rules: Rules,
-    /// Names of the properties to look at.
     asked: &'static [&'static str],
-    /// States from which the fault-free continuation is known to arrive.
+    /// States known to come to rest.
     arrives: Mutex<HashSet<u64>>,
 }
 
 impl World {
-    /// A world in which nothing is done wrong.
     pub(crate) fn right(bounds: Bounds) -> Self {
         Self { bounds, rules: Rules(None), asked: HOLDS, arrives: Mutex::default() }
     }
@@ -52,8 +50,8 @@ impl World {
         State::can_be_finished(&self.bounds, place)
     }
 
-    /// Everything observed was seen by finished work on every route that is alive, the agent knows that, and nothing is dirty
-    /// but the parked key and those that wait for the dead route.
+    /// Whether every live route has reconciled the latest change, and the agent knows it. Only keys that are suspended
+    /// or have a dead route may be dirty.
     fn has_arrived(&self, state: &State) -> bool {
         (0..KEYS).all(|key| {
             let routes = self.bounds.routes[key];
@@ -66,7 +64,7 @@ impl World {
         })
     }
 
-    /// The next step of a world without further faults and changes.
+    /// Next step without faults and changes.
     fn calm_step(&self, state: &State) -> Option<Action> {
         if let Some(message) = state.network.first() {
             return Some(match message.letter {
@@ -109,8 +107,7 @@ impl World {
             && self.rules.poll(&mut state.agent.outbox.clone(), &state.agent.forgotten).is_some()
     }
 
-    /// Whether the fault-free continuation arrives. Each state on its way is one of this model's, so
-    /// the way is walked only as far as it is not known yet.
+    /// Whether the fault-free continuation comes to rest. It stops at a state with a known result.
     fn comes_to_rest(&self, state: &State) -> bool {
         let mut walked = Vec::new();
         let mut here = state.clone();
@@ -130,7 +127,7 @@ impl World {
         }
     }
 
-    /// Whatever the agent was told to be done on a route was, also where another route still holds it.
+    /// Whether every acknowledged route has reconciled the latest change.
     pub(crate) fn is_safe(&self, state: &State) -> bool {
         (0..KEYS).all(|key| {
             (0..self.bounds.routes[key])
@@ -234,40 +231,37 @@ impl Model for World {
     }
 }
 
-/// What a check found.
 pub(crate) struct Found {
-    /// Different states; of walks, all that were met.
+    /// Distinct states; for walks, all visited.
     pub(crate) states: usize,
-    /// Steps, repeated ones too.
+    /// Steps, including repeated ones.
     pub(crate) steps: usize,
-    /// Different states from which it was seen that everything comes to rest.
+    /// Distinct states known to come to rest.
     pub(crate) resting: usize,
     pub(crate) depth: usize,
-    /// Whether every state was visited; not so after a violation.
+    /// Whether every state was visited; false after a violation.
     pub(crate) complete: bool,
-    /// The violated property and a way there, the shortest if only one property was asked for.
+    /// Violated property and path; the shortest for a single property.
     pub(crate) violation: Option<(&'static str, Vec<Action>)>,
-    /// Properties without an example, which must have one.
+    /// Properties that lack a required example.
     pub(crate) never: Vec<&'static str>,
 }
 
-/// Which states of a world are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// All.
+    /// Every state.
     All,
-    /// All that are at most so many steps away from the first.
+    /// States within this many steps.
     Depth(usize),
-    /// Those on random ways from the first to where nothing more can happen, until so many steps were made.
+    /// Random walks to the end, until the number of steps.
     Walks { seed: u64, steps: usize },
 }
 
-/// Visits every state, or those up to the first violation of one of the `asked` properties.
+/// Visits all states, up to the first violation of an `asked` property.
 pub(crate) fn check(bounds: Bounds, mutation: Option<Mutation>, asked: &'static [&'static str]) -> Found {
     explore(bounds, mutation, asked, Reach::All)
 }
 
-/// Visits the states within reach, or those up to the first violation of one of the `asked` properties.
 pub(crate) fn explore(
     bounds: Bounds,
     mutation: Option<Mutation>,

@@ -1,4 +1,4 @@
-//! A part of a state that is shared between states and hashed once.
+//! A shared part of a state, hashed once.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -8,13 +8,13 @@ use std::{
     sync::Arc,
 };
 
-/// Most actions change one part of a state; the others are neither copied nor hashed again.
+/// An action changes few parts; the others are neither copied nor hashed.
 pub(crate) struct Frozen<T> {
     value: Arc<T>,
     hash: u64,
 }
 
-/// The same value has the same hash in every run.
+/// A hash that is equal in every run.
 pub(crate) fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -33,7 +33,7 @@ impl<T: Hash> Frozen<T> {
 }
 
 impl<T: Hash + Clone> Frozen<T> {
-    /// Replaces the value by a changed copy of it.
+    /// Replaces the value by a changed copy.
     pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut copy = T::clone(&self.value);
         let result = change(&mut copy);

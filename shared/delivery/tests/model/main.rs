@@ -1,8 +1,7 @@
-//! Model of the delivery protocol: `outbox` and `ledger` as they run in production, between an agent
-//! that crashes, receivers that crash, and a network that loses, repeats and reorders.
+//! Model of the delivery protocol: the production `outbox` and `ledger` with crashing agents and receivers, and a
+//! network that loses, repeats and reorders.
 //!
-//! Time is always [`tidewatch_delivery::Tick::ZERO`], so equal situations are equal states. What is
-//! played, what was explored and how to explore more is in `docs/model.md`.
+//! Time is always [`tidewatch_delivery::Tick::ZERO`], so equal situations are equal states. See `docs/model.md`.
 
 #[cfg(test)]
 mod at_once;

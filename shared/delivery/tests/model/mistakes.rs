@@ -1,5 +1,4 @@
-//! The mistakes that must be found, each by the property it breaks. A model that finds none of them
-//! would prove nothing about the protocol.
+//! Mistakes that the model must find; otherwise it would prove nothing.
 
 use super::{
     checked::{HOLDS, RESTS, SAFE, check},
@@ -10,9 +9,8 @@ use super::{
 const LETS_GO_TOO_EARLY: &[&str] = &[SAFE];
 const NEVER_LETS_GO: &[&str] = &[RESTS];
 
-/// The mistake, the one property that is looked at, and a world in which it is broken.
-///
-/// `RESTS` looks ahead and would see most of those that let go too early as well; `SAFE` sees them do it.
+/// Mistake, checked property, and a world that breaks it. `RESTS` looks ahead and would catch most early releases, but
+/// `SAFE` observes them.
 pub(crate) const FOUND: &[(Mutation, &[&str], &Scenario)] = &[
     (AcknowledgeByMaximum, LETS_GO_TOO_EARLY, &PARKED),
     (NoEpochCheck, LETS_GO_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
@@ -55,13 +53,10 @@ fn every_mistake_is_found() {
     }
 }
 
-/// What a second safeguard catches: the protocol asks about every sent number in each poll, and a
-/// receiver that does not know a number says so.
+/// Mistakes caught by a second safeguard: each poll asks about every sent number, and the receiver reports unknown
+/// ones.
 ///
-/// - A session that is not noticed, or not renamed, leaves numbers that the receiver does not know: it
-///   names them in its next answer. Noticing the session only saves a round trip.
-/// - Numbers of a failed request that are not put back are asked about: the receiver has them or names
-///   them. Putting them back only saves a round trip, too.
+/// This covers an unnoticed session and a failed request that is not returned. Handling them saves only a round trip.
 const TOLERATED: &[(Mutation, &Scenario)] = &[
     (SessionIsIgnored, &TWO_RECEIVERS),
     (SessionIsIgnored, &RECEIVER_CRASHES),

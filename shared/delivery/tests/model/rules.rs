@@ -1,6 +1,5 @@
-//! The protocol as the model plays it: the production functions, and around them the ways to get it wrong.
-//!
-//! A mutation changes what goes into or comes out of a production function, never the function.
+//! The protocol with optional mistakes. A mutation changes inputs or outputs of production functions, never the
+//! functions.
 
 use tidewatch_delivery::{
     Tick,
@@ -12,79 +11,64 @@ use tidewatch_wire::{
     v3::{Event, Request, Response, RouteAck},
 };
 
-/// One thing done wrong.
+/// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Mutation {
-    /// The agent takes the highest acknowledged number for all up to it.
+    /// The agent acknowledges all numbers up to the highest.
     AcknowledgeByMaximum,
-    /// The agent takes answers for another epoch in.
+    /// The agent accepts answers for another epoch.
     NoEpochCheck,
-    /// The receiver keeps one account for all epochs of a runtime.
+    /// The receiver shares one account among epochs.
     EpochsShareOneAccount,
-    /// The receiver says `done` when it has taken an event.
     AcknowledgeOnReceipt,
-    /// ... when the reconcile begins.
     AcknowledgeAtTheStart,
-    /// The agent lets go what was in a request when that is answered.
+    /// The agent releases the events of an answered request.
     AcknowledgedByTheAnswer,
-    /// Work that was dropped says `done`.
     DroppedGuardAcknowledges,
-    /// Work that was dropped says nothing, not even that it was dropped.
     DroppedGuardIsSilent,
-    /// Work that failed, and has to be done again, says `done`.
     FailedWorkAcknowledges,
-    /// Work that failed is done again, but who waited for it is forgotten.
     FailedWorkForgetsItsGuards,
-    /// A key that changes while it is in flight keeps its number.
     SameNumberAfterAChange,
-    /// Each route's word releases a number from all routes.
     OneRouteReleasesAll,
-    /// The agent takes a number that the receiver does not know for one that is done.
     UnknownIsDone,
-    /// The agent does not send what the receiver says it does not know.
     UnknownIsIgnored,
-    /// The agent sends nothing again, neither unknown numbers nor to a new session.
     NothingIsSentAgain,
-    /// The agent does not send the numbers of a failed request again, nor ask about them.
+    /// The agent forgets the numbers of a failed request.
     FailedRequestIsForgotten,
-    /// The receiver's ledger survives a crash that its queue does not.
+    /// The ledger survives a crash, the queue does not.
     LedgerSurvivesItsQueue,
-    /// ... and speaks for a new session.
     LedgerSurvivesInANewSession,
-    /// An event that arrives during a reconcile is acknowledged by that reconcile.
+    /// A running reconcile acknowledges a new event.
     EventJoinsRunningWork,
-    /// An event of a key that is being reconciled is done at once.
+    /// An event during its key's reconcile is done immediately.
     EventOfRunningWorkIsDone,
-    /// An event of a key that is queued already leaves no guard.
     MergedWorkLosesItsGuard,
-    /// A reconcile works on what was there when it was queued (a cache, an old read).
+    /// A reconcile uses the state from when it was queued.
     StaleRead,
-    /// A new agent does not report what its first list finds.
     FirstListIsNotReported,
-    /// The agent sends nothing more until everything in flight is let go.
+    /// The agent sends nothing while events are in flight.
     StopAndWait,
-    /// A poll asks about the highest number alone.
     PollNamesTheHighest,
-    /// The receiver acknowledges in order, nothing above a held number.
+    /// Acknowledgements stop at the first held number.
     InOrderAcknowledgements,
-    /// The receiver acknowledges nothing while any route holds one of the awaited numbers.
+    /// No acknowledgement while any route holds an awaited number.
     AllRoutesOrNone,
-    /// Tolerated: the agent does not notice a new session.
+    /// Tolerated.
     SessionIsIgnored,
-    /// Tolerated: a receiver that has lost everything keeps its session's name.
+    /// Tolerated.
     CrashKeepsTheSession,
-    /// Tolerated: the numbers of a failed request are not put back, only asked about.
+    /// Tolerated: they are only asked about.
     FailedRequestIsNotPutBack,
 }
 
-/// A number that waits for a piece of work.
+/// A number that waits for a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Guard {
     pub(crate) epoch: Epoch,
     pub(crate) seq: Seq,
 }
 
-/// The protocol, right or with one mistake.
+/// The protocol, correct or with one mistake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules(pub(crate) Option<Mutation>);
 
@@ -102,7 +86,7 @@ impl Rules {
             return None;
         }
         let (mut request, in_flight) = outbox.next_batch(Tick::ZERO)?;
-        // Figures for metrics, not protocol.
+        // Metrics, not protocol.
         request.reconciled_ms.clear();
         Some((request, in_flight))
     }
@@ -129,7 +113,7 @@ impl Rules {
         }
     }
 
-    /// `answers`: what the answered request carried, if it is the batch in flight. Returns the answer as it was taken, too.
+    /// Returns the answer as applied, too. `answers` is the answered batch.
     pub(crate) fn answered(
         self,
         outbox: &mut Outbox,
@@ -205,7 +189,7 @@ impl Rules {
         ledger.settle(self.epoch(guard.epoch), guard.seq, route, outcome);
     }
 
-    /// `session`: see [`Mutation::LedgerSurvivesInANewSession`]; otherwise the ledger's own.
+    /// `session`: see [`Mutation::LedgerSurvivesInANewSession`].
     pub(crate) fn answer(self, ledger: &mut Ledger, request: &Request<'_>, session: SessionId) -> Response {
         let mut response = ledger.answer(self.epoch(request.epoch), &request.awaiting);
         response.epoch = request.epoch;
@@ -236,7 +220,7 @@ impl Rules {
     }
 }
 
-/// One if a number is settled everywhere, more than any can have if a route still holds it.
+/// One if settled everywhere, else more than any number can have.
 fn ledger_routes(ledger: &Ledger, epoch: Epoch, seq: Seq) -> usize {
     let mut forgetful = ledger.clone();
     let held = forgetful.held();
@@ -250,7 +234,6 @@ pub(crate) fn numbers(set: &SeqSet) -> Vec<Seq> {
     set.ranges().flat_map(|(start, end)| (start..=end).map(Seq)).collect()
 }
 
-/// Adds a `done` for all these numbers on every route.
 fn acknowledge(response: &mut Response, done: SeqSet) {
     for route in [super::world::route(0), super::world::route(1)] {
         response.acks.push(RouteAck { route, done: done.clone(), refused: SeqSet::new() });

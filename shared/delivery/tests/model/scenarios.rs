@@ -1,24 +1,20 @@
-//! The worlds that are explored, each as far as its bounds go.
-//!
-//! One world with everything in it has too many states. These overlap: each trouble meets the others
-//! in at least one of them. Two changes of two objects meet reordering in `REORDERED`, and the rest
-//! makes do with less of something. What can be seen of the one world with everything is in `at_once`.
+//! The explored worlds. One world with every fault has too many states (see `at_once`). Here each fault meets the
+//! others in at least one world.
 
 use super::{
     checked::{HOLDS, check},
     world::Bounds,
 };
 
-/// A named world, and how far it is explored.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// In every test run.
+    /// For every test run.
     pub(crate) bounds: Bounds,
     /// With `TIDEWATCH_MODEL=full`.
     pub(crate) full: Bounds,
 }
 
-/// Nothing goes wrong, but messages overtake each other.
+/// No faults, but reordered messages.
 pub(crate) const CALM: Bounds = Bounds {
     changes: [2, 1],
     epochs: 1,
@@ -34,85 +30,82 @@ pub(crate) const CALM: Bounds = Bounds {
     simplified: false,
 };
 
-/// Both objects change again while they are in flight; requests and answers overtake each other.
+/// Both objects change in flight, with reordered messages.
 pub(crate) const REORDERED: Scenario = Scenario {
     name: "reordered",
     bounds: Bounds { changes: [2, 2], ..CALM },
     full: Bounds { changes: [3, 2], ..CALM },
 };
 
-/// A message is lost or repeated, an answer comes too late, or work is dropped or fails.
+/// A lost, repeated or late message, or a dropped or failed reconcile.
 pub(crate) const ONE_FAULT: Scenario = Scenario {
     name: "one fault",
     bounds: Bounds { faults: 1, ..CALM },
     full: Bounds { changes: [2, 2], faults: 1, ..CALM },
 };
 
-/// Two of these faults, and a repeated message that stays behind the two requests that may be open.
+/// Two faults, and a repeated message behind two open requests.
 pub(crate) const TWO_FAULTS: Scenario = Scenario {
     name: "two faults",
     bounds: Bounds { changes: [2, 0], faults: 2, network: 3, ..CALM },
     full: Bounds { changes: [2, 1], faults: 2, ..CALM },
 };
 
-/// The agent starts again and reports what it finds; what is under way is of its former run.
+/// The agent restarts and reports its list; messages of the old run are in flight.
 pub(crate) const AGENT_CRASHES: Scenario = Scenario {
     name: "agent crashes",
     bounds: Bounds { changes: [1, 1], epochs: 2, ..CALM },
     full: Bounds { epochs: 2, ..CALM },
 };
 
-/// The same, and a fault.
 pub(crate) const AGENT_CRASHES_AND_A_FAULT: Scenario = Scenario {
     name: "agent crashes and a fault",
     bounds: Bounds { changes: [2, 0], epochs: 2, faults: 1, ..CALM },
     full: Bounds { epochs: 2, faults: 1, ..CALM },
 };
 
-/// A receiver forgets its queue and its ledger, twice.
+/// A receiver loses its queue and ledger, twice.
 pub(crate) const RECEIVER_CRASHES: Scenario = Scenario {
     name: "receiver crashes",
     bounds: Bounds { changes: [1, 1], receiver_crashes: 2, ..CALM },
     full: Bounds { receiver_crashes: 2, ..CALM },
 };
 
-/// Requests begin to reach another receiver, and later the first again, while something is lost.
+/// Requests switch to another receiver and back, with a loss.
 pub(crate) const TWO_RECEIVERS: Scenario = Scenario {
     name: "two receivers",
     bounds: Bounds { changes: [2, 0], switches: 2, faults: 1, ..CALM },
     full: Bounds { switches: 2, ..CALM },
 };
 
-/// The reconciles of one object never finish; the other object must not wait for them.
+/// One object's reconciles never finish; the other must not wait.
 pub(crate) const PARKED: Scenario = Scenario {
     name: "parked",
     bounds: Bounds { changes: [2, 2], parked: Some(0), ..CALM },
     full: Bounds { changes: [2, 2], parked: Some(0), faults: 1, ..CALM },
 };
 
-/// One object is also for a central component.
+/// One object has a central component's route.
 pub(crate) const TWO_ROUTES: Scenario = Scenario {
     name: "two routes",
     bounds: Bounds { routes: [2, 1], ..CALM },
     full: Bounds { routes: [2, 2], ..CALM },
 };
 
-/// The same, and a fault.
 pub(crate) const TWO_ROUTES_AND_A_FAULT: Scenario = Scenario {
     name: "two routes and a fault",
     bounds: Bounds { changes: [2, 0], routes: [2, 1], faults: 1, ..CALM },
     full: Bounds { routes: [2, 1], faults: 1, ..CALM },
 };
 
-/// A ledger that has room for one number: what does not fit is asked for again.
+/// Capacity for one number; the others are asked for again.
 pub(crate) const FULL_LEDGER: Scenario = Scenario {
     name: "full ledger",
     bounds: Bounds { changes: [2, 2], capacity: 1, ..CALM },
     full: Bounds { changes: [2, 2], capacity: 1, faults: 1, ..CALM },
 };
 
-/// A ledger with room for what can be dirty at once. Numbers of the parked object that later changes
-/// have overtaken must not fill it.
+/// Capacity for all dirty keys. Overtaken numbers of the suspended object must not fill it.
 pub(crate) const PARKED_IN_A_FULL_LEDGER: Scenario = Scenario {
     name: "parked in a full ledger",
     bounds: Bounds { changes: [2, 2], capacity: 2, parked: Some(0), ..CALM },
@@ -129,14 +122,14 @@ pub(crate) const DEAD_ROUTE: Scenario = Scenario {
 const FULL_OF_TROUBLES: Bounds =
     Bounds { changes: [1, 0], epochs: 2, receiver_crashes: 1, switches: 1, faults: 1, ..CALM };
 
-/// All that may go wrong around one object, any three of it.
+/// Any three faults around one object.
 pub(crate) const ALL_TROUBLES: Scenario = Scenario {
     name: "all troubles",
     bounds: Bounds { troubles: 3, ..FULL_OF_TROUBLES },
     full: FULL_OF_TROUBLES,
 };
 
-/// Everything in one world, and any two troubles; nothing is overtaken.
+/// Everything in one world with any two faults; messages stay in order.
 pub(crate) const EVERYTHING: Scenario = Scenario {
     name: "everything",
     bounds: Bounds { troubles: 2, network: 1, ..FULL_OF_EVERYTHING },
@@ -155,12 +148,11 @@ const FULL_OF_EVERYTHING: Bounds = Bounds {
     ..CALM
 };
 
-/// Whether more is to be explored than fits a test run.
 pub(crate) fn full() -> bool {
     std::env::var("TIDEWATCH_MODEL").is_ok_and(|value| value == "full")
 }
 
-/// The protocol as it is keeps its promises in a world, and the world shows what it is for.
+/// Asserts the properties of the correct protocol in a world, and that the world reaches its goal.
 pub(crate) fn holds(scenario: &Scenario) {
     let bounds = if full() { scenario.full } else { scenario.bounds };
     let found = check(bounds, None, HOLDS);

@@ -1,4 +1,4 @@
-//! Random ways through a world that is too large to be visited as a whole.
+//! Random walks through a world too large to explore.
 
 use stateright::Chooser;
 
@@ -7,11 +7,10 @@ use super::{
     world::{Action, State},
 };
 
-/// Of so many choices between the usual and what goes wrong, one is for the latter: else all that may go wrong has gone
-/// wrong before anything has happened that it could disturb.
+/// One choice in this many is a fault. Otherwise the faults come before anything that they could disturb.
 const TROUBLE: u64 = 8;
 
-/// Chooses by a fixed algorithm (`SplitMix64`), so that a way depends on its seed alone.
+/// Chooses by `SplitMix64`, so a walk depends on its seed only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanderer;
 

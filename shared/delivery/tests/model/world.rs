@@ -1,5 +1,4 @@
-//! The model's state: a runtime's objects, its agent, two receivers with their queues, and what is on
-//! the way between them.
+//! The model's state: objects, agent, two receivers with queues, and messages.
 
 use std::{array, collections::BTreeMap};
 
@@ -19,45 +18,39 @@ use super::{
     rules::{Guard, Mutation, Rules},
 };
 
-/// Watched objects, each under a watch of its own.
+/// Watched objects, each with its own watch.
 pub(crate) const KEYS: usize = 2;
-/// Receivers that an agent's request may reach.
 pub(crate) const RECEIVERS: usize = 2;
 /// The engine and one central component.
 pub(crate) const ROUTES: usize = 2;
 
-/// What the world is like, and how far it goes.
+/// Limits of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Changes of each object.
     pub(crate) changes: [u8; KEYS],
     /// Starts of the agent.
     pub(crate) epochs: u8,
-    /// Crashes of receivers, over both.
+    /// Total of both receivers.
     pub(crate) receiver_crashes: u8,
-    /// How often requests begin to reach the other receiver.
+    /// Switches to the other receiver.
     pub(crate) switches: u8,
-    /// Messages on the way at once.
+    /// Messages in flight.
     pub(crate) network: usize,
-    /// Messages lost, repeated or answered too late, and work dropped or failed, over all.
+    /// Lost, repeated or late messages, and dropped or failed reconciles.
     pub(crate) faults: u8,
-    /// Faults, crashes and switches together: with fewer than all of them, any choice is explored.
+    /// Faults, crashes and switches together, in any choice.
     pub(crate) troubles: u8,
-    /// Numbers that a receiver's ledger has room for, by epoch.
+    /// Numbers per epoch in a ledger.
     pub(crate) capacity: usize,
-    /// Routes of each object: 1 is the engine alone.
+    /// Routes per object; 1 is the engine only.
     pub(crate) routes: [usize; KEYS],
-    /// The object whose reconciles begin and never finish.
+    /// The object with reconciles that never finish.
     pub(crate) parked: Option<usize>,
-    /// Whether the central component never answers.
     pub(crate) dead_route: bool,
-    /// Whether states that differ only in what nothing can ever look at again are one state; see
-    /// [`State::simplify`].
     pub(crate) simplified: bool,
 }
 
 impl Bounds {
-    /// What goes wrong in the worst run.
     pub(crate) fn most_troubles(&self) -> u8 {
         let Self { epochs, receiver_crashes, switches, faults, troubles, .. } = self;
         troubles.min(&(epochs - 1 + receiver_crashes + switches + faults)).to_owned()
@@ -66,15 +59,15 @@ impl Bounds {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// How often each object has changed.
+    /// Changes so far.
     pub(crate) version: [u8; KEYS],
-    /// What the latest view was that a *finished* piece of work had, by object and route.
+    /// Latest version that a *finished* reconcile observed, by object and route.
     pub(crate) reconciled: [[u8; ROUTES]; KEYS],
     pub(crate) agent: Frozen<Agent>,
     pub(crate) receivers: [Frozen<Receiver>; RECEIVERS],
-    /// A multiset, in an order of no meaning.
+    /// A multiset.
     pub(crate) network: Vec<Message>,
-    /// The receiver that requests reach now.
+    /// Receiver of new requests.
     pub(crate) connected: usize,
     pub(crate) switches: u8,
     pub(crate) epochs: u8,
@@ -85,11 +78,11 @@ pub(crate) struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Agent {
     pub(crate) outbox: Outbox,
-    /// The number of each object that was observed and not let go.
+    /// Number of each dirty object.
     pub(crate) number: [Option<Seq>; KEYS],
-    /// Of which routes it has not been told that they have done it, by object.
+    /// Routes without acknowledgement, by object.
     pub(crate) waits: [[bool; ROUTES]; KEYS],
-    /// The exchanges that wait for an answer, as in the agent's sender: at most one of each.
+    /// Open exchanges, at most one of each kind.
     pub(crate) batch: Option<(u8, Frozen<Request<'static>>, InFlight)>,
     pub(crate) poll: Option<u8>,
     /// Only for [`Mutation::FailedRequestIsForgotten`].
@@ -103,7 +96,7 @@ pub(crate) struct Receiver {
     pub(crate) work: [[Slot; ROUTES]; KEYS],
 }
 
-/// One key in the queue: merged while it waits, in work once at a time.
+/// One key in the queue: merged while queued, run once at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) queued: Option<Work>,
@@ -112,9 +105,8 @@ pub(crate) struct Slot {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Work {
-    /// The version it sees: read when it begins.
+    /// Observed version, read at the start.
     pub(crate) view: u8,
-    /// Who waits for it.
     pub(crate) guards: Vec<Guard>,
 }
 
@@ -130,7 +122,7 @@ pub(crate) enum Letter {
     Answer(Frozen<Response>),
 }
 
-/// Work at one receiver for one object on one route.
+/// Receiver, object and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) usize, pub(crate) usize, pub(crate) usize);
 
@@ -145,7 +137,7 @@ pub(crate) enum Action {
     NoAnswerToPoll,
     Start(Place),
     Finish(Place),
-    // Faults from here on.
+    // Faults.
     Lose { message: usize },
     Repeat { message: usize },
     Drop(Place),
@@ -184,12 +176,11 @@ impl State {
         }
     }
 
-    /// What has gone wrong so far.
     pub(crate) fn troubles(&self) -> u8 {
         self.epochs - 1 + self.crashes + self.switches + self.faults
     }
 
-    /// Whether an action is something that goes wrong. That nobody waits any longer for an answer that is lost is not.
+    /// Whether an action is a trouble. A timeout after a lost answer is none.
     pub(crate) fn is_trouble(&self, action: Action) -> bool {
         match action {
             Action::Change { .. }
@@ -233,7 +224,6 @@ impl State {
         self.network.sort_by_key(Message::rank);
     }
 
-    /// The state after an action that is possible in this one.
     pub(crate) fn after(&self, action: Action, rules: Rules, bounds: &Bounds) -> Self {
         let mut next = self.clone();
         next.apply(action, rules, bounds);
@@ -243,12 +233,11 @@ impl State {
         next
     }
 
-    /// Takes out what no later step of the protocol as it is can look at. Whatever may happen after the two states may
-    /// happen after both, and the properties are the same in both: nothing is left out but repetitions.
+    /// Removes parts that no later step of the correct protocol reads. Later behaviour and properties stay equal.
     ///
-    /// - What work has seen is looked at when it ends, so it does not matter of work that never does.
-    /// - Work that never ends is looked at when it is dropped or fails; where no fault can come any more, not at all.
-    /// - A receiver that no request reaches any more answers nobody, so what it remembers does not matter. Its work goes on.
+    /// - The view of a reconcile that never ends is never read.
+    /// - Such a reconcile itself is read only by a fault.
+    /// - The memory of an unreachable receiver is never read; its reconciles continue.
     pub(crate) fn simplify(&mut self, rules: Rules, bounds: &Bounds) {
         if rules.0.is_some() {
             return;
@@ -359,7 +348,7 @@ impl State {
             Action::CrashAgent => {
                 self.epochs += 1;
                 let mut agent = Agent::new(self.epochs, bounds);
-                // The first list reports every object again.
+                // The first list reports every object.
                 for key in (0..KEYS).filter(|&key| self.version[key] > 0) {
                     if !rules.is(Mutation::FirstListIsNotReported) {
                         agent.observe(key, rules, bounds);
@@ -408,7 +397,7 @@ impl State {
         });
     }
 
-    /// Work that could not be done and has to be begun again; its guards stay with it.
+    /// Queues a failed reconcile again, with its guards.
     fn fail(&mut self, Place(receiver, key, route): Place, rules: Rules) {
         self.receivers[receiver].change(|receiver| {
             let Some(mut work) = receiver.work[key][route].running.take() else { return };
@@ -418,7 +407,7 @@ impl State {
             if rules.is(Mutation::FailedWorkForgetsItsGuards) {
                 work.guards.clear();
             }
-            // Views of work that waits mean nothing; equal ones keep the states few.
+            // A queued view is not read; equal ones keep the states few.
             work.view = 0;
             let slot = &mut receiver.work[key][route];
             if let Some(waiting) = slot.queued.take() {
@@ -511,7 +500,6 @@ impl Receiver {
         Self { session, ledger: Ledger::new(session, bounds.capacity), work }
     }
 
-    /// Takes a request in, queues what is new, and answers: the receiver's intake.
     fn receive(
         &mut self,
         request: &Request<'_>,
