@@ -1,3 +1,5 @@
+//! Records the version of glibc that the program is linked against.
+
 use std::{env, process::Command};
 
 fn main() {

@@ -78,16 +78,19 @@ impl Engine {
         object: &ObjectRef,
         version: Version<'_>,
         ask: Push<Trigger, Guard>,
-    ) -> Result<(), Push<Trigger, Guard>> {
+    ) -> Option<Push<Trigger, Guard>> {
         let Dispatcher { seen, queue, observer, .. } = &*self.dispatcher;
-        match seen.take(key, object, version, ask, queue.now())? {
+        match seen.take(key, object, version, ask, queue.now()) {
             Taken::NoNews(guards) => {
                 observer.no_news(1);
-                guards.into_iter().for_each(|guard| guard.finished());
+                for guard in guards {
+                    guard.finished();
+                }
+                None
             }
-            Taken::Held => {}
+            Taken::Held => None,
+            Taken::Change(ask) => Some(ask),
         }
-        Ok(())
     }
 
     /// Registries that failed and are not asked for a while: the host of [`EngineConfig::modules`], whether it is one of them, and

@@ -190,7 +190,7 @@ impl Why<'_> {
     }
 }
 
-/// Whether it is an event of a CRD or an APIService, which decide the kinds that are served.
+/// Whether it is an event of a CRD or an `APIService`, which decide the kinds that are served.
 pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
     let is = |object: &ObjectRef| watches::definitions().iter().any(|kind| kind.same_kind(&object.gvk));
     matches!(trigger, Trigger::Event { object, .. } if is(object))

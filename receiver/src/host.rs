@@ -106,11 +106,13 @@ impl EngineHost {
     }
 
     /// Returns the request unless the event is an echo, or the reconcile in flight decides at its end.
-    fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Result<(), Ask> {
-        let Some(version) = version_of(event) else { return Err(ask) };
-        self.engine.has_seen(key, &object_of(event), version, ask)?;
-        tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "no news, or for the work in hand to say");
-        Ok(())
+    fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Option<Ask> {
+        let Some(version) = version_of(event) else { return Some(ask) };
+        let ask = self.engine.has_seen(key, &object_of(event), version, ask);
+        if ask.is_none() {
+            tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "an echo, or left to the reconcile in flight");
+        }
+        ask
     }
 
     fn queue(
@@ -131,7 +133,7 @@ impl EngineHost {
                 Box::new(Held(guard))
             };
             let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
-            if let Err(ask) = self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
+            if let Some(ask) = self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
                 tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %told.object, %key, "event queued");
                 self.engine.queue().push(key, ask);
             }

@@ -20,7 +20,7 @@ use crate::{
     history::{History, Observer, Record},
     index::Suspected,
     kcp::Kcp,
-    key::{Guard, OutcomeKind, Queue, WorkKey},
+    key::{Acknowledge, Guard, OutcomeKind, Queue, WorkKey},
     outcome::{self, Ending, Lost, Next, Outcome, Why},
     pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
@@ -290,7 +290,7 @@ fn acknowledge(guards: impl Iterator<Item = Guard>, is_finished: bool) -> Vec<Gu
     if !is_finished {
         return guards.filter(|guard| guard.is_wanted()).collect();
     }
-    guards.for_each(|guard| guard.finished());
+    guards.for_each(Acknowledge::finished);
     Vec::new()
 }
 

@@ -133,6 +133,8 @@ pub(crate) enum Taken {
     NoNews(Vec<Guard>),
     /// The work in hand decides.
     Held,
+    /// It is a change: the caller queues the request.
+    Change(Ask),
 }
 
 impl Default for Book {
@@ -259,27 +261,27 @@ impl Seen {
         version: Version<'_>,
         ask: Ask,
         since: Tick,
-    ) -> Result<Taken, Ask> {
-        let Some(version) = version.hash() else { return Err(ask) };
+    ) -> Taken {
+        let Some(version) = version.hash() else { return Taken::Change(ask) };
         let object = object_of(key, object);
         let mut book = self.0.lock();
         let fresh = book.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
         let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.get_mut(key) else {
-            return if fresh { Ok(Taken::NoNews(ask.guards)) } else { Err(ask) };
+            return if fresh { Taken::NoNews(ask.guards) } else { Taken::Change(ask) };
         };
         let noted = versions.get(&object).map(|noted| noted.version);
         if noted.is_none() && fresh {
-            return Ok(Taken::NoNews(ask.guards));
+            return Taken::NoNews(ask.guards);
         }
         if waiting.len() + undecided.len() >= WAITING {
-            return Err(ask);
+            return Taken::Change(ask);
         }
         if noted == Some(version) {
             waiting.extend(ask.guards);
         } else {
             undecided.push(Undecided { object, version, ask, since, is_read: false });
         }
-        Ok(Taken::Held)
+        Taken::Held
     }
 }
 
@@ -343,12 +345,12 @@ mod tests {
         fn takes(&self, key: &WorkKey, version: Version<'_>) -> bool {
             let ask = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
             match self.seen.take(key, &self.object, version, ask, SINCE) {
-                Ok(Taken::NoNews(guards)) => {
+                Taken::NoNews(guards) => {
                     guards.into_iter().for_each(Acknowledge::finished);
                     true
                 }
-                Ok(Taken::Held) => true,
-                Err(_) => false,
+                Taken::Held => true,
+                Taken::Change(_) => false,
             }
         }
 

@@ -151,7 +151,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
             };
             let version = Version::Is { uid: "u", resource_version: "7" };
             let engine = told.get().unwrap();
-            assert!(engine.has_seen(&key, &object, version, ask).is_ok());
+            assert!(engine.has_seen(&key, &object, version, ask).is_none());
             not_found()
         }
     });
@@ -170,7 +170,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     drop(engine.queue().next().await);
     let mut in_hand = InHand::begin(&engine.dispatcher.seen, engine.queue(), &harbour);
     let since = engine.queue().now();
-    assert!(engine.has_seen(&harbour, &object, version, ask()).is_ok());
+    assert!(engine.has_seen(&harbour, &object, version, ask()).is_none());
     assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
     tokio::time::advance(Duration::from_millis(100)).await;
     assert!(in_hand.end(End::Done).is_empty());
@@ -192,7 +192,7 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
             let ask = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
             let version = Version::Is { uid: "u", resource_version: "7" };
             let key = WorkKey::Kyma { kyma: "harbour".into() };
-            assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_ok());
+            assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_none());
             panic!("as it should");
         }
     });

@@ -94,25 +94,25 @@ mod tests {
         CatalogRecord { reported: true, ..synced(None, 0, at(0)) }
     }
 
-    fn objects(names: &[&str]) -> Option<BTreeSet<ObjectRef>> {
+    fn objects(names: &[&str]) -> BTreeSet<ObjectRef> {
         let object = |name: &&str| ObjectRef {
             gvk: Gvk::of("v1", "ModuleTemplate"),
             namespace: "kyma-system".into(),
             name: (*name).into(),
         };
-        Some(names.iter().map(object).collect())
+        names.iter().map(object).collect()
     }
 
     #[test]
     fn doubts_hold_until_the_next_sync() {
         let mut record = record();
         assert!(record.is_current(Some(1)) && !record.is_current(Some(2)) && !record.is_current(None));
-        record.doubt(objects(&["b"]));
-        record.doubt(objects(&[]));
-        assert_eq!(record.doubted, objects(&["b"]));
+        record.doubt(Some(objects(&["b"])));
+        record.doubt(Some(objects(&[])));
+        assert_eq!(record.doubted, Some(objects(&["b"])));
         assert!(record.reported && !record.is_current(Some(1)));
         record.doubt(None);
-        record.doubt(objects(&["a"]));
+        record.doubt(Some(objects(&["a"])));
         assert_eq!(record.doubted, None);
         assert!(!record.reported, "the condition may have changed, too");
         assert!(synced(Some(&record), record.doubts, at(7)).is_current(Some(1)));
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn many_doubts_become_a_full_look() {
         let mut record = record();
-        (0..DOUBTS).for_each(|n| record.doubt(objects(&[&n.to_string()])));
+        (0..DOUBTS).for_each(|n| record.doubt(Some(objects(&[&n.to_string()]))));
         assert!(record.doubted.is_some());
-        record.doubt(objects(&["a"]));
+        record.doubt(Some(objects(&["a"])));
         assert_eq!(record.doubted, None);
     }
 }

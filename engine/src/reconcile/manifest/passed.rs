@@ -253,10 +253,9 @@ pub(super) fn named(own: &WorkKey, causes: &[Trigger], count: usize) -> Option<B
             }
             Trigger::Kcp { object, change: Change::Added | Change::Changed } if object == own => {}
             // Its Kyma's plan has changed it.
-            Trigger::Kcp { object: WorkKey::Kyma { .. }, .. } => {}
+            Trigger::Kcp { object: WorkKey::Kyma { .. }, .. } | Trigger::Due { .. } => {}
             // What a pass has left undone it has noted, or it has noted nothing. Where none was begun, nobody knows what it was for.
             Trigger::Retry { key, reason, .. } if key == own && reason.was_begun() => {}
-            Trigger::Due { .. } => {}
             _ => return None,
         }
     }

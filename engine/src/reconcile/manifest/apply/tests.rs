@@ -10,7 +10,10 @@ use crate::{
     gate::Gate,
     key::{Acknowledge, Guard},
     queue::{Class, Push, Tick},
-    reconcile::{Version, seen::End},
+    reconcile::{
+        Version,
+        seen::{End, Taken},
+    },
     scripted::{self, stored},
 };
 
@@ -583,7 +586,7 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
         let id = ObjectRef::of(object).unwrap();
         let ask = Push { class: Class::UserEdit, cause: None, guards: vec![Box::new(Nobody) as Guard] };
         let version = Version::Is { uid: "u", resource_version };
-        beside.seen.take(&beside.key, &id, version, ask, Tick::ZERO).is_err()
+        matches!(beside.seen.take(&beside.key, &id, version, ask, Tick::ZERO), Taken::Change(_))
     };
     assert!(!is_news(&crd(), "2") && is_news(&crd(), "3"));
     assert!(!is_news(&beacon(), "1") && is_news(&beacon(), "2"));
