@@ -1,4 +1,4 @@
-//! Who may have a module: internal, beta and restricted ones (contract, section 5.8).
+//! Access to internal, beta and restricted modules (contract, section 5.8).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,30 +7,31 @@ use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, marks::is_enabl
 
 use super::versions::{Catalog, Choice};
 
-/// Why a Kyma may not have a module. The text is shown to the user.
+/// Reason for denied access, as shown to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// It is for internal Kymas.
+    /// Only for internal Kymas.
     #[error("the module is internal, and this Kyma is not (label operator.kyma-project.io/internal)")]
     Internal,
-    /// It is for Kymas that take beta modules.
+    /// Only for beta Kymas.
     #[error(
         "the module is in beta, and this Kyma does not take such modules (label operator.kyma-project.io/beta)"
     )]
     Beta,
-    /// It is for those whom its release meta selects.
+    /// The ModuleReleaseMeta does not select this Kyma.
     #[error("the module is restricted, and this Kyma is not among those it is for")]
     Restricted,
-    /// Its release meta selects Kymas, and the central configuration does not know it as restricted.
+    /// It selects Kymas, but the central configuration does not list the module.
     #[error(
         "the module is meant for some Kymas only, but is not set up as restricted; nobody gets it until it is"
     )]
     NotSetUp,
 }
 
-/// Whether a Kyma with these labels may have a module. `restricted` names the modules that only those get whom the release meta
-/// selects; a selector that is empty or not there selects nobody. Without a template, only the release decides. Its deprecated fields
-/// `beta` and `internal` decide nothing, as with the Go manager: a fleet that has them loses no module by a take-over.
+/// Returns whether a Kyma with these labels may have a module.
+///
+/// `restricted` modules need a matching selector in the release; an empty or missing one selects no Kyma. Deprecated `beta` and `internal`
+/// of the release are ignored, as in the Go manager, so migration removes no module.
 pub fn allowed(
     kyma: &BTreeMap<String, String>,
     release: Option<&ModuleReleaseMeta>,
@@ -54,8 +55,7 @@ pub fn allowed(
     }
 }
 
-/// The templates in KCP, by their names, of what is installed and is not what its module is to have: if it stays, they say who may
-/// have it.
+/// Templates of installed versions other than the chosen ones, by name. They restrict versions that stay.
 #[must_use]
 pub fn staying(
     choices: &[Choice],
@@ -83,8 +83,7 @@ fn is_empty(selector: &LabelSelector) -> bool {
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// Whether a selector selects labels, as Kubernetes does it: one that is empty selects everything. One that makes no sense there (an
-/// operator that does not exist, or `NotIn` without values) selects nothing.
+/// Returns whether a selector matches, as in Kubernetes: an empty one always, an invalid expression never.
 #[must_use]
 pub fn selects(selector: &LabelSelector, of: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| of.get(key) == Some(value));
@@ -132,7 +131,7 @@ mod tests {
     #[test]
     fn internal_and_beta_by_the_templates_label() {
         let of = |kyma_labels: &[&str], template_labels: &[&str]| {
-            // What its release meta says of it is deprecated, and was never heard.
+            // Deprecated and ignored.
             let release = release(&json!({"internal": true, "beta": true}));
             allowed(&kyma(kyma_labels), Some(&release), Some(&template(template_labels)), &[], "m")
         };

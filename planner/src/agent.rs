@@ -1,7 +1,6 @@
-//! What the agents of all runtimes watch, made from the Watchers in KCP, and what they may see for it.
+//! Configuration and role of all agents, from the Watchers in KCP.
 //!
-//! What Watchers ask for is the same for every runtime; what one has besides is [derived](super::watches). It is written in the agent's own configuration format, and never asks an
-//! agent for what its configuration would refuse: such a Watcher is left out and told why.
+//! [Derived](super::watches) watches are added per runtime. A Watcher that agents would reject is left out and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,48 +17,47 @@ use tidewatch_api::{
 
 use super::status::{self, Says, whole_seconds};
 
-/// Most watches that Watchers can make; the rest of what one agent takes (256) is for derived ones and its own file.
+/// Maximum watches from Watchers, of an agent's 256.
 pub const MAX_WATCHES: usize = 48;
-/// Longest name of a watch, as the agent takes it.
+/// The agent's limit.
 const MAX_NAME: usize = 63;
-/// Most labels of one Watcher; all of them go into every list request.
+/// Every list request contains all labels.
 const MAX_LABELS: usize = 16;
-/// Longest part of a Watcher's own words in a message, in characters.
+/// Characters of a Watcher quoted in a message.
 const MAX_QUOTE: usize = 80;
-/// The route of what our own engine gets.
+/// Route to the engine.
 pub const ENGINE_ROUTE: &str = "engine";
-/// The manager that our own engine is to the ecosystem.
+/// The engine's manager name.
 const OWN_MANAGER: &str = labels::MANAGED_BY_KCP;
 
-/// What all agents get, and what is said to each Watcher about it.
+/// Configuration of all agents, and the verdict on each Watcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentPlan {
-    /// What the agents get.
+    /// Configuration.
     pub config: AgentConfig,
-    /// What their role allows: exactly the configured kinds, sorted, each once.
+    /// Exactly the configured kinds, sorted and unique.
     pub rules: Vec<Rule>,
-    /// By the Watcher's name: the name of its watch, or why there is none. A Watcher that is being deleted has no
-    /// entry.
+    /// Watch name or fault, by Watcher name; none during deletion.
     pub verdicts: BTreeMap<String, Result<String, WatcherFault>>,
 }
 
-/// The configuration in the agent's own format.
+/// Configuration in the agent's format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentConfig {
-    /// A hash of the watches (32 hexadecimal digits): the same watches have the same, in every process.
+    /// Hash of the watches, 32 hexadecimal digits, stable across processes.
     pub generation: String,
     /// Sorted by name.
     pub watches: Vec<AgentWatch>,
 }
 
-/// One watch in the agent's own format.
+/// Watch in the agent's format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentWatch {
     /// Unique; see [`watch_name`].
     pub name: String,
-    /// Who hears of it: [`ENGINE_ROUTE`], or the name of a manager.
+    /// [`ENGINE_ROUTE`], or a manager's name.
     pub route: String,
     /// Empty for the core group.
     pub group: String,
@@ -67,51 +65,51 @@ pub struct AgentWatch {
     pub version: String,
     /// Plural name.
     pub resource: String,
-    /// The part of an object that counts.
+    /// Observed part of an object.
     pub field: WatchedField,
-    /// Labels that an object needs.
+    /// Required labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// A rule of a `ClusterRole`.
+/// Rule of a `ClusterRole`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// One group.
     pub api_groups: Vec<String>,
-    /// Its resources, sorted.
+    /// Sorted resources.
     pub resources: Vec<String>,
     /// [`VERBS`]
     pub verbs: Vec<String>,
 }
 
-/// What an agent does with a kind.
+/// Verbs that an agent needs.
 pub const VERBS: [&str; 3] = ["get", "list", "watch"];
 
-/// Why a Watcher has no watch. Each is ended by a change of the Watcher.
+/// Reason why a Watcher has no watch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatcherFault {
-    /// It asks for Secrets.
+    /// Secrets are never watched.
     #[error("Secrets are never watched; name another resource in spec.resourceToWatch")]
     Secrets,
-    /// Nobody hears of it.
+    /// No manager.
     #[error("it names no manager; set spec.manager")]
     NoManager,
-    /// A value that an agent does not take.
+    /// The agent rejects a value.
     #[error("{field} {value:?} {problem}")]
     Value {
-        /// The field of the Watcher.
+        /// Field of the Watcher.
         field: &'static str,
-        /// Its value, shortened.
+        /// Shortened value.
         value: String,
-        /// What it must be.
+        /// Violated requirement.
         problem: &'static str,
     },
-    /// It has more labels than can be asked for.
+    /// More labels than list requests allow.
     #[error("spec.labelsToWatch has more than {MAX_LABELS} labels; a few tell the objects apart")]
     TooManyLabels,
-    /// There are more Watchers than an agent takes.
+    /// More Watchers than agents accept.
     #[error("there are more than {MAX_WATCHES} Watchers, and those last by name are left out; remove some")]
     TooMany,
 }
@@ -124,14 +122,14 @@ impl Default for AgentConfig {
 
 impl AgentConfig {
     fn new(watches: Vec<AgentWatch>) -> Self {
-        // A value of plain strings and maps always becomes JSON.
+        // Strings and maps always serialize.
         let text = serde_json::to_vec(&watches).unwrap_or_default();
         let mut generation = hex::encode(Sha256::digest(text));
         generation.truncate(32);
         Self { generation, watches }
     }
 
-    /// The text that the agents read: JSON, which is YAML too.
+    /// Returns JSON, which is also YAML.
     #[must_use]
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
@@ -162,7 +160,7 @@ pub fn plan<'a>(watchers: impl IntoIterator<Item = &'a Watcher>) -> AgentPlan {
 }
 
 impl AgentPlan {
-    /// The configuration and the rules of a runtime that has derived watches besides those of Watchers.
+    /// Adds a runtime's derived watches.
     #[must_use]
     pub fn with(&self, derived: Vec<AgentWatch>) -> (AgentConfig, Vec<Rule>) {
         if derived.is_empty() {
@@ -175,7 +173,7 @@ impl AgentPlan {
     }
 }
 
-/// The rules for these pairs of group and resource: sorted, each once, one rule per group.
+/// Returns one rule per group, sorted and unique.
 #[must_use]
 pub fn rules(kinds: impl IntoIterator<Item = (String, String)>) -> Vec<Rule> {
     let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -190,18 +188,16 @@ pub fn rules(kinds: impl IntoIterator<Item = (String, String)>) -> Vec<Rule> {
     groups.into_iter().map(rule).collect()
 }
 
-/// The writes that bring a role from what it allows to what it should, around the write of the configuration: nothing
-/// is watched before it is allowed, nor allowed for longer than it is watched.
+/// Role writes around the configuration write: a kind is allowed before it is watched, and no longer than that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleSteps {
-    /// Before the configuration is written: what is allowed and what will be, if that is more.
+    /// Present and wanted kinds, if more than present.
     pub before: Option<Vec<Rule>>,
-    /// After it: exactly what should be, if that is less.
+    /// Wanted kinds, if fewer.
     pub after: Option<Vec<Rule>>,
 }
 
-/// The steps from a role's present `rules` (`None`: there is no role). Present rules that this plan never makes are
-/// not kept.
+/// Steps from a role's present `rules` (`None`: no role). Unplanned rules are dropped.
 #[must_use]
 pub fn role_steps(present: Option<&Value>, wanted: &[Rule]) -> RoleSteps {
     let pairs = |rules: &[Rule]| -> BTreeSet<(String, String)> {
@@ -230,7 +226,6 @@ pub fn role_steps(present: Option<&Value>, wanted: &[Rule]) -> RoleSteps {
     }
 }
 
-/// Whether a role's `rules` as read are these; none may be absent.
 fn same_rules(present: &Value, wanted: &[Rule]) -> bool {
     match present {
         Value::Null => wanted.is_empty(),
@@ -238,7 +233,7 @@ fn same_rules(present: &Value, wanted: &[Rule]) -> bool {
     }
 }
 
-/// The status of a Watcher with this verdict.
+/// Returns a Watcher's status.
 #[must_use]
 pub fn watcher_status(
     watcher: &Watcher,
@@ -264,20 +259,18 @@ pub fn watcher_status(
     WatcherStatus { state, conditions: all, observed_generation: generation }
 }
 
-/// The name of a Watcher's watch: `<namespace>.<name>`, which no other Watcher has since namespaces have no dots. A
-/// longer one than an agent takes is cut, and ends in a hash of the whole.
+/// Returns `<namespace>.<name>`, unique because namespaces have no dots. Long names are cut and end in a hash.
 #[must_use]
 pub fn watch_name(namespace: &str, name: &str) -> String {
     cut_name(format!("{namespace}.{name}"))
 }
 
-/// A name that an agent takes: a longer one is cut, and ends in a hash of the whole.
 pub(super) fn cut_name(full: String) -> String {
     if full.len() <= MAX_NAME {
         return full;
     }
     let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(full.as_bytes()));
-    // Names of objects are ASCII, so characters are bytes.
+    // ASCII: characters are bytes.
     let head: String = full.chars().take(MAX_NAME - 1 - hash.len()).collect();
     format!("{head}-{hash}")
 }

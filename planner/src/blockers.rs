@@ -1,5 +1,4 @@
-//! What a module's removal waits for: the objects that users have made with it. Without its operator nobody would act on them
-//! any more, nor end what they have begun.
+//! User objects that block a module's removal. Without its operator they are neither reconciled nor finalized.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +8,11 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef, is_custom_group},
 };
 
-/// Objects that are named one by one.
+/// Maximum objects named.
 pub const NAMED: usize = 20;
-/// How a status begins that says which objects of users a removal waits for. The words are the ecosystem's (contract, section 5.5).
+/// Status prefix that lists blocking objects, fixed by contract, section 5.5.
 pub const CRS_WAITED_FOR: &str = "waiting for module crs deletion";
-/// The kinds whose objects hold back a module's removal: those that its template names, and its default CR's. Each once,
-/// whatever its version, sorted.
+/// Blocking kinds of the template and the default CR, sorted, regardless of version.
 pub fn declared(manifest: &Manifest) -> Result<Vec<Gvk>, TermsError> {
     let terms = manifest.terms()?;
     let named = terms.associated_resources.into_iter().map(|k| Gvk {
@@ -31,8 +29,7 @@ pub fn declared(manifest: &Manifest) -> Result<Vec<Gvk>, TermsError> {
     Ok(kinds.into_values().collect())
 }
 
-/// Whether something of the module itself owns an object, such as its default CR what its operator has made for that: it goes with its
-/// owner, and nobody else could end it, since the operator would make it anew.
+/// Returns whether the module's `own` objects own an object: it goes with them, and the operator would recreate it.
 #[must_use]
 pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], own: &[ObjectRef]) -> bool {
     owners.iter().any(|owner| {
@@ -44,19 +41,19 @@ pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], own: &[ObjectRef]
     })
 }
 
-/// Objects of users that are there.
+/// Existing user objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
-    /// The first of them, at most [`NAMED`], in the order of their kinds, namespaces and names.
+    /// At most [`NAMED`], by kind, namespace and name.
     pub first: Vec<ObjectRef>,
-    /// How many there are.
+    /// Total.
     pub count: u64,
-    /// Of which kinds.
+    /// Their kinds.
     pub kinds: Vec<Gvk>,
 }
 
 impl Users {
-    /// Adds those of one kind: the first, and how many there are of it.
+    /// Adds one kind's first objects and total.
     pub fn add(&mut self, kind: &Gvk, first: impl IntoIterator<Item = ObjectRef>, count: u64) {
         if count > 0 {
             self.kinds.push(kind.clone());
@@ -66,13 +63,13 @@ impl Users {
         self.count = self.count.saturating_add(count);
     }
 
-    /// What the status says; `None` if there are none.
+    /// Status message; `None` without objects.
     #[must_use]
     pub fn message(&self) -> Option<String> {
         self.named().map(|named| format!("{CRS_WAITED_FOR}: {named}"))
     }
 
-    /// The first of them by name, and how many there are; `None` if there are none.
+    /// First names and total; `None` without objects.
     #[must_use]
     pub fn named(&self) -> Option<String> {
         if self.count == 0 {

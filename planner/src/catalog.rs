@@ -1,5 +1,4 @@
-//! What a runtime's user is shown of the catalog in KCP: releases and templates of the modules that their Kyma may have
-//! (contract, section 5.10).
+//! Catalog as a runtime's user sees it: releases and templates of allowed modules (contract, section 5.10).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,25 +19,25 @@ use super::{
     versions::{Catalog, is_old},
 };
 
-/// Kind and name of an object of the catalog. All are in [`names::RUNTIME_NAMESPACE`].
+/// Kind and name of an object in [`names::RUNTIME_NAMESPACE`].
 pub type Id = (&'static str, String);
 
-/// Kinds of the catalog, in the order in which they are written: a release never names a template that is still to come.
+/// Catalog kinds in write order: no release precedes its templates.
 pub const KINDS: [&str; 2] = [TEMPLATE, RELEASE];
 const TEMPLATE: &str = "ModuleTemplate";
 const RELEASE: &str = "ModuleReleaseMeta";
 
-/// What one Kyma may see, as it is applied.
+/// Objects of one Kyma as applied.
 #[derive(Debug, Default)]
 pub struct View {
-    /// The objects.
+    /// Objects.
     pub objects: BTreeMap<Id, Value>,
-    /// Their contents, hashed: enough to tell one view from the next.
+    /// Content hashes.
     pub hashes: Arc<BTreeMap<Id, u64>>,
 }
 
 impl View {
-    /// A view of these objects.
+    /// Creates a view.
     #[must_use]
     pub fn new(objects: BTreeMap<Id, Value>) -> Self {
         let hashes = objects.iter().map(|(id, body)| (id.clone(), content_hash(body))).collect();
@@ -46,16 +45,15 @@ impl View {
     }
 }
 
-/// Who asks, and by which rules.
+/// Reading Kyma.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// The labels of the Kyma in KCP.
+    /// Labels in KCP.
     pub labels: &'a BTreeMap<String, String>,
-    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    /// Modules limited to Kymas selected by their ModuleReleaseMeta.
     pub restricted: &'a [String],
 }
 
-/// Everything of one module that may be there: its release meta and its templates, the latter ordered by name.
 fn of_module(
     module: &str,
     catalog: &dyn Catalog,
@@ -63,7 +61,7 @@ fn of_module(
     let release = catalog.release(module);
     let mut templates: BTreeMap<String, Arc<ModuleTemplate>> =
         catalog.templates_of(module).into_iter().map(|t| (t.name_any(), t)).collect();
-    // Found by name, whatever else they say.
+    // Found by name, regardless of the spec.
     for version in release.iter().flat_map(|r| offered(r)) {
         let name = ModuleTemplate::object_name(module, version);
         if let Some(template) = catalog.template(&name) {
@@ -73,26 +71,24 @@ fn of_module(
     (release, templates.into_values().collect())
 }
 
-/// The versions that a release meta speaks of.
 fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> {
     let channels = release.spec.channels.iter().flatten().map(|c| c.version.as_str());
     channels.chain(release.spec.versions.iter().map(|v| v.version.as_str()))
 }
 
-/// Answers that were given already, by what decides them: the module and who of its objects may be seen. For as long as the catalog
-/// is the same.
+/// Cache by module and visible objects, for one state of the catalog.
 #[derive(Debug, Default)]
 pub struct Known(HashMap<(String, Vec<bool>), Arc<Part>>);
 
-/// One module as some Kymas may see it.
+/// One module as some Kymas see it.
 #[derive(Debug)]
 pub struct Part {
     objects: Vec<(Id, Value)>,
-    /// The contents of all of it.
+    /// Content hash.
     pub hash: u64,
 }
 
-/// What a Kyma may see of one module.
+/// Returns a module's objects visible to a Kyma.
 pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, known: &mut Known) -> Arc<Part> {
     let (release, templates) = of_module(module, catalog);
     let may = |template: Option<&ModuleTemplate>| {
@@ -111,7 +107,7 @@ pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, known: &mut
             shown(module, release, &visible)
         }
         Some(_) => Vec::new(),
-        // One of them says so for all.
+        // One mandatory template suffices.
         None if templates.iter().any(|template| mandatory::is_legacy(template)) => Vec::new(),
         None => visible.into_iter().filter(|t| is_old(t)).filter_map(|t| template(t)).collect(),
     };
@@ -122,7 +118,7 @@ pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, known: &mut
     part
 }
 
-/// All that a Kyma may see of `modules`.
+/// Returns all visible objects of `modules`.
 pub fn view(
     modules: &BTreeSet<&str>,
     catalog: &dyn Catalog,
@@ -133,7 +129,6 @@ pub fn view(
     parts.flat_map(|part| part.objects.clone()).collect()
 }
 
-/// A release meta with the versions that may be seen, and their templates. Nothing if none may.
 fn shown(module: &str, release: &ModuleReleaseMeta, visible: &[&Arc<ModuleTemplate>]) -> Vec<(Id, Value)> {
     let of = |version: &str| {
         let name = ModuleTemplate::object_name(module, version);
@@ -147,7 +142,7 @@ fn shown(module: &str, release: &ModuleReleaseMeta, visible: &[&Arc<ModuleTempla
     if spec.channels.as_ref().is_none_or(Vec::is_empty) && spec.versions.is_empty() {
         return Vec::new();
     }
-    // Who else may have the module is nobody's business.
+    // The selector would disclose other Kymas.
     spec.kyma_selector = None;
     let versions: BTreeSet<&str> = offered(release).collect();
     let templates = versions.into_iter().filter_map(of).filter_map(|t| template(t));
@@ -175,20 +170,19 @@ fn object(kind: &'static str, of: &impl ResourceExt, spec: &impl serde::Serializ
     Some(((kind, name), body))
 }
 
-/// Whether an annotation is some tool's note about the object in KCP.
+/// Annotations that tools write in KCP.
 fn is_tools(annotation: &str) -> bool {
     annotation.starts_with("kubectl.kubernetes.io/")
 }
 
-/// Whether an object in a runtime is of the catalog: somebody has applied it as such, we or the Go manager.
+/// Returns whether this engine's or the Go manager's catalog sync applied an object.
 #[must_use]
 pub fn is_ours(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     entries.into_iter().flatten().any(|entry| entry["manager"] == field_managers::CATALOG_SYNC)
 }
 
-/// Whether an object of the catalog says what is wanted, though not in the words in which we write it: the Go manager writes empty
-/// fields, too, and tools' notes about the object in KCP.
+/// Compares meanings: the Go manager also writes empty fields and tools' annotations.
 fn says_the_same(live: &Value, body: &Value) -> bool {
     let marks = |object: &Value, field: &str| -> BTreeMap<String, Value> {
         let marks = object["metadata"][field].as_object().into_iter().flatten();
@@ -216,17 +210,16 @@ fn same_meaning<S: DeserializeOwned + PartialEq>(a: &Value, b: &Value, plain: im
     read(a).is_some_and(|a| Some(a) == read(b))
 }
 
-/// What is to be done in a runtime.
+/// Changes in a runtime.
 #[derive(Debug, Default, PartialEq)]
 pub struct Changes {
     /// Objects to apply.
     pub apply: Vec<Id>,
-    /// Objects to delete, with their uids.
+    /// Objects to delete, with uids.
     pub delete: Vec<(Id, String)>,
 }
 
-/// The changes that make `wanted` of `present`, which is all that a runtime has of these kinds, or of these objects, with
-/// `managedFields`. `is_applied(live, wanted)` tells whether an apply would change nothing.
+/// Changes from `present` (with `managedFields`) to `wanted`. `is_applied(live, wanted)`: an apply changes nothing.
 pub fn changes<'a>(
     wanted: impl IntoIterator<Item = (&'a Id, &'a Value)>,
     present: &BTreeMap<Id, Value>,
@@ -244,7 +237,7 @@ pub fn changes<'a>(
     }
 }
 
-/// What is to be done where `done` is known to stand: what to apply, and what to look at and delete.
+/// Objects to apply, and objects to delete, if `done` is in the runtime.
 #[must_use]
 pub fn since(done: &BTreeMap<Id, u64>, wanted: &BTreeMap<Id, u64>) -> (Vec<Id>, Vec<Id>) {
     let changed = wanted.iter().filter(|(id, hash)| done.get(*id) != Some(*hash)).map(|(id, _)| id.clone());
@@ -252,7 +245,7 @@ pub fn since(done: &BTreeMap<Id, u64>, wanted: &BTreeMap<Id, u64>) -> (Vec<Id>, 
     (ordered(changed), gone.collect())
 }
 
-/// Templates first.
+/// Sorts templates first.
 #[must_use]
 pub fn ordered(ids: impl Iterator<Item = Id>) -> Vec<Id> {
     let mut ids: Vec<Id> = ids.collect();

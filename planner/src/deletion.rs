@@ -1,77 +1,75 @@
-//! The order in which a Kyma goes. Each step is found from what is there, and can be repeated, so a crash at any of them is
-//! resumed.
+//! Order of a Kyma's deletion. Steps follow from observed objects and are idempotent, so a deletion resumes after a crash.
 
-/// What is still there.
+/// Remaining objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Whether the Kyma in KCP says that it is being deleted.
+    /// KCP's Kyma has the status Deleting.
     pub said: bool,
-    /// Manifests in KCP that are not being deleted yet.
+    /// Manifests not yet being deleted.
     pub manifests: usize,
-    /// Manifests in KCP that are.
+    /// Manifests being deleted.
     pub manifests_deleting: usize,
-    /// What is left in the runtime.
+    /// In the runtime.
     pub runtime: Runtime,
 }
 
-/// What is left in the runtime.
+/// Remaining objects in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
-    /// Nothing that counts: the cluster itself is gone, since its access Secret does not exist (contract, section 2.3); or it
-    /// cannot be reached, and the deletion is forced.
+    /// The cluster is gone: no access Secret (contract, section 2.3). Or the deletion is forced and the cluster unreachable.
     Gone,
-    /// It is there.
+    /// It exists.
     There(InRuntime),
 }
 
-/// What is left in a runtime that is there.
+/// Remaining objects in an existing runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InRuntime {
-    /// The CRD of every ModuleTemplate.
+    /// CRD ModuleTemplate.
     pub template_crd: bool,
-    /// The CRD of every ModuleReleaseMeta.
+    /// CRD ModuleReleaseMeta.
     pub release_crd: bool,
-    /// Its Kyma; `Some(true)` if it says that it is being deleted.
+    /// Kyma; `Some(true)` with status Deleting.
     pub kyma: Option<bool>,
-    /// The CRD of every Kyma.
+    /// CRD Kyma.
     pub kyma_crd: bool,
-    /// How many objects of the agent's configuration exist.
+    /// Number of agent configuration objects.
     pub agent: usize,
 }
 
-/// What to do next.
+/// Next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Say in KCP's Kyma that it is being deleted.
+    /// Write Deleting to KCP's Kyma.
     Say,
-    /// Say so in the runtime's.
+    /// Write Deleting to the runtime's Kyma.
     SayInRuntime,
-    /// Delete the Manifests; each removes its objects from the runtime.
+    /// Delete Manifests; each removes its objects.
     DeleteManifests,
-    /// Their end is an event.
+    /// Wait for an event.
     AwaitManifests,
-    /// Remove something from the runtime.
+    /// Remove from the runtime.
     Remove(Thing),
-    /// Let the Kyma go.
+    /// Release the Kyma.
     DropFinalizer,
 }
 
-/// What is removed from a runtime when the modules are gone, in this order (contract, section 2.3).
+/// Things removed from a runtime after its modules, in order (contract, section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Thing {
-    /// The CRD of every ModuleTemplate, and the catalog with it.
+    /// CRD ModuleTemplate, with the catalog.
     TemplateCrd,
-    /// The CRD of every ModuleReleaseMeta.
+    /// CRD ModuleReleaseMeta.
     ReleaseCrd,
-    /// The runtime's Kyma.
+    /// Kyma.
     Kyma,
-    /// The CRD of every Kyma.
+    /// CRD Kyma.
     KymaCrd,
-    /// The agent's configuration and role. Last, since all before may wait for events.
+    /// Agent configuration and role; last, because earlier steps wait for events.
     AgentConfiguration,
 }
 
-/// The next step.
+/// Returns the next step.
 #[must_use]
 pub const fn next(left: Left) -> Step {
     if !left.said {
@@ -103,7 +101,7 @@ pub const fn next(left: Left) -> Step {
 }
 
 impl InRuntime {
-    /// What is left when something has been removed.
+    /// Marks a thing as removed.
     pub const fn without(&mut self, thing: Thing) {
         match thing {
             Thing::TemplateCrd => self.template_crd = false,
@@ -127,7 +125,6 @@ mod tests {
         Left { said: false, manifests: 2, manifests_deleting: 0, runtime: Runtime::There(there) }
     }
 
-    /// What is left when a step has had its effect.
     fn after(step: Step, left: &mut Left) {
         let there = match &mut left.runtime {
             Runtime::There(there) => Some(there),

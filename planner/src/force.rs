@@ -1,4 +1,4 @@
-//! A deletion that somebody has forced: who, when and why.
+//! Forced deletions: field manager, time and reason.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
@@ -6,21 +6,21 @@ use tidewatch_api::names::annotations;
 
 use super::notice::{About, Notice};
 
-/// The reason of the Events that tell of it.
+/// Event reason.
 pub const REASON: &str = "DeletionForced";
-/// Longest part of the annotation that is repeated, in characters.
+/// Quoted characters of the annotation.
 const MAX_WHY: usize = 200;
 
-/// The annotation, and who has set it.
+/// Force annotation and its manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forced {
-    /// Its value, shortened.
+    /// Shortened value.
     pub why: String,
-    /// The field manager that owns it and when it was last active, as far as the object tells.
+    /// Field manager and its last write, if known.
     pub by: Option<String>,
 }
 
-/// Whether the deletion of an object is forced. One that is not being deleted is not, whatever it carries.
+/// Returns the force annotation; `None` unless the object is being deleted.
 pub fn forced(object: &impl ResourceExt) -> Option<Forced> {
     object.meta().deletion_timestamp.as_ref()?;
     let why = object.annotations().get(annotations::FORCE_DELETE)?;
@@ -37,13 +37,13 @@ fn sets_it(entry: &ManagedFieldsEntry) -> bool {
 }
 
 impl Forced {
-    /// What is told of something that was not waited for, but goes.
+    /// Names an object that is not waited for, but is being deleted.
     #[must_use]
     pub fn going(what: &impl std::fmt::Display) -> String {
         format!("{what} (being deleted)")
     }
 
-    /// What is told about it: what was forced, and what was not waited for or is left behind.
+    /// Notice about the deletion and the objects in `left`: not waited for, or left behind.
     #[must_use]
     pub fn notice(&self, about: About, what: &str, left: &[String]) -> Notice {
         let by = self.by.as_deref().map_or_else(String::new, |by| format!(" by {by}"));

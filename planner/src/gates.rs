@@ -1,6 +1,6 @@
-//! What may keep a module from being installed or changed: one gate after the other, and the first that objects decides.
+//! Gates that may stop a module's installation or change; the first objection decides.
 //!
-//! Gates are asked whether or not a version was found for the module ([`Choice::outcome`]); one that needs a version passes without.
+//! They also run without a version ([`Choice::outcome`]); most then pass.
 
 mod access;
 mod central;
@@ -26,63 +26,63 @@ use super::{
     windows::{MIN_WINDOW, Policy},
 };
 
-/// What a gate says of a module.
+/// Verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Gate {
-    /// Nothing against it.
+    /// No objection.
     Pass,
-    /// What is installed stays as it is, its Manifest too; what is not installed is not installed yet.
+    /// Installed modules and their Manifests stay unchanged; others wait.
     Keep {
-        /// The module's state.
+        /// Module state.
         state: State,
-        /// Why, and what ends it.
+        /// Cause and remedy.
         message: String,
-        /// Whether it waits for a maintenance window.
+        /// Waits for a maintenance window.
         maintenance: bool,
-        /// When to look again, if that is a matter of time.
+        /// Next check, if time matters.
         retry_at: Option<Timestamp>,
     },
-    /// It is removed if it is installed, by the ordinary way; if it is not, it is in Error with the message.
+    /// Installed modules are removed normally; others are in Error.
     Remove {
-        /// Why.
+        /// Cause.
         message: String,
     },
-    /// Nothing is done about it.
+    /// Nothing is done.
     Refuse {
-        /// The module's state.
+        /// Module state.
         state: State,
-        /// Why, and what ends it.
+        /// Cause and remedy.
         message: String,
     },
-    /// It is the user's: if it is installed, its objects are given up; then nothing of it is shown but its name and the state.
+    /// User-owned: unmanaged if installed, then shown only by name and state.
     Leave {
-        /// The module's state.
+        /// Module state.
         state: State,
     },
 }
 
-/// What the gates know besides the Kyma and its modules. Central settings, mostly; each has a default that lets pass.
+/// Further input, mostly central settings. All defaults pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    /// Modules limited to Kymas selected by their ModuleReleaseMeta.
     pub restricted: &'a [String],
-    /// What the central policy says of this Kyma, if there is one; or why it cannot be read.
+    /// Central policy for this Kyma, or why it is unreadable.
     pub ruled: Result<Option<&'a Ruled>, &'a PolicyError>,
-    /// The policy of maintenance windows, if there is one.
+    /// Maintenance window policy.
     pub windows: Option<&'a Policy>,
-    /// Least time that has to be left of a window for an update to begin in it.
+    /// Minimum rest of a window to begin an update.
     pub min_window: Duration,
-    /// What modules wait for, by their names.
+    /// Unmet requirements by module.
     pub needs: Option<&'a BTreeMap<String, Waits>>,
-    /// What installed modules need and have no more, in words, by their names.
+    /// Lost requirements of installed modules, described, by module.
     pub gone: Option<&'a BTreeMap<String, String>>,
-    /// All mandatory modules. What is installed of one stays until its turn to become the mandatory one.
+    /// Mandatory modules. An installed module stays until it becomes the mandatory one.
     pub mandatory: &'a [Arc<Offer>],
-    /// When modules, by their names, take part in a rollout that has not reached this Kyma.
+    /// Future rollout turns by module.
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
-    /// Templates of what is installed and not wanted, by their names (see [`super::access::staying`]).
+    /// Templates of installed versions not chosen, by name; see [`super::access::staying`].
     pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
-    /// Versions of modules that are being removed, in the channels that they had.
+    /// Versions of modules being removed, in their former channels.
     pub leaving: &'a [Choice],
 }
 
@@ -103,36 +103,36 @@ impl Default for Facts<'_> {
     }
 }
 
-/// What a gate looks at.
+/// Input of a gate.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The user's entry, its channel, its release and the version that was found.
+    /// User's entry, channel, release and version.
     pub choice: &'a Choice,
-    /// The module's Manifest.
+    /// Module's Manifest.
     pub installed: Option<&'a Manifest>,
-    /// The Kyma in KCP.
+    /// Kyma in KCP.
     pub kyma: &'a Kyma,
-    /// The spec of the runtime's Kyma.
+    /// Spec of the runtime's Kyma.
     pub wanted: &'a KymaSpec,
-    /// The rest.
+    /// Further input.
     pub facts: &'a Facts<'a>,
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// What a gate says besides its verdict.
+/// Output besides the verdict.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
-    /// What the user is told.
+    /// Notices to the user.
     pub notices: Vec<Notice>,
-    /// The next time at which a gate may say something else though nothing has changed.
+    /// Earliest time at which a verdict may change by itself.
     pub look_at: Option<Timestamp>,
-    /// The state, Ready or Warning, and the text of a module that passes and is Ready otherwise.
+    /// State (Ready or Warning) and text for a Ready module.
     pub remark: Option<(State, String)>,
 }
 
 impl Notes {
-    /// Says something of a module that passes. Of two both are said, with the more serious state.
+    /// Adds a remark; the more serious state wins.
     pub fn remark(&mut self, state: State, message: String) {
         self.remark = Some(match self.remark.take() {
             None => (state, message),
@@ -142,17 +142,15 @@ impl Notes {
         });
     }
 
-    /// Asks for a look at a time, or sooner.
+    /// Requests a check at this time or earlier.
     pub fn look_at(&mut self, at: Timestamp) {
         self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
     }
 }
 
-/// A gate. May leave notes whatever its verdict.
 type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
-/// In the order in which they are asked. The platform's word, and availability, come before the user's: a module that is to go is not kept
-/// by giving it up. A turn comes last: it hides nothing that keeps the module anyway.
+/// Policy and access precede the user's choice: unmanaging cannot keep a forbidden module. Turns come last, to hide no other reason.
 const GATES: [Judge; 7] = [
     central::judge,
     access::judge,
@@ -163,14 +161,13 @@ const GATES: [Judge; 7] = [
     turns::judge,
 ];
 
-/// Asks the gates until one objects.
+/// Asks gates until one objects.
 pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let verdict = first(&GATES, view, notes);
     versions::tell(view, &verdict, notes);
     verdict
 }
 
-/// Removes a module, and tells its user if there is something to remove.
 fn removed(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
     if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
         notes.notices.push(Notice::warning(

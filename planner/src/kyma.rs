@@ -1,4 +1,4 @@
-//! The plan of one Kyma: which Manifests should exist, and what its status says.
+//! Plan of a Kyma: its Manifests and status.
 
 mod decision;
 mod following;
@@ -56,46 +56,46 @@ pub use status::{
 pub use status::{leaving_message, progress_at, skipped};
 pub use told::changes;
 
-/// What the planner looks at.
+/// Planner input.
 pub struct Input<'a> {
-    /// The Kyma in KCP, freshly read.
+    /// Kyma in KCP, freshly read.
     pub kyma: &'a Kyma,
-    /// The user's wishes: the spec of the runtime's Kyma, freshly read.
+    /// Spec of the runtime's Kyma, freshly read.
     pub wanted: &'a KymaSpec,
-    /// Versions chosen for `wanted` (see [`super::versions::choose`]).
+    /// Versions for `wanted`; see [`super::versions::choose`].
     pub choices: &'a [Choice],
-    /// Descriptors of every chosen version.
+    /// Descriptors of chosen versions.
     pub sources: &'a Sources,
-    /// The Manifests that carry this Kyma's name.
+    /// Manifests with this Kyma's name.
     pub manifests: &'a [Manifest],
-    /// What the gates know besides.
+    /// Further gate input.
     pub facts: Facts<'a>,
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// What to do.
+/// Planned actions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Manifests that do not exist or differ.
+    /// Missing or different Manifests.
     pub apply: Vec<Manifest>,
-    /// Names of Manifests that are not wanted any more.
+    /// Manifests to delete, by name.
     pub delete: Vec<String>,
-    /// Name and uid of Manifests whose objects are to become the user's.
+    /// Manifests to unmanage: name and uid.
     pub give_up: Vec<(String, String)>,
-    /// The status in KCP.
+    /// Status in KCP.
     pub status: KymaStatus,
-    /// Something failed that trying again may mend.
+    /// A failure may pass with a retry.
     pub retry: bool,
-    /// What the user is told.
+    /// Notices to the user.
     pub notices: Vec<Notice>,
-    /// The next time at which the plan may be another one though nothing has changed.
+    /// Earliest time at which the plan may change by itself.
     pub look_at: Option<Timestamp>,
-    /// What was decided of each module, for the log.
+    /// Decisions for the log.
     pub decisions: Vec<Decision>,
 }
 
-/// Makes the plan.
+/// Plans for a Kyma.
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
@@ -106,7 +106,6 @@ pub fn plan(input: &Input<'_>) -> Plan {
         let module = &choice.module.name;
         let there = OfModule::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
         modules.push(match &choice.outcome {
-            // Neither asking for it nor giving it up changes anything.
             Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
                 name: module.clone(),
                 channel: choice.channel.clone(),
@@ -130,11 +129,11 @@ pub fn plan(input: &Input<'_>) -> Plan {
         if manifest.metadata.deletion_timestamp.is_none() {
             let module = manifest.module_name().unwrap_or_default();
             if input.facts.mandatory.iter().any(|offer| offer.keeps(module)) {
-                // The plan of mandatory modules takes it over at its turn. Like all of those it is in no Kyma's status.
+                // The mandatory plan takes it over at its turn.
                 continue;
             }
             if let Err(why) = input.facts.ruled {
-                // The policy may be what asks for it.
+                // The policy may require it.
                 let (state, message) = (State::Warning, gates::unread(why));
                 modules.push(Arc::new(ModuleStatus { state, message, ..tracked(manifest) }));
                 continue;
@@ -149,13 +148,11 @@ pub fn plan(input: &Input<'_>) -> Plan {
     plan
 }
 
-/// The name of the Manifest that a module is to have, if its component is known.
 fn planned(kyma: &Kyma, choice: &Choice) -> Option<String> {
     let chosen = choice.outcome.as_ref().ok()?;
     Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.module.name))
 }
 
-/// One module: what the gates say, and if they let it pass, its plan.
 fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> Arc<ModuleStatus> {
     let existing = there.current;
     let view = View {
@@ -173,7 +170,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     let applied = plan.apply.len();
     let word = gate.word();
     let passes = word.is_none();
-    // Of a policy that cannot be read nobody knows whether it leaves that to the user.
+    // An unreadable policy may set this field.
     let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.ruled.is_ok();
     let mut status = match gate {
         Gate::Pass => {
@@ -200,12 +197,12 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             plan.apply.push(kept);
         }
     }
-    // What is on its way, or on its way out, will say it when it is there.
+    // Remarks wait until a module has settled.
     if let Some((state, message)) = notes.remark
         && !matches!(status.state, State::Processing | State::Deleting)
     {
         let status = Arc::make_mut(&mut status);
-        // What keeps a version, or what is wrong, is said first, and then what is to be said of the version.
+        // Causes precede remarks.
         status.message = join(&status.message, &message);
         if status.state == State::Ready {
             status.state = state;
@@ -225,13 +222,13 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     });
     plan.decide(word, there.said, existing, &status);
     if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
-        // The log's line has both versions anyway.
+        // The log line already has both versions.
         running::tell(&mut status, old, &chosen.version);
     }
     status
 }
 
-/// A module that a gate has stopped.
+/// Status of a module that a gate stopped.
 fn stopped(
     gate: Gate,
     said: Option<&Arc<ModuleStatus>>,
@@ -248,7 +245,7 @@ fn stopped(
     match (gate, existing) {
         (Gate::Keep { state, message, maintenance, .. }, _) => {
             let mut kept = before();
-            // Of what was installed from which template only the status knows.
+            // Only the status knows the template of the installed version.
             if let Some(told) = said.filter(|told| told.version == kept.version) {
                 kept.resource.clone_from(&told.resource);
                 kept.template.clone_from(&told.template);
@@ -266,9 +263,9 @@ fn stopped(
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
         (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
         (Gate::Leave { state }, None) => {
-            // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
+            // The Go manager keeps an uninstalled module's version.
             let said = said.filter(|told| told.state == state && told.manifest.is_none());
-            // But its message is, or what is remarked would be added to what was remarked before.
+            // Without the message, or remarks would accumulate.
             let said = said.map(|told| ModuleStatus { message: String::new(), ..ModuleStatus::clone(told) });
             said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
         }
@@ -276,7 +273,7 @@ fn stopped(
     }
 }
 
-/// A module that its user takes over: until its Manifest is gone it is in the state it has.
+/// Unmanages a module; its state stays until the Manifest is gone.
 fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
     if !manifest.is_unmanaged() {
         plan.give_up.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
@@ -353,7 +350,7 @@ fn plan_module(
     };
     if let Some(old) = existing {
         if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
-            // Of a tenant's version nothing stays.
+            // Nothing of a tenant's version stays.
             if !(old.is_of_runtime_template() && chosen.origin != Origin::Local) {
                 keep_default_cr(old, &mut wanted);
             }
@@ -363,12 +360,11 @@ fn plan_module(
     let shown = Shown { choice, chosen, manifest: &wanted, generation };
     let says = |state: State, message: &str| shown.says(said, state, message);
     match existing {
-        // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
+        // Reinstalled once the Manifest is gone.
         Some(old) if old.is_unmanaged() => says(State::Processing, GIVEN_UP),
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
-            // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
-            // that does not let it go may be mended by an upgrade.
-            // But a lower version would meet what users have made with the higher one.
+            // Reinstalled after its deletion. Until then it follows versions: an upgrade may repair a blocked removal, but a downgrade may
+            // break user objects.
             let allowed =
                 choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
             let status = says(State::Processing, &still_there(old));
@@ -384,8 +380,7 @@ fn plan_module(
             says(state, message)
         }
         Some(old) if old.spec == wanted.spec => {
-            // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
-            // again: its generation is the same.
+            // An equal spec keeps generation and status.
             let (state, message) = progress_at(old, old.metadata.generation);
             let status = says(state, message);
             keep_as_left(old, &mut wanted);
@@ -400,8 +395,8 @@ fn plan_module(
     }
 }
 
-/// The Manifest of another module that has the name which one is to get: names are short, and who makes a template in a runtime chooses
-/// what they are made of. One whose module's name was changed by hand is put right instead.
+/// Returns another module's Manifest with the wanted name. Names can collide: a runtime's templates choose their input. A Manifest with a
+/// changed module label is repaired instead.
 fn taken_by<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
     let there = manifests.iter().find(|there| there.metadata.name == wanted.metadata.name)?;
     let other = there.module_name().filter(|other| *other != module)?;
@@ -411,7 +406,6 @@ fn taken_by<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> O
     (there.is_mandatory() || is_its_own()).then_some(there)
 }
 
-/// Both, where there is something to say of both.
 fn join(first: &str, then: &str) -> String {
     let between = if first.is_empty() || then.is_empty() { "" } else { "; " };
     format!("{first}{between}{then}")
@@ -420,7 +414,6 @@ fn join(first: &str, then: &str) -> String {
 const GIVEN_UP: &str = "it is installed again once it has been given up";
 const STILL_THERE: &str = "the previous installation is still being removed";
 
-/// The same, and what that waits for.
 fn still_there(old: &Manifest) -> String {
     match leaving_message(old).filter(|waits| !waits.is_empty()) {
         Some(waits) => format!("{STILL_THERE}: {waits}"),
@@ -428,7 +421,6 @@ fn still_there(old: &Manifest) -> String {
     }
 }
 
-/// The namespace of an object in KCP.
 fn namespace_of(object: &impl ResourceExt) -> String {
     object.namespace().unwrap_or_else(|| names::KCP_NAMESPACE.into())
 }

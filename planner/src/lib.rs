@@ -1,18 +1,16 @@
-//! Decides which modules a Kyma gets, in which version and when, and when each of them goes.
+//! Decides on a Kyma's modules, their versions, and the time of each change.
 //!
-//! Every function takes values and returns values: no client, clock, runtime or I/O. The engine reads the input before, and writes the
-//! result after. Objects inside a runtime cluster are the business of `tidewatch-deployer`.
+//! All functions are pure: no client, clock or I/O. The engine reads input and writes results. `tidewatch-deployer` handles objects in
+//! runtimes.
 //!
-//! | question | module |
-//! |---|---|
-//! | Which Manifests does a Kyma need? | [`kyma`], and [`mandatory`] for mandatory modules |
-//! | Which version of a module? | [`versions`] |
-//! | May the module be installed or changed now? | [`gates`]: [`access`], [`policy`], [`windows`], [`needs`] |
-//! | When is it a Kyma's turn in a rollout? | [`rollout`] |
-//! | In which order does a Kyma go, and what does a removal wait for? | [`deletion`], [`blockers`], [`force`] |
-//! | Which releases does a runtime's user see? | [`catalog`] |
-//! | Which objects does an agent watch? | [`agent`], [`watches`] |
-//! | What does a Manifest's status say? | [`manifest_status`], [`manifest`], [`writers`] |
+//! - A Kyma's Manifests: [`kyma`], [`mandatory`]
+//! - Versions: [`versions`]
+//! - Permission to install or change: [`gates`], [`access`], [`policy`], [`windows`], [`needs`]
+//! - Rollout turns: [`rollout`]
+//! - Deletion: [`deletion`], [`blockers`], [`force`]
+//! - Releases that a user sees: [`catalog`]
+//! - Agents' watches: [`agent`], [`watches`]
+//! - Manifest status: [`manifest_status`], [`manifest`], [`writers`]
 
 pub mod access;
 pub mod agent;

@@ -1,8 +1,7 @@
-//! Mandatory modules: those that every Kyma gets without asking (contract, sections 1.4 and 2.5), whatever its labels are: who may
-//! have a module is asked for modules that users choose.
+//! Mandatory modules: every Kyma gets them, regardless of labels (contract, sections 1.4 and 2.5).
 //!
-//! They are planned apart from the Kyma's own list, by what KCP says: a runtime that cannot be read, or a user who breaks their
-//! Kyma, holds up no mandatory module but those that require a kind (`needs`), which are left out here until it is served.
+//! They are planned from KCP alone, so a broken runtime or Kyma cannot block them. Modules that require an unserved kind (`needs`) are left
+//! out.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,24 +20,21 @@ use super::{
     versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
 };
 
-/// What KCP says of one mandatory module.
+/// A mandatory module in KCP.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// The module.
+    /// Module name.
     pub module: String,
-    /// Its release meta; none for a template of the old kind.
+    /// Release meta; `None` for legacy templates.
     pub release: Option<Arc<ModuleReleaseMeta>>,
-    /// The version, or why there is none.
+    /// Version, or fault.
     pub outcome: Result<Chosen, Fault>,
-    /// Whether all that makes it mandatory is being deleted: nothing is installed or changed any more.
+    /// Everything that makes it mandatory is being deleted: nothing is installed or changed.
     pub leaving: bool,
 }
 
 impl Offer {
-    /// What the catalog says of a module; `None` if it is not mandatory.
-    ///
-    /// A release meta counts before templates of the old kind. Of those, which have no channel here, the highest version counts
-    /// that is not being deleted.
+    /// Looks up a module; `None` if not mandatory. A release meta precedes legacy templates; of these the highest version counts.
     #[must_use]
     pub fn of(module: &str, catalog: &dyn Catalog) -> Option<Self> {
         let module = module.to_owned();
@@ -59,13 +55,13 @@ impl Offer {
         Some(Self { module, release: None, outcome, leaving: all_leave })
     }
 
-    /// Whether what is installed of a module in a runtime is to become, or is, the mandatory one.
+    /// Returns whether an installed module is or becomes mandatory.
     #[must_use]
     pub fn keeps(&self, module: &str) -> bool {
         self.module == module && !self.leaving
     }
 
-    /// Whether plans made of the two can differ.
+    /// Returns whether plans may differ.
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let answer = |offer: &Self| Answer::new(offer.outcome.clone(), offer.release.clone());
@@ -73,46 +69,45 @@ impl Offer {
     }
 }
 
-/// Whether a template of the old kind says itself that its module is mandatory.
+/// Returns whether a legacy template is mandatory.
 #[must_use]
 pub fn is_legacy(template: &ModuleTemplate) -> bool {
     template.spec.mandatory == Some(true)
 }
 
-/// Whether a template says that its module was mandatory by a release that was deleted. What was removed so stays removed, whatever the
-/// templates of its versions say.
+/// Returns whether a deleted release made this module mandatory; it stays removed.
 #[must_use]
 pub fn is_withdrawn(template: &ModuleTemplate) -> bool {
     template.annotations().contains_key(annotations::MANDATORY_WITHDRAWN)
 }
 
-/// What the planner looks at. All of it is KCP's.
+/// Planner input, all from KCP.
 pub struct Input<'a> {
-    /// The Kyma.
+    /// Kyma.
     pub kyma: &'a Kyma,
     /// All mandatory modules.
     pub offers: &'a [Arc<Offer>],
-    /// Descriptors of every chosen version.
+    /// Descriptors of chosen versions.
     pub sources: &'a Sources,
-    /// The Manifests that carry this Kyma's name.
+    /// Manifests with this Kyma's name.
     pub manifests: &'a [Manifest],
-    /// Modules that are there for users to choose: a Manifest of one that was mandatory before goes, unless it is in `asked`.
+    /// Optional modules: a formerly mandatory Manifest is deleted unless in `asked`.
     pub chosen_by_users: &'a BTreeSet<String>,
-    /// Modules that the Kyma's own list has; `None` if nobody has read it yet: then nothing goes for not being on it.
+    /// Modules in the Kyma's list; `None` (unread) deletes nothing.
     pub asked: Option<&'a BTreeSet<String>>,
 }
 
-/// What to do. Of the plan, the status stays empty: mandatory modules are not in a Kyma's.
+/// Planned actions; the plan's status stays empty.
 #[derive(Debug, Default)]
 pub struct MandatoryPlan {
     /// Manifests, notices and decisions.
     pub plan: Plan,
-    /// What is wrong with modules that cannot be installed or changed, for people.
+    /// Faults of modules.
     pub faults: Vec<String>,
 }
 
-/// Makes the plan. A Manifest whose module nothing in KCP speaks of any more stays as it is: one that is to go is deleted by
-/// the deletion of its release meta, and what was merely not seen must not remove anything from a fleet.
+/// Plans mandatory modules. A Manifest unknown to KCP's catalog stays, because incomplete reads must not remove modules; deleting the
+/// release meta does.
 #[must_use]
 pub fn plan(input: &Input<'_>) -> MandatoryPlan {
     let mut made = MandatoryPlan::default();
@@ -130,7 +125,6 @@ pub fn plan(input: &Input<'_>) -> MandatoryPlan {
     made
 }
 
-/// One module.
 fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     let module = offer.module.as_str();
     let mut of_module: Vec<&Manifest> = input
@@ -161,7 +155,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
             return;
         }
     };
-    // One that was in its user's list, who makes its CR themselves: what they have made stays theirs.
+    // Formerly optional: the user's own CR stays user-owned.
     let managed = installed.filter(|old| !old.is_unmanaged());
     let custom_resource_policy = managed.map(|old| old.spec.custom_resource_policy).unwrap_or_default();
     let entry = Module { name: module.to_owned(), custom_resource_policy, ..Module::default() };
@@ -176,9 +170,9 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     wanted.labels_mut().insert(labels::MANDATORY_MODULE.to_owned(), "true".to_owned());
     if let Some(old) = existing.filter(|m| m.name_any() == planned) {
         let hands_over = old.is_unmanaged()
-            // It comes back when it is gone; until then it follows the versions, so that an upgrade can mend its removal.
+            // Follows versions until gone: an upgrade may repair its removal.
             || old.metadata.deletion_timestamp.is_some() && old.spec == wanted.spec;
-        // A version does not change once it is installed.
+        // Installed versions are immutable.
         if old.spec.version == wanted.spec.version && old.is_mandatory() {
             take_over(old, &mut wanted);
         }
@@ -187,7 +181,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
             return;
         }
         if !wanted.annotations().contains_key(annotations::TEMPLATE_UID) {
-            // What the Go manager has made and we change has to bear a mark of ours: else it would count as finished.
+            // Without an engine annotation, the Go manager's status would count as final.
             remember(old, &mut wanted);
         }
     }
@@ -205,7 +199,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     made.plan.apply.push(wanted);
 }
 
-/// Lets further Manifests of the module go, which a renamed component leaves behind; what both have stays.
+/// Deletes duplicates left by a renamed component.
 fn hand_over(of_module: &[&Manifest], stays: &Manifest, made: &mut MandatoryPlan) {
     if stays.metadata.deletion_timestamp.is_some() || stays.is_unmanaged() {
         return;

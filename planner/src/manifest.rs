@@ -1,4 +1,4 @@
-//! Facts that a Manifest's status records, and that outlive the receiver.
+//! Facts stored in a Manifest's status, which survive restarts.
 
 use std::collections::HashSet;
 
@@ -15,12 +15,11 @@ use tidewatch_api::{
 
 use super::writers::{is_word_of_another, item_of_condition};
 
-/// What is said while the objects of a new version are brought there. It names no cause, so nobody has to be told of it.
+/// Message without a cause, so it needs no notice.
 pub const APPLYING: &str = "the module's objects are being applied";
 
-/// Whether it can wait a moment to say this of a Manifest, as it was last read: that it is on its way. What stands there must not
-/// say that it is Ready as it is asked for now, since after a restart nobody would look at it again; no object may be missing in its
-/// inventory; and its default CR may have no other trouble than the one that is told.
+/// Returns whether writing this Processing status may wait. Not if the stored one is Ready for the present spec (a restart would skip it),
+/// lacks inventory, or has different CR trouble.
 #[must_use]
 pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
     let Some(before) = &manifest.status else { return false };
@@ -37,7 +36,7 @@ pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
         && status.synced.iter().all(|object| known.contains(&identity(object)))
 }
 
-/// What a default CR says that its user has to do something about.
+/// Default CR trouble that needs user action.
 fn trouble(status: &ManifestStatus) -> Option<(&str, &str)> {
     let said = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE)?;
     let is = |state| said.reason == reason(state);
@@ -48,7 +47,7 @@ fn identity(object: &Resource) -> (&str, &str, &str, &str) {
     (&object.group, &object.kind, &object.namespace, &object.name)
 }
 
-/// Whether what a Manifest says of itself is about the spec of this generation.
+/// Returns whether the status is about the spec of `generation`.
 #[must_use]
 pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
     let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
@@ -56,9 +55,10 @@ pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
         || generation == manifest.metadata.generation && is_as_left(manifest)
 }
 
-/// Whether a Manifest is Ready as the Go manager leaves one that it has finished. Its conditions name the generation at which they
-/// became True for the first time, and no upgrade makes them False again; what is installed it notes in an annotation. A change of ours
-/// leaves a mark that it does not know: then our own conditions count.
+/// Returns whether a Manifest is Ready as the Go manager leaves it.
+///
+/// Its conditions keep their first generation; an annotation names the installed layer. After a change by the engine, which sets other
+/// annotations, only engine conditions count.
 #[must_use]
 pub fn is_as_left(manifest: &Manifest) -> bool {
     let of = |key| mark(manifest.annotations(), key);
@@ -68,26 +68,24 @@ pub fn is_as_left(manifest: &Manifest) -> bool {
         && [annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().all(|key| of(key).is_none())
 }
 
-/// Whether the module is Ready, or was so before, for the spec of this generation. Of one that was, a condition of our own is all that
-/// is left: that it has come this far must outlive its troubles and the receiver, and be known without a write of its own. What somebody else
-/// says counts for nothing.
+/// Returns whether the module is, or was, Ready for the spec of `generation`. An engine-owned condition preserves that; other managers'
+/// values do not count.
 #[must_use]
 pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
     let Some(status) = &manifest.status else { return false };
     let is_ready = status.state == State::Ready && !is_word_of_another(&manifest.metadata, &["f:state"]);
-    // One whose default CR has a trouble is installed all the same.
+    // Trouble with the default CR does not matter.
     is_ready && is_current(manifest, generation)
         || we_said(manifest, &[conditions::INSTALLATION, conditions::WAS_READY], generation)
 }
 
-/// Whether each Job of the module that is removed after its end has completed, for the spec of this generation. It outlives the
-/// receiver, as [`has_been_ready`] does: or a module that waits for something else would have its Jobs run again.
+/// Returns whether all Jobs that are removed after completion have completed for `generation`; a restart must not rerun them.
 #[must_use]
 pub fn have_jobs_completed(manifest: &Manifest, generation: Option<i64>) -> bool {
     has_been_ready(manifest, generation) || we_said(manifest, &[conditions::JOBS_COMPLETED], generation)
 }
 
-/// Whether one of these conditions is True for this generation, and of our own writing.
+/// Returns whether an engine-owned condition of these `types` is True for `generation`.
 #[must_use]
 pub fn we_said(manifest: &Manifest, types: &[&str], generation: Option<i64>) -> bool {
     let of = |c: &Condition| c.observed_generation == generation && c.status == "True";
@@ -99,7 +97,7 @@ pub fn we_said(manifest: &Manifest, types: &[&str], generation: Option<i64>) -> 
     conditions.filter(|c| types.contains(&c.type_.as_str())).any(|c| of(c) && is_ours(c))
 }
 
-/// The manager that a Manifest names, if it is none of its own `objects`: something else installs it, such as the module's operator.
+/// Named manager that is none of `objects`, such as an operator.
 #[must_use]
 pub fn manager_beside(manifest: &Manifest, objects: &[ObjectRef]) -> Option<ObjectRef> {
     let manager = manifest.spec.manager.as_ref().filter(|_| !manifest.is_unmanaged())?;
@@ -112,7 +110,7 @@ pub fn manager_beside(manifest: &Manifest, objects: &[ObjectRef]) -> Option<Obje
     beside.then_some(ObjectRef { gvk: Gvk { group, version, kind }, namespace, name })
 }
 
-/// Since when a Manifest is not installed, as its status says: it is what is left of the first sight after a restart.
+/// Start of the unready time, from the status.
 #[must_use]
 pub fn not_ready_since(manifest: &Manifest) -> Option<Timestamp> {
     let installation =
@@ -120,21 +118,21 @@ pub fn not_ready_since(manifest: &Manifest) -> Option<Timestamp> {
     (installation.status == "False").then_some(installation.last_transition_time.0)
 }
 
-/// The identity of the default CR that goes with a Manifest: not of one that its user is to make.
+/// Default CR removed with the Manifest; `None` if user-made.
 #[must_use]
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
     made.and_then(|cr| ObjectRef::of(&cr.to_value()))
 }
 
-/// The finalizers of a Manifest that is installed: what it has is removed before it goes.
+/// Finalizers of an installed Manifest.
 #[must_use]
 pub fn held_by(manifest: &Manifest) -> Vec<&'static str> {
     let cr = manifest.spec.creates_default_cr().then_some(finalizers::DEFAULT_CR);
     std::iter::once(finalizers::MANIFEST).chain(cr).collect()
 }
 
-/// The reason of a condition that tells the state of a default CR.
+/// Condition reason for a default CR's state.
 #[must_use]
 pub const fn reason(state: State) -> &'static str {
     match state {

@@ -1,4 +1,4 @@
-//! What a Manifest's status says.
+//! Manifest status.
 
 use std::collections::HashSet;
 
@@ -17,27 +17,27 @@ use crate::{
     status::{self, Says},
 };
 
-/// What became of a Manifest in one reconcile.
+/// Result of a Manifest's reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Its objects could not be found out: the cause and what ends it.
+    /// Objects are unknown: cause and remedy.
     Unrendered(String),
-    /// Something failed before or while its objects were applied.
+    /// Failed before or during apply.
     Failed {
-        /// Error, or Warning if what is installed still works.
+        /// Error, or Warning if installed objects work.
         state: State,
-        /// The cause and what ends it.
+        /// Cause and remedy.
         message: String,
     },
-    /// Objects are applied, but not everything is there yet.
+    /// Applied, but incomplete.
     Waiting(String),
-    /// All objects are applied; the workloads say this.
+    /// Applied, with the workloads' readiness.
     Applied(Readiness),
-    /// It is being removed.
+    /// Being removed.
     Deleting(String),
 }
 
-/// The status of a Manifest after a reconcile.
+/// Returns the status after a reconcile.
 #[must_use]
 pub fn manifest_status(
     manifest: &Manifest,
@@ -63,7 +63,7 @@ pub fn manifest_status(
     let said = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
     let (available, why) = match (progress, said) {
         (Progress::Unrendered(why), _) => (false, why),
-        // A runtime that cannot be reached, or another's field, says nothing of them.
+        // Unreachable runtimes and field conflicts prove nothing about rendering.
         (Progress::Failed { .. }, Some(said)) => (said.status == "True", &said.message),
         (Progress::Failed { message, .. }, None) => (false, message),
         _ => (true, &text),
@@ -106,7 +106,7 @@ pub fn manifest_status(
     {
         says.push(jobs_completed());
     }
-    // Of what the Go manager has finished, nothing is written only to name another generation.
+    // A new generation alone justifies no write over the Go manager's result.
     let untouched = state == State::Ready && is_as_left(manifest);
     let of = |s| {
         let said = status::condition(&before.conditions, s, generation, now);
@@ -132,7 +132,7 @@ fn jobs_completed() -> Says<'static> {
     }
 }
 
-/// The status of a Manifest of which each Job that is removed after its end has completed.
+/// Adds the completion of all Jobs with removal after their end.
 #[must_use]
 pub fn with_jobs_completed(
     mut status: ManifestStatus,
@@ -149,7 +149,7 @@ pub fn with_jobs_completed(
     status
 }
 
-/// The inventory in the order in which it stands, if that is the same one: the Go manager orders it in another way.
+/// Ignores order, which differs in the Go manager.
 fn in_order(before: Vec<Resource>, now: Vec<Resource>) -> Vec<Resource> {
     if before == now || before.len() != now.len() {
         return now;
@@ -158,9 +158,7 @@ fn in_order(before: Vec<Resource>, now: Vec<Resource>) -> Vec<Resource> {
     if all(&before) == all(&now) { before } else { now }
 }
 
-/// The status with what the module's default custom resource says of itself. In Error or Warning it makes a module that is Ready a
-/// Warning: what is installed works, and its user has something to do. Whatever else it says stands in a condition only, as it may
-/// be on its way for as long as its operator needs.
+/// Adds the default CR's state. Error or Warning turns Ready into Warning: the user must act. Other states are only a condition.
 #[must_use]
 pub fn with_cr_state(
     mut status: ManifestStatus,
@@ -184,7 +182,7 @@ pub fn with_cr_state(
     status.conditions.push(status::condition(&before.conditions, says, manifest.metadata.generation, now));
     if status.state == State::Ready && matches!(said.state, State::Error | State::Warning) {
         status.state = State::Warning;
-        // Only what is Ready counts as the Go manager has left it.
+        // Only a Ready Manifest counts as the Go manager's.
         let generation = manifest.metadata.generation;
         status.conditions.iter_mut().for_each(|c| c.observed_generation = generation);
         status.last_operation = Some(status::operation(before.last_operation.as_ref(), text, now));
@@ -192,7 +190,7 @@ pub fn with_cr_state(
     status
 }
 
-/// The status with what it said before of the state of the default CR, where nobody has looked.
+/// Keeps the default CR's unread state.
 #[must_use]
 pub fn with_cr_state_as_before(mut status: ManifestStatus, manifest: &Manifest) -> ManifestStatus {
     let before = manifest.status.iter().flat_map(|status| &status.conditions);

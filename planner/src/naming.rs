@@ -1,16 +1,14 @@
-//! Names that KLM's ecosystem knows (contract, section 5.2).
+//! Names fixed by contract, section 5.2.
 
-/// Longest name of a Manifest.
 const MAX: usize = 62;
 
-/// The name of the Manifest of one module of one Kyma: `<kyma>-<last segment>-<fnv32>`, cut to 62
-/// characters. Taking over a cluster from the Go manager depends on the same name coming out.
+/// Returns `<kyma>-<last segment>-<fnv32>`, cut to 62 characters. Migration from the Go manager requires equal names.
 #[must_use]
 pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
     let segment = component.rsplit('/').next().unwrap_or(component);
     let hash = fnv1_32(component.bytes().chain(module.bytes()));
     let mut name = format!("{kyma}-{segment}-{hash}");
-    // Names of objects are ASCII, so this cuts between characters; a stray non-ASCII one is not split.
+    // Never splits a non-ASCII character.
     let mut end = name.len().min(MAX);
     while !name.is_char_boundary(end) {
         end -= 1;
@@ -19,7 +17,7 @@ pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
     name
 }
 
-/// Whether a Manifest has the name that [`manifest_name`] makes. In doubt it has not: a name that is cut is not looked at.
+/// Compares with [`manifest_name`]; `false` for names that may be cut.
 #[must_use]
 pub(super) fn is_manifest_name(name: &str, kyma: &str, component: &str, module: &str) -> bool {
     let segment = component.rsplit('/').next().unwrap_or(component);
@@ -41,7 +39,7 @@ mod tests {
 
     #[test]
     fn fnv_of_known_values() {
-        // Test vectors of the FNV specification.
+        // FNV specification.
         assert_eq!(fnv1_32(*b""), 0x811c_9dc5);
         assert_eq!(fnv1_32(*b"foobar"), 0x31f0_b262);
     }

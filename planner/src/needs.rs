@@ -1,5 +1,4 @@
-//! What the modules of a Kyma need before they are installed or changed: other modules that are Ready, and kinds that the
-//! runtime serves (`requires` of a ModuleTemplate).
+//! Requirements of modules (`requires` of a ModuleTemplate): Ready modules and served kinds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,39 +13,37 @@ use super::{
     versions::{Choice, Fault},
 };
 
-/// How long a module may wait for what it needs before that is a warning, unless somebody says otherwise.
+/// Default wait before a Warning.
 pub const PATIENCE: Duration = Duration::from_mins(15);
-/// What each message of a module that waits begins with.
+/// Message prefix.
 const WAITS: &str = "waits for ";
-/// What stands before the time since when it does.
 const SINCE: &str = "; since ";
-/// What stands before it where an older version is installed.
+/// Subject if an older version is installed.
 pub(super) const UPDATE: &str = "its update";
 
-/// What a module waits for.
+/// Unmet requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
-    /// For people: what is missing, and what ends it.
+    /// Missing things and remedy.
     pub message: String,
-    /// Whether a kind is among it that is not served.
+    /// Includes an unserved kind.
     pub apis: bool,
-    /// Whether it waits for itself, by way of others: nothing that happens in the runtime can end that.
+    /// Waits for itself; no event in the runtime ends that.
     pub cycle: bool,
 }
 
-/// What is said of a module that waits.
+/// Report about a waiting module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Its state.
+    /// State.
     pub state: State,
-    /// For people.
+    /// Message.
     pub message: String,
-    /// When that state becomes another one though nothing has changed.
+    /// Time at which the state changes by itself.
     pub look_at: Option<Timestamp>,
 }
 
-/// What a module needs in the version that it is to have, and whether that is installed. Then it stays, whatever has become of what it
-/// needs. `None` for one that needs nothing, or is left to its user.
+/// Requirements of the chosen version, and whether it is installed. `None` without requirements, or if unmanaged.
 fn needed<'a>(choice: &'a Choice, manifests: &[Manifest]) -> Option<(&'a Requires, bool)> {
     let chosen = choice.outcome.as_ref().ok().filter(|_| choice.module.managed)?;
     let requires = chosen.template.spec.requires.as_ref()?;
@@ -58,36 +55,35 @@ fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<It
     manifests.iter().filter(move |m| m.module_name() == Some(module))
 }
 
-/// The kinds that modules need, each once, whether or not these modules are there already.
+/// Required kinds, installed or not.
 #[must_use]
 pub fn kinds(choices: &[Choice]) -> BTreeSet<GroupVersionKind> {
     let requires = choices.iter().filter_map(|choice| needed(choice, &[]));
     requires.flat_map(|(requires, _)| requires.apis.iter().cloned()).collect()
 }
 
-/// Whether a kind can be served at all, by the names of its group and version. Of others nothing has to be asked.
+/// Returns whether an API may have this name.
 #[must_use]
 pub fn is_name(api: &GroupVersionKind) -> bool {
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
     plain(&api.group) && plain(&api.version) && !api.version.is_empty()
 }
 
-/// The groups whose definitions tell whether these kinds are served. The API server's own kinds have no definitions.
+/// Groups to watch for CRDs. Built-in kinds have none.
 #[must_use]
 pub fn defined_groups(kinds: &BTreeSet<GroupVersionKind>) -> BTreeSet<String> {
     let defined = kinds.iter().filter(|kind| is_name(kind) && !kind.group.is_empty());
     defined.map(|kind| kind.group.clone()).collect()
 }
 
-/// When to look again for kinds that could not be looked for since a moment: ever more seldom, as no event tells that the server behind
-/// the API server is well again, and it may never be.
+/// Next check for kinds that could not be discovered, in 1 minute to 1 hour: no event reports a repaired API server.
 #[must_use]
 pub fn look_again(since: Timestamp, now: Timestamp) -> Timestamp {
     let pause = now.duration_since(since).clamp(SignedDuration::from_mins(1), SignedDuration::from_hours(1));
     now.saturating_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// The modules that modules of the list require, each once, whether or not these are there already.
+/// Required modules, installed or not.
 #[must_use]
 pub fn required(choices: &[Choice]) -> BTreeSet<String> {
     let chosen = choices.iter().filter_map(|choice| choice.outcome.as_ref().ok());
@@ -95,7 +91,7 @@ pub fn required(choices: &[Choice]) -> BTreeSet<String> {
     requires.flat_map(|requires| requires.modules.iter().cloned()).collect()
 }
 
-/// What each module waits for, by its name. One that lacks nothing, or that is not to be installed or changed, has no entry.
+/// Unmet requirements of planned changes, by module.
 #[must_use]
 pub fn unmet(
     choices: &[Choice],
@@ -105,7 +101,7 @@ pub fn unmet(
     let asked = asked(choices);
     let theirs = theirs(choices);
     let mut all = BTreeMap::new();
-    // Which module waits for which.
+    // Module to unready requirements.
     let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for choice in choices {
         let Some((requires, false)) = needed(choice, manifests) else { continue };
@@ -147,8 +143,7 @@ pub fn unmet(
     all
 }
 
-/// What is not there of what installed modules need, in words, by the names of these. A module that is there, in whatever state, may be on
-/// its way to another version, and tells of itself. Nothing is done about it: what is installed stays as it is.
+/// Lost requirements of installed modules, which stay. Existing required modules report for themselves.
 #[must_use]
 pub fn gone(
     choices: &[Choice],
@@ -178,12 +173,11 @@ pub fn gone(
     all
 }
 
-/// The modules of the list.
 fn asked(choices: &[Choice]) -> BTreeSet<&str> {
     choices.iter().map(|choice| choice.module.name.as_str()).collect()
 }
 
-/// Those of them that their user manages. They are taken as there, since nothing of ours tells of them.
+/// User-owned modules, assumed present because unobserved.
 fn theirs(choices: &[Choice]) -> BTreeSet<&str> {
     let is_theirs =
         |choice: &&Choice| !choice.module.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }));
@@ -197,7 +191,6 @@ fn unserved(api: &GroupVersionKind) -> String {
     format!("the kind {kind} of {group}{slash}{version} ({why})")
 }
 
-/// Why a module that another one needs is not what it takes.
 fn lacks(module: &str, manifests: &[Manifest], asked: bool) -> Option<&'static str> {
     let states: Vec<State> = of_module(manifests, module)
         .map(|m| if m.metadata.deletion_timestamp.is_some() { State::Deleting } else { progress(m).0 })
@@ -215,7 +208,7 @@ fn lacks(module: &str, manifests: &[Manifest], asked: bool) -> Option<&'static s
     })
 }
 
-/// The modules that wait for themselves, each with the modules on all ways from it back to it, sorted. A Kyma's list is short.
+/// Modules on cycles, with their cycles' members.
 fn cycles<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<(&'a str, Vec<&'a str>)> {
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         edges.keys().map(|from| (*from, reachable(edges, from))).collect();
@@ -240,22 +233,19 @@ fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BT
     reached
 }
 
-/// Whether a module's message says first that it, or its update, waits. Where something else stands before that, it is what the warning
-/// is about.
+/// Checks for a leading wait; otherwise the Warning has another cause.
 fn says_so(message: &str) -> bool {
     let update = || message.strip_prefix(UPDATE).and_then(|rest| rest.strip_prefix(' '));
     message.starts_with(WAITS) || update().is_some_and(|rest| rest.starts_with(WAITS))
 }
 
-/// Since when a module waits, by what its status says of that.
 fn noted(message: &str) -> Option<Timestamp> {
     let (_, waits) = message.split_once(WAITS)?;
     let (_, rest) = waits.split_once(SINCE)?;
     rest.split(';').next()?.parse().ok()
 }
 
-/// What is said of what a module lacks, which it has lacked `since`, or longer, if its status says so: `before`. After a restart nobody
-/// else remembers.
+/// Builds the report. The wait began at `since`, or earlier by the status `before`, which survives restarts.
 #[must_use]
 pub fn waits(
     unmet: &Unmet,
@@ -266,7 +256,7 @@ pub fn waits(
 ) -> Waits {
     let since = before.and_then(|(_, message)| noted(message)).map_or(since, |noted| noted.min(since));
     let due = since.saturating_add(patience).unwrap_or(Timestamp::MAX);
-    // With another patience, or a status of an older version, that it was too long stays so.
+    // Stays late, even with another patience or an old status format.
     let was = before.is_some_and(|(state, message)| state == State::Warning && says_so(message));
     let late = unmet.cycle || was || due <= now;
     Waits {

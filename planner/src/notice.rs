@@ -1,27 +1,27 @@
-//! What a user is told in an Event: something that they did and that had an effect, or that they must do.
+//! Events for users: effects of their changes, and actions they must take.
 
-/// What a notice is about.
+/// Object of a notice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum About {
-    /// The Kyma in KCP.
+    /// Kyma in KCP.
     Kyma,
-    /// A Manifest in KCP, by name.
+    /// Manifest in KCP, by name.
     Manifest(String),
-    /// The Kyma in the runtime, which its user sees.
+    /// Kyma in the runtime, visible to its user.
     RuntimeKyma,
 }
 
-/// How serious it is; the two types of an Event.
+/// Event type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// For information.
+    /// Information.
     Normal,
-    /// Somebody should do something.
+    /// Action required.
     Warning,
 }
 
 impl Kind {
-    /// The Event's type.
+    /// Event type.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -31,35 +31,35 @@ impl Kind {
     }
 }
 
-/// A notice. Told once an hour at most for one occasion, however often it is made.
+/// A notice, sent at most hourly per occasion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
-    /// What it is about.
+    /// Object.
     pub about: About,
-    /// How serious it is.
+    /// Event type.
     pub kind: Kind,
-    /// One word in CamelCase, for programs.
+    /// CamelCase word for programs.
     pub reason: &'static str,
-    /// For people: what happened and what ends it. Never anything secret; for [`About::RuntimeKyma`] nothing of another runtime.
+    /// Event and remedy, without secrets; for [`About::RuntimeKyma`] nothing about other runtimes.
     pub message: String,
-    /// What tells this time from another with the same words, such as the uid of what goes; empty where a repetition is none. Not told.
+    /// Distinguishes repeated notices, such as by uid; empty if repetition is meaningless. Not sent.
     pub occasion: String,
 }
 
 impl Notice {
-    /// For information.
+    /// Information.
     #[must_use]
     pub const fn normal(about: About, reason: &'static str, message: String) -> Self {
         Self { about, kind: Kind::Normal, reason, message, occasion: String::new() }
     }
 
-    /// Somebody should do something.
+    /// Action required.
     #[must_use]
     pub const fn warning(about: About, reason: &'static str, message: String) -> Self {
         Self { about, kind: Kind::Warning, reason, message, occasion: String::new() }
     }
 
-    /// The same of one occasion: at another one it is told again.
+    /// Sets the occasion; another one is sent again.
     #[must_use]
     pub fn of_occasion(self, occasion: String) -> Self {
         Self { occasion, ..self }

@@ -1,7 +1,6 @@
-//! The central policy: what platform operators fix, forbid or require in the module lists of Kymas.
+//! Central policy, by which operators fix, forbid or require modules.
 //!
-//! It is the key `policy.yaml` of the ConfigMap [`NAME`] in KCP. Rules are read from top to bottom; all whose selector selects a
-//! Kyma count for it, and where two say different things of one module, the first does.
+//! Stored under `policy.yaml` of the ConfigMap [`NAME`] in KCP. All matching rules apply; for each module, the first wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,64 +10,61 @@ use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module, names};
 
 use super::{access::selects, versions::Want};
 
-/// The ConfigMap's name.
+/// ConfigMap name.
 pub const NAME: &str = "tidewatch-policy";
 /// Its key.
 pub const KEY: &str = "policy.yaml";
-/// Longest text, in bytes.
 const MAX_BYTES: usize = 256 * 1024;
-/// Rules in a policy.
 const MAX_RULES: usize = 256;
 
 /// A policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
-    /// In the order in which they count.
+    /// In order of precedence.
     #[serde(default)]
     pub rules: Vec<Rule>,
 }
 
-/// What is said of some Kymas.
+/// Rule for some Kymas.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// The Kymas, by their labels in KCP; all without it.
+    /// Selector for labels in KCP; all Kymas without it.
     #[serde(default, rename = "match", deserialize_with = "selector")]
     pub of: LabelSelector,
-    /// Modules that they do not get, whoever asks.
+    /// Forbidden modules.
     #[serde(default)]
     pub forbid: Vec<String>,
-    /// Modules that they get, whoever asks.
+    /// Required modules.
     #[serde(default)]
     pub require: Vec<String>,
-    /// Fields of their entries that are not the user's to choose.
+    /// Fixed fields of entries.
     #[serde(default)]
     pub fix: Vec<Fix>,
 }
 
-/// Fixed fields of one module's entry.
+/// Fixed fields of one entry.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fix {
-    /// The module.
+    /// Module name.
     pub name: String,
-    /// Its channel.
+    /// Channel.
     #[serde(default)]
     pub channel: Option<String>,
-    /// Its version.
+    /// Version.
     #[serde(default)]
     pub version: Option<String>,
-    /// Whether its default custom resource is made.
+    /// Default CR creation.
     #[serde(default)]
     pub custom_resource_policy: Option<CustomResourcePolicy>,
-    /// Whether it is managed.
+    /// Managed flag.
     #[serde(default)]
     pub managed: Option<bool>,
 }
 
-/// A selector without anything unknown in it: the library's type passes over what it does not know, and `match: {plan: trial}` would
-/// select everybody. So would one that has no value, as where somebody has still to fill it in.
+/// The library's selector ignores unknown fields, so `match: {plan: trial}` would select all Kymas. So would an empty value.
 fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -111,7 +107,7 @@ fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector,
     Ok(LabelSelector { match_labels, match_expressions })
 }
 
-/// Why a policy cannot be used.
+/// Unusable policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No such key.
@@ -123,13 +119,13 @@ pub enum PolicyError {
     /// Too many rules.
     #[error("the policy has more than {MAX_RULES} rules")]
     TooMany,
-    /// Not one. Where and why is for whoever writes it: users of modules are told that it is so.
+    /// Invalid. The detail is for operators only, not for users.
     #[error("the policy cannot be read")]
     Unreadable(String),
 }
 
 impl PolicyError {
-    /// Where it is wrong, on one line, without what it says there.
+    /// Position of the error on one line, without content.
     #[must_use]
     pub fn detail(&self) -> &str {
         match self {
@@ -139,7 +135,7 @@ impl PolicyError {
     }
 }
 
-/// Reads a policy.
+/// Parses a policy.
 pub fn read(text: &str) -> Result<Policy, PolicyError> {
     if text.len() > MAX_BYTES {
         return Err(PolicyError::TooLong);
@@ -156,20 +152,20 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-/// What the policy made of a Kyma's list.
+/// Effect of the policy on a list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ruled {
-    /// Modules that are forbidden, though the user's list, or a Manifest, may have them.
+    /// Forbidden modules, listed or installed or not.
     pub forbidden: BTreeSet<String>,
-    /// Modules of the list that the user has not asked for.
+    /// Modules added to the list.
     pub required: BTreeSet<String>,
-    /// Module → what of its entry is not as its user wants it, in words.
+    /// Changed fields by module, in words.
     pub overruled: BTreeMap<String, String>,
 }
 
-/// The list that counts: the user's, as far as the policy leaves it to them. A forbidden module stays in it, so that its status
-/// can say why it is not there. `offered` tells whether there is a version for an entry of such a list: what is required comes, and
-/// is not kept away by a channel or a version that does not exist.
+/// Applies the policy to a user's list. Forbidden modules stay listed for their status.
+///
+/// If `offered` rejects a required module's channel or version, an offered one replaces it.
 #[must_use]
 pub fn rule(
     user: &KymaSpec,
@@ -178,7 +174,7 @@ pub fn rule(
     offered: impl Fn(&KymaSpec, &Module) -> bool,
 ) -> (KymaSpec, Ruled) {
     let (mut spec, mut ruled) = (user.clone(), Ruled::default());
-    // Said of a module by an earlier rule: forbidden or not.
+    // First verdict: forbidden or required.
     let mut said: BTreeMap<&str, bool> = BTreeMap::new();
     let counting = || policy.rules.iter().filter(|rule| selects(&rule.of, labels));
     for rule in counting() {
@@ -210,7 +206,7 @@ pub fn rule(
             && first("channel")
         {
             entry.channel = Some(channel.clone());
-            // A version of the user's own would be a way around it.
+            // A user's version would bypass the channel.
             if !numbered.contains(fix.name.as_str()) {
                 entry.version = None;
             }
@@ -235,7 +231,7 @@ pub fn rule(
             entry.managed = managed;
         }
     }
-    // To give it up would be a way around a rule that requires it, unless a rule says that, too.
+    // Unmanaging would bypass the requirement, unless a rule fixes it.
     for entry in spec.modules.iter_mut().filter(|m| !m.managed) {
         if let Some(module) = must.get(entry.name.as_str())
             && !fixed.contains(&(*module, "managed"))
@@ -252,12 +248,12 @@ pub fn rule(
         }
         let plain = Module { version: None, channel: None, ..spec.modules[at].clone() };
         let regular = Module { channel: Some(names::DEFAULT_CHANNEL.to_owned()), ..plain.clone() };
-        // Where there is none at all, what the user wants stays, and what is said of it.
+        // Without any version, the user's entry and its fault stay.
         if let Some(instead) = [plain, regular].into_iter().find(|entry| offered(&spec, entry)) {
             spec.modules[at] = instead;
         }
     }
-    // An entry that the user has not made has nothing of theirs.
+    // Only user-made entries can be overruled.
     for theirs in &user.modules {
         let entry = spec.modules.iter().find(|entry| entry.name == theirs.name);
         let version = entry.and_then(|entry| instead(&Want::of(theirs, user), &Want::of(entry, &spec)));
@@ -270,7 +266,6 @@ pub fn rule(
     (spec, ruled)
 }
 
-/// Which version a user gets instead of the one that they would get: by what counts for the entry, whether or not it stands in it.
 fn instead(theirs: &Want, ruled: &Want) -> Option<String> {
     match (&theirs.pin, &ruled.pin) {
         _ if theirs == ruled => None,
@@ -287,7 +282,6 @@ mod tests {
 
     use super::*;
 
-    /// Whatever is asked for is offered.
     fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, Ruled) {
         super::rule(user, policy, labels, |_, _| true)
     }
@@ -374,7 +368,7 @@ rules:
         let beacon = entry(&spec, "beacon");
         assert_eq!((beacon.channel.as_deref(), &beacon.version), (Some("regular"), &None));
         assert_eq!(ruled.overruled["beacon"], "channel regular instead of version 2.0.0");
-        // A rule that fixes the version, in whichever order, is another matter.
+        // Order does not matter.
         let (spec, ruled) =
             of("rules: [{fix: [{name: beacon, channel: regular}, {name: beacon, version: 1.0.0}]}]");
         assert_eq!(entry(&spec, "beacon").version.as_deref(), Some("1.0.0"));

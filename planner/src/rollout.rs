@@ -1,8 +1,6 @@
-//! When one Kyma takes part in a rollout, so that a fleet does not move at once.
+//! Rollout turns, which spread a release over the fleet.
 //!
-//! Who calls it: the feed of KCP's catalog. Where a release changes, it queues each Kyma that is affected as a
-//! rollout, after this delay. A user's edit is queued at once and does what is due by then: it never waits for
-//! its Kyma's turn. A receiver that starts again in the middle of a rollout goes on with it ([`turn`]).
+//! The engine queues affected Kymas after this delay; user edits need no turn. After a restart, [`turn`] resumes the rollout.
 
 use std::time::Duration;
 
@@ -12,25 +10,24 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, names::labels};
 use xxhash_rust::xxh3::Xxh3;
 
-/// How long `kyma` waits for `release`, in `[0, window)`; zero where the window is.
+/// Delay of `kyma` in `[0, window)` for `release`; zero for a zero window.
 ///
-/// `release` names one change (uid and generation of what has changed): the same Kyma comes early in one rollout
-/// and late in another, so that nobody is always the first to meet a bad version. The same three arguments give
-/// the same delay on every machine and in every version.
+/// Each `release` (one change) has its own order, so no Kyma is always first to get a bad version. Delays are stable across machines and
+/// versions.
 #[must_use]
 pub fn delay(kyma: &str, release: &str, window: Duration) -> Duration {
     let mut hash = Xxh3::new();
-    // The length parts the two names, so that no two pairs run together.
+    // The length separates the names.
     hash.update(&u64::try_from(kyma.len()).unwrap_or(u64::MAX).to_le_bytes());
     hash.update(kyma.as_bytes());
     hash.update(release.as_bytes());
-    // 64 bits of nanoseconds are 584 years. A product instead of a remainder: no part of the window is favoured.
+    // 64 bits of nanoseconds are 584 years. A product is unbiased, unlike a remainder.
     let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
     let share = (u128::from(hash.digest()) * u128::from(nanos)) >> 64;
     Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
-/// The name of a change of the catalog: uid and generation of what has changed, or its version for kinds without generations.
+/// Names a change: uid and generation, or resourceVersion without generations.
 #[must_use]
 pub fn change_of(object: &impl ResourceExt) -> String {
     let generation = object.meta().generation.map(|generation| generation.to_string());
@@ -38,7 +35,7 @@ pub fn change_of(object: &impl ResourceExt) -> String {
     format!("{}/{version}", object.uid().unwrap_or_default())
 }
 
-/// Keeps of an object's managed fields only when it was last changed: the rest is large, and nobody here reads it.
+/// Reduces managed fields, which are large, to the last change.
 pub fn keep_time_of_change(meta: &mut ObjectMeta) {
     let entries = meta.managed_fields.take().unwrap_or_default();
     let written = entries.into_iter().filter(|entry| entry.subresource.as_deref().is_none_or(str::is_empty));
@@ -47,9 +44,8 @@ pub fn keep_time_of_change(meta: &mut ObjectMeta) {
         newest.map(|time| vec![ManagedFieldsEntry { time: Some(time), ..ManagedFieldsEntry::default() }]);
 }
 
-/// When the turn of a Kyma that has this Manifest comes in the rollout of its module's release; `None` if the release says nothing
-/// else than what is installed, or the turn is over. The release is one of [`keep_time_of_change`]. By a clock that was set back a
-/// turn is never later than the window.
+/// A Kyma's future turn in a rollout; `None` if up to date. The release comes from [`keep_time_of_change`]. A release in the future (clock
+/// set back) causes no wait.
 #[must_use]
 pub fn turn(
     kyma: &str,
@@ -85,7 +81,7 @@ mod tests {
         assert_eq!(turns, TURNS);
     }
 
-    /// Kept by every later version, so that a fleet's turns can be told beforehand.
+    /// Fixed forever, so turns are predictable.
     const TURNS: [u128; 3] = [80_284, 117_362, 136_016];
 
     #[test]
@@ -152,8 +148,7 @@ mod tests {
             prop_assert_eq!(turn, delay(&kyma, &release, window));
         }
 
-        /// 20 equal parts of the window, 500 Kymas expected in each: the sum of squares (19 degrees of freedom)
-        /// passes 90 once in 10^11 rollouts if the spread is even.
+        /// 20 bins of 500 expected: an even spread exceeds 90 (19 degrees of freedom) once in 10^11 rollouts.
         #[test]
         fn turns_are_spread_evenly(release in "[a-f0-9-]{1,36}/[0-9]{1,4}", prefix in "[a-z]{0,8}-?", seconds in 1u64..100_000) {
             let window = Duration::from_secs(seconds);
@@ -166,7 +161,7 @@ mod tests {
             prop_assert!(off < 90.0, "{parts:?}");
         }
 
-        /// Who is in the first tenth of one rollout is in the first tenth of the next by chance only.
+        /// Being early twice is chance.
         #[test]
         fn nobody_is_always_first(one in 0u32..1000, other in 1000u32..2000) {
             let first = |kyma: &str, release: u32| delay(kyma, &format!("uid/{release}"), WINDOW) < WINDOW / 10;

@@ -1,35 +1,35 @@
-//! Conditions and operations that change only when something has changed.
+//! Conditions and operations with stable times.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tidewatch_api::LastOperation;
 
-/// The text of a status whose runtime cannot be reached.
+/// Message for an unreachable runtime.
 pub const UNREACHABLE: &str = "the cluster cannot be reached; check its address, certificate and network";
-/// The text of a status whose runtime did not answer in time.
+/// Message for a timeout.
 pub const TIMED_OUT: &str = "the cluster did not answer in time";
 
-/// Whether a status tells that the runtime gives no answers, and so nothing about the objects in it.
+/// Returns whether a message is only about the connection, so objects are unknown.
 #[must_use]
 pub fn is_out_of_reach(message: &str) -> bool {
     let cause = |text: &str| message.contains(text.split(';').next().unwrap_or_default());
     cause(UNREACHABLE) || cause(TIMED_OUT)
 }
 
-/// What a condition says now.
+/// Condition content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Says<'a> {
-    /// Its type.
+    /// Type.
     pub type_: &'a str,
-    /// True, or False.
+    /// True or False.
     pub holds: bool,
     /// One word.
     pub reason: &'a str,
-    /// For people.
+    /// Message.
     pub message: String,
 }
 
-/// A condition that keeps its transition time while its status stays.
+/// Builds a condition; an unchanged status keeps its time.
 #[must_use]
 pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, now: Timestamp) -> Condition {
     let status = if says.holds { "True" } else { "False" };
@@ -47,7 +47,7 @@ pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, 
     }
 }
 
-/// An operation that keeps its time while its text stays.
+/// Builds an operation; an unchanged text keeps its time.
 #[must_use]
 pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -> LastOperation {
     match before {
@@ -61,15 +61,15 @@ pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -
     }
 }
 
-/// How far the clocks of two receivers may differ.
+/// Tolerated clock skew.
 const CLOCKS: SignedDuration = SignedDuration::from_hours(1);
 
-/// Whether nobody can have seen that time yet: somebody has made it up.
+/// Forged times lie in the future.
 fn is_to_come(at: &Time, now: Timestamp) -> bool {
     at.0 > now.saturating_add(CLOCKS).unwrap_or(Timestamp::MAX)
 }
 
-/// Kubernetes writes times in whole seconds; what is compared with what was read back must be too.
+/// Kubernetes stores whole seconds; comparisons need them.
 #[must_use]
 pub fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)

@@ -1,11 +1,11 @@
-//! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
-//! kinds of what is installed, those of default custom resources, those whose objects a removal waits for,
-//! `CustomResourceDefinitions` as long as a module requires an API or has objects of a kind that is not served, and namespaces as long
-//! as one that a module needs is on its way out. And in any case the runtime's Kyma, since its user's wishes stand nowhere else, and
-//! what the engine itself has brought: the catalog, our CRDs, the namespace.
+//! Watches of a runtime's agent, derived from its Manifests:
 //!
-//! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
-//! never watched; what becomes of them is found by the safety resync.
+//! - kinds of installed objects, of default CRs, and of objects that block removal;
+//! - CRDs and `APIService` objects while a kind is required or unserved;
+//! - namespaces while a required one is being deleted;
+//! - always the runtime's Kyma, the catalog, and the engine's CRDs and namespace.
+//!
+//! There is one watch per group, kind and field. Secrets are never watched; the safety resync finds their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,32 +22,30 @@ use super::{
     manifest::manager_beside,
 };
 
-/// Most derived watches of one agent. With those that Watchers make, and some of its file, an agent takes them.
+/// Maximum per agent, within the agent's limit.
 pub const MAX_DERIVED: usize = 128;
-/// Names of derived watches begin so.
+/// Name prefix.
 pub const PREFIX: &str = "engine.";
-/// The group and kind of what defines kinds.
+/// Group and kind.
 pub const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition");
-/// Those of what has another server serve all kinds of a group.
+/// Aggregated APIs.
 pub const API_SERVICE: (&str, &str) = ("apiregistration.k8s.io", "APIService");
-/// The kind and the plural name of Kymas.
 const KYMA: (&str, &str) = ("Kyma", "kymas");
-/// The kinds of the catalog, and their plural names.
 const CATALOG: [(&str, &str); 2] =
     [("ModuleReleaseMeta", "modulereleasemetas"), ("ModuleTemplate", "moduletemplates")];
-/// Labels that each runtime's Kyma has: the engine puts them back when somebody takes them away.
+/// Labels of every runtime Kyma; the engine restores them.
 pub const KYMA_LABELS: [(&str, &str); 2] =
     [(labels::WATCHED_BY, labels::WATCHED_BY_KYMA), (labels::MANAGED_BY, labels::MANAGED_BY_RUNTIME)];
-/// What there is of the two says which kinds are served. The name of each ends in the group of those.
+/// Objects that define served kinds; their names end in the group.
 pub const SERVES: [(&str, &str); 2] = [CRD, API_SERVICE];
 
-/// The same as kinds of objects.
+/// Kinds of [`SERVES`].
 #[must_use]
 pub fn definitions() -> [Gvk; 2] {
     SERVES.map(|(group, kind)| Gvk::of(&format!("{group}/v1"), kind))
 }
 
-/// Kinds whose objects change all the time by themselves.
+/// Kinds that change constantly.
 const NOISY: [(&str, &str); 5] = [
     ("", "Endpoints"),
     ("", "Event"),
@@ -55,7 +53,7 @@ const NOISY: [(&str, &str); 5] = [
     ("discovery.k8s.io", "EndpointSlice"),
     ("events.k8s.io", "Event"),
 ];
-/// Kinds of Kubernetes itself whose readiness stands in the part of their status that agents look at.
+/// Built-in kinds with readiness in the observed status.
 const WITH_STATUS: [(&str, &str); 9] = [
     ("", "PersistentVolumeClaim"),
     ("", "Pod"),
@@ -68,7 +66,7 @@ const WITH_STATUS: [(&str, &str); 9] = [
     ("batch", "Job"),
 ];
 
-/// Kinds that every API server of a runtime serves, with their plural names. Ours are defined before an agent is told of them.
+/// Kinds that every runtime serves, with plural names. The engine creates its CRDs before it configures agents.
 const WELL_KNOWN: [(&str, &str, &str); 30] = [
     ("", "ConfigMap", "configmaps"),
     ("", "LimitRange", "limitranges"),
@@ -102,64 +100,62 @@ const WELL_KNOWN: [(&str, &str, &str); 30] = [
     ("storage.k8s.io", "StorageClass", "storageclasses"),
 ];
 
-/// The plural name of a kind that every API server serves; of others it has to be asked.
+/// Plural name of an always served kind.
 #[must_use]
 pub fn well_known(group: &str, kind: &str) -> Option<&'static str> {
     WELL_KNOWN.iter().find(|(g, k, _)| (*g, *k) == (group, kind)).map(|(.., plural)| *plural)
 }
 
-/// Which objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Which {
-    /// Those that carry the mark of what modules install.
+    /// With the label of installed objects.
     Installed,
-    /// All, users' too.
+    /// Including users' objects.
     All,
 }
 
-/// What comes first where there is no room for all.
+/// Priority if capacity is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Rank {
-    /// What the runtime's user asks for.
+    /// User's list.
     Wishes,
-    /// Somebody waits for it.
+    /// Awaited by the engine.
     Awaited,
     Workload,
     Definition,
     DefaultCr,
     Custom,
-    /// What no module depends on.
+    /// No module depends on it.
     Catalog,
     Rest,
 }
 
-/// What has to be seen of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Need {
-    /// In which it is named; any that is served will do.
+    /// Any served one suffices.
     versions: BTreeSet<String>,
     rank: Rank,
     spec: Option<Which>,
     status: Option<Which>,
 }
 
-/// What has to be seen in a runtime, by group and kind. The same for the same Manifests in any order.
+/// Required observations by group and kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs(BTreeMap<(String, String), Need>);
 
-/// What the agent is asked for.
+/// Watches for an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Derived {
     /// Sorted by name.
     pub watches: Vec<AgentWatch>,
-    /// What there was no room for, as `Kind.group (field)`, sorted: found by the safety resync.
+    /// Watches beyond capacity, as `Kind.group (field)`, sorted; left to the safety resync.
     pub left_out: Vec<String>,
-    /// Kinds that are not served (yet), as `Kind.group`, sorted.
+    /// Unserved kinds, as `Kind.group`, sorted.
     pub missing: Vec<String>,
 }
 
 impl Needs {
-    /// What the Manifests of one runtime need. Those that are given up need nothing: their objects are the user's.
+    /// Collects from a runtime's Manifests, except unmanaged ones.
     #[must_use]
     pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
         let mut needs = Self::default();
@@ -180,7 +176,7 @@ impl Needs {
         needs
     }
 
-    /// What others need is needed too.
+    /// Merges `others`.
     pub fn extend(&mut self, others: &Self) {
         for ((group, kind), need) in &others.0 {
             for version in &need.versions {
@@ -189,17 +185,16 @@ impl Needs {
         }
     }
 
-    /// Something waits for the end of all objects of a kind, or for what becomes of any of them.
+    /// Adds a kind of awaited deletions or changes.
     pub fn await_end(&mut self, gvk: &Gvk) {
-        // What holds a namespace stands in its status.
+        // A namespace's status names its blockers.
         let kind = (gvk.group.as_str(), gvk.kind.as_str());
         let has_status = kind == ("", "Namespace") || WITH_STATUS.contains(&kind);
         let need = (Rank::Awaited, Some(Which::All), has_status.then_some(Which::All));
         self.add(&gvk.group, &gvk.version, &gvk.kind, need);
     }
 
-    /// The runtime's Kyma, and what the engine has brought to the runtime besides modules, are looked at whatever else is. The templates
-    /// that its user has made are, too, if they count: `takes_templates`.
+    /// Adds the Kyma and engine-owned objects; users' templates only with `takes_templates`.
     pub fn see_ours(&mut self, takes_templates: bool) {
         self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::Wishes, Some(Which::All), None));
         for (kind, _) in CATALOG {
@@ -212,14 +207,14 @@ impl Needs {
         self.add("", "v1", "Namespace", (Rank::Catalog, Some(Which::Installed), None));
     }
 
-    /// Something waits for a kind to be served.
+    /// Adds definitions of awaited kinds.
     pub fn await_kinds(&mut self) {
         for (group, kind) in SERVES {
             self.add(group, "v1", kind, (Rank::Awaited, Some(Which::All), Some(Which::All)));
         }
     }
 
-    /// The kinds, each with the versions in which it is named.
+    /// Kinds with their named versions.
     pub fn kinds(&self) -> impl Iterator<Item = (&str, &str, &BTreeSet<String>)> {
         self.0.iter().map(|((group, kind), need)| (group.as_str(), kind.as_str(), &need.versions))
     }
@@ -254,14 +249,13 @@ impl Needs {
         });
         need.versions.insert(version.to_owned());
         need.rank = need.rank.min(rank);
-        // `None` is less than `Installed`, and that is less than `All`.
+        // `None` < `Installed` < `All`.
         need.spec = need.spec.max(spec);
         need.status = need.status.max(status);
     }
 }
 
-/// The watches for what is needed. `plural` tells the plural name of a kind that is served and can be watched; `others` are
-/// watches that the agent has anyway, and `room` is for how many more. A pure function of its arguments' values.
+/// Derives at most `room` watches. `plural` names watchable kinds; `others` are existing watches.
 #[must_use]
 pub fn derive(
     needs: &Needs,
@@ -310,7 +304,7 @@ fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> Ag
         name: cut_name(name),
         route: ENGINE_ROUTE.to_owned(),
         group: group.to_owned(),
-        // An object is the same in all of them.
+        // All versions show one object.
         version: "*".to_owned(),
         resource,
         field,
@@ -318,22 +312,22 @@ fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> Ag
     }
 }
 
-/// Whether what becomes of a kind's objects stands in the part of their status that agents look at.
+/// Returns whether agents observe a kind's state.
 #[must_use]
 pub fn has_state(group: &str, kind: &str) -> bool {
     WITH_STATUS.contains(&(group, kind)) || is_custom_group(group)
 }
 
-/// Whether a watch sees all that modules have installed of a kind, and nothing else.
+/// Returns whether a watch selects exactly installed objects.
 #[must_use]
 pub fn is_of_installed(watch: &AgentWatch) -> bool {
     watch.labels.len() == 1
         && watch.labels.get(labels::MANAGED_BY).is_some_and(|by| by == labels::MANAGED_BY_RUNTIME)
 }
 
-/// Whether all that `watch` sees is told to the engine by `other` already.
+/// Returns whether `other` already reports all of `watch`.
 fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
-    // Whatever a Watcher names: of Kymas, runtimes serve what they are given.
+    // Runtimes serve Kymas only in this version.
     let is_served = (watch.group.as_str(), watch.resource.as_str()) != (names::GROUP, KYMA.1)
         || ["*", names::VERSION].contains(&other.version.as_str());
     is_served
@@ -342,7 +336,7 @@ fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
         && (other.labels.is_empty() || other.labels == watch.labels || stay_on_kymas(watch, &other.labels))
 }
 
-/// Whether what a watch is about are Kymas, and these labels are among those that each has.
+/// The engine keeps these labels on Kymas.
 fn stay_on_kymas(watch: &AgentWatch, wanted: &BTreeMap<String, String>) -> bool {
     let kept = |(label, value): (&String, &String)| KYMA_LABELS.contains(&(label, value));
     (watch.group.as_str(), watch.resource.as_str()) == (names::GROUP, KYMA.1) && wanted.iter().all(kept)

@@ -1,9 +1,7 @@
-//! Who has written the status of a Kyma or Manifest in KCP, as the API server notes it in `metadata.managedFields`.
+//! Field managers of Kyma and Manifest statuses in KCP, by `metadata.managedFields`.
 //!
-//! All our writes of a status are applies. Whoever else changes a field that we have applied, or takes it away, takes it out of our entry
-//! there, which keeps the time of our own last write: so an entry that has become smaller without another time tells of somebody
-//! else, whatever name they give themselves, or of a write of ours in the same second, which whoever wrote it knows. Only one who
-//! applies by our name goes unnoticed.
+//! The engine only applies. If another manager changes or removes a field, the engine's entry shrinks but keeps its time. That reveals any
+//! writer except one that applies under the engine's name. An engine write in the same second looks equal.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use kube::ResourceExt;
@@ -15,14 +13,14 @@ use tidewatch_api::{
     names::{annotations, conditions, field_managers, finalizers},
 };
 
-/// Our writers of statuses in KCP.
+/// Engine's status field managers.
 const OURS: [&str; 4] = [
     field_managers::KCP,
     field_managers::APPLIER,
     field_managers::CATALOG_STATUS,
     field_managers::EVENT_PATH,
 ];
-/// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
+/// Engine-owned conditions; others may coexist.
 const CONDITIONS: [&str; 12] = [
     conditions::CRDS_SYNC,
     conditions::MODULES,
@@ -38,16 +36,15 @@ const CONDITIONS: [&str; 12] = [
     conditions::JOBS_COMPLETED,
 ];
 const APPLY: &str = "Apply";
-/// How many fields of an entry there were.
+/// Field count of an entry before reduction.
 const COUNT: &str = "count";
-/// A Manifest's inventory: it becomes ours with the write that says what is in it, and by nothing else.
+/// Becomes engine-owned only by a write of its content.
 const INVENTORY: &str = "f:synced";
-/// The fields by which a Manifest's Kyma is told of it.
+/// Fields that a Kyma's status reads.
 const TOLD: [&str; 2] = ["f:state", "f:lastOperation"];
 
-/// Keeps of the managed fields of a Kyma or Manifest how much of the status each of our writers has, and since when, and who else has
-/// last written what is ours to write: the rest is large, and nobody here reads it. Our next apply takes such fields back, and
-/// nothing is left of that entry.
+/// Reduces managed fields, which are large, to size and time of engine entries and the last other writer. The next apply reclaims its
+/// fields.
 pub fn keep_writers(meta: &mut ObjectMeta) {
     let Some(entries) = meta.managed_fields.take() else { return };
     let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_our_apply(entry);
@@ -95,12 +92,11 @@ fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
     entry.operation.as_deref() == Some(APPLY) && OURS.contains(&entry.manager.as_deref().unwrap_or_default())
 }
 
-/// The entries of our writers, of an object of [`keep_writers`].
 fn own(meta: &ObjectMeta) -> impl Iterator<Item = &ManagedFieldsEntry> {
     meta.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry))
 }
 
-/// Of which of our writers somebody has changed or taken away something between two sights of one object, both of [`keep_writers`].
+/// Engine managers that lost fields; both states come from [`keep_writers`].
 #[must_use]
 pub fn taken(old: &ObjectMeta, new: &ObjectMeta) -> Vec<&'static str> {
     if old.uid != new.uid {
@@ -115,28 +111,28 @@ pub fn taken(old: &ObjectMeta, new: &ObjectMeta) -> Vec<&'static str> {
     all.filter_map(|entry| OURS.into_iter().find(|name| entry.manager.as_deref() == Some(name))).collect()
 }
 
-/// Who else has last written what is ours to write, of an object of [`keep_writers`].
+/// Last other writer of engine-owned fields, after [`keep_writers`].
 #[must_use]
 pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
     meta.managed_fields.as_ref()?.iter().find(|entry| !is_our_apply(entry))
 }
 
-/// Whether somebody else says how a Manifest is, by an object of [`keep_writers`].
+/// Returns whether another manager wrote the state, after [`keep_writers`].
 #[must_use]
 pub fn another_tells(meta: &ObjectMeta) -> bool {
     other_writer(meta).is_some_and(|entry| entry.fields_v1.is_some())
 }
 
-/// Whether a writer of ours has an entry for the status of an object. Who takes away all entries has the API server note nothing more of
-/// what others write, before the next apply.
+/// Returns whether an engine manager has a status entry. Without entries, the API server tracks no writer until the next apply.
 #[must_use]
 pub fn has_entry(meta: &ObjectMeta, manager: &str) -> bool {
     own(meta).any(|entry| is_of_status(entry) && entry.manager.as_deref() == Some(manager))
 }
 
-/// Who owns what of an object as it was read, with what others have written of the status that is ours to write made part of our own
-/// entries; `None` if there is nothing. The next apply then takes it away, or sets it right: of an item that two own the API server
-/// takes away only what the one had alone, and refuses what is left of it. `main` writes all but some conditions.
+/// Moves engine-owned status fields from other managers' entries to the engine's; `None` if there are none.
+///
+/// The next apply then removes or corrects them. With shared ownership, the API server would reject partly removed items. `main` owns most
+/// conditions.
 #[must_use]
 pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
     let entries = meta.managed_fields.as_ref()?;
@@ -205,15 +201,12 @@ pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
     Some(Value::Array(kept))
 }
 
-/// A condition in an entry.
 struct Item {
     key: String,
     type_: String,
-    /// Which of its fields are owned.
     within: Value,
 }
 
-/// Of an entry's conditions those of our types, and the others.
 fn conditions_of(all: Option<&Value>) -> (Vec<Item>, Map<String, Value>) {
     let (mut own, mut others) = (Vec::new(), Map::new());
     for (key, within) in all.and_then(Value::as_object).into_iter().flatten() {
@@ -225,24 +218,22 @@ fn conditions_of(all: Option<&Value>) -> (Vec<Item>, Map<String, Value>) {
     (own, others)
 }
 
-/// The type of a condition, by the key of its item.
 fn type_of(key: &str) -> Option<String> {
     let key: Value = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
     key["type"].as_str().map(str::to_owned)
 }
 
-/// Whether the inventory in a Manifest's status is the one that was last written by us, or by the Go manager, so that all is in it that
-/// is in the runtime because of the Manifest. Of one that nothing was installed of yet, none is whole.
+/// Returns whether the inventory is complete: last written by the engine or the Go manager, or nothing is installed.
 #[must_use]
 pub fn has_own_inventory(manifest: &Manifest) -> bool {
-    // They are set before anything is installed, and somebody may have taken one away too.
+    // Set before installation; one may have been removed.
     let holds = |one: &String| [finalizers::MANIFEST, finalizers::DEFAULT_CR].contains(&one.as_str());
     has_written_inventory(manifest)
         || !manifest.finalizers().iter().any(holds)
         || is_unrendered_by_go(manifest)
 }
 
-/// Whether there is an inventory in a Manifest's status that was last written by us, or by the Go manager.
+/// Returns whether the engine last wrote the inventory.
 #[must_use]
 pub fn has_written_inventory(manifest: &Manifest) -> bool {
     let is_own = |entry: &ManagedFieldsEntry| {
@@ -253,7 +244,7 @@ pub fn has_written_inventory(manifest: &Manifest) -> bool {
     manifest.metadata.managed_fields.iter().flatten().any(is_own)
 }
 
-/// Whether the Go manager has never found out what there is to install: where there is nothing, it writes no inventory.
+/// The Go manager writes no inventory without rendered objects.
 fn is_unrendered_by_go(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     let of = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
@@ -264,8 +255,8 @@ fn is_unrendered_by_go(manifest: &Manifest) -> bool {
         && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(of_ours)
 }
 
-/// Whether a field of the status, by its path in `f:status`, is another's word, and none of ours though we have written of this status: of an
-/// object as it was read. Of one of [`keep_writers`] that is not known, and nothing is another's.
+/// Returns whether only other managers own a status field (path in `f:status`). Always `false` after [`keep_writers`], or without an engine
+/// entry.
 #[must_use]
 pub fn is_word_of_another(meta: &ObjectMeta, path: &[&str]) -> bool {
     let has = |entry: &&ManagedFieldsEntry| {
@@ -280,7 +271,7 @@ pub fn is_word_of_another(meta: &ObjectMeta, path: &[&str]) -> bool {
         && others.any(|entry| has(&entry).is_some())
 }
 
-/// Where a condition is in a status, as paths of fields say it.
+/// Path of a condition.
 #[must_use]
 pub fn item_of_condition(type_: &str) -> String {
     format!("k:{}", json!({ "type": type_ }))
@@ -297,7 +288,7 @@ fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
         ("f:conditions", Some(all)) => {
             all.keys().filter_map(|key| type_of(key)).any(|type_| CONDITIONS.contains(&type_.as_str()))
         }
-        // The mark of the map itself.
+        // The map's own mark.
         (".", _) => false,
         _ => true,
     })
@@ -377,7 +368,7 @@ mod tests {
         assert!(taken(&ObjectMeta::default(), &before).is_empty());
     }
 
-    /// What the other has of its own stays theirs; what nobody of ours has becomes the part of whoever is to write it.
+    /// Foreign fields stay; unowned ones go to their engine manager.
     #[test]
     fn what_others_have_written_of_ours_becomes_part_of_our_entries() {
         let item = |type_: &str| {
@@ -415,7 +406,7 @@ mod tests {
         assert_eq!(taken, json!([entry(field_managers::KCP, "Apply", &all), left, catalog]));
         let entries: Vec<Value> = taken.as_array().unwrap().clone();
         assert_eq!(reclaim(&read(&entries), field_managers::KCP), None, "once");
-        // An entry of which nothing is left goes.
+        // Empty entries are dropped.
         let state = json!({"f:status": {".": {}, "f:state": {}}});
         let taken =
             reclaim(&read(&[ours.clone(), entry("kubectl-edit", "Update", &state)]), field_managers::KCP)

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::versions::fixtures::{FakeCatalog, catalog as base};
 
-/// Lighthouse (regular 1.0.0, fast 1.1.0 which is beta), mandatory guard, crane of the old kind, and rope for some.
 fn catalog() -> FakeCatalog {
     let mut catalog = base();
     let mut put = |name: &str, labels: &Value, annotations: &Value, spec: &Value| {
@@ -39,7 +38,7 @@ fn catalog() -> FakeCatalog {
         &none,
         &json!({"moduleName": "watch", "mandatory": true, "version": "1.0.0", "descriptor": {}}),
     );
-    // The module is mandatory, though this one does not say so.
+    // Mandatory by the other template.
     put(
         "watch-regular",
         &none,
@@ -86,7 +85,7 @@ fn a_release_that_ends_up_with_nothing_is_not_shown() {
     assert!(names(&seen(&catalog, &json!({labels::BETA: "true"}))).contains(&"lighthouse"));
 }
 
-/// An object as an API server has it after an apply of ours.
+/// As stored after an apply.
 fn applied(body: &Value, manager: &str) -> Value {
     fn fields(value: &Value) -> Value {
         match value {
@@ -107,7 +106,6 @@ fn applied(body: &Value, manager: &str) -> Value {
     live
 }
 
-/// Whether an object that [`applied`] made has the wanted content.
 fn is_applied(live: &Value, wanted: &Value) -> bool {
     let mut content = live.clone();
     let metadata = content["metadata"].as_object_mut().unwrap();
@@ -185,8 +183,6 @@ fn what_is_known_to_stand_is_not_looked_at() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a Kyma's labels are: nothing mandatory is shown, nothing that it may not have, no version without its template, and
-    /// once all is written nothing is left to do.
     #[test]
     fn nobody_sees_what_they_may_not_have(beta: bool, internal: bool, trial: bool, removed in 0usize..8) {
         let mut catalog = catalog();

@@ -6,8 +6,7 @@ use tidewatch_api::{Manifest, ModuleTemplate};
 use super::{Gate, Notes, View, removed, versions};
 use crate::access::{self, Denied};
 
-/// Who loses access loses the module, by the ordinary way of a removal. Of what its user manages already there is nothing to remove;
-/// but to give up what is to go, or is on its way out, would be a way around that.
+/// Lost access removes a module normally. User-owned modules pass, but unmanaging cannot keep a denied module.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     if !view.choice.module.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
         return Gate::Pass;
@@ -19,7 +18,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         access::allowed(view.kyma.labels(), release, template, view.facts.restricted, module)
     };
     let Err(why) = allowed(wanted).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
-    // A ModuleReleaseMeta that is not there, or cannot be read, takes access from nobody: what is installed stays, as where a version is gone.
+    // Access is unknown without a readable ModuleReleaseMeta, so installed modules stay.
     let unknown = release.is_none() && (view.installed.is_some() || view.choice.outcome.is_err());
     if unknown && why == Denied::Restricted {
         return Gate::Pass;
@@ -27,9 +26,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     removed(view, notes, "ModuleNotAvailable", why.to_string())
 }
 
-/// The template of the version that is installed, if that stays: nothing takes its place, for there is none, or it is refused, or its
-/// user is to have the module as it is. One that is not known takes access from nobody, and of what a runtime has brought itself KCP has
-/// none.
+/// Template of an installed version that stays. Unknown templates and a runtime's own restrict no access.
 fn staying<'a>(view: &View<'a>) -> Option<&'a ModuleTemplate> {
     let manifest = view.installed?;
     let replaced =
@@ -55,7 +52,6 @@ mod tests {
         versions::{choose, fixtures::catalog},
     };
 
-    /// What the gates say of an entry of lighthouse, of which 1.1.0 is in beta and installed.
     fn judged(entry: &Value, manifest: Option<&Value>, beta: bool) -> Gate {
         let mut catalog = catalog();
         let mut template = catalog.templates["lighthouse-1.1.0"].as_ref().clone();
@@ -93,7 +89,7 @@ mod tests {
         let gate = judged(&given_up, Some(&manifest()), false);
         let Gate::Remove { message } = gate else { panic!("{gate:?}") };
         assert!(message.contains("in beta"), "{message}");
-        // Its removal waits for what its user has made.
+        // Its removal waits for user objects.
         let mut leaving = manifest();
         leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert!(!left(Some(&leaving), false));
@@ -102,7 +98,7 @@ mod tests {
             matches!(judged(&other, Some(&leaving), false), Gate::Remove { .. }),
             "1.1.0 is what they would keep"
         );
-        // What was given up before is its user's.
+        // Unmanaged earlier: user-owned.
         let mut theirs = manifest();
         theirs["metadata"]["annotations"] = json!({"operator.kyma-project.io/is-unmanaged": "true"});
         assert!(left(Some(&theirs), false) && left(None, false));

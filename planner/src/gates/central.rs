@@ -1,14 +1,14 @@
-//! What the central policy says of the module.
+//! Central policy.
 
 use tidewatch_api::State;
 
 use super::{Gate, Notes, View, removed};
 use crate::policy::PolicyError;
 
-/// What is said of a module that its user has not asked for.
+/// Remark on modules that only the policy requires.
 pub(crate) const REQUIRED: &str = "required by the platform's policy";
 
-/// A forbidden module is removed. Of one whose entry is not as its user wants it, the status says what is.
+/// Removes forbidden modules; remarks on changed entries.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let module = &view.choice.module.name;
     let ruled = match view.facts.ruled {
@@ -35,7 +35,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     Gate::Pass
 }
 
-/// Why nothing is decided by a policy that cannot be read.
+/// Message for an unreadable policy.
 pub(crate) fn unread(why: &PolicyError) -> String {
     format!("{why}; modules stay as they are until it is mended")
 }

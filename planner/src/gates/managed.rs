@@ -1,10 +1,10 @@
-//! Whether the module is managed, or the user's.
+//! Managed or user-owned.
 
 use tidewatch_api::State;
 
 use super::{Gate, Notes, View};
 
-/// A module whose user manages it is left to them, whatever else would be said of it; but that they may not have it was asked before.
+/// User-owned modules skip later gates; access comes earlier.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     if view.choice.module.managed { Gate::Pass } else { Gate::Leave { state: State::Unmanaged } }
 }

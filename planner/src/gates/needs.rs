@@ -1,4 +1,4 @@
-//! Whether what the module needs is there.
+//! The module's requirements.
 
 use tidewatch_api::State;
 
@@ -9,8 +9,7 @@ use crate::{
     notice::{About, Notice},
 };
 
-/// A module waits for what it needs, by an event; what is installed of it stays meanwhile, with the state it has. Of what is installed
-/// as it is to be, it is only said that something that it needs is gone.
+/// A module waits for its requirements; the installed version stays with its state. If up to date, lost requirements are only reported.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let module = &view.choice.module.name;
     if let Some(gone) = view.facts.gone.and_then(|gone| gone.get(module)) {
@@ -24,7 +23,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
             format!("module '{module}' {}", waits.message),
         ));
     }
-    // What is on its way out serves nobody any more.
+    // Being deleted, it serves no user.
     let installed = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none());
     let (state, message) = match installed.map(progress) {
         None => (waits.state, waits.message.clone()),

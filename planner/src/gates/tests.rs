@@ -71,7 +71,7 @@ fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
     };
     assert_eq!(judge(&choice, Some(&installed)), Gate::Pass);
     assert_eq!(judge(&choice, None), Gate::Pass, "what is wrong is told by who looks for a version");
-    // Where it is seen, and selects nobody, it is lost.
+    // A release that selects no Kyma removes access.
     choice.release = Some(Arc::default());
     assert!(matches!(judge(&choice, Some(&installed)), Gate::Remove { .. }));
 }

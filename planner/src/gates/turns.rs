@@ -1,12 +1,11 @@
-//! Whether the turn of this Kyma has come in a rollout.
+//! Rollout turns.
 
 use tidewatch_api::{Manifest, names::labels};
 
 use super::{Gate, Notes, View};
 use crate::kyma::progress;
 
-/// An installed module stays as it is until then, and nothing is said: it is as if the change had not been made yet. That its user has
-/// chosen another channel, or a version, is no part of the rollout, and does not wait for it.
+/// Before its turn an installed module stays silently. Channel or version changes by the user need no turn.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let turn = view.facts.turns.and_then(|turns| turns.get(&view.choice.module.name));
     let Some(turn) = turn.filter(|turn| **turn > view.now) else { return Gate::Pass };

@@ -1,4 +1,4 @@
-//! Whether the installed version may become the chosen one, and what is to be said of a version that ends.
+//! Allowed replacements of the installed version, and deprecation.
 
 use jiff::Timestamp;
 use tidewatch_api::{ModuleReleaseMeta, State};
@@ -9,7 +9,7 @@ use crate::{
     versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
 };
 
-/// A version that is refused is told in an Event, too: the module goes on as it is, and its user may have asked for the other one.
+/// Refusals are also sent as an Event: the module stays unchanged, but its user may expect the other version.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let Some(fault) = refusal(view) else { return Gate::Pass };
     let message = fault.to_string();
@@ -21,12 +21,11 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
 }
 
-/// Why the chosen version does not take the place of the installed one, if that is for good.
+/// Reason why the chosen version cannot replace the installed one.
 pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
     let chosen = view.choice.outcome.as_ref().ok()?;
     let release = view.choice.release.as_deref();
-    // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
-    // keep out what KCP has.
+    // Objects being deleted are not compared. A runtime's own version must not block KCP's.
     let other = view.installed.filter(|manifest| manifest.spec.version != chosen.version);
     let installed = other.filter(|manifest| {
         let own = manifest.is_of_runtime_template() && chosen.origin != Origin::Local;
@@ -37,13 +36,13 @@ pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
     may_replace(installed, &chosen.version, allowed).err()
 }
 
-/// Says what of the user's entry has no effect, and that the version ends that is in use after the gates' verdict.
+/// Remarks on fields without effect, and on deprecation of the version in use.
 pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
     let kept = stays.map(|manifest| manifest.spec.version.as_str());
     let chosen = view.choice.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
     let in_use = match verdict {
-        // Where there is no version to take its place, what is installed goes on.
+        // Without a chosen version, the installed one stays.
         Gate::Pass => chosen.or(kept),
         Gate::Keep { .. } => kept.or(chosen),
         Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Leave { .. } => return,
@@ -63,7 +62,6 @@ pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     }
 }
 
-/// A version that ends: its module's message says so, an Event when it is near, and in the end the module is in Warning.
 fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, notes: &mut Notes) {
     let Some(offered) = release.offered(version) else { return };
     let date = offered.deprecation_date.as_ref().map(|date| date_of(date.0));
@@ -87,7 +85,7 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
     notes.remark(state, end.message);
 }
 
-/// A day where it is the first moment of one: people read it.
+/// Midnight is shown as a date.
 fn date_of(moment: Timestamp) -> String {
     let text = moment.to_string();
     text.strip_suffix("T00:00:00Z").map(str::to_owned).unwrap_or(text)
@@ -107,7 +105,6 @@ mod tests {
         },
     };
 
-    /// A catalog with more in the release meta of lighthouse.
     fn catalog_with(release: &Value) -> FakeCatalog {
         let mut catalog = catalog();
         let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
@@ -117,12 +114,10 @@ mod tests {
         catalog
     }
 
-    /// What the gate says of lighthouse 1.0.0, with more in its release meta, over an installed version.
     fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
         with_entry(&json!({}), release, installed, now)
     }
 
-    /// The same, with more in the user's entry.
     fn with_entry(entry: &Value, release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
         let catalog = catalog_with(release);
         let mut named = json!({"name": "lighthouse"});

@@ -1,4 +1,4 @@
-//! Whether the change has to wait for a maintenance window.
+//! Maintenance windows.
 
 use kube::ResourceExt;
 use tidewatch_api::State;
@@ -9,10 +9,10 @@ use crate::{
     windows::{self, Update, Verdict},
 };
 
-/// An update that needs a downtime waits for its window; until then the old version stays, with the state it has.
+/// An update with downtime waits; the old version keeps its state.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
-    // What is on its way out serves nobody any more.
+    // Being deleted, it serves no user.
     let Some(installed) = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none()) else {
         return Gate::Pass;
     };
@@ -26,7 +26,7 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let verdict = windows::judge(&update, facts.windows, view.kyma.labels(), view.now, facts.min_window);
     let Some(why) = verdict.message(&update) else { return Gate::Pass };
     let (state, text) = progress(installed);
-    // A window comes by itself. Where none does, somebody has to know.
+    // A future window opens by itself; without one, Warning.
     let comes = matches!(verdict, Verdict::Waits(_));
     Gate::Keep {
         state: if state == State::Ready && !comes { State::Warning } else { state },
@@ -56,7 +56,6 @@ mod tests {
     const CLOSED: &str = "2026-03-03T12:00:00Z";
     const OPEN: &str = "2026-03-04T21:00:00Z";
 
-    /// An installed lighthouse 0.9.0 that would get 1.0.0, whose template says that this needs a downtime.
     struct Case {
         policy: Option<&'static str>,
         skip: bool,

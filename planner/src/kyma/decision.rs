@@ -1,4 +1,4 @@
-//! What was decided of a module, for the log: one line for each change.
+//! Decisions for the log: one line per change.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use tidewatch_api::{Manifest, ModuleStatus, State};
 use super::Plan;
 use crate::gates::Gate;
 
-/// What was decided of a module.
+/// Kind of decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decided {
-    /// Its Manifest is made.
+    /// Create the Manifest.
     Install,
-    /// Its Manifest gets another version.
+    /// Change its version.
     Upgrade,
-    /// Its Manifest changes in another way.
+    /// Change it otherwise.
     Change,
-    /// Its Manifest is deleted.
+    /// Delete it.
     Remove,
-    /// It is kept as it is.
+    /// Keep it.
     Keep,
-    /// It is not installed.
+    /// Refuse installation.
     Refuse,
-    /// It is left to its user.
+    /// Leave it to the user.
     Leave,
-    /// Nothing; its state is another one than before.
+    /// Only the state differs.
     Nothing,
 }
 
 impl Decided {
-    /// One word for the log.
+    /// Word for the log.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -46,23 +46,22 @@ impl Decided {
     }
 }
 
-/// A change of one module.
+/// Change of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What was decided.
+    /// Kind.
     pub what: Decided,
-    /// The module.
+    /// Module name.
     pub module: String,
-    /// Version and state before; the version is empty if there was none.
+    /// Former version (empty: none) and state.
     pub from: (String, State),
-    /// Version and state now.
+    /// New version and state.
     pub to: (String, State),
-    /// For people.
+    /// Cause.
     pub reason: String,
 }
 
 impl Gate {
-    /// What it decides, unless it lets pass.
     pub(super) const fn word(&self) -> Option<Decided> {
         match self {
             Self::Pass => None,
@@ -75,8 +74,7 @@ impl Gate {
 }
 
 impl Plan {
-    /// Notes a decision if something is written for it, or the module's state or version is another one than the
-    /// status said `before`, or it waits for a window now.
+    /// Records decisions that write, or that change state, version or maintenance.
     pub(super) fn decide(
         &mut self,
         what: Decided,
@@ -105,7 +103,7 @@ impl Plan {
         });
     }
 
-    /// Deletes a Manifest and says so.
+    /// Deletes a Manifest and records it.
     pub(crate) fn remove(&mut self, manifest: &Manifest, reason: &str) {
         self.delete.push(manifest.name_any());
         let version = manifest.spec.version.clone();

@@ -1,4 +1,4 @@
-//! Modules that are being removed follow their channel until they are gone: what keeps them from going may be mended by an upgrade.
+//! Modules being removed follow their channel: an upgrade may repair a blocked removal.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::{
     kyma::Decided,
 };
 
-/// A list of modules with those after it that are being removed and not on it, in the channels that they had.
+/// Appends unlisted modules that are being removed, in their former channels.
 #[must_use]
 pub fn with_leaving<'a>(kyma: &Kyma, wanted: &'a KymaSpec, manifests: &[Manifest]) -> Cow<'a, KymaSpec> {
     let mut all = Cow::Borrowed(wanted);
@@ -33,8 +33,7 @@ pub fn with_leaving<'a>(kyma: &Kyma, wanted: &'a KymaSpec, manifests: &[Manifest
     all
 }
 
-/// Whether a Manifest is a user's module on its way out. What nobody asks for is not offered to mandatory modules either, and what a
-/// runtime's own template has made is not mixed with what KCP offers.
+/// Mandatory Manifests and those of a runtime's template do not follow KCP's channels.
 fn follows(kyma: &Kyma, manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_some()
         && !manifest.is_unmanaged()
@@ -43,8 +42,7 @@ fn follows(kyma: &Kyma, manifest: &Manifest) -> bool {
         && orphan(kyma, manifest).is_none()
 }
 
-/// Upgrades a module that is being removed if its channel has moved and nothing stands against it. Its status goes on to say what its
-/// removal waits for.
+/// Upgrades a module being removed if all gates pass. Its status still shows the removal.
 pub(super) fn follow(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
     let module = manifest.module_name();
     let Some(choice) = input.facts.leaving.iter().find(|choice| Some(choice.module.name.as_str()) == module)

@@ -1,4 +1,4 @@
-//! The Manifest of one module of one Kyma.
+//! Manifest of a module of a Kyma.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
     versions::{Chosen, Origin},
 };
 
-/// What a Manifest of ours has of each, of which [`manifest_for`] writes a part.
+/// Engine-owned labels.
 const LABELS: [&str; 5] =
     [labels::CHANNEL, labels::CONTROLLER_NAME, labels::KYMA_NAME, labels::MANAGED_BY, labels::MODULE_NAME];
 const ANNOTATIONS: [&str; 6] = [
@@ -30,7 +30,7 @@ const ANNOTATIONS: [&str; 6] = [
     annotations::RUNNING_VERSION,
 ];
 
-/// The Manifest of one module of one Kyma. An error says what the component lacks of what the template names.
+/// Builds a Manifest; fails if the component lacks a layer.
 pub(crate) fn manifest_for(
     kyma: &Kyma,
     module: &Module,
@@ -61,7 +61,7 @@ pub(crate) fn manifest_for(
     Ok(Manifest {
         metadata: ObjectMeta {
             name: Some(name.clone()),
-            // An engine may be told to work in another namespace than the usual one.
+            // The engine's namespace is configurable.
             namespace: Some(namespace_of(kyma)),
             labels: Some(
                 [
@@ -93,7 +93,7 @@ pub(crate) fn manifest_for(
             remote: false,
             version: chosen.version.clone(),
             install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
-            // Whoever makes it: its kind holds the module back, and the Go manager would know of no other.
+            // Always set: its kind blocks removal, and the Go manager relies on it.
             resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &name)),
             localized_images: source.images.clone(),
             manager: chosen.template.spec.manager.clone(),
@@ -103,15 +103,13 @@ pub(crate) fn manifest_for(
     })
 }
 
-/// The controller that a Manifest names, as the Go manager has it: none if the template has no labels at all, and no name if it has
-/// others. Nobody acts on it.
+/// Controller label as the Go manager writes it; it has no effect. `None` if the template has no labels.
 fn controller(chosen: &Chosen) -> Option<&str> {
     let of_template = chosen.template.labels();
     (!of_template.is_empty()).then(|| mark(of_template, labels::CONTROLLER_NAME).unwrap_or_default())
 }
 
-/// The default CR as the Go manager writes it: in the runtime's Kyma namespace unless it says otherwise, even if its kind has none, and
-/// with the Manifest's name if it has no other.
+/// Default CR as the Go manager writes it: namespace (even if cluster-scoped) and name have defaults.
 fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
     let mut cr = data.clone();
     if let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut()) {
@@ -126,32 +124,30 @@ fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
     cr
 }
 
-/// Whether applying `wanted` would change nothing.
+/// Returns whether applying `wanted` changes nothing.
 pub fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
-        // Nothing is written only to say which template it was: those that a Go manager has made do not say it. Nor for the
-        // controller's name, which a template may have got since.
+        // The Go manager writes no uid, and templates may gain a controller: no reason to write.
         let is_said_besides = |key: &str| [annotations::TEMPLATE_UID, labels::CONTROLLER_NAME].contains(&key);
         part.iter().all(|(k, v)| is_said_besides(k) || map.get(k) == Some(v))
     };
     existing.spec == wanted.spec
-        // A module that is mandatory no more is the user's to choose.
+        // A formerly mandatory module becomes optional.
         && existing.is_mandatory() == wanted.is_mandatory()
         && has(existing.labels(), wanted.labels())
         && has(existing.annotations(), wanted.annotations())
-        // What is not said any more is taken off.
+        // Obsolete ones are removed.
         && [annotations::MODULE_TERMS, annotations::RUNTIME_TEMPLATE]
             .into_iter()
             .all(|key| existing.annotations().get(key) == wanted.annotations().get(key))
         && existing.owner_references() == wanted.owner_references()
 }
 
-/// The generation of the template that `wanted` is made of.
+/// Keeps template data of an installed version; returns the template's generation.
 ///
-/// An installed version does not change (mission S1.1). If its template has been changed since it was installed, by
-/// what the Kyma's status remembers, or is another object of that name, by what the Manifest remembers, then what the Manifest
-/// has taken from it stays, and that is said. A version of the runtime's own template is a tenant's: of it nothing stays when KCP
-/// releases the same number, since what takes its place is read, and works, with what only KCP's modules get.
+/// Versions are immutable (mission S1.1). Data of a changed or recreated template (by generation in the Kyma's status, or uid in the
+/// Manifest) is not taken over, with a notice. A tenant's version is replaced completely when KCP releases its number, because KCP's
+/// modules get more rights.
 pub(super) fn hold_version(
     kyma: &Kyma,
     old: &Manifest,
@@ -184,16 +180,14 @@ pub(super) fn hold_version(
     told.or(now)
 }
 
-/// Where nothing but marks is written on a Manifest that the Go manager has left (the spec is the same), what that has said of it stays true
-/// ([`is_as_left`](crate::manifest::is_as_left)): the mark by which our own word is told from its is for a spec of ours.
+/// Changed marks alone keep the Go manager's status valid ([`is_as_left`](crate::manifest::is_as_left)); the uid would invalidate it.
 pub(super) fn keep_as_left(old: &Manifest, wanted: &mut Manifest) {
     if !old.annotations().contains_key(annotations::TEMPLATE_UID) {
         wanted.annotations_mut().remove(annotations::TEMPLATE_UID);
     }
 }
 
-/// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is
-/// made once, and goes with its module. An object of another kind is another matter.
+/// Keeps the created default CR, even if a version renames or drops it: it is created once and removed with its module.
 pub(crate) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
     let made = [&old.spec, &wanted.spec].iter().all(|spec| spec.creates_default_cr());
     let Some(made) = old.spec.resource.as_ref().filter(|_| made) else { return };
@@ -207,8 +201,7 @@ pub(crate) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
     }
 }
 
-/// What is installed, with a default CR that is the user's from now on: that does not wait for what keeps the version. Else the user's
-/// object would be taken for ours when the module goes. `None` if it is so already.
+/// Returns the installed Manifest with policy Ignore. This precedes any upgrade: a removal would delete the user's CR.
 pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
     let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
     let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
@@ -235,11 +228,11 @@ pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
     Some(kept)
 }
 
-/// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
+/// Copies the old Manifest's template data; returns whether it differs.
 pub(crate) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
     let before = wanted.clone();
     wanted.spec.manager.clone_from(&old.spec.manager);
-    // One that has none may be of a time when it was left out where its user makes it.
+    // A missing one may have been omitted under Ignore.
     if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
         wanted.spec.resource.clone_from(&old.spec.resource);
     }
@@ -247,7 +240,7 @@ pub(crate) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
     if before == *wanted {
         return false;
     }
-    // It stays known whose they are.
+    // The data's origin.
     take_over_annotation(old, wanted, annotations::TEMPLATE_UID);
     true
 }

@@ -1,4 +1,4 @@
-//! Manifests that carry a Kyma's name and are not what is planned for it: of nobody, of another Kyma, or second ones of a module.
+//! Manifests with a Kyma's name outside its plan: orphaned, foreign or duplicate.
 
 use std::sync::Arc;
 
@@ -16,14 +16,13 @@ use crate::{
     versions::Choice,
 };
 
-/// What is said of a Manifest that is not this Kyma's begins so.
+/// Message prefix.
 pub(super) const ORPHANED: &str = "orphaned: ";
 
-/// How old a Manifest that no Kyma owns has to be for its own status to say so: whoever restores a backup makes one object after the
-/// other. Installed it is not before that either.
+/// Minimum age before a status reports the missing owner: restoring a backup takes time.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Why a Manifest is not this Kyma's, though it carries its name; `None` if it is.
+/// Reason why a Manifest is not this Kyma's, despite its name.
 pub(crate) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
     if manifest.module_name().is_none() {
         let (name, label) = (manifest.name_any(), labels::MODULE_NAME);
@@ -34,7 +33,6 @@ pub(crate) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
     unowned(Some(kyma), manifest)
 }
 
-/// Why a Manifest is not owned by the Kyma whose name it carries; `None` if it is.
 fn unowned(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<String> {
     if kyma.is_some_and(|kyma| is_owned(kyma, manifest)) {
         return None;
@@ -57,18 +55,17 @@ fn owners(manifest: &Manifest) -> impl Iterator<Item = &OwnerReference> {
     manifest.owner_references().iter().filter(|owner| owner.kind == "Kyma")
 }
 
-/// A Manifest of which nothing is installed, changed or removed, since no Kyma owns it.
+/// Manifest without an owning Kyma: never installed, changed or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// The cause and what ends it.
+    /// Cause and remedy.
     pub message: String,
-    /// From when on its status says so.
+    /// When its status starts to report it.
     pub told_from: Timestamp,
 }
 
 impl Stray {
-    /// `kyma` is the one whose name it carries, if there is one. What is being deleted or given up comes to its end whoever owns
-    /// it, and a mandatory module's Manifest is made for its release.
+    /// Checks the owner. `kyma` has the Manifest's Kyma name. Unmanaged, mandatory and deleted Manifests need none.
     pub fn of(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<Self> {
         if !must_be_owned(manifest) {
             return None;
@@ -80,7 +77,7 @@ impl Stray {
     }
 }
 
-/// Whether a Manifest is a stray whatever Kymas there are.
+/// Returns whether a Manifest is orphaned regardless of Kymas.
 pub fn is_nobodys(manifest: &Manifest) -> bool {
     must_be_owned(manifest) && owners(manifest).next().is_none()
 }
@@ -89,21 +86,19 @@ fn must_be_owned(manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged() && !manifest.is_mandatory()
 }
 
-/// What there is of one module.
+/// A module's current objects.
 #[derive(Default)]
 pub(super) struct OfModule<'a> {
-    /// What the Kyma's status says of it.
+    /// Status entry.
     pub(super) said: Option<&'a Arc<ModuleStatus>>,
-    /// The Manifest that counts.
+    /// Effective Manifest.
     pub(super) current: Option<&'a Manifest>,
-    /// Further ones of this Kyma, which a renamed component leaves behind.
+    /// Duplicates of this Kyma, left by a renamed component.
     pub(super) others: Vec<&'a Manifest>,
 }
 
 impl<'a> OfModule<'a> {
-    /// `place` is that of the choice among all. `manifests` stand beside the names of their modules. `planned` is the name that the
-    /// module's Manifest is to have: one of that name is taken over, whoever owned it. One of a mandatory module is only if it is known
-    /// that the module is mandatory no more.
+    /// `place` is the choice's index. A Manifest named `planned` is adopted from any owner, a mandatory one only if its module is optional.
     pub(super) fn of(
         kyma: &'a Kyma,
         manifests: &[(&str, &'a Manifest)],
@@ -135,12 +130,11 @@ impl<'a> OfModule<'a> {
         Self { said, current: all.next(), others: all.filter(|m| !m.is_mandatory()).collect() }
     }
 
-    /// Whether it has this Manifest.
     pub(super) fn has(&self, manifest: &Manifest) -> bool {
         self.current.into_iter().chain(self.others.iter().copied()).any(|m| std::ptr::eq(m, manifest))
     }
 
-    /// Lets second ones go, when the one that is planned is there to take over what they have.
+    /// Deletes duplicates once the planned Manifest exists.
     pub(super) fn hand_over(&self, planned: Option<String>, plan: &mut Plan) {
         let stays = |m: &&Manifest| m.metadata.deletion_timestamp.is_none() && !m.is_unmanaged();
         let Some(current) = self.current.filter(stays).filter(|m| planned == m.metadata.name) else { return };
@@ -157,14 +151,14 @@ impl<'a> OfModule<'a> {
     }
 }
 
-/// What the status says of a module. Nearly always it stands where the module stands among those that are wanted.
+/// Tries the module's index first: it nearly always matches.
 fn said<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
     let all = &kyma.status.as_ref()?.modules;
     let is = |said: &&Arc<ModuleStatus>| said.name == module;
     all.get(place).filter(is).or_else(|| all.iter().find(is))
 }
 
-/// The entry of an orphan. It is not deleted: nobody has asked for that.
+/// Orphans are shown, not deleted.
 pub(super) fn orphaned(manifest: &Manifest, why: String, modules: &[Arc<ModuleStatus>]) -> ModuleStatus {
     let mut status = if manifest.metadata.deletion_timestamp.is_some() {
         leaving(manifest)

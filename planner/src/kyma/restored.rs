@@ -1,4 +1,4 @@
-//! The user's module list, as far as the control plane can tell, after it was lost with its CRD.
+//! The user's module list, rebuilt after its CRD was deleted.
 
 use std::sync::Arc;
 
@@ -7,9 +7,8 @@ use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleStatus, State};
 use super::orphans::ORPHANED;
 use crate::gates::REQUIRED;
 
-/// What the runtime's Kyma says again after its CRD was deleted, and the Kyma with that: the modules that it had, by KCP's status
-/// and Manifests. A list that is lost so is not an empty one (a Kyma that its user deletes comes back with KCP's defaults). What
-/// only the lost Kyma knew, as whether windows are skipped, is KCP's default.
+/// Rebuilds the runtime Kyma's spec from KCP's status and Manifests. A list lost with its CRD is not an empty list. Fields unknown to KCP,
+/// such as skipping windows, get defaults.
 #[must_use]
 pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
     let mut spec = kyma.spec.clone();
@@ -19,7 +18,7 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
     spec.channel.clone_from(&status.active_channel);
     let entry = |module: &Arc<ModuleStatus>| {
         let manifest = manifests.iter().find(|m| m.module_name() == Some(&module.name) && !m.is_mandatory());
-        // Of a version that was asked for by number the status has no channel.
+        // The status has no channel for pinned versions.
         let pinned = module.channel.is_empty() && !module.version.is_empty();
         Module {
             name: module.name.clone(),
@@ -30,7 +29,7 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
             ..Module::default()
         }
     };
-    // What KCP has by itself was in no list. What else is said of a module may stand before that.
+    // KCP's own modules were unlisted. Other text may precede the remark.
     let foreign = |m: &ModuleStatus| m.message.starts_with(ORPHANED) || m.message.contains(REQUIRED);
     let listed = status.modules.iter().filter(|m| m.state != State::Deleting && !foreign(m));
     spec.modules = listed.map(entry).collect();

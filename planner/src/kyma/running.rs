@@ -1,8 +1,7 @@
-//! Which version of a module runs while another one is on its way.
+//! Running version during an upgrade: the last one that was Ready, because an incomplete rollout still runs it.
 //!
-//! What runs is what was last Ready: a Deployment whose rollout is not complete still runs the version before. While the Manifest
-//! says that it is Ready, or was, for its present spec, that is the spec's version. The spec that takes its place would make that
-//! unknown, so it says it itself, in an annotation. So all that is known is in KCP, and nothing is written only to know it.
+//! A Manifest that is or was Ready runs its spec's version. A new spec notes the old version in an annotation, so KCP knows it without an
+//! extra write.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::{
     versions::{Step, step},
 };
 
-/// The version that runs; `None` before the first one is Ready, and where nobody has noted it.
+/// Running version; `None` before the first is Ready, or if unknown.
 fn runs(manifest: &Manifest) -> Option<&str> {
     let version = if has_been_ready(manifest, manifest.metadata.generation) {
         manifest.spec.version.as_str()
@@ -24,12 +23,11 @@ fn runs(manifest: &Manifest) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
-/// The version that ran before the present spec, if it was noted.
 pub(super) fn ran(manifest: &Manifest) -> Option<&str> {
     mark(manifest.annotations(), annotations::RUNNING_VERSION)
 }
 
-/// Has the Manifest that takes the place of `old` say which version runs. With the same spec it says what it has said.
+/// Notes the running version in `old`'s replacement.
 pub(crate) fn remember(old: &Manifest, wanted: &mut Manifest) {
     let noted = if old.spec == wanted.spec {
         mark(old.annotations(), annotations::RUNNING_VERSION)
@@ -41,9 +39,9 @@ pub(crate) fn remember(old: &Manifest, wanted: &mut Manifest) {
     }
 }
 
-/// Says which version runs and which is wanted, before the first cause, of a module that was planned over what is installed.
+/// Reports the running and wanted versions.
 pub(super) fn tell(status: &mut Arc<ModuleStatus>, installed: &Manifest, wanted: &str) {
-    // What is given up or removed first is installed from the beginning. And where a version cannot be read, its fault counts.
+    // Unmanaged or removed modules are reinstalled; an unreadable version shows its fault.
     if status.state == State::Ready
         || status.version != wanted
         || installed.is_unmanaged()

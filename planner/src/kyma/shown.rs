@@ -1,4 +1,4 @@
-//! What the status says of a module that has, or gets, a Manifest. What it has said before is not made anew: nearly always that is all.
+//! Status entries of modules with a Manifest. Unchanged entries are reused, nearly always.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -9,16 +9,15 @@ use tidewatch_api::{
 
 use crate::versions::{Choice, Chosen};
 
-/// See the module.
 pub(super) struct Shown<'a> {
     pub(super) choice: &'a Choice,
     pub(super) chosen: &'a Chosen,
     pub(super) manifest: &'a Manifest,
-    /// Of the template that it was made of.
+    /// Of the template.
     pub(super) generation: Option<i64>,
 }
 
-/// Points to an object; see [`TrackingObject`].
+/// Reference to an object; see [`TrackingObject`].
 #[derive(Clone, Copy)]
 struct Place<'a> {
     api_version: &'a str,
@@ -29,7 +28,7 @@ struct Place<'a> {
 }
 
 impl Shown<'_> {
-    /// The entry with this state and message; the one of before if that says the same.
+    /// Returns the entry; `before` if equal.
     pub(super) fn says(
         &self,
         before: Option<&Arc<ModuleStatus>>,
@@ -59,9 +58,8 @@ impl Shown<'_> {
         }
     }
 
-    /// Whether an entry is that.
     fn is(&self, entry: &ModuleStatus, state: State, message: &str) -> bool {
-        // A field that is new has to be looked at here.
+        // Exhaustive: new fields must be compared.
         let ModuleStatus {
             name,
             fqdn,
@@ -104,12 +102,11 @@ impl Shown<'_> {
         in_kcp("ModuleTemplate", metadata.name.as_deref(), metadata.namespace.as_deref(), self.generation)
     }
 
-    /// The default custom resource, if one is made.
     fn resource(&self) -> Option<Place<'_>> {
         let cr: &EmbeddedObject =
             self.manifest.spec.resource.as_ref().filter(|_| self.manifest.spec.creates_default_cr())?;
         let EmbeddedPlace { api_version, kind, name, namespace } = cr.place();
-        // One of a kind without namespaces is named in one all the same.
+        // Cluster-scoped ones still have a namespace in the spec.
         let namespace = if self.chosen.template.is_cluster_scoped() { "" } else { namespace };
         Some(Place { api_version, kind, name, namespace, generation: None })
     }
@@ -165,7 +162,6 @@ mod tests {
         choose(&serde_json::from_value(wanted).unwrap(), &catalog(), &[]).remove(0)
     }
 
-    /// Whatever of an entry is another one: only the very same is said again.
     #[test]
     fn what_was_said_is_said_again_only_if_all_of_it_is_true() {
         let choice = choice();
@@ -207,7 +203,6 @@ mod tests {
         }
     }
 
-    /// The paths of all values that have no parts.
     fn leaves(value: &Value) -> Vec<String> {
         let Value::Object(parts) = value else { return vec![String::new()] };
         let within = |(key, part): (&String, &Value)| {

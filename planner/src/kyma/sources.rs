@@ -1,4 +1,4 @@
-//! What the versions of modules consist of.
+//! Contents of module versions.
 
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, time::Duration};
 
@@ -7,25 +7,24 @@ use tidewatch_api::{Layer, Manifest, SourceType, names::annotations};
 
 use crate::versions::{Chosen, Origin};
 
-/// Where a module's objects come from, read from its component descriptor.
+/// Origin of a module's objects, from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Registry and repository prefix, for example `registry.example:5000/modules`.
+    /// Registry and repository prefix, such as `registry.example:5000/modules`.
     pub repo: String,
     /// Digest of the raw-manifest layer.
     pub layer: String,
-    /// How the layer is packed.
+    /// Layer format.
     pub type_: SourceType,
-    /// Images of the component.
+    /// Component images.
     pub images: Vec<String>,
-    /// Its further layers by the names of their resources; `None` where several have the name.
+    /// Further layers by resource name; `None` for duplicate names.
     pub further: BTreeMap<String, Option<Layer>>,
 }
 
 impl Source {
-    /// What a Manifest of the chosen version says of it. A version is immutable (mission S1.1), so that is all that its descriptor
-    /// would say, and a registry that cannot be asked after a start changes nothing of what is installed. `None` if it is another version,
-    /// one that nobody has released, from another registry, or if the Manifest does not know all that is wanted of it.
+    /// Source noted in a Manifest of the chosen version, which is immutable (mission S1.1). So an unavailable registry cannot affect
+    /// installed modules. `None` if incomplete or from elsewhere.
     fn noted(manifest: &Manifest, chosen: &Chosen) -> Option<Self> {
         let component = manifest.annotations().get(annotations::FQDN);
         let is_it = manifest.spec.version == chosen.version && component == Some(&chosen.component);
@@ -47,10 +46,9 @@ impl Source {
         noted.layers(&chosen.template.spec.sources).is_ok().then_some(noted)
     }
 
-    /// The layers that a template names besides the raw manifest.
+    /// Further layers that a template names.
     ///
-    /// # Errors
-    /// Says which of them there is none of.
+    /// # Errors Names a missing or duplicate layer.
     pub fn layers(&self, names: &[String]) -> Result<Vec<Layer>, String> {
         let layers = names.iter().map(|name| match self.further.get(name) {
             Some(Some(layer)) => Ok(layer.clone()),
@@ -63,32 +61,32 @@ impl Source {
     }
 }
 
-/// Why a descriptor could not be read.
+/// Failure to read a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFault {
-    /// For people; names the cause.
+    /// Cause.
     pub message: String,
-    /// Whether trying again can help without anybody changing anything.
+    /// A retry may succeed without any change.
     pub retryable: bool,
-    /// How long that is of no use at least, if anybody knows.
+    /// Minimum wait, if known.
     pub retry_after: Option<Duration>,
 }
 
-/// A version of a component, where it is, and in whose name it is read.
+/// Component version, its registry and its reader.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComponentVersion {
-    /// Name of the component.
+    /// Component name.
     pub component: String,
-    /// Its version.
+    /// Version.
     pub version: String,
-    /// The registry that its template names, if it names one.
+    /// Registry named by the template.
     pub registry: Option<String>,
-    /// Whether a template that was made in the runtime names it: it is read without credentials then.
+    /// Named by a template in the runtime; read without credentials.
     pub local: bool,
 }
 
 impl ComponentVersion {
-    /// The one that a choice needs.
+    /// Identifies a choice's component.
     #[must_use]
     pub fn of(chosen: &Chosen) -> Self {
         Self {
@@ -99,26 +97,25 @@ impl ComponentVersion {
         }
     }
 
-    /// How it stands to the one that a choice needs, in the order of [`Ord`].
     fn cmp_of(&self, chosen: &Chosen) -> Ordering {
         let other = (&chosen.component, &chosen.version, &chosen.registry, chosen.origin == Origin::Local);
         (&self.component, &self.version, &self.registry, self.local).cmp(&other)
     }
 }
 
-/// What versions consist of, or why nobody knows.
+/// Read sources, or their faults.
 #[derive(Clone, Debug, Default)]
 pub struct Sources(Vec<(ComponentVersion, Result<Source, SourceFault>)>);
 
 impl Sources {
-    /// That of a choice; `None` while it is being read.
+    /// A choice's source; `None` while being read.
     #[must_use]
     pub fn of(&self, chosen: &Chosen) -> Option<&Result<Source, SourceFault>> {
         let found = self.0.binary_search_by(|(key, _)| key.cmp_of(chosen)).ok()?;
         Some(&self.0[found].1)
     }
 
-    /// The same, or where it was not read what a Manifest of the version says of it ([`Source::noted`]).
+    /// Falls back to [`Source::noted`].
     pub(crate) fn of_or_noted(
         &self,
         chosen: &Chosen,
@@ -134,7 +131,7 @@ impl Sources {
         }
     }
 
-    /// Those that could not be read.
+    /// Returns all faults.
     pub fn faults(&self) -> impl Iterator<Item = &SourceFault> {
         self.0.iter().filter_map(|(_, source)| source.as_ref().err())
     }
@@ -142,7 +139,7 @@ impl Sources {
 
 impl FromIterator<(ComponentVersion, Result<Source, SourceFault>)> for Sources {
     fn from_iter<T: IntoIterator<Item = (ComponentVersion, Result<Source, SourceFault>)>>(all: T) -> Self {
-        // Sorted, and each only once.
+        // Sorted and unique.
         Self(all.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
     }
 }
@@ -164,7 +161,6 @@ mod tests {
         }
     }
 
-    /// Neither another version, nor another registry, nor another reader's is taken for it.
     #[test]
     fn each_choice_finds_its_own_source() {
         let mut all = Vec::new();

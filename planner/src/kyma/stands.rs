@@ -1,4 +1,4 @@
-//! Whether a module's Manifest is what it would be made as, without making it: nearly all of them are, nearly always.
+//! Compares a Manifest with the wanted one without building it; nearly always equal.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
     versions::{Chosen, Origin},
 };
 
-/// Whether [`manifest_for`](super::manifest_of::manifest_for) would make what `existing` has already. In doubt it would not.
+/// Returns whether [`manifest_for`](super::manifest_of::manifest_for) would build `existing`; `false` if in doubt.
 pub(super) fn stands(
     existing: &Manifest,
     kyma: &Kyma,
@@ -43,7 +43,7 @@ fn has_labels(present: &BTreeMap<String, String>, kyma: &str, (module, channel):
         (labels::MANAGED_BY, labels::MANAGED_BY_KCP),
         (labels::MODULE_NAME, &module.name),
     ];
-    // One walk: finding each of them costs more than all else that is compared.
+    // One pass: lookups would dominate the comparison.
     let mut wanted = in_order.into_iter().peekable();
     for (key, value) in present {
         if let Some((_, wanted)) = wanted.next_if(|(wanted, _)| key == wanted) {
@@ -60,7 +60,6 @@ fn has_labels(present: &BTreeMap<String, String>, kyma: &str, (module, channel):
 fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: &Source) -> bool {
     let template = &chosen.template.spec;
     let (mut fqdn, mut component, mut local, mut uid, mut terms) = (None, None, None, None, None);
-    // One walk, as above.
     for (key, value) in present {
         let known = match key.as_str() {
             annotations::FQDN => &mut fqdn,
@@ -76,7 +75,7 @@ fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: 
         if says_nothing(template) {
             return terms.is_none();
         }
-        // What the component lacks is for whoever makes the Manifest to say.
+        // Building the Manifest reports missing layers.
         source.layers(&template.sources).is_ok_and(|layers| {
             let wanted = ModuleTerms { layers, ..ModuleTerms::of(template) };
             terms == wanted.to_annotation().as_deref()
@@ -90,7 +89,7 @@ fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: 
         && are_terms()
 }
 
-/// Whether a template has no terms: those of [`ModuleTerms::of`].
+/// No terms; see [`ModuleTerms::of`].
 fn says_nothing(template: &ModuleTemplateSpec) -> bool {
     template.associated_resources.is_empty()
         && template.custom_state_check.is_empty()
@@ -117,7 +116,7 @@ fn is_spec(
     chosen: &Chosen,
     source: &Source,
 ) -> bool {
-    // A field that is new has to be looked at here.
+    // Exhaustive: new fields must be compared.
     let ManifestSpec {
         custom_resource_policy,
         remote,
@@ -129,7 +128,6 @@ fn is_spec(
         manager,
     } = present;
     let template = &chosen.template;
-    // One walk, as above.
     let is_source = |(key, value): (&String, &Value)| {
         let wanted = match key.as_str() {
             "name" => &chosen.component,
@@ -156,9 +154,8 @@ fn is_spec(
         }
 }
 
-/// As the template has it, with the namespace and the name that it gets if it has none.
 fn is_default_cr(present: &EmbeddedObject, data: &EmbeddedObject, manifest: &str) -> bool {
-    // Maps are in the order of their keys: one walk over both is enough.
+    // Maps are sorted, so one pass suffices.
     let same = |((key, present), (wanted_key, wanted)): ((&String, &Value), (&String, &Value))| {
         key == wanted_key
             && match (key.as_str(), present, wanted) {
@@ -322,7 +319,6 @@ mod tests {
         }
     }
 
-    /// Whatever is asked for, and whatever is there: it never stands where something would be written.
     #[test]
     fn what_would_be_written_anew_does_not_stand() {
         type Edit = fn(&mut Case);
@@ -376,7 +372,7 @@ mod tests {
             edit(&mut existing);
             assert!(!case.stands(&existing), "{number}");
         }
-        // The default CR, of which some parts are the template's and some are given.
+        // Partly from the template, partly filled in.
         let unnamed = templates().into_iter().find(|t| t.pointer("/data/metadata/labels").is_some()).unwrap();
         let case = Case::new(&unnamed);
         for edit in

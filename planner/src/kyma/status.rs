@@ -1,4 +1,4 @@
-//! What the status of a Kyma says, in KCP and in the runtime.
+//! Kyma status in KCP and in the runtime.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,13 +15,13 @@ use crate::{
     status::{self, Says},
 };
 
-/// What a Manifest says of itself, if what it says is about its present spec.
+/// State and cause of a Manifest, if current.
 pub fn progress(manifest: &Manifest) -> (State, String) {
     let (state, message) = progress_at(manifest, manifest.metadata.generation);
     (state, message.to_owned())
 }
 
-/// The same, if what it says is about the spec of this generation.
+/// State and cause, if about the spec of `generation`.
 pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
     let Some(status) = &manifest.status else { return (State::Processing, "") };
     let current = is_current(manifest, generation);
@@ -30,13 +30,13 @@ pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str
         State::Empty => (State::Processing, ""),
         _ if !current => (State::Processing, ""),
         State::Ready => (State::Ready, ""),
-        // It is no cause, and goes without saying.
+        // Not a cause.
         State::Processing if operation == APPLYING => (State::Processing, ""),
         state => (state, operation),
     }
 }
 
-/// What is said of a Manifest that is being deleted; `None` for one that is not.
+/// Progress of a deletion; `None` if not being deleted.
 pub fn leaving_message(manifest: &Manifest) -> Option<&str> {
     manifest.metadata.deletion_timestamp.as_ref()?;
     let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
@@ -44,7 +44,7 @@ pub fn leaving_message(manifest: &Manifest) -> Option<&str> {
     Some(operation.map_or("", |op| op.operation.as_str()))
 }
 
-/// That a Manifest is left alone, if it is: nobody acts on it, and what its module waits for does not come.
+/// Message that a skipped Manifest blocks its module.
 pub fn skipped(manifest: &Manifest) -> Option<String> {
     manifest.is_skipped().then(|| {
         let label = labels::SKIP_RECONCILIATION;
@@ -52,14 +52,13 @@ pub fn skipped(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// The entry of a module that is on its way out.
+/// Entry of a module being removed.
 pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
     let waits = leaving_message(manifest).unwrap_or_default();
     let message = join(waits, &skipped(manifest).unwrap_or_default());
     ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
 }
 
-/// What can be said of an installed module by its Manifest alone.
 pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
     let text = |map: &BTreeMap<String, String>, key| map.get(key).cloned().unwrap_or_default();
     let component = text(manifest.annotations(), annotations::OCM_COMPONENT_NAME);
@@ -74,7 +73,6 @@ pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
     }
 }
 
-/// Where an object in KCP is.
 pub(super) fn tracking(
     kind: &'static str,
     object: &impl ResourceExt,
@@ -88,10 +86,9 @@ pub(super) fn tracking(
     }
 }
 
-/// Modules that are named as not ready.
 const NAMED: usize = 5;
 
-/// Which modules are not ready, and why the first of them is not. Those come first that somebody has to do something about.
+/// Lists unready modules and the first cause, those with required action first.
 fn unready(modules: &[Arc<ModuleStatus>]) -> Option<String> {
     let mut unready: Vec<&Arc<ModuleStatus>> =
         modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
@@ -140,30 +137,29 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
     }
 }
 
-/// Whether all modules are ready, and if not, in which state they are together. Every module is ready only if this is True.
+/// Only "all ready" is True.
 fn says_modules(state: State, ready: bool, message: String) -> Says<'static> {
     let reason = if ready { conditions::REASON_READY } else { state.as_str() };
     Says { type_: conditions::MODULES, holds: ready, reason, message }
 }
 
-/// Whether a condition of a Kyma is always written by the Kyma's reconcile; others belong to other writers.
+/// Conditions that every reconcile writes.
 fn is_own(condition: &str) -> bool {
     [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
 }
 
-/// Whether a condition of a Kyma is written with this status: one of them is there only if there is something to say.
+/// Returns whether `status` contains a condition; some are optional.
 #[must_use]
 pub fn is_written(status: &KymaStatus, condition: &str) -> bool {
     is_own(condition) || status.conditions.iter().any(|written| written.type_ == condition)
 }
 
-/// Whether a condition stays as it was where nothing new is known.
+/// Conditions kept without new knowledge.
 fn is_kept(condition: &str) -> bool {
     is_own(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
 }
 
-/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but for what their Manifests say, and nobody
-/// can say any more that they are all ready. One that is being deleted stays so.
+/// Status of a failed reconcile: entries only follow their Manifests; the modules condition is False. A deletion continues.
 #[must_use]
 pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
     let mut before = kyma.status.clone().unwrap_or_default();
@@ -190,8 +186,7 @@ pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: 
     }
 }
 
-/// Has each entry say what its Manifest says, where that is worse or the entry is in Error. No gate was asked, so what one has said of a
-/// module that is installed stays.
+/// Entries follow worse Manifests, and recover from Error. Gates did not run, so their remarks stay.
 fn follow_manifests(modules: &mut [Arc<ModuleStatus>], manifests: &[Manifest]) {
     let rank = |state| match state {
         State::Error => Some(3),
@@ -216,7 +211,7 @@ fn follow_manifests(modules: &mut [Arc<ModuleStatus>], manifests: &[Manifest]) {
     }
 }
 
-/// The same where the runtime does not take our CRDs.
+/// Status if the runtime rejects the CRDs.
 #[must_use]
 pub fn crds_failed_status(
     kyma: &Kyma,
@@ -241,7 +236,7 @@ pub fn crds_failed_status(
     status
 }
 
-/// The status of a Kyma while an operator has paused the engine: what it was, and that nothing happens. Any other status is without.
+/// Status while an operator pauses the engine.
 #[must_use]
 pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
     let before = kyma
@@ -263,7 +258,7 @@ pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
     KymaStatus { conditions, ..before }
 }
 
-/// Adds whether the runtime has the platform's image pull Secret. Without it a Kyma is not Ready.
+/// Reports the sync of the image pull Secret; without it, no Kyma is Ready.
 pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
     let before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
@@ -284,7 +279,7 @@ pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<()
     status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
 }
 
-/// Says of modules that KCP does not take their Manifests.
+/// Reports modules with Manifests that KCP rejects.
 pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, String)], now: Timestamp) {
     let Some((first, why)) = refused.first() else { return };
     for (module, why) in refused {
@@ -304,8 +299,7 @@ pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, Stri
     told.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
 }
 
-/// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for. Mandatory
-/// modules are in nobody's list; what they wait for is in the message.
+/// Status during deletion, with all blockers. Mandatory modules have no entry, so the message names theirs.
 #[must_use]
 pub fn deleting_status(
     kyma: &Kyma,
@@ -335,7 +329,7 @@ pub fn deleting_status(
     }
 }
 
-/// The status as the runtime's user sees it: nothing that only exists in KCP.
+/// The runtime's copy, without references to objects in KCP.
 #[must_use]
 pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
     let mut status = status.clone();

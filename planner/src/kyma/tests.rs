@@ -55,7 +55,6 @@ fn sources() -> Sources {
     sources_read(Ok)
 }
 
-/// The same, each as it was read.
 fn sources_read(read: impl Fn(Source) -> Result<Source, SourceFault>) -> Sources {
     let of = |(version, layer): (&str, &str)| {
         let (component, version) = ("tidewatch.dev/module/lighthouse".into(), version.into());
@@ -91,7 +90,6 @@ fn plan_of(
     })
 }
 
-/// The Manifest that a plan applies, as it would be read back, in a state.
 fn installed(state: State) -> Manifest {
     let mut manifest = run(&wanted(&["lighthouse"]), &[]).apply.remove(0);
     manifest.metadata.generation = Some(1);
@@ -335,7 +333,6 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     assert_eq!(applied.terms().unwrap().progress_deadline_seconds, Some(90));
 }
 
-/// What becomes of a module that a gate has stopped.
 fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
     let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
@@ -483,7 +480,7 @@ fn crds_that_a_runtime_does_not_take_are_told() {
     assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
     assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
     assert_eq!(status.conditions.len(), 2);
-    // Of a runtime that fails otherwise, that is not known.
+    // Another failure proves nothing about CRDs.
     let failed = failed_status(&kyma, &[], "timeout".into(), now);
     assert!(failed.conditions.iter().any(|c| c.type_ == conditions::CRDS_SYNC && c.status == "True"));
     kyma.status = None;

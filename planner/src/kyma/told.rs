@@ -1,6 +1,6 @@
-//! What has become of a Kyma's modules that its user is told in Events, beside what the status says.
+//! Events about a Kyma's modules.
 //!
-//! Only a change is told: what the status said before is what was told. So a receiver that starts again tells nothing anew.
+//! Only differences from the previous status are reported, so a restart repeats none.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,16 +12,15 @@ use crate::{
     status::is_out_of_reach,
 };
 
-/// Whether what is told of a module is told as one of these, by the words of an API server that have no field of their own.
+/// Reasons by words of API servers' errors.
 const WORDS: [(&[&str], &str); 3] = [
     (&["failed calling webhook"], "WebhookUnavailable"),
     (&["admission webhook", "denied the request"], "WebhookRefuses"),
     (&["namespaces \"", "not found"], "NamespaceMissing"),
 ];
-/// Begins what is said of a module whose present version is not Ready yet.
 const IN_PROGRESS: &str = " in progress: ";
 
-/// Why a user has to look at a module; `None`: they need not. What the whole runtime is to blame for is no module's trouble.
+/// Reason why a user must act. An unreachable runtime is no module's fault.
 fn trouble(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'static str> {
     if is_out_of_reach(&module.message) {
         return None;
@@ -30,7 +29,7 @@ fn trouble(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'stati
     match (module.state, by_words) {
         (State::Error | State::Warning | State::Processing, Some((_, reason))) => Some(reason),
         (State::Error, None) => Some("ModuleError"),
-        // What a gate warns of has a notice of its own.
+        // Gates send their own notices.
         (State::Warning, None) => {
             let says = manifest.map(|manifest| progress_at(manifest, manifest.metadata.generation));
             says.is_some_and(|(state, why)| state == State::Warning && module.message.contains(why))
@@ -45,8 +44,8 @@ fn manifest_of<'a>(module: &ModuleStatus, manifests: &'a [Manifest]) -> Option<&
     manifests.iter().find(|manifest| manifest.metadata.name.as_deref() == Some(name))
 }
 
-/// What is told of the modules that are not what the status of `kyma` says of them. `open` are those whose end of trouble is still to be
-/// told: a module that is mended is on its way first.
+/// Notices about modules that differ from `kyma`'s status. `open`: modules with unreported recovery, because recovery passes through
+/// Processing.
 #[must_use]
 pub fn changes(
     kyma: &Kyma,
@@ -140,7 +139,7 @@ mod tests {
             ((State::Error, NAMESPACE), (State::Error, REFUSED), Some("WebhookRefuses")),
             ((State::Error, "broken"), ready, Some("ModuleReady")),
             ((State::Processing, SILENT), ready, Some("ModuleReady")),
-            // Nothing that the user has to know.
+            // No user action.
             (ready, starts, None),
             (starts, ready, None),
             (ready, (State::Warning, "the version ends soon"), None),

@@ -36,7 +36,6 @@ fn release(catalog: &mut FakeCatalog, more: &Value) {
     catalog.releases.insert("guard".into(), Arc::new(serde_json::from_value(object).unwrap()));
 }
 
-/// Mandatory guard in version 2.0.0, and lighthouse, which users choose.
 fn catalog() -> FakeCatalog {
     let mut catalog = base();
     catalog.put(template("guard-2.0.0", "guard", "2.0.0", &json!({})));
@@ -75,7 +74,7 @@ fn run_for(kyma: &Kyma, catalog: &FakeCatalog, manifests: &[Manifest], asked: &[
     run_with(kyma, catalog, manifests, Some(asked))
 }
 
-/// `asked` is the Kyma's list; `None` if nobody has read it.
+/// `asked`: the Kyma's list; `None` if unread.
 fn run_with(
     kyma: &Kyma,
     catalog: &FakeCatalog,
@@ -125,7 +124,7 @@ fn every_kyma_gets_it_and_no_status_says_so() {
     assert!(nothing(&run(&catalog(), &made.plan.apply)), "what was planned is what is wanted");
 }
 
-/// As the Go manager has installed it once, and upgraded it since.
+/// Installed and later upgraded by the Go manager.
 #[test]
 fn what_the_go_manager_has_installed_is_left_as_it_is() {
     let condition = |type_: &str, reason: &str| {
@@ -235,7 +234,7 @@ fn nothing_is_removed_because_it_was_not_seen() {
     let mut catalog = catalog();
     catalog.releases.remove("guard");
     assert!(nothing(&run(&catalog, &[installed()])));
-    // Deleted, it is the deletion's to remove them.
+    // Deletion of the release removes them.
     let mut leaving = self::catalog();
     release(&mut leaving, &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert!(nothing(&run(&leaving, &[installed()])) && nothing(&run(&leaving, &[])));

@@ -60,7 +60,7 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
         assert_eq!(text == message, module == State::Warning);
     }
     assert_eq!(with(ready(), State::Error, "").1, "Beacon.x.dev n/b is in state Error");
-    // One that says nothing is not spoken of, and what is worse stays.
+    // Without a state it is omitted, and worse states stay.
     assert_eq!(with(ready(), State::Empty, "").2, None);
     let failed = Progress::Failed { state: State::Error, message: "no".into() };
     assert_eq!(with(failed, State::Error, "x").0, State::Error);
@@ -150,7 +150,7 @@ fn that_the_objects_are_known_outlives_whatever_else_fails() {
     assert_eq!(after(&Progress::Waiting("for it".into())), known);
 }
 
-/// A Manifest that the Go manager has installed and upgraded: its conditions are those of the first generation.
+/// Conditions keep the first generation.
 fn upgraded_by_the_go_manager() -> Manifest {
     let condition = |type_: &str, reason: &str, message: &str| {
         json!({"type": type_, "status": "True", "reason": reason, "message": message, "observedGeneration": 1,
@@ -184,7 +184,7 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
         "else a restart would hide it"
     );
 
-    // What is said in its place is about the present spec, and what it had come to is not forgotten.
+    // Now about the present spec, without losing readiness.
     let generations = |status: &ManifestStatus| -> Vec<i64> {
         status.conditions.iter().filter_map(|c| c.observed_generation).collect()
     };

@@ -10,7 +10,6 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// Modules in version 2.0.0, each with what it requires.
 fn choices(modules: &[(&str, Value)]) -> Vec<Choice> {
     let mut catalog = FakeCatalog::default();
     for (name, requires) in modules {
@@ -161,7 +160,7 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
     }
     assert!(!unmet["d"].cycle, "{}", unmet["d"].message);
     assert!(unmet["e"].cycle && unmet["e"].message.contains("requires the module 'e'"));
-    // One that is Ready already ends it.
+    // A Ready member ends the cycle.
     assert!(!messages(&modules, &[manifest("a", "1.0.0", "Ready")]).contains_key("c"));
 }
 
@@ -172,7 +171,7 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let early = waits(&of(false), at(100), PATIENCE, None, at(200));
     assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
-    // The next process has heard of it just now.
+    // After a restart.
     let beside = format!("Beacon default: no light; its update {}", early.message);
     for said in [early.message.clone(), format!("its update {}", early.message), beside] {
         let again = waits(&of(false), at(700), PATIENCE, Some((State::Processing, &said)), at(700));
@@ -204,7 +203,6 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
 }
 
 proptest! {
-    /// Whatever requires whatever: all is installed that does not wait for a cycle, and each cycle is named.
     #[test]
     fn no_graph_hangs(edges in prop::collection::btree_set((0..7_usize, 0..7_usize), 0..14)) {
         let names = ["a", "b", "c", "d", "e", "f", "g"];

@@ -1,4 +1,4 @@
-//! What the catalog answers to a wish, to be compared with what it answers later.
+//! Catalog answers, comparable with later ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,18 +11,17 @@ use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names};
 
 use super::{Catalog, Chosen, Fault, Wish, resolve};
 
-/// What an entry of a user's list asks for, in a form to be kept: a channel or a version. Equal for all entries that
-/// are answered alike.
+/// Requested channel or version of an entry; equal for entries with equal answers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Want {
-    /// The channel that counts; empty if a version is asked for.
+    /// Channel; empty if pinned.
     pub channel: String,
-    /// The version that it has to be.
+    /// Pinned version.
     pub pin: Option<String>,
 }
 
 impl Want {
-    /// What an entry of the list asks for: its version, else its channel, else the Kyma's, else the default one.
+    /// An entry's version, else channel, else the Kyma's, else the default.
     #[must_use]
     pub fn of(module: &Module, wanted: &KymaSpec) -> Self {
         let pin = module.version.clone().filter(|version| !version.is_empty());
@@ -35,14 +34,14 @@ impl Want {
         Self { channel: channel.unwrap_or_default().to_owned(), pin }
     }
 
-    /// The same for one module.
+    /// Names a module.
     #[must_use]
     pub fn wish<'a>(&'a self, module: &'a str) -> Wish<'a> {
         Wish { module, channel: &self.channel, pin: self.pin.as_deref() }
     }
 }
 
-/// All that the plan of a Kyma takes from the catalog for one module.
+/// Catalog data of one module in a Kyma's plan.
 #[derive(Clone, Debug)]
 pub struct Answer {
     outcome: Result<Chosen, Fault>,
@@ -50,20 +49,19 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What the catalog has answered.
+    /// Wraps an answer.
     #[must_use]
     pub const fn new(outcome: Result<Chosen, Fault>, release: Option<Arc<ModuleReleaseMeta>>) -> Self {
         Self { outcome, release }
     }
 
-    /// What the catalog answers now.
+    /// Asks the catalog.
     #[must_use]
     pub fn of(want: &Want, module: &str, catalog: &dyn Catalog) -> Self {
         Self { outcome: resolve(want.wish(module), catalog, &[]), release: catalog.release(module) }
     }
 
-    /// Whether a plan made of the one can differ from a plan made of the other. Of what a release meta says of other
-    /// channels nothing counts, and of other versions neither: the end of one counts where it is installed ([`ends_changed`]).
+    /// Returns whether plans may differ. For deprecation of installed versions see [`ends_changed`].
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let outcomes = match (&self.outcome, &other.outcome) {
@@ -88,8 +86,7 @@ impl Answer {
     }
 }
 
-/// The versions of whose end two release metas of a module say different things. For whom one of them is installed, a plan differs,
-/// whatever version is wanted.
+/// Versions with changed deprecation: plans differ for Kymas with one installed.
 #[must_use]
 pub fn ends_changed(
     before: Option<&ModuleReleaseMeta>,
@@ -100,7 +97,6 @@ pub fn ends_changed(
     all.into_iter().filter(|version| before.get(*version) != after.get(*version)).cloned().collect()
 }
 
-/// What is said of the end of versions. That one is offered beside the channels changes nothing for who has it.
 fn ends(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Timestamp>, String)>> {
     let all = release.into_iter().flat_map(|release| &release.spec.versions);
     let mut ends: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -111,7 +107,7 @@ fn ends(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Tim
     ends
 }
 
-/// Whether two templates say the same to a plan.
+/// Equality as far as plans depend on it.
 fn alike(a: &Arc<ModuleTemplate>, b: &Arc<ModuleTemplate>) -> bool {
     Arc::ptr_eq(a, b)
         || (a.metadata.name == b.metadata.name

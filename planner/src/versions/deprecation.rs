@@ -1,50 +1,48 @@
-//! Versions that end.
+//! Deprecated versions.
 
 use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::Offset};
 
-/// What is said of a version's end.
+/// A listed version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// The version.
+    /// Version.
     pub version: &'a str,
-    /// Until when it may be used: a date, or a time with an offset.
+    /// End: a date, or a time with offset.
     pub deprecation_date: Option<&'a str>,
-    /// For its users: why, and what to do.
+    /// Cause and advice for users.
     pub deprecation_message: Option<&'a str>,
 }
 
-/// How long before its end a version's users are warned.
+/// Warning time before the end.
 pub const NEAR: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// How far a version's end is. Each phase has its own way to tell the user.
+/// Phase of a deprecation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Known, and shown in the module's message.
+    /// Shown in the module's message.
     Announced,
-    /// Within [`NEAR`]: a Warning Event too.
+    /// Within [`NEAR`]: also a Warning Event.
     Near,
-    /// Over: the module's state is Warning.
+    /// Over: state Warning.
     Ended,
 }
 
-/// The end of a version.
+/// Deprecation of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deprecation {
-    /// When; none where no date is given, or one that cannot be read.
+    /// End, if valid.
     pub date: Option<Timestamp>,
-    /// How far.
+    /// Phase.
     pub phase: Phase,
-    /// When the phase changes, which is when to look again.
+    /// Next phase change.
     pub next: Option<Timestamp>,
-    /// For the user. It stays the same within a phase.
+    /// Message, constant within a phase.
     pub message: String,
 }
 
-/// What `versions`, as the release meta lists them, say about the end of `version`; none for one that goes on.
-///
-/// A date means its first moment in UTC. A date that cannot be read does not hide the message.
+/// Deprecation of `version`, if any. A date means its start in UTC; invalid dates do not hide the message.
 #[must_use]
 pub fn deprecation(versions: &[Listed<'_>], version: &str, now: Timestamp) -> Option<Deprecation> {
     let listed = versions.iter().find(|listed| listed.version == version)?;
@@ -86,7 +84,7 @@ fn moment(text: &str) -> Option<Timestamp> {
     day().or_else(|| Timestamp::from_str(text).ok())
 }
 
-/// What somebody else wrote, on one line and not too long.
+/// Foreign text: one line, limited.
 fn shorten(text: &str) -> String {
     const MAX: usize = 256;
     text.chars().take(MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,4 +1,4 @@
-//! Templates of the old kind: one for each channel, without a release meta.
+//! Legacy templates: one per channel, without a release meta.
 
 use std::sync::Arc;
 
@@ -10,13 +10,12 @@ use super::{
     resolve::{Origin, Wish},
 };
 
-/// Whether a template is of the old kind. One that is not is found by a release meta only.
+/// Returns whether a template is legacy; others need a release meta.
 pub fn is_old(template: &ModuleTemplate) -> bool {
     !template.spec.channel.is_empty() || template.spec.mandatory == Some(true)
 }
 
-/// The version that the templates of one module give. `templates` are those of this module only; with a pin, the
-/// channel does not count. None if there is no template at all.
+/// Picks from one module's templates; a pin ignores channels.
 pub(super) fn choose(
     wish: Wish<'_>,
     templates: &[&Arc<ModuleTemplate>],
@@ -36,7 +35,7 @@ pub(super) fn choose(
     let mut fitting: Vec<_> = templates.iter().filter(|t| fits(t)).collect();
     fitting.sort_by_key(|t| t.name_any());
     Some(match (fitting.as_slice(), wish.pin) {
-        // Two channels may have the same version; both templates are of that version.
+        // Channels may share a version.
         ([one], _) | ([one, ..], Some(_)) => chosen(one, origin),
         ([], Some(pin)) => {
             let known = sorted(templates.iter().filter_map(|t| version(t)));
@@ -53,7 +52,7 @@ pub(super) fn choose(
     })
 }
 
-/// The highest version of mandatory templates; one that is no version counts as the lowest. `None` without any.
+/// Highest version of mandatory templates; invalid ones are lowest.
 pub fn highest(templates: &[Arc<ModuleTemplate>]) -> Option<Result<Chosen, Fault>> {
     let order = |t: &Arc<ModuleTemplate>| {
         let version = version(t).map(|v| v.strip_prefix('v').unwrap_or(v));
@@ -75,7 +74,7 @@ fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Faul
     }
 }
 
-/// What the template says, or else its descriptor.
+/// Template's version, else the descriptor's.
 pub(super) fn version(template: &ModuleTemplate) -> Option<&str> {
     Some(template.spec.version.as_str()).filter(|v| !v.is_empty()).or_else(|| component(template, "version"))
 }
@@ -84,11 +83,10 @@ pub(super) fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option
     template.spec.descriptor.0.get("component")?.get(field)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// Longest address of a registry that is looked at, in bytes.
+/// Bytes.
 const MAX_REGISTRY: usize = 512;
 
-/// The registry that the descriptor names, `HOST[:PORT][/PATH]`: the last of its repository contexts is where the component is now
-/// (Open Component Model, component descriptor v2).
+/// Registry `HOST[:PORT][/PATH]` of the descriptor: the last repository context is current (Open Component Model, descriptor v2).
 pub fn registry(template: &ModuleTemplate) -> Option<String> {
     let contexts = template.spec.descriptor.0.get("component")?.get("repositoryContexts")?.as_array()?;
     let text = |field: &str| contexts.last()?.get(field)?.as_str();
@@ -108,7 +106,7 @@ fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     list(names.into_iter())
 }
 
-/// Names for a message, each once, at most ten.
+/// At most ten unique names.
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut shown: Vec<&str> = Vec::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! Templates that were made in a runtime: a tenant's, and not checked by anybody but us.
+//! Templates in a runtime: a tenant's, and unvalidated.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,20 @@ use tidewatch_api::ModuleTemplate;
 use super::legacy;
 use crate::notice::{About, Notice};
 
-/// Templates of one runtime that count.
+/// Maximum per runtime.
 pub const MAX_TEMPLATES: usize = 64;
-/// Largest template as JSON, in bytes: most of it is copied into a Manifest in KCP.
+/// JSON bytes; most is copied to a Manifest in KCP.
 const MAX_BYTES: usize = 64 * 1024;
-/// Longest version and component name, in bytes, as KCP's CRDs have them.
+/// Version and component name, in bytes, as in KCP's CRDs.
 const MAX_NAMES: (usize, usize) = (32, 255);
 
-/// Why a template is ignored.
+/// Reason to ignore a template.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// It cannot be read as one.
+    /// Unreadable.
     #[error("it is not a ModuleTemplate")]
     Malformed,
-    /// It is large.
+    /// Too large.
     #[error("it is larger than {MAX_BYTES} bytes")]
     Large,
     /// No version.
@@ -31,15 +31,15 @@ pub enum Unusable {
     /// No component.
     #[error("spec.descriptor.component.name is not the name of an OCM component")]
     Component,
-    /// Mandatory modules are KCP's.
+    /// Only KCP has mandatory modules.
     #[error("only KCP makes a module mandatory")]
     Mandatory,
-    /// No default CR.
+    /// Incomplete default CR.
     #[error("spec.data has no apiVersion, kind and metadata.name")]
     Data,
 }
 
-/// A template of one of the modules `asked` for; none if it is of another one.
+/// Validates a template; `None` if its module is not `asked` for.
 pub fn usable(mut object: DynamicObject, asked: &BTreeSet<&str>) -> Result<Option<ModuleTemplate>, Unusable> {
     object.metadata.managed_fields = None;
     let value = serde_json::to_value(object).map_err(|_| Unusable::Malformed)?;
@@ -68,7 +68,7 @@ pub fn usable(mut object: DynamicObject, asked: &BTreeSet<&str>) -> Result<Optio
     Ok(Some(template))
 }
 
-/// What the runtime's user is told of a template that is ignored.
+/// Notice to the user.
 #[must_use]
 pub fn ignored(name: &str, why: &Unusable) -> Notice {
     Notice::warning(

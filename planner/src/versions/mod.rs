@@ -1,9 +1,6 @@
-//! Which version of a module a Kyma gets, and why not.
+//! Chooses module versions.
 //!
-//! Who calls it: the Kyma's reconcile, for every entry of the user's list, before the plan is made ([`choose`], by
-//! [`resolve`]); the gate of versions in the Kyma's plan asks [`may_replace`] for what is installed, and
-//! [`deprecation`] for what to tell the user. Whoever watches the catalog compares [`Answer`]s to learn whom a change
-//! concerns.
+//! Reconciles call [`choose`]; gates call [`may_replace`] and [`deprecation`]. The catalog feed compares [`Answer`]s.
 
 mod answer;
 mod deprecation;
@@ -24,162 +21,160 @@ pub use resolve::released_as;
 pub use resolve::{Origin, Wish, resolve};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State};
 
-/// What KCP offers. Looking things up is the only thing a planner asks of it.
+/// KCP's catalog, read-only.
 pub trait Catalog {
-    /// The release meta of a module; its object name is the module's name.
+    /// Release meta by module name.
     fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>>;
-    /// A template by object name.
+    /// Template by object name.
     fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>>;
-    /// All templates of a module, of the old kind and the new. Asked for only where it has no release meta.
+    /// All templates of a module; only needed without a release meta.
     fn templates_of(&self, module: &str) -> Vec<Arc<ModuleTemplate>>;
 }
 
-/// A module of the user's list and the version it gets.
+/// Listed module and its version.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The user's entry.
+    /// User's entry.
     pub module: Module,
-    /// The channel that counts for it; empty for a version that is asked for by number.
+    /// Effective channel; empty if pinned.
     pub channel: String,
-    /// The module's release meta, if there is one.
+    /// Release meta.
     pub release: Option<Arc<ModuleReleaseMeta>>,
-    /// The version, or why there is none.
+    /// Version, or fault.
     pub outcome: Result<Chosen, Fault>,
 }
 
-/// The version a module gets.
+/// Chosen version.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// The concrete version.
+    /// Version.
     pub version: String,
-    /// Name of the OCM component that holds it.
+    /// OCM component name.
     pub component: String,
-    /// The registry that the template names for it, without scheme; it counts if the platform allows it.
+    /// Template's registry without scheme; used if the platform allows it.
     pub registry: Option<String>,
-    /// Its template.
+    /// Template.
     pub template: Arc<ModuleTemplate>,
-    /// Where it comes from.
+    /// Origin.
     pub origin: Origin,
 }
 
-/// Why a module has no version. The text is shown to the user and says what ends it.
+/// Reason for no version; shown to users with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// No ModuleReleaseMeta of that name.
+    /// No such ModuleReleaseMeta.
     #[error(
         "there is no module '{module}': no ModuleReleaseMeta of that name exists; tried again when one appears"
     )]
     UnknownModule {
-        /// The module.
+        /// Module.
         module: String,
     },
-    /// The channel is not offered.
+    /// No such channel.
     #[error(
         "module '{module}' has no version in channel '{channel}' (it has: {known}); ask for another channel; tried \
          again when the module is released in this one"
     )]
     NoSuchChannel {
-        /// The module.
+        /// Module.
         module: String,
-        /// The channel asked for.
+        /// Requested channel.
         channel: String,
-        /// Channels there are.
+        /// Existing channels.
         known: String,
     },
-    /// `none` is not a channel one can follow.
+    /// `none` has no versions.
     #[error("module '{module}' asks for channel 'none', which has no versions; choose another channel")]
     ChannelNone {
-        /// The module.
+        /// Module.
         module: String,
     },
-    /// Mandatory modules come by themselves.
+    /// Mandatory modules need no request.
     #[error(
         "module '{module}' is mandatory and installed without being asked for; remove it from spec.modules"
     )]
     Mandatory {
-        /// The module.
+        /// Module.
         module: String,
     },
-    /// The version that is asked for is not offered.
+    /// No such version.
     #[error(
         "module '{module}' has no version {version} (it has: {known}); ask for one of these, or for a channel"
     )]
     NotOffered {
-        /// The module.
+        /// Module.
         module: String,
-        /// The version asked for.
+        /// Requested version.
         version: String,
-        /// Versions there are.
+        /// Existing versions.
         known: String,
     },
-    /// Several templates of the old kind for one channel.
+    /// Several legacy templates for a channel.
     #[error(
         "module '{module}' has more than one ModuleTemplate for channel '{channel}' ({templates}); tried again when \
          one of them goes"
     )]
     Ambiguous {
-        /// The module.
+        /// Module.
         module: String,
-        /// The channel.
+        /// Channel.
         channel: String,
-        /// Their names.
+        /// Template names.
         templates: String,
     },
-    /// The version is lower than the installed one.
+    /// Lower than installed.
     #[error(
         "version {wanted} is lower than the installed {installed}: a module is not downgraded, and {installed} stays; \
          it goes on with the next higher version, or remove the module and add it again"
     )]
     Downgrade {
-        /// The installed version.
+        /// Installed version.
         installed: String,
-        /// The version it would get.
+        /// Wanted version.
         wanted: String,
     },
-    /// One of the versions is none, so that nobody can say which is lower.
+    /// An invalid version has no order.
     #[error(
         "version {wanted} cannot be compared with the installed {installed}, which stays: one of them is not of the \
          form 1.2.3; it goes on with a version that can be"
     )]
     NotComparable {
-        /// The installed version.
+        /// Installed version.
         installed: String,
-        /// The version it would get.
+        /// Wanted version.
         wanted: String,
     },
-    /// The release meta names no OCM component.
+    /// No OCM component.
     #[error("the ModuleReleaseMeta '{module}' has no ocmComponentName; tried again when it changes")]
     NoComponent {
-        /// The module.
+        /// Module.
         module: String,
     },
-    /// A template of the old kind says neither its component nor its version.
+    /// No component or version in a legacy template.
     #[error(
         "the ModuleTemplate '{template}' has no descriptor with the name and the version of a component; tried again \
          when it changes"
     )]
     NoDescriptor {
-        /// The template.
+        /// Template.
         template: String,
     },
-    /// The version has no template.
+    /// No template.
     #[error(
         "module '{module}' has no ModuleTemplate '{template}' for version {version}; tried again when it appears"
     )]
     NoTemplate {
-        /// The module.
+        /// Module.
         module: String,
-        /// The version.
+        /// Version.
         version: String,
-        /// The expected object name.
+        /// Expected name.
         template: String,
     },
 }
 
 impl Fault {
-    /// The state of a module with this fault (contract, section 5.7). One that is installed keeps running its old
-    /// version, so that is a warning; a channel that is not there is an error all the same, since the user asked
-    /// for it.
+    /// State (contract, section 5.7). Installed modules run on, so Warning, except for a missing channel.
     #[must_use]
     pub const fn state(&self, installed: bool) -> State {
         match self {
@@ -191,8 +186,7 @@ impl Fault {
     }
 }
 
-/// Chooses a version for every module of the user's list. `local` are the runtime's own templates, where KCP allows
-/// them for this Kyma.
+/// Chooses for every listed module. `local`: allowed templates of the runtime.
 #[must_use]
 pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
     wanted
@@ -215,7 +209,6 @@ pub(crate) mod fixtures {
 
     use super::*;
 
-    /// A catalog of two modules: `lighthouse` (regular 1.0.0, fast 1.1.0) and mandatory `guard`.
     #[derive(Default, Debug)]
     pub(crate) struct FakeCatalog {
         pub(crate) releases: HashMap<String, Arc<ModuleReleaseMeta>>,

@@ -1,4 +1,4 @@
-//! Versions in their order.
+//! Version order.
 
 use std::cmp::Ordering;
 
@@ -6,19 +6,18 @@ use semver::Version;
 
 use super::Fault;
 
-/// The way from one version to another.
+/// Direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To a lower one.
+    /// Lower.
     Down,
-    /// To the same one, or one that differs in its pre-release or build part only.
+    /// Equal except pre-release or build.
     Level,
-    /// To a higher one.
+    /// Higher.
     Up,
 }
 
-/// Compares major, minor and patch (contract, section 5.7): a pre-release counts as what it comes before, so that one
-/// can be installed over another in any order. None if one of the two is not a version.
+/// Compares major, minor and patch (contract, section 5.7); pre-releases replace each other. `None` for invalid versions.
 #[must_use]
 pub fn step(installed: &str, wanted: &str) -> Option<Step> {
     Some(match core(wanted)?.cmp(&core(installed)?) {
@@ -28,8 +27,7 @@ pub fn step(installed: &str, wanted: &str) -> Option<Step> {
     })
 }
 
-/// Whether `wanted` may take the place of what is installed; an empty installed version is not known, and any may.
-/// `allow_downgrade` is what the release meta says.
+/// Checks a replacement. An empty `installed` always passes, as does `allow_downgrade`.
 pub fn may_replace(installed: Option<&str>, wanted: &str, allow_downgrade: bool) -> Result<(), Fault> {
     let Some(installed) = installed.filter(|old| !old.is_empty() && *old != wanted) else { return Ok(()) };
     let names = || (installed.to_owned(), wanted.to_owned());
@@ -47,7 +45,7 @@ pub fn may_replace(installed: Option<&str>, wanted: &str, allow_downgrade: bool)
     }
 }
 
-/// A leading `v` is taken off, as older templates may have one.
+/// Old templates may have a leading `v`.
 fn core(version: &str) -> Option<(u64, u64, u64)> {
     let version = Version::parse(version.strip_prefix('v').unwrap_or(version)).ok()?;
     Some((version.major, version.minor, version.patch))

@@ -1,4 +1,4 @@
-//! From a wish to a version.
+//! Resolves wishes to versions.
 
 use std::sync::Arc;
 
@@ -9,37 +9,34 @@ use super::{
     legacy::{self, list},
 };
 
-/// What a user asks for.
+/// A user's wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish<'a> {
-    /// The module.
+    /// Module name.
     pub module: &'a str,
-    /// The channel that counts for it.
+    /// Effective channel.
     pub channel: &'a str,
-    /// The version it has to be; the channel does not count then.
+    /// Pinned version; the channel is then ignored.
     pub pin: Option<&'a str>,
 }
 
-/// Where a version comes from.
+/// Origin of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A channel of the release meta.
+    /// Channel of the release meta.
     Channel,
-    /// The user's pin; the status shows no channel then.
+    /// Pinned by the user; the status shows no channel.
     Pin,
-    /// A template of the old kind.
+    /// Legacy template.
     Legacy,
-    /// A template that was made in the runtime: a tenant's, so it gets no central credentials and no Secrets.
+    /// Template in the runtime: a tenant's, so it gets no central credentials or Secrets.
     Local,
 }
 
-/// Resolves one wish: a pinned version, else the channel's in the release meta, else the old kind's template of the
-/// channel, else the runtime's own template. Each of the later ones only where KCP has nothing of that name: neither
-/// do old templates shadow a release meta, nor the runtime's what KCP has. A further version of a module that KCP has
-/// a release meta of can be the runtime's own, too: if it is asked for by its number, and KCP does not offer it.
+/// Resolves a wish by release meta (pinned version or channel), else legacy template, else the runtime's own template.
 ///
-/// `local` are the runtime's own templates, and only where KCP allows them for this Kyma: the caller leaves them out
-/// otherwise.
+/// A module known to KCP is never shadowed. But a pinned version that KCP lacks may be the runtime's own. Callers pass `local` only if KCP
+/// allows own templates for this Kyma.
 pub fn resolve(
     wish: Wish<'_>,
     catalog: &dyn Catalog,
@@ -57,7 +54,7 @@ pub fn resolve(
     let old: Vec<_> = central.iter().filter(|t| legacy::is_old(t)).collect();
     let own: Vec<_> = local
         .iter()
-        // What KCP has is never shadowed, be it of the new kind and without its release meta.
+        // KCP's templates are never shadowed, even without a release meta.
         .filter(|t| central.is_empty() && t.module_name() == Some(wish.module))
         .collect();
     legacy::choose(wish, &old, Origin::Legacy)
@@ -65,7 +62,7 @@ pub fn resolve(
         .unwrap_or_else(|| Err(Fault::UnknownModule { module: wish.module.to_owned() }))
 }
 
-/// The version that is asked for of a module that KCP has without it; `None` if there is none, or KCP has more to say than that.
+/// Pinned version that the release lacks; `None` for mandatory modules.
 pub fn further<'a>(pin: Option<&'a str>, release: &ModuleReleaseMeta) -> Option<&'a str> {
     let pin = pin.filter(|pin| !pin.is_empty() && release.mandatory_version().is_none())?;
     (!offered(release).any(|version| version == pin)).then_some(pin)
@@ -82,7 +79,6 @@ fn chosen_further(
     legacy::choose(wish, &local.iter().filter(is).collect::<Vec<_>>(), Origin::Local)?.ok()
 }
 
-/// The versions of a release: those of its channels, and those without one.
 fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> + Clone {
     let channels = release.spec.channels.iter().flatten().map(|c| c.version.as_str());
     channels.chain(release.spec.versions.iter().map(|v| v.version.as_str()))
@@ -112,7 +108,7 @@ fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) 
     Ok(Chosen { origin: if wish.pin.is_some() { Origin::Pin } else { Origin::Channel }, ..chosen })
 }
 
-/// A version that a release meta names.
+/// Resolves a version named by a release meta.
 pub fn released_as(
     module: &str,
     version: &str,

@@ -48,7 +48,7 @@ fn a_fault_of_an_installed_module_is_a_warning_but_for_a_missing_channel() {
     assert_eq!(states(fault("regular", "guard")), (State::Warning, State::Warning));
 }
 
-/// A template of the old kind.
+/// Legacy template.
 fn old(name: &str, module: &str, channel: &str, spec: Value, descriptor: Value) -> Arc<ModuleTemplate> {
     let mut template = json!({"metadata": {"name": name}, "spec": {"moduleName": module, "channel": channel,
         "descriptor": descriptor}});
@@ -60,7 +60,6 @@ fn component(module: &str, version: &str) -> Value {
     json!({"component": {"name": format!("tidewatch.dev/module/{module}"), "version": version}})
 }
 
-/// What KCP has of the old kind, beside the catalog of the fixtures.
 fn old_templates() -> Vec<Arc<ModuleTemplate>> {
     vec![
         old("buoy-regular", "buoy", "regular", json!({}), component("buoy", "0.9.0")),
@@ -69,12 +68,11 @@ fn old_templates() -> Vec<Arc<ModuleTemplate>> {
         old("buoy-twin-b", "buoy", "twin", json!({}), component("buoy", "0.9.0")),
         old("buoy-twin-a", "buoy", "twin", json!({}), component("buoy", "0.9.0")),
         old("anchor-regular", "anchor", "regular", json!({"mandatory": true}), component("anchor", "1.0.0")),
-        // Shadowed: its release meta counts.
+        // Shadowed by the release meta.
         old("lighthouse-beta", "lighthouse", "beta", json!({}), component("lighthouse", "7.0.0")),
     ]
 }
 
-/// What a user has made in the runtime.
 fn own_templates() -> Vec<Arc<ModuleTemplate>> {
     vec![
         old("raft-regular", "raft", "regular", json!({"version": "0.1.0"}), component("raft", "0.1.0")),
@@ -95,13 +93,12 @@ const LISTED: [Listed<'static>; 2] = [
     Listed { version: "0.8.0", deprecation_date: None, deprecation_message: None },
 ];
 
-/// All that KCP has.
 fn offered() -> fixtures::FakeCatalog {
     let mut catalog = fixtures::catalog();
     for template in old_templates() {
         catalog.put(template);
     }
-    // Of the new kind, without its release meta.
+    // Without a release meta.
     catalog.put(old("keel-1.0.0", "keel", "", json!({"version": "1.0.0"}), json!({})));
     let mut lighthouse = catalog.releases["lighthouse"].as_ref().clone();
     lighthouse.spec.versions =
@@ -110,7 +107,6 @@ fn offered() -> fixtures::FakeCatalog {
     catalog
 }
 
-/// The same, changed in several ways, one for each number.
 fn changed([regular, fast, allow, ends, what]: [usize; 5]) -> fixtures::FakeCatalog {
     let versions = ["1.0.0", "1.1.0", "9.9.9"];
     let mut catalog = offered();
@@ -265,7 +261,6 @@ fn any_wish() -> impl Strategy<Value = (String, String, Option<String>)> {
     )
 }
 
-/// An outcome that can be compared.
 fn outcome(result: Result<Chosen, Fault>) -> Result<(String, String, Origin), Fault> {
     result.map(|chosen| {
         (chosen.version, chosen.template.metadata.name.clone().unwrap_or_default(), chosen.origin)
@@ -278,7 +273,7 @@ proptest! {
         let core = |v: &str| -> Vec<u32> { v.split('-').next().unwrap().split('.').map(|n| n.parse().unwrap()).collect() };
         let passes = may_replace(Some(&installed), &wanted, false).is_ok();
         prop_assert_eq!(passes, core(&wanted) >= core(&installed));
-        // Whoever may not go back could have gone forward.
+        // The reverse direction is an upgrade.
         prop_assert!(passes || may_replace(Some(&wanted), &installed, false).is_ok());
     }
 
@@ -293,8 +288,6 @@ proptest! {
         }
     }
 
-    /// What a runtime has never counts where KCP has the module, but for a version that is asked for and that KCP does not
-    /// offer; what is old never counts where there is a release meta; the order in which things are listed never does.
     #[test]
     fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
@@ -324,13 +317,12 @@ proptest! {
         };
         let own = Ok(("8.0.0".to_owned(), "lighthouse-mine".to_owned(), Origin::Local));
         prop_assert_eq!(of(Some("8.0.0"), &local), own);
-        // Another one is refused as if the runtime had none; what KCP offers is KCP's.
+        // KCP's answers stay.
         prop_assert_eq!(of(Some("8.0.1"), &local), of(Some("8.0.1"), &[]));
         prop_assert_eq!(of(Some("1.0.0"), &local), of(Some("1.0.0"), &[]));
         prop_assert!(of(Some("1.0.0"), &local).is_ok());
     }
 
-    /// Whatever changes in the catalog: whose plan would be another one is told, and nobody else.
     #[test]
     fn whom_a_change_concerns_is_told_exactly(
         module in proptest::sample::select(vec!["lighthouse", "buoy", "nothere"]),
@@ -356,7 +348,6 @@ proptest! {
         prop_assert_eq!(differs, taken(&before) != taken(&after));
     }
 
-    /// Phases come in their order, each begins when the one before said, and a message changes only then.
     #[test]
     fn the_next_look_is_the_next_phase(end in 0..4_000_000_000i64, now in 0..4_000_000_000i64, later in 0..100_000_000i64) {
         let date = Timestamp::from_second(end).unwrap().to_string();

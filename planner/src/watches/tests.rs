@@ -25,12 +25,10 @@ fn manifest(kinds: &[(&str, &str)], default_cr: Option<(&str, &str)>) -> Manifes
     serde_json::from_value(manifest).unwrap()
 }
 
-/// Every kind with a name is served.
 fn plural(_: &str, kind: &str) -> Option<String> {
     (!kind.is_empty()).then(|| format!("{}s", kind.to_lowercase()))
 }
 
-/// With the names that kinds of Kubernetes itself have.
 fn real_plural(group: &str, kind: &str) -> Option<String> {
     well_known(group, kind).map(str::to_owned).or_else(|| plural(group, kind))
 }
@@ -83,7 +81,7 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
     let without_labels: Vec<_> =
         all.watches.iter().filter(|w| w.labels.is_empty()).map(|w| w.name.as_str()).collect();
     assert_eq!(without_labels, ["engine.beacons.x.dev.spec"]);
-    // What holds a namespace is said in its status.
+    // A namespace's status names its blockers.
     needs.await_end(&Gvk::of("v1", "Namespace"));
     let spaces = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(names(&spaces).contains(&"engine.namespaces.status"));
@@ -119,7 +117,7 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
     assert_eq!(other(|w| w.route = "keeper".into()), 2, "another hears of it");
 }
 
-/// Without it nothing would say what its user changes.
+/// Otherwise users' changes go unnoticed.
 #[test]
 fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     let mut needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
@@ -141,7 +139,7 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     assert!(beside(&[KYMA_LABELS[0], ("team", "harbour")]), "nobody puts that one back");
 }
 
-/// What somebody changes of it would be found by the safety resync only.
+/// Otherwise only the safety resync finds changes.
 #[test]
 fn what_the_engine_brings_besides_modules_is_always_watched() {
     let watched = |takes_templates: bool| {

@@ -1,8 +1,8 @@
-//! Places in a JSON text, so that people find what a message is about.
+//! Locations in JSON text, for messages.
 
 use std::fmt;
 
-/// The way to a value.
+/// Path to a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Path(Vec<Step>);
 
@@ -13,12 +13,10 @@ enum Step {
 }
 
 impl Path {
-    /// The way to a field of this value.
     pub(super) fn key(&self, key: &str) -> Self {
         self.with(Step::Key(key.to_owned()))
     }
 
-    /// The way to an item of this value.
     pub(super) fn index(&self, index: usize) -> Self {
         self.with(Step::Index(index))
     }
@@ -29,8 +27,7 @@ impl Path {
         Self(steps)
     }
 
-    /// The line, from 1, on which the value stands in `text`, or the nearest value around it that is there. The text
-    /// has to be valid JSON.
+    /// Line from 1 of the value, or of the nearest enclosing one.
     pub(super) fn line(&self, text: &str) -> usize {
         let mut at = skip_blank(text, 0);
         for step in &self.0 {
@@ -59,13 +56,12 @@ impl fmt::Display for Path {
     }
 }
 
-/// Whether `written` is the field `name`. Go's reader takes any letter case, so this one does.
+/// Go's reader ignores case.
 pub(super) fn is_field(written: &str, name: &str) -> bool {
     written.eq_ignore_ascii_case(name)
 }
 
-/// Where the value begins that `step` leads to from the container at `at`. Of several equal keys the last one counts,
-/// and of several spellings the exact one.
+/// Last duplicate wins, exact spelling first.
 fn enter(text: &str, at: usize, step: &Step) -> Option<usize> {
     let open = text.as_bytes().get(at)?;
     let mut at = skip_blank(text, at + 1);
@@ -75,7 +71,7 @@ fn enter(text: &str, at: usize, step: &Step) -> Option<usize> {
             (b'{', Step::Key(name)) if text.as_bytes().get(at) == Some(&b'"') => {
                 let end = skip_value(text, at);
                 let key: String = serde_json::from_str(text.get(at..end)?).ok()?;
-                // The colon.
+                // Colon.
                 at = skip_blank(text, skip_blank(text, end) + 1);
                 if key == *name {
                     exact = Some(at);
@@ -104,7 +100,6 @@ fn skip_blank(text: &str, at: usize) -> usize {
     at + rest.iter().take_while(|b| b.is_ascii_whitespace()).count()
 }
 
-/// The end of the value that begins at `at`.
 fn skip_value(text: &str, at: usize) -> usize {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     let bytes = text.as_bytes();
@@ -126,7 +121,7 @@ fn skip_value(text: &str, at: usize) -> usize {
         match byte {
             b'"' => in_string = true,
             b'{' | b'[' => depth += 1,
-            // The end of what is around a number or a word.
+            // After a number or word.
             b'}' | b']' | b',' if depth == 0 => return n,
             b'}' | b']' => {
                 depth -= 1;

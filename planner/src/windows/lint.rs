@@ -1,4 +1,4 @@
-//! What is likely not meant in a policy.
+//! Likely mistakes in a policy.
 
 mod pattern;
 mod samples;
@@ -17,15 +17,15 @@ use super::{
     read::shown,
 };
 
-/// Most findings that are told.
+/// Maximum findings.
 pub const MAX_FINDINGS: usize = 1000;
 
-/// How bad it is.
+/// Severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Good to know.
+    /// Information.
     Note,
-    /// Likely a mistake.
+    /// Likely mistake.
     Warning,
 }
 
@@ -40,31 +40,31 @@ impl Level {
     }
 }
 
-/// What kind of thing it is.
+/// Category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A pattern matches inside of values; it would not if it had to match them as a whole.
+    /// A pattern matches inside values.
     AnchorMatters,
-    /// A rule, a part of its pattern, or a window can never count.
+    /// A rule, alternative or window has no effect.
     NeverMatches,
-    /// A pattern matches every value.
+    /// A pattern matches everything.
     MatchesEverything,
-    /// A window is too short for an update to begin in it, in all runtimes or in some.
+    /// Too short for updates, in some runtimes or all.
     TooShort,
-    /// All windows are over.
+    /// All windows are past.
     Over,
-    /// A character looks like another one.
+    /// A character resembles another.
     LookAlike,
-    /// A field that nobody reads.
+    /// Ignored field.
     UnknownField,
-    /// The Go lifecycle manager reads it differently.
+    /// Differs from the Go lifecycle manager.
     ReadDifferently,
-    /// A begin or an end is not written in full, and read as something.
+    /// An incomplete begin or end gets a default.
     Missing,
 }
 
 impl Kind {
-    /// Its name for programs.
+    /// Name for programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,22 +81,22 @@ impl Kind {
     }
 }
 
-/// One thing that is likely not meant.
+/// A likely mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The line, from 1.
+    /// From 1.
     pub line: usize,
-    /// For example `rules[0].match.region`.
+    /// Such as `rules[0].match.region`.
     pub field: String,
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
-    /// What kind of thing.
+    /// Category.
     pub kind: Kind,
-    /// For people: what happens, and what to write.
+    /// Effect and remedy.
     pub message: String,
 }
 
-/// A finding before its line is known.
+/// Finding without a line.
 #[derive(Debug)]
 pub(super) struct Remark {
     level: Level,
@@ -111,23 +111,21 @@ impl Remark {
     }
 }
 
-/// What the policy is judged by.
+/// Sample values.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// Values that Kymas have, besides the public names of regions and plans that are known here.
+    /// Known values, besides built-in public regions and plans.
     pub known: Vec<(Field, String)>,
 }
 
 impl Values {
-    /// The values of one field, in order.
     fn of(&self, field: Field) -> BTreeSet<&str> {
         let own = self.known.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
         own.chain(samples::of(field).iter().copied()).collect()
     }
 }
 
-/// Reads a policy and lists what is likely not meant, in the order of its lines, at most [`MAX_FINDINGS`].
-/// `min` is the time an update needs (see [`next()`](super::next())).
+/// Lints a policy for updates of duration `min`; at most [`MAX_FINDINGS`], by line.
 pub fn lint(text: &str, values: &Values, now: Timestamp, min: Duration) -> Result<Vec<Finding>, PolicyError> {
     let (policy, remarks) = Policy::read(text)?;
     let signed = |time| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
@@ -278,7 +276,7 @@ impl Lint<'_> {
 
     fn window(&mut self, window: &Times, path: &Path) {
         self.zone(window, path);
-        // Whoever has read it has said so.
+        // Reported by the reader.
         if window.when() == When::Never {
             return;
         }
@@ -316,7 +314,7 @@ impl Lint<'_> {
     fn zone(&mut self, window: &Times, path: &Path) {
         let (Some(zone), When::Weekly { begin, end }) = (window.zone(), window.when()) else { return };
         let name = zone.iana_name().unwrap_or_default();
-        // The offsets of one year, by its months.
+        // Monthly samples of a year.
         let moments = (0..12).filter_map(|n| self.now.checked_add((n * 730_i64).hours()).ok());
         let offsets: BTreeSet<_> = moments.map(|moment| zone.to_offset(moment)).collect();
         if offsets.len() > 1 {
@@ -357,10 +355,7 @@ fn can_be_in_a_label(text: &str) -> bool {
     text.len() <= 63 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// Why rule `n` is never the first that matches, if that can be shown.
-///
-/// A rule is covered where each of its patterns is: by an earlier rule with the same pattern, or, if it is a list of values or of
-/// words, by one that matches each of these, words wherever they stand.
+/// Explains why rule `n` never matches first: earlier rules cover each pattern, by equality or word by word.
 fn never_first(rules: &[Rule], n: usize) -> Option<String> {
     let (before, rule) = (rules.get(..n)?, rules.get(n)?);
     if rule.matching.patterns().next().is_none() {

@@ -1,4 +1,4 @@
-//! Which rule counts for a Kyma.
+//! Rule selection.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,31 @@ use super::{
     translate::translated,
 };
 
-/// Longest pattern, in bytes: some 200 ids of accounts.
+/// Bytes: about 200 account ids.
 pub(super) const MAX_PATTERN: usize = 8 * 1024;
-/// Largest compiled pattern, in bytes: so much, and so much for each byte of its text. A pattern can name what it
-/// matches, but not multiply it, and all patterns of a policy together stay in proportion to the file.
+/// Compiled bytes: a base, and a share per byte of text, which limits repetition.
 const COMPILED_BASE: usize = 16 * 1024;
 const COMPILED_PER_BYTE: usize = 64;
-/// Deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
 
-/// What a rule can look at.
+/// Matchable value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// The customer's global account.
+    /// Customer's global account.
     GlobalAccountId,
-    /// The service plan.
+    /// Service plan.
     Plan,
-    /// The runtime's region.
+    /// Runtime's region.
     Region,
-    /// The region of the platform it belongs to.
+    /// Platform's region.
     PlatformRegion,
 }
 
 impl Field {
-    /// All of them.
+    /// All fields.
     pub const ALL: [Self; 4] = [Self::GlobalAccountId, Self::Plan, Self::Region, Self::PlatformRegion];
 
-    /// Its name in the policy.
+    /// Name in the policy.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,7 +45,7 @@ impl Field {
         }
     }
 
-    /// The label of a Kyma in KCP that has the value.
+    /// Kyma label in KCP.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -59,8 +57,7 @@ impl Field {
     }
 }
 
-/// A regular expression of a policy, limited in length, nesting and compiled size. Matching takes time linear in
-/// the value.
+/// Regular expression, limited in length, nesting and size; matching is linear.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -74,7 +71,7 @@ impl PartialEq for Pattern {
 }
 
 impl Pattern {
-    /// Compiles a pattern; the error says in words for people what is wrong with it.
+    /// Compiles; errors are readable.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > MAX_PATTERN {
             return Err(format!("the pattern has {} bytes, the limit is {MAX_PATTERN}", text.len()));
@@ -82,33 +79,32 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), regex: compile(text)? })
     }
 
-    /// The pattern that matches a value only as a whole.
+    /// Matches only whole values.
     pub(super) fn anchored(&self) -> Result<Self, String> {
         let text = format!("^(?:{})$", self.text);
         let regex = compile(&text)?;
         Ok(Self { text, regex })
     }
 
-    /// As it is written.
+    /// Original text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it matches anywhere in `value`.
+    /// Matches anywhere in `value`.
     #[must_use]
     pub fn is_match(&self, value: &str) -> bool {
         self.regex.is_match(value.as_bytes())
     }
 
-    /// Where it matches first in `value`, in bytes.
+    /// First match, in bytes.
     pub(super) fn find(&self, value: &str) -> Option<std::ops::Range<usize>> {
         self.regex.find(value.as_bytes()).map(|found| found.range())
     }
 }
 
-/// `\d`, `\w`, `\b` and `(?i)` mean ASCII, as they do in Go. A class with other characters needs Unicode; a label's
-/// value has none, but the pattern is still one.
+/// `\d`, `\w`, `\b` and `(?i)` mean ASCII, as in Go. Non-ASCII classes need Unicode, and are valid.
 fn compile(text: &str) -> Result<Regex, String> {
     let pattern = translated(text)?;
     let limit = COMPILED_BASE + COMPILED_PER_BYTE * text.len();
@@ -126,7 +122,7 @@ fn compile(text: &str) -> Result<Regex, String> {
                 "the pattern is larger than {limit} bytes when compiled; use fewer or smaller repetitions"
             )
         }
-        // The last line says what is wrong, the ones before draw it.
+        // The cause is on the last line, below a drawing.
         other => {
             let text = other.to_string();
             let cause = text.lines().last().unwrap_or_default().trim();
@@ -135,20 +131,19 @@ fn compile(text: &str) -> Result<Regex, String> {
     })
 }
 
-/// What a rule asks for: any of the patterns that are set.
+/// Alternative patterns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
     pub(super) patterns: Vec<(Field, Pattern)>,
 }
 
 impl Match {
-    /// The patterns that are set, in the order of [`Field::ALL`].
+    /// Patterns in [`Field::ALL`] order.
     pub fn patterns(&self) -> impl Iterator<Item = (Field, &Pattern)> {
         self.patterns.iter().map(|(field, pattern)| (*field, pattern))
     }
 
-    /// Whether any set pattern matches its value. A value that is missing or empty matches nothing, and nor does a
-    /// rule without patterns.
+    /// Returns whether any pattern matches; missing or empty values never do.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.patterns().any(|(field, pattern)| {
@@ -158,13 +153,13 @@ impl Match {
 }
 
 impl Policy {
-    /// The first rule that matches, with its index.
+    /// First matching rule and its index.
     #[must_use]
     pub fn rule_of(&self, labels: &BTreeMap<String, String>) -> Option<(usize, &Rule)> {
         self.rules().iter().enumerate().find(|(_, rule)| rule.matching.matches(labels))
     }
 
-    /// The windows that count, in this order of preference: those of the first rule that matches, the default.
+    /// Windows of the first matching rule, then the default.
     pub(super) fn windows_of(&self, labels: &BTreeMap<String, String>) -> [&[Times]; 2] {
         [self.rule_of(labels).map_or(&[], |(_, rule)| &rule.windows), self.default_window()]
     }

@@ -1,18 +1,13 @@
-//! Maintenance windows: when an update that needs a downtime may be done.
+//! Maintenance windows for updates with downtime.
 //!
-//! The policy is the file that the Go lifecycle manager reads (contract, section 5.11), read the same way:
-//! patterns match anywhere in a value, the fields of a rule are alternatives, the first rule that matches
-//! decides, and where none does (or all of its windows are over) the default. Three things are different, on
-//! purpose:
-//! - a window that began yesterday and goes past midnight is open after midnight;
-//! - of several windows of a rule the next one counts, not the first one listed;
-//! - a window that cannot be as long as the minimum is never said to be the next.
+//! The file and its rules are the Go lifecycle manager's (contract, section 5.11). Patterns match anywhere, fields are alternatives, the
+//! first matching rule decides. The default applies without a match or remaining window. Intended differences:
+//! - a window stays open past midnight;
+//! - a rule's next window applies, not the first listed;
+//! - a window shorter than the minimum is never next;
+//! - with `timeZone`, windows follow clock changes; offsets do not.
 //!
-//! Offsets are the only time zones of that format, so a window does not move when the clocks change; in our own field `timeZone` it does.
-//!
-//! Who calls it: the gate of windows in the Kyma's plan asks [`judge`] for each module; the receiver reads the
-//! file ([`Policy::parse`]) at its start and when it changes, and keeps the policy it has where a new one cannot
-//! be read; `tidewatch lint windows` calls [`lint()`].
+//! The window gate calls [`judge`]. The receiver reads the file with [`Policy::parse`] and keeps the old policy after an error.
 
 mod document;
 pub mod lint;
@@ -32,57 +27,55 @@ pub use matching::{Field, Match, Pattern};
 pub use next::{Window, next};
 pub use policy::{DayTime, MAX_POLICY, Policy, PolicyError, Rule, Times, When};
 
-/// Least time that has to be left of a window for an update to begin in it, where nobody says otherwise.
+/// Default minimum rest of a window to begin an update.
 pub const MIN_WINDOW: Duration = Duration::from_mins(20);
-/// How long after its begin a window is looked at in the last runtimes, so that a fleet does not move in one second. How late one is differs
-/// from runtime to runtime, and is the same each time.
+/// Maximum delay after a window's begin, constant per runtime; it spreads the fleet.
 pub const SPREAD: Duration = Duration::from_mins(5);
 
-/// An update of one module, as far as windows care.
+/// Update of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<'a> {
-    /// The installed version; none for a module that is not installed yet.
+    /// Installed version, if any.
     pub installed: Option<&'a str>,
-    /// The version it should get.
+    /// Wanted version.
     pub wanted: &'a str,
-    /// Whether the template of that version says that the update needs a downtime.
+    /// The template requires downtime.
     pub requires_downtime: bool,
-    /// Whether the user of the runtime does not want to wait. Theirs is the Kyma in the runtime: the one in KCP
-    /// does not know.
+    /// The user skips windows; only the runtime's Kyma has this field.
     pub skip: bool,
 }
 
 impl Update<'_> {
-    /// Whether the update has to wait for a window.
+    /// Returns whether a window is required.
     #[must_use]
     pub fn needs_window(&self) -> bool {
         self.requires_downtime && !self.skip && self.installed.is_some_and(|old| old != self.wanted)
     }
 }
 
-/// Whether an update may be done now.
+/// Decision on an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It needs no window.
+    /// No window required.
     NotNeeded,
-    /// A window is open, and long enough.
+    /// Open and long enough.
     Open(Window),
-    /// It waits for this window; the old version stays until then.
+    /// The old version stays until this window.
     Waits(Window),
-    /// The policy has no window for this Kyma any more; the old version stays.
+    /// No window left; the old version stays.
     Never,
-    /// There is no policy; the old version stays.
+    /// No policy; the old version stays.
     NoPolicy,
 }
 
 impl Verdict {
-    /// Whether the update may be done.
+    /// Returns whether the update may begin.
     #[must_use]
     pub fn passes(&self) -> bool {
         matches!(self, Self::NotNeeded | Self::Open(_))
     }
 
-    /// When to look again without any other reason to.
+    /// Next check.
     #[must_use]
     pub fn look_at(&self) -> Option<Timestamp> {
         match self {
@@ -91,8 +84,7 @@ impl Verdict {
         }
     }
 
-    /// For the user: why the old version stays, and what ends that. Nothing where the update may be done. The
-    /// text stays the same for as long as its cause does.
+    /// Cause and remedy for users, constant per cause; `None` if it passes.
     #[must_use]
     pub fn message(&self, update: &Update<'_>) -> Option<String> {
         let wanted = update.wanted;
@@ -115,7 +107,7 @@ impl Verdict {
     }
 }
 
-/// Judges one update. `labels` are those of the Kyma in KCP.
+/// Judges an update by the Kyma's `labels` in KCP.
 #[must_use]
 pub fn judge(
     update: &Update<'_>,

@@ -1,4 +1,4 @@
-//! The next window.
+//! Next window.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -6,20 +6,20 @@ use jiff::{SignedDuration, Timestamp, ToSpan, civil};
 
 use super::policy::{DayTime, Policy, Times, When};
 
-/// A window, in which updates may begin from `begin` until the minimum before `end`.
+/// Window; updates begin from `begin` until the minimum before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// When it begins.
+    /// Begin.
     pub begin: Timestamp,
-    /// When it ends; not part of it.
+    /// End, exclusive.
     pub end: Timestamp,
-    /// Whether it has begun, with more than the minimum left.
+    /// Begun, with more than the minimum left.
     pub open: bool,
 }
 
-/// The window that is open, or else the next one that will be; none if there is no more.
+/// Returns the open window that ends last, else the next one.
 ///
-/// `labels` are those of the Kyma in KCP. Of several open windows it is the one that ends last.
+/// `labels`: the Kyma's in KCP.
 #[must_use]
 pub fn next(
     policy: &Policy,
@@ -32,7 +32,7 @@ pub fn next(
     for windows in policy.windows_of(labels) {
         let ahead: Vec<_> = windows.iter().filter_map(|times| ahead(times, now, ready)).collect();
         if !ahead.is_empty() {
-            // A window that is too short still says that the default is not meant.
+            // Even a short window excludes the default.
             return ahead
                 .into_iter()
                 .filter(|(begin, end)| end.duration_since((*begin).max(now)) > min)
@@ -43,7 +43,7 @@ pub fn next(
     None
 }
 
-/// The first time this window comes with its end after `ready`.
+/// First occurrence that ends after `ready`.
 fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, Timestamp)> {
     match times.when() {
         When::Never => None,
@@ -52,9 +52,8 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
             let today = times
                 .zone()
                 .map_or_else(|| begin.offset.to_datetime(now).date(), |zone| zone.to_datetime(now).date());
-            // With offsets far apart a window lasts up to two days and two hours: what began earlier than three
-            // days ago is over, and a longer minimum is not reached by any (which is not to say that there is no
-            // window). A window that is looked for from three days ahead comes within the week after.
+            // Extreme offsets make windows up to 50 hours long, so three days back suffice. Longer minimums never fit, but the window still
+            // exists. From three days ahead, the next occurrence is within a week.
             let ready = now.checked_add(SignedDuration::from_hours(72)).ok()?.min(ready);
             (-3..=11)
                 .filter_map(|days| today.checked_add(i64::from(days).days()).ok())
@@ -65,11 +64,11 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
     }
 }
 
-/// The window of one day; it ends on the first day on which its end is after its begin.
+/// Occurrence on a day; it ends on the first later `end`.
 fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<(Timestamp, Timestamp)> {
     let from = moment(times, date, begin)?;
     if times.zone().is_some() {
-        // By the clock there: a night in which it skips the begin, and the end with it, has no window, and no day-long one.
+        // Local time: if the clock skips begin and end, there is no window.
         let end_day = if end.time > begin.time { date } else { date.tomorrow().ok()? };
         return moment(times, end_day, end).filter(|until| *until > from).map(|until| (from, until));
     }
@@ -80,7 +79,7 @@ fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<
         .map(|until| (from, until))
 }
 
-/// When it is so late on that day. A time that the clock skips is as much later; of one that comes twice it is the first.
+/// Resolves local time: skipped times move later, repeated ones mean the first.
 fn moment(times: &Times, date: civil::Date, at: DayTime) -> Option<Timestamp> {
     let local = date.to_datetime(at.time);
     match times.zone() {
@@ -89,7 +88,7 @@ fn moment(times: &Times, date: civil::Date, at: DayTime) -> Option<Timestamp> {
     }
 }
 
-/// How long a window lasts at most, the nights aside in which clocks change; zero for one that never opens.
+/// Maximum duration; zero if never open.
 pub(super) fn length(times: &Times) -> SignedDuration {
     match times.when() {
         When::Never => SignedDuration::ZERO,

@@ -1,4 +1,4 @@
-//! The policy's JSON.
+//! Policy as JSON.
 
 use jiff::{
     Timestamp,
@@ -10,25 +10,25 @@ use serde_json::Value;
 
 use super::{lint::Remark, matching::Match, read::Reader};
 
-/// Largest file, in bytes.
+/// Bytes.
 pub const MAX_POLICY: usize = 256 * 1024;
-/// When updates that need a downtime may be done.
+/// Maintenance windows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     pub(super) rules: Vec<Rule>,
     pub(super) default: Option<Times>,
 }
 
-/// Windows for some of the Kymas.
+/// Windows for some Kymas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Which.
+    /// Selection.
     pub matching: Match,
-    /// Their windows.
+    /// Windows.
     pub windows: Vec<Times>,
 }
 
-/// A window as it is written.
+/// Window as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times {
     pub(super) days: Vec<Weekday>,
@@ -36,69 +36,69 @@ pub struct Times {
     pub(super) zone: Option<TimeZone>,
 }
 
-/// How a window comes.
+/// Recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// On its days, which are those of its begin.
+    /// On the days of its begin.
     Weekly {
-        /// Its begin on each day.
+        /// Daily begin.
         begin: DayTime,
-        /// Its end: on the same day, or the next one where it is not after the begin.
+        /// End, on the next day unless after the begin.
         end: DayTime,
     },
     /// Once.
     Once {
-        /// Its begin.
+        /// Begin.
         begin: Timestamp,
-        /// Its end.
+        /// End.
         end: Timestamp,
     },
-    /// It has no days, and its end no date: to the Go lifecycle manager that is long past.
+    /// Neither days nor end date: past for the Go lifecycle manager.
     Never,
 }
 
-/// A time of day, with a fixed offset.
+/// Time with offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DayTime {
-    /// The time there.
+    /// Local time.
     pub time: Time,
-    /// Where.
+    /// Offset.
     pub offset: Offset,
 }
 
-/// Why a policy cannot be read.
+/// Unusable policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Too much.
+    /// Too large.
     #[error("the maintenance policy has {size} bytes, the limit is {MAX_POLICY}; make it smaller")]
     TooLarge {
-        /// Its size in bytes.
+        /// Bytes.
         size: usize,
     },
-    /// No JSON.
+    /// Invalid JSON.
     #[error("the maintenance policy is not JSON: line {line}, column {column}: {problem}; mend it there")]
     Syntax {
         /// From 1.
         line: usize,
         /// From 1.
         column: usize,
-        /// What is wrong.
+        /// Cause.
         problem: String,
     },
-    /// A value that means nothing.
+    /// Invalid value.
     #[error("the maintenance policy cannot be used: line {line}, {field}: {problem}")]
     Field {
         /// From 1.
         line: usize,
-        /// For example `rules[0].windows[1].begin`.
+        /// Such as `rules[0].windows[1].begin`.
         field: String,
-        /// What is wrong, and what is right.
+        /// Cause and remedy.
         problem: String,
     },
 }
 
 impl PolicyError {
-    /// The line that it is about, from 1.
+    /// Line from 1.
     #[must_use]
     pub const fn line(&self) -> usize {
         match self {
@@ -107,7 +107,7 @@ impl PolicyError {
         }
     }
 
-    /// The field that it is about, if it is about one.
+    /// Affected field.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         match self {
@@ -118,26 +118,23 @@ impl PolicyError {
 }
 
 impl Policy {
-    /// Reads a policy. Fields that are not known are passed over, as the Go lifecycle manager does, and [`lint()`]
-    /// tells of them; so do days that are none, which make a window that never comes.
-    ///
-    /// [`lint()`]: super::lint()
+    /// Parses a policy. Like the Go lifecycle manager, it ignores unknown fields and invalid days.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         Self::read(text).map(|(policy, _)| policy)
     }
 
-    /// The rules; the first one that matches counts.
+    /// Rules; the first match applies.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The window for all whose rule has none left; none or one.
+    /// Default window, if any.
     pub(super) fn default_window(&self) -> &[Times] {
         self.default.as_slice()
     }
 
-    /// A policy, and what is odd about how it is written.
+    /// Policy and remarks.
     pub(super) fn read(text: &str) -> Result<(Self, Vec<Remark>), PolicyError> {
         if text.len() > MAX_POLICY {
             return Err(PolicyError::TooLarge { size: text.len() });
@@ -160,7 +157,7 @@ impl Policy {
     }
 }
 
-/// For those who have the policy in a larger document; without lines in its errors.
+/// For embedded policies; errors lack lines.
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -170,25 +167,25 @@ impl<'de> Deserialize<'de> for Policy {
 }
 
 impl Times {
-    /// How it comes.
+    /// Recurrence.
     #[must_use]
     pub fn when(&self) -> When {
         self.when
     }
 
-    /// Whose clock a weekly window follows, if not the offsets that its times are written with: a field of ours.
+    /// Time zone of a weekly window, which overrides written offsets.
     #[must_use]
     pub const fn zone(&self) -> Option<&TimeZone> {
         self.zone.as_ref()
     }
 
-    /// Whether it begins on such a day.
+    /// Returns whether it begins on this day.
     #[must_use]
     pub fn on(&self, day: Weekday) -> bool {
         self.days.contains(&day)
     }
 
-    /// Whether it can come at all.
+    /// Returns whether it can occur.
     pub(super) fn comes(&self) -> bool {
         match self.when {
             When::Weekly { .. } => !self.days.is_empty(),

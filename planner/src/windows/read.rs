@@ -1,4 +1,4 @@
-//! From JSON to a policy, with the place of each fault.
+//! Policy reader that locates faults.
 
 use std::str::FromStr;
 
@@ -15,44 +15,39 @@ use super::{
     policy::{DayTime, Policy, Rule, Times, When},
 };
 
-/// Most rules.
 const MAX_RULES: usize = 256;
-/// Most windows of a rule.
 const MAX_WINDOWS: usize = 64;
-/// Most days of a window; there are seven, but a list may repeat one.
+/// A list may repeat days.
 const MAX_DAYS: usize = 16;
-/// What is shown of a value that cannot be read.
+/// Characters.
 const MAX_SHOWN: usize = 60;
 
-/// The time of day that is read where none is written.
+/// Go's default time.
 const MIDNIGHT: DayTime = DayTime { time: Time::midnight(), offset: Offset::UTC };
-/// The date that is read where none is written.
+/// Go's default date.
 const LONG_AGO: Date = date(1, 1, 1);
 
-/// A value that means nothing.
+/// Invalid value.
 pub(super) struct Bad {
-    /// Where it is.
+    /// Location.
     pub(super) path: Path,
-    /// What is wrong, and what is right.
+    /// Cause and remedy.
     pub(super) problem: String,
 }
 
-/// A begin or an end as it is written.
 #[derive(Clone, Copy)]
 struct Moment {
     date: Option<Date>,
     at: DayTime,
 }
 
-/// Reads, and notes what is odd.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// What is odd.
+    /// Oddities found.
     pub(super) remarks: Vec<Remark>,
 }
 
 impl Reader {
-    /// The whole.
     pub(super) fn policy(&mut self, value: &Value) -> Result<Policy, Bad> {
         let path = Path::default();
         let [rules, default] = self.fields(value, &path, ["rules", "default"])?;
@@ -100,7 +95,7 @@ impl Reader {
         Ok(Match { patterns })
     }
 
-    /// A window; none where nothing of it is written.
+    /// `None` for an empty window.
     fn times(&mut self, value: &Value, path: &Path) -> Result<Option<Times>, Bad> {
         let [days, begin, end, zone] = self.fields(value, path, ["days", "begin", "end", "timeZone"])?;
         if zone == Some(&Value::String(String::new())) {
@@ -145,7 +140,7 @@ impl Reader {
         Ok(Some(Times { days, when, zone }))
     }
 
-    /// What is missing is midnight, UTC: the time of day of Go's zero time.
+    /// Missing means midnight UTC, as in Go's zero time.
     fn weekly(&mut self, begin: Option<Moment>, end: Option<Moment>, path: &Path) -> When {
         for (key, moment) in [("begin", begin), ("end", end)] {
             if moment.is_none() {
@@ -165,7 +160,7 @@ impl Reader {
         When::Weekly { begin, end }
     }
 
-    /// Go puts a time without a date into the year 0, and what is missing into the year 1.
+    /// In Go, a time without a date is in year 0, a missing value in year 1.
     fn once(&mut self, begin: Option<Moment>, end: Option<Moment>, path: &Path) -> Result<When, Bad> {
         let what = |moment: Option<Moment>| if moment.is_some() { "has no date" } else { "is missing" };
         let Some((last, until)) = end.and_then(|end| Some((end.date?, end.at))) else {
@@ -189,7 +184,6 @@ impl Reader {
         }
     }
 
-    /// The values of the fields of an object, in the order of `names`.
     fn fields<'v, const N: usize>(
         &mut self,
         value: &'v Value,
@@ -253,13 +247,13 @@ fn wrong(value: &Value, wanted: &str, path: &Path) -> Bad {
 const FORMS: &str = "with days write a time with its offset, such as 01:00:00+00:00, without days a date too, such as \
                      2026-03-07T01:00:00Z";
 
-/// By its name in the database of IANA, of which this program has its own copy, so that a policy means the same everywhere.
+/// The bundled IANA database gives equal results everywhere.
 fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad> {
     let name = string(value, &path)?;
     if name.is_empty() {
         return Ok(None);
     }
-    // Two names there are of no place.
+    // Two names denote no place.
     let is_place = |zone: &TimeZone| !zone.is_unknown() && !name.eq_ignore_ascii_case("Factory");
     TimeZoneDatabase::bundled().get(name).ok().filter(is_place).map(Some).ok_or_else(|| Bad {
         path,
@@ -267,7 +261,7 @@ fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad>
     })
 }
 
-/// Go's reader of such a time is asked about `null` and the empty string too, and takes neither.
+/// Go's reader also rejects `null` and the empty string.
 fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
     let Some(value) = value else { return Ok(None) };
     let Value::String(text) = value else { return Err(wrong(value, "a string", &path)) };
@@ -284,7 +278,7 @@ fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
     }
 }
 
-/// `15:04:05` and `Z` or `+01:00`. Fractions of a second are cut off, as they are of no use.
+/// `15:04:05` with `Z` or `+01:00`; fractions are dropped.
 fn day_time(text: &str) -> Option<DayTime> {
     let (clock, rest) = text.split_at_checked("15:04:05".len())?;
     let zone = match rest.strip_prefix('.') {
@@ -310,7 +304,6 @@ fn day_time(text: &str) -> Option<DayTime> {
     Some(DayTime { time, offset: Offset::from_seconds(offset).ok()? })
 }
 
-/// Two digits each, with colons between.
 fn numbers<const N: usize>(text: &str) -> Option<[i8; N]> {
     let mut numbers = [0; N];
     let mut parts = text.split(':');
@@ -337,7 +330,7 @@ fn weekday(name: &str) -> Option<Weekday> {
     })
 }
 
-/// A value in a message: short, and without characters that would change the line or hide in it.
+/// Shortened value without control or invisible characters.
 pub(super) fn shown(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
     let mut shown: String = text.chars().take(MAX_SHOWN).map(plain).collect();
@@ -347,7 +340,6 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// Characters that take no place on a line, or change its direction.
 pub(super) const fn is_invisible(c: char) -> bool {
     matches!(
         c,

@@ -35,11 +35,10 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// What is shown, the labels, the moments.
+/// Description, labels, times.
 type Case<'a> = (&'a str, &'a [(Field, &'a str)], &'a [&'a str]);
 
-/// Who, when, and the window: over the weeks in which Europe's and America's clocks change, at both ends of windows,
-/// on both sides of midnight.
+/// Around clock changes, window ends and midnight.
 #[test]
 fn the_next_window_of_everyone() {
     use Field::{GlobalAccountId, Plan, PlatformRegion, Region};
@@ -157,7 +156,7 @@ fn a_pattern_has_limits() {
     assert!(fault(&format!("{}a{}", "(".repeat(99), ")".repeat(99))).contains("nest"));
     assert!(fault("(a").contains("unclosed group"));
     assert!(fault(r"(a)\1").contains("backreferences are not supported"));
-    // A long list of words is within them.
+    // Long word lists fit.
     let ids: Vec<_> = (0..200).map(|n| format!("0b1c2d3e-0000-4000-8000-{n:012}")).collect();
     assert!(Pattern::new(&ids.join("|")).unwrap().is_match(&ids[199]));
 }
@@ -176,7 +175,7 @@ fn a_policy_is_read_as_go_reads_it() {
     assert_eq!(nested["policy.json"], policy(FLEET));
 }
 
-/// A window, a moment, and what Go says of them: the next window, or the end of the open one.
+/// Window, time, and Go's answer.
 #[test]
 fn what_is_missing_of_a_window_is_read_as_go_reads_it() {
     let (wednesday, sunday) = ("2026-03-04T12:00:00Z", "2026-03-08T12:00:00Z");
@@ -299,7 +298,6 @@ fn an_update_waits_only_if_it_has_to() {
     assert!(says(update, Some(&Policy::default()), closed).0.contains("has no window for this runtime"));
 }
 
-/// A policy of three windows (the third is the default), and a Kyma that its one rule matches or not.
 fn any_policy() -> impl Strategy<Value = (String, BTreeMap<String, String>)> {
     let offset = prop_oneof![
         Just("Z".to_owned()),
@@ -326,7 +324,6 @@ fn any_time() -> impl Strategy<Value = Timestamp> {
         .prop_map(|s| Timestamp::from_second(s).unwrap())
 }
 
-/// With a time zone a window keeps its hours by the clock there: it is shorter or longer in the nights in which that changes.
 #[test]
 fn a_time_zone_keeps_a_window_at_its_hours() {
     let window = |day: &str, begin: &str, end: &str, zone: &str| {
@@ -373,7 +370,6 @@ fn a_time_zone_keeps_a_window_at_its_hours() {
     }
 }
 
-/// Whether a window contains this moment, worked out minute by minute from what is written.
 fn inside(times: &Times, now: Timestamp) -> bool {
     match times.when() {
         When::Never => false,
@@ -388,7 +384,7 @@ fn inside(times: &Times, now: Timestamp) -> bool {
                 return false;
             }
             let from = from - SignedDuration::from_secs(there.second().into());
-            // The first moment after the begin, on the begin's date or later, at which it is the end's time there.
+            // First `end` after the begin.
             let floor = end.offset.to_timestamp(there.date().to_datetime(end.time)).unwrap();
             let mut until = floor;
             while until <= from {
@@ -416,7 +412,6 @@ proptest! {
         prop_assert!(windows.iter().any(|w| inside(w, last)), "{window:?}");
     }
 
-    /// Nobody misses a window: at a moment inside of one with enough of it left, the answer is "open".
     #[test]
     fn an_open_window_is_seen((text, labels) in any_policy(), now in any_time()) {
         let policy = policy(&text);
@@ -427,12 +422,12 @@ proptest! {
         } else if let Some(window) = next(&policy, &labels, now, Duration::ZERO)
             && window.open
         {
-            // The rule's windows are all over.
+            // All windows of the rule are past.
             prop_assert!(policy.default_window().iter().any(|w| inside(w, now)));
         }
     }
 
-    /// Time passes: a window that has not begun stays the next one, and none comes before it.
+    /// A future window stays next.
     #[test]
     fn the_next_window_stays((text, labels) in any_policy(), now in any_time(), later in 0..20_000i64, min in 0..200u64) {
         let (policy, min) = (policy(&text), Duration::from_mins(min));
@@ -442,13 +437,12 @@ proptest! {
         if then < a.begin {
             prop_assert_eq!((a.begin, a.end), (b.begin, b.end));
         }
-        // And when it has begun, something is open.
+        // Once begun, one is open.
         if a.begin <= then && then + SignedDuration::try_from(min).unwrap() < a.end {
             prop_assert!(b.open);
         }
     }
 
-    /// The rule of a day is the same on every week, those in which clocks change included.
     #[test]
     fn a_week_is_a_week((text, labels) in any_policy(), now in any_time(), weeks in 1..60i64) {
         let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -1,17 +1,16 @@
-//! Go's regular expressions in the words of the library that is used here.
+//! Translates Go's regular expressions.
 
 use super::read::shown;
 
-/// What stands for many characters, so that no range begins with it.
+/// Character groups, which start no range.
 const MANY: [&str; 8] = [r"\d", r"\D", r"\s", r"\S", r"\w", r"\W", r"\p", r"\P"];
-/// The names that a class in a class may have, as `[:alpha:]`.
+/// Names as in `[:alpha:]`.
 const NAMES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
     "upper", "word", "xdigit",
 ];
 
-/// The same pattern in the words of the other library. What stands between `\Q` and `\E` is meant as it is, and so is a brace that
-/// begins no repetition.
+/// Rewrites Go's `\Q...\E`, literal braces and classes.
 pub(super) fn translated(text: &str) -> Result<String, String> {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while !rest.is_empty() {
@@ -35,8 +34,8 @@ pub(super) fn translated(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// A class from behind its bracket, and what comes after it. To Go a bracket in it is a character, unless it begins one of the known names, and
-/// nothing in it is an operation on classes, as `&&`, `--` and `~~` are here.
+/// Translates a class; returns the rest. In Go, an inner bracket is a character except before a known name, and `&&`, `--`, `~~` are no
+/// operators.
 fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
     out.push('[');
     let mut rest = inner;
@@ -44,7 +43,7 @@ fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
         out.push('^');
         rest = negated;
     }
-    // A bracket that closes nothing is one of the class.
+    // A leading `]` is a member.
     let mut is_first = true;
     while !rest.is_empty() && (is_first || !rest.starts_with(']')) {
         is_first = false;
@@ -74,12 +73,11 @@ fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
             out.push(']');
             Ok(after)
         }
-        // Where it is not closed, the library finds that out.
+        // The library reports unclosed classes.
         None => Ok(rest),
     }
 }
 
-/// One character of a class, and what comes after it.
 fn member<'t>(text: &'t str, out: &mut String) -> &'t str {
     let (said, after) = text.split_at(taken(text));
     if matches!(said, "[" | "]" | "^" | "-" | "&" | "~") {
@@ -89,8 +87,7 @@ fn member<'t>(text: &'t str, out: &mut String) -> &'t str {
     after
 }
 
-/// The length of the first character, or of what a backslash makes one of: a class or a character by its name, or its number, has
-/// braces of its own.
+/// Length of the first character or escape; some escapes contain braces.
 fn taken(text: &str) -> usize {
     let length = |c: Option<char>| c.map_or(0, char::len_utf8);
     let mut chars = text.chars();
@@ -109,7 +106,7 @@ fn taken(text: &str) -> usize {
     1 + length(kind) + more
 }
 
-/// Whether a repetition begins here: `{2}`, `{2,}` or `{2,5}`.
+/// Matches `{2}`, `{2,}` or `{2,5}`.
 fn repeats(text: &str) -> bool {
     let Some((inner, _)) = text.strip_prefix('{').and_then(|text| text.split_once('}')) else { return false };
     let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
@@ -123,7 +120,7 @@ mod tests {
 
     use super::{super::matching::Pattern, *};
 
-    /// Each line is what Go 1.26 says of the pattern and the value.
+    /// Results of Go 1.26.
     #[test]
     fn a_class_has_the_characters_that_it_has_in_go() {
         for (pattern, value, expected) in [

@@ -1,4 +1,4 @@
-//! What the Go manager has left is planned over, and nothing of it is written: one test for each shape in which it leaves a module.
+//! State left by the Go manager needs no write; one test per shape.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::windows::Policy;
 
 const COMPONENT: &str = "tidewatch.dev/module/lighthouse";
 
-/// A Manifest as it leaves one that it has installed once and never touched since.
 fn manifest() -> Value {
     let condition = |type_: &str, reason: &str, message: &str| {
         json!({"type": type_, "status": "True", "reason": reason, "message": message, "observedGeneration": 1,
@@ -41,7 +40,6 @@ fn manifest() -> Value {
     })
 }
 
-/// What it says of the module in its Kyma.
 fn told() -> Value {
     let at = |kind: &str, name: &str| json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": kind, "metadata": {"name": name, "namespace": "kcp-system"}});
     let mut told = json!({"name": "lighthouse", "channel": "regular", "version": "1.0.0", "state": "Ready", "maintenance": false,
@@ -53,7 +51,6 @@ fn told() -> Value {
     told
 }
 
-/// A Kyma of its with one module, as both are found.
 struct Found {
     manifest: Value,
     told: Value,
@@ -73,7 +70,7 @@ fn found() -> Found {
 }
 
 impl Found {
-    /// The template of 1.0.0, with an own uid as in any cluster.
+    /// Clusters set uids.
     fn template(&mut self, change: impl FnOnce(&mut tidewatch_api::ModuleTemplate)) {
         let template = self.catalog.templates.get_mut("lighthouse-1.0.0").unwrap();
         let template = Arc::make_mut(template);
@@ -106,7 +103,6 @@ impl Found {
         (plan, kyma.status.unwrap())
     }
 
-    /// Nothing is written: neither a Manifest nor a status.
     fn stays(&self) {
         let (plan, status) = self.plan();
         assert_eq!((plan.apply, plan.delete, plan.give_up), (vec![], vec![], vec![]));
@@ -129,7 +125,6 @@ fn a_module_that_was_upgraded() {
     found.stays();
 }
 
-/// What we remember of a template beside a Manifest is written; what the Go manager has said of the Manifest stays true then.
 #[test]
 fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
     let mut found = found();
@@ -143,7 +138,7 @@ fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
     let [written] = plan.apply.try_into().expect("the marks");
     let before: Manifest = serde_json::from_value(found.manifest.clone()).unwrap();
     assert_eq!(written.spec, before.spec);
-    // As the API server stores it: no generation more, since the spec is the same.
+    // An equal spec keeps the generation.
     for (key, value) in written.annotations() {
         found.manifest["metadata"]["annotations"][key] = value.clone().into();
     }
@@ -154,7 +149,7 @@ fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
     found.stays();
 }
 
-/// The Go manager takes the controller's label from the template's labels, if that had any when it made the Manifest.
+/// The Go manager copies the controller's label if the template had labels then.
 #[test]
 fn a_module_whose_template_has_no_labels_or_has_got_some_since() {
     let mut found = found();
@@ -200,7 +195,7 @@ fn a_module_that_is_its_users() {
         found.told.as_object_mut().unwrap().remove(gone);
     }
     found.stays();
-    // What was managed until now is told anew.
+    // Formerly managed.
     found.told = told();
     let (plan, _) = found.plan();
     let module = &plan.status.modules[0];
@@ -220,7 +215,7 @@ fn a_module_that_waits_for_its_window() {
     Arc::make_mut(template).spec.requires_downtime = Some(true);
     let (mut plan, status) = found.plan();
     assert_eq!((plan.apply, plan.delete), (vec![], vec![]));
-    // It does not say until when, and we do.
+    // Only this engine names the time.
     let message = std::mem::take(&mut Arc::make_mut(&mut plan.status.modules[0]).message);
     assert!(message.starts_with("the update to 1.1.0 needs a downtime and waits"), "{message}");
     Arc::make_mut(&mut plan.status.modules[0]).channel = "fast".into();

@@ -1,4 +1,4 @@
-//! What a Kyma has besides its modules, and what modules have besides their raw manifest.
+//! Pull Secret, further layers, rollout turns, refusals and policy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tidewatch_api::Layer;
@@ -31,7 +31,7 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
     let mut again = ready();
     tell_pull_secret(&mut again, &kyma, &Ok(()), Timestamp::from_second(200).unwrap());
     assert_eq!(condition(&again), condition(&status), "its time stays");
-    // What is not known anew stays as it was.
+    // Unknown, so unchanged.
     let failed = failed_status(&kyma, &[], "gone".into(), now);
     assert_eq!(condition(&failed), condition(&status));
 
@@ -71,7 +71,6 @@ fn a_manifest_knows_where_its_further_sources_are() {
     assert!(missing.status.modules[0].message.contains("'tables'"), "{}", missing.status.modules[0].message);
 }
 
-/// A catalog whose channel regular has another version.
 fn released(version: &str) -> FakeCatalog {
     let mut catalog = catalog();
     let release = Arc::make_mut(catalog.releases.get_mut("lighthouse").unwrap());
@@ -79,7 +78,6 @@ fn released(version: &str) -> FakeCatalog {
     catalog
 }
 
-/// The plan for an entry of lighthouse over what is installed of it, whose turn comes then.
 fn at_turn(
     catalog: &FakeCatalog,
     channel: &str,
@@ -179,7 +177,6 @@ fn what_is_being_removed_is_upgraded_and_never_downgraded() {
     leaving.spec.version = "1.2.0".into();
     let plan = run(&wanted, std::slice::from_ref(&leaving));
     assert_eq!((plan.apply.len(), plan.status.modules[0].message.as_str()), (0, STILL_THERE));
-    // What holds it back is said.
     let progress =
         crate::manifest_status::Progress::Deleting("waiting for module crs deletion: Beacon a/b (1)".into());
     leaving.status =
@@ -238,7 +235,6 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     assert_eq!(again, plan.status, "nothing flaps");
 }
 
-/// The plan for a list under a policy, which counts for every Kyma.
 fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
     ruled_of(&kyma(), text, wanted, manifests)
 }
@@ -274,7 +270,7 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
     let given_up = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
     let (state, message) = said(given_up, &[]);
     assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
-    // And said once, however often it is planned.
+    // Remarks do not accumulate.
     let mut kyma = kyma();
     for _ in 0..3 {
         let status = ruled_of(&kyma, given_up, &wanted(&["lighthouse"]), &[]).status;

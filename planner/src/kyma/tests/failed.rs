@@ -1,4 +1,4 @@
-//! What is said of a Kyma's modules while its own reconcile cannot go on.
+//! Module entries while a Kyma's reconcile fails.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
         (State::Ready, State::Error, (State::Error, "no answer")),
         (State::Ready, State::Processing, (State::Processing, "no answer")),
         (State::Warning, State::Error, (State::Error, "no answer")),
-        // A gate may have said it, and none was asked now.
+        // Possibly a gate's remark.
         (State::Warning, State::Ready, (State::Warning, "before")),
         (State::Error, State::Ready, (State::Ready, "")),
         (State::Error, State::Error, (State::Error, "no answer")),

@@ -4,14 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 
-/// Lighthouse 1.0.0 on its way out.
 fn leaving() -> Manifest {
     let mut manifest = installed(State::Deleting);
     manifest.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     manifest
 }
 
-/// The catalog with another version in lighthouse's channel `regular`.
 fn moved_to(version: &str) -> FakeCatalog {
     let mut catalog = catalog();
     let mut release = serde_json::to_value(catalog.releases["lighthouse"].as_ref()).unwrap();
@@ -20,7 +18,6 @@ fn moved_to(version: &str) -> FakeCatalog {
     catalog
 }
 
-/// The plan of a Kyma that has no modules any more.
 fn run_without(catalog: &FakeCatalog, manifest: &Manifest, facts: Facts<'_>) -> Plan {
     let (kyma, wanted) = (kyma(), wanted(&[]));
     let manifests = std::slice::from_ref(manifest);

@@ -1,11 +1,10 @@
-//! Modules that are given up, and Manifests that are not planned.
+//! Unmanaged modules and unplanned Manifests.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::policy::PolicyError;
 
-/// The same Manifest, given up.
 fn unmanaged(mut manifest: Manifest) -> Manifest {
     manifest.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
     manifest
@@ -63,7 +62,7 @@ fn a_manifest_that_is_left_alone_is_why_its_module_does_not_go_on() {
     assert!(gone.status.modules[0].state == State::Deleting && says(&gone), "{:?}", gone.status.modules);
 }
 
-/// The same Manifest under another name, as of another component.
+/// As of a renamed component.
 fn second(manifest: &Manifest, name: &str) -> Manifest {
     let mut second = manifest.clone();
     second.metadata.name = Some(name.into());
@@ -111,7 +110,7 @@ fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
     }
     assert!(plan.status.modules[0].message.contains("(uid another)"));
 
-    // A module that is asked for takes its Manifest over, as after a backup.
+    // Requested modules adopt Manifests, as after a restored backup.
     let back = run(&wanted(&["lighthouse"]), &[foreign]);
     assert_eq!(back.apply[0].owner_references()[0].uid, "kyma-uid");
     assert_eq!((back.delete.len(), back.status.modules.len()), (0, 1));

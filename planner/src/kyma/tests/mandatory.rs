@@ -1,4 +1,4 @@
-//! What the plan of a Kyma's list does about modules that are mandatory, or are to become so.
+//! Mandatory modules in a Kyma's list.
 
 use super::*;
 use crate::mandatory::Offer;
@@ -14,7 +14,7 @@ fn a_mandatory_module_is_not_its_users_to_change() {
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
     let told = &plan.status.modules[0];
     assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
-    // One of the list's that has become mandatory waits for the plan of those.
+    // The mandatory plan adopts it.
     manifest.labels_mut().remove(labels::MANDATORY_MODULE);
     let plan = run(&wanted, &[manifest]);
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
@@ -22,7 +22,7 @@ fn a_mandatory_module_is_not_its_users_to_change() {
 
 #[test]
 fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
-    // Of so long a name nothing is left by which two modules differ.
+    // The cut name lacks the distinguishing hash.
     let mut kyma = kyma();
     kyma.metadata.name = Some("harbour".repeat(9));
     let plan_with =
@@ -45,13 +45,12 @@ fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
             "{told:?}"
         );
     }
-    // One that somebody has relabelled has a name that no module of that name would have.
+    // Its name does not fit the label.
     let mut relabelled = installed(State::Ready);
     relabelled.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
     assert_eq!(run(&wanted(&["lighthouse"]), &[relabelled]).apply.len(), 1, "it is put right");
 }
 
-/// What becomes of an installed module that is in no list, with mandatory modules.
 fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
     let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());
     let offers: Vec<_> = offers.iter().cloned().map(Arc::new).collect();
@@ -76,7 +75,7 @@ fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
     let kept = unlisted(&manifest, std::slice::from_ref(&offer));
     assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
     assert_eq!(kept.status.state, State::Ready);
-    // Those of another module, and of one that is mandatory no more, go by the list alone.
+    // Only the list matters then.
     let other = Offer { module: "another".into(), ..offer.clone() };
     assert_eq!(unlisted(&manifest, &[other]).delete, removed);
     let leaving = Offer { leaving: true, ..offer };
@@ -103,7 +102,6 @@ fn what_a_mandatory_module_waits_for_is_said_of_the_kyma_that_goes() {
         crate::manifest_status::manifest_status(&manifest, &progress, &[], None, Timestamp::UNIX_EPOCH);
     manifest.status = Some(status);
     assert_eq!(say(&manifest), (0, format!("{only}; guard: waiting for Beam default/users")));
-    // One of the list's has an entry of its own.
     manifest.labels_mut().remove(labels::MANDATORY_MODULE);
     assert_eq!(say(&manifest), (1, only));
 }

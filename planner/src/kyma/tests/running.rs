@@ -1,4 +1,4 @@
-//! Which version runs while another one is on its way.
+//! Running version during upgrades.
 
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::Config};
 use tidewatch_api::{
@@ -14,7 +14,6 @@ use crate::{
 
 const WAITS: &str = "Deployment lighthouse/keeper: not all of 1 replicas are available";
 
-/// One Kyma and its Manifest, as KCP would keep them.
 struct World {
     kyma: Kyma,
     wanted: KymaSpec,
@@ -31,7 +30,6 @@ impl World {
         Self { kyma: kyma(), wanted: wanted(&["lighthouse"]), catalog, manifest: None }
     }
 
-    /// Plans, and does what the plan says.
     fn reconcile(&mut self) -> Plan {
         let manifests = Vec::from_iter(self.manifest.clone());
         let plan = plan_of(&self.kyma, &self.wanted, &self.catalog, &manifests, &sources());
@@ -47,7 +45,6 @@ impl World {
         plan
     }
 
-    /// What the module's entry says after a reconcile. Another one has nothing more to do.
     fn says(&mut self) -> String {
         let first = self.reconcile();
         let second = self.reconcile();
@@ -62,7 +59,6 @@ impl World {
         self
     }
 
-    /// The Manifest's own reconcile finds this.
     fn find(&mut self, progress: &Progress, cr: State) -> &mut Self {
         if let Some(manifest) = &mut self.manifest {
             let now = Timestamp::UNIX_EPOCH;
@@ -101,7 +97,7 @@ fn a_version_that_is_not_ready_yet_stands_beside_the_one_that_runs() {
         json!({"annotations": manifest.annotations(), "status": runtime_status(&plan.status)})
     );
     assert_eq!(world.find(&ready(), State::Empty).says(), "");
-    // Its troubles afterwards are no upgrade, and do not hide what runs when a mended version comes.
+    // Later failures are no upgrade.
     assert_eq!(world.find(&waits(), State::Empty).says(), WAITS);
     assert_eq!(world.ask("1.0.0").says(), "downgrade in progress: 1.1.0 runs, 1.0.0 is wanted");
 }
@@ -115,7 +111,6 @@ fn what_runs_is_noted_with_a_change_of_the_spec_and_never_for_its_own_sake() {
     let noted = world.manifest.clone().unwrap();
     assert_eq!(noted.annotations()[annotations::RUNNING_VERSION], "1.0.0", "it is left there");
     assert_eq!(world.reconcile().apply, []);
-    // Other marks change it without a word about the versions.
     world.wanted.modules[0].version = None;
     world.wanted.modules[0].channel = Some("fast".into());
     let moved = world.reconcile();
@@ -126,13 +121,12 @@ fn what_runs_is_noted_with_a_change_of_the_spec_and_never_for_its_own_sake() {
 
 #[test]
 fn nothing_is_said_of_a_version_that_nobody_has_noted() {
-    // As of a Manifest that was in trouble before anybody looked.
+    // It never was Ready.
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
     world.find(&waits(), State::Empty).ask("1.1.0");
     assert_eq!(world.says(), "");
     assert_eq!(world.find(&waits(), State::Empty).says(), WAITS);
-    // And of one that goes, what is said of its end counts.
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
     world.find(&ready(), State::Empty).ask("1.1.0").reconcile();
@@ -157,7 +151,7 @@ fn a_decision_is_logged_as_before() {
 #[derive(Clone, Debug)]
 enum Step {
     Ask(&'static str),
-    /// The spec changes, and the version does not.
+    /// Changes only the spec.
     Policy(CustomResourcePolicy),
     Channel(&'static str),
     Find(Progress, State),
@@ -180,8 +174,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(Config { cases: 256, ..Config::default() })]
 
-    /// Whatever happens: both are named as long as the wanted one was not Ready since it was asked for, and only then; and what
-    /// runs is the one that was Ready last.
     #[test]
     fn what_runs_is_what_was_ready_last(steps in steps()) {
         let mut world = World::new();
@@ -195,7 +187,7 @@ proptest! {
                 }
                 Step::Policy(policy) => world.wanted.modules[0].custom_resource_policy = policy,
                 Step::Channel(channel) => {
-                    // Which one is shown beside a version that is asked for does not matter.
+                    // Irrelevant for a pinned version.
                     world.wanted.channel = channel.into();
                 }
                 Step::Find(progress, cr) => {

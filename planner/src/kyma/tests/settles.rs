@@ -1,14 +1,13 @@
-//! A plan that was carried out leaves nothing to do, whatever there was before.
+//! An executed plan leaves no work.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::{collection::vec, option, prelude::*, sample::select, test_runner::Config};
 
 use super::*;
 
-/// Enough for one Manifest to hand over to another, and for what was left of it to go.
+/// Enough for a transfer and the old Manifest's deletion.
 const ROUNDS: usize = 4;
 
-/// A user's list of modules that exist, that do not, and of one that is mandatory.
 fn lists() -> impl Strategy<Value = Vec<Module>> {
     let entry = (
         select(vec!["lighthouse", "beacon", "nothing", "guard"]),
@@ -43,11 +42,9 @@ fn lists() -> impl Strategy<Value = Vec<Module>> {
 #[derive(Clone, Debug)]
 enum Step {
     Ask(Vec<Module>),
-    /// The Manifests' own reconciles find this.
     Find(State),
-    /// Somebody makes a Manifest of another Kyma's, or nobody's, or a second one, of what is there.
     Stray(usize),
-    /// Somebody deletes one, and it does not go at once.
+    /// Not gone at once.
     Delete(usize),
 }
 
@@ -62,7 +59,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..10)
 }
 
-/// A Kyma and its Manifests, as KCP would keep them.
 struct World {
     kyma: Kyma,
     wanted: KymaSpec,
@@ -71,7 +67,6 @@ struct World {
 }
 
 impl World {
-    /// With a second module, of the same component.
     fn new() -> Self {
         let mut catalog = catalog();
         let mut release = catalog.releases["lighthouse"].as_ref().clone();
@@ -94,7 +89,7 @@ impl World {
         self.manifests.iter_mut().find(|m| m.name_any() == name)
     }
 
-    /// Does what the plan says. What was deleted before is gone then.
+    /// Earlier deletions complete.
     fn execute(&mut self, plan: &Plan) {
         self.manifests.retain(|m| m.metadata.deletion_timestamp.is_none());
         self.kyma.status = Some(plan.status.clone());
@@ -170,7 +165,7 @@ proptest! {
                 world.execute(&plan);
                 plan = world.plan();
             }
-            // What its user has said of their CR counts, whatever keeps the version.
+            // Policy Ignore waits for no version.
             for manifest in world.manifests.iter().filter(|m| !others(m) && m.metadata.deletion_timestamp.is_none()) {
                 let entry = world.wanted.modules.iter().find(|e| Some(e.name.as_str()) == manifest.module_name());
                 let ignores = |e: &&Module| e.managed && e.custom_resource_policy == CustomResourcePolicy::Ignore;

@@ -1,8 +1,7 @@
-//! A ModuleTemplate that changes, or is made anew, under an installed version.
+//! Templates that change or are recreated after installation.
 
 use super::*;
 
-/// A plan for a Kyma with this status, with the installed module and a catalog.
 fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &FakeCatalog) -> Plan {
     let kyma = Kyma { status: Some(status), ..kyma() };
     let (choices, sources) = (choose(wanted, catalog, &[]), sources());
@@ -69,7 +68,7 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     assert_eq!(run(&installed(State::Ready), &catalog).apply, [], "nobody is written to only to remember it");
     assert_eq!(run(&known, &catalog).apply, []);
 
-    // The generation is 1 again, and nothing that was installed differs: then nothing is said.
+    // Generation 1 again, and equal content.
     template.metadata.uid = Some("second".into());
     put(&mut catalog, &template);
     let same = run(&known, &catalog);
@@ -80,7 +79,7 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     let held = run(&known, &catalog);
     assert_eq!((held.apply.len(), held.notices[0].reason), (0, "ModuleTemplateChanged"));
     assert_eq!(held.status.modules[0].state, State::Ready);
-    // What differs besides is written, and whose template it was stays known.
+    // Other changes are written; the uid stays.
     known.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
     known.labels_mut().insert(labels::CHANNEL.into(), "old".into());
     let moved = run(&known, &catalog);

@@ -1,28 +1,23 @@
-//! A plan that was carried out leaves nothing to do, whatever there was before.
+//! An executed plan leaves no work.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
 
-/// Enough for one Manifest to hand over to another, and for what was left of it to go.
+/// Enough for a transfer and the old Manifest's deletion.
 const ROUNDS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The release offers this version, by number, or none.
     Offer(Option<&'static str>),
-    /// It is of this component from now on.
     Rename(&'static str),
-    /// It is for beta Kymas only, or for all.
     Beta(bool),
     AllowDowngrade(bool),
-    /// The module is the users' to choose, in the Kyma's list or not; `None`: it is mandatory.
+    /// Optional, listed or not; `None`: mandatory.
     Choose(Option<bool>),
-    /// Somebody edits what is installed: its module is the user's, its policy another one, its template of another object, or
-    /// it is one of the Go manager's.
     Edit(usize),
-    /// Somebody deletes it, and it does not go at once.
+    /// Not gone at once.
     Delete,
 }
 
@@ -40,7 +35,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..12)
 }
 
-/// A Kyma and its Manifests, as KCP would keep them.
 struct World {
     catalog: FakeCatalog,
     version: Option<&'static str>,
@@ -60,7 +54,7 @@ impl World {
         run_for(&kyma(&json!({})), &self.catalog, &self.manifests, asked)
     }
 
-    /// Does what the plan says. What was deleted before is gone then.
+    /// Earlier deletions complete.
     fn execute(&mut self, plan: &Plan) {
         self.manifests.retain(|m| m.metadata.deletion_timestamp.is_none());
         for applied in &plan.apply {
@@ -129,7 +123,7 @@ proptest! {
                 made.plan.apply.is_empty() && made.plan.delete.is_empty(),
                 "{:?} {:?} after {:?}", made.plan.apply, made.plan.delete, step
             );
-            // Nobody has it twice.
+            // No duplicates.
             let there = world.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
             prop_assert!(there.count() <= 1, "{:?}", step);
         }

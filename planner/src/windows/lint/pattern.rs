@@ -1,18 +1,17 @@
-//! What can be told of a pattern by its text.
+//! Textual analysis of patterns.
 
 use super::super::{matching::Pattern, read::is_invisible};
 
-/// Most examples in a message.
 const MAX_EXAMPLES: usize = 3;
-/// Characters that mean something in a regular expression; the dot too, though most who write it mean a dot.
+/// Includes the dot, although most authors mean a dot.
 const SPECIAL: &str = r"\.+*?()[]{}^$";
 
-/// The words of a pattern that is a list of words. Any value with one of them anywhere is matched, and no other.
+/// Words of a plain alternation, which matches values that contain one.
 pub(super) fn literals(text: &str) -> Option<Vec<&str>> {
     (!text.contains(|c| SPECIAL.contains(c))).then(|| text.split('|').collect())
 }
 
-/// The values that a pattern matches which names them as a whole, such as `^a$|^b$` or `^(?:a|b)$`. It matches no other.
+/// Values of a fully anchored list, such as `^a$|^b$` or `^(?:a|b)$`.
 pub(super) fn wholes(text: &str) -> Option<Vec<&str>> {
     fn whole(part: &str) -> Option<&str> {
         part.strip_prefix('^')?.strip_suffix('$')
@@ -28,12 +27,12 @@ pub(super) fn wholes(text: &str) -> Option<Vec<&str>> {
     }
 }
 
-/// Whether a pattern may look at what is around its match. If not, it matches each value that has a match in it.
+/// Returns whether context may matter; otherwise, containing a match suffices.
 pub(super) fn looks_around(text: &str) -> bool {
     text.contains(['^', '$', '\\'])
 }
 
-/// Values that match, but not as a whole: in their middle or at their end, and at their beginning.
+/// Partial matches: inside or at the end, and at the beginning.
 pub(super) fn differs<'v>(
     pattern: &Pattern,
     anchored: &Pattern,
@@ -53,7 +52,7 @@ pub(super) fn differs<'v>(
     (inside, begins)
 }
 
-/// Characters of `text` that look like ASCII ones, or that cannot be seen (none), each once.
+/// Unique characters that resemble ASCII, or are invisible (`None`).
 pub(super) fn look_alikes(text: &str) -> Vec<(char, Option<char>)> {
     let mut found: Vec<(char, Option<char>)> = Vec::new();
     for c in text.chars().filter(|c| !c.is_ascii()) {
@@ -85,9 +84,9 @@ fn look_alike(c: char) -> Option<char> {
         '\u{204E}' | '\u{2217}' => '*',
         '\u{2C6}' | '\u{2038}' => '^',
         '\u{A0}' | '\u{2000}'..='\u{200A}' | '\u{202F}' | '\u{205F}' | '\u{3000}' => ' ',
-        // The full-width forms, in the order of ASCII.
+        // Full-width forms, in ASCII order.
         '\u{FF01}'..='\u{FF5E}' => char::from_u32(u32::from(c) - 0xFEE0)?,
-        // Cyrillic, Greek and other letters.
+        // Cyrillic, Greek and others.
         '\u{430}' => 'a',
         '\u{441}' | '\u{3F2}' => 'c',
         '\u{501}' => 'd',

@@ -1,6 +1,6 @@
-//! Values that Kymas have, as far as they are public: names of regions and plans.
+//! Public regions and plans.
 //!
-//! They only show what a pattern does; a policy is free to name others.
+//! Examples only; policies may name others.
 
 use super::super::matching::Field;
 
@@ -104,7 +104,7 @@ const PLANS: [&str; 12] = [
     "trial",
 ];
 
-/// The values of a field; accounts have none that are public.
+/// Values of a field; accounts are not public.
 pub(super) const fn of(field: Field) -> &'static [&'static str] {
     match field {
         Field::GlobalAccountId => &[],

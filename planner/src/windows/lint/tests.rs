@@ -13,11 +13,9 @@ fn table(text: &str) -> String {
     findings(text).into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// One week's window for every rule.
 const WINDOWS: &str = r#""windows": [{"days": ["Sat"], "begin": "01:00:00Z", "end": "05:00:00Z"}]"#;
 const DEFAULT: &str = r#""default": {"days": ["Sun"], "begin": "01:00:00Z", "end": "05:00:00Z"}"#;
 
-/// A policy with one rule on each line from the second on.
 fn rules(matches: &[impl std::fmt::Display]) -> String {
     let rules: Vec<_> = matches.iter().map(|m| format!("{{\"match\": {m}, {WINDOWS}}}")).collect();
     format!("{{\"rules\": [\n{}],\n{DEFAULT}}}", rules.join(",\n"))
@@ -31,7 +29,7 @@ fn a_good_policy_has_no_findings() {
     );
 }
 
-/// A prefix is most often meant, so it is only noted.
+/// Prefixes are usually intended.
 const TEXT_OF_PREFIX: &str = "2: note anchor-matters rules[0].match.region: '^(?:eu-|europe)' matches the beginning of \
     'eu-central-1', 'eu-central-2', 'eu-de-1', which it would not if it had to match all of the value";
 
@@ -170,7 +168,6 @@ fn any_matches() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    /// What is said to be never reached is not reached.
     #[test]
     fn a_rule_that_is_never_reached_is_not(matches in any_matches(), region in "[a-eu]{0,2}-?(east|us|eu|west)?[st]?", plan in "(east|us|eu|west|[a-e]){0,3}") {
         let text = rules(&matches);
