@@ -1,4 +1,4 @@
-//! An API server beside kube-apiserver, as an `APIService` names one: it serves a group without any kinds, as soon as it is told to.
+//! An aggregated API server behind an `APIService`. It serves a group without kinds.
 
 use std::{
     convert::Infallible,
@@ -27,17 +27,16 @@ use tokio_rustls::TlsAcceptor;
 /// The running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Aggregated {
-    /// On `localhost`, with a certificate that nobody can check.
+    /// The port on `localhost`. No client can verify its certificate.
     pub port: u16,
     serves: Arc<AtomicBool>,
     _accepting: JoinSet<()>,
 }
 
 impl Aggregated {
-    /// One that answers 503 to everything.
+    /// Starts a server that answers 503 to every request.
     ///
-    /// # Errors
-    /// If it cannot listen on 127.0.0.1.
+    /// # Errors If it cannot listen on 127.0.0.1.
     pub async fn start(group: &str) -> Result<Self> {
         let tls = TlsAcceptor::from(Arc::new(config()?));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot bind 127.0.0.1")?;
@@ -71,7 +70,7 @@ impl Aggregated {
         Ok(Self { port, serves, _accepting: accepting })
     }
 
-    /// From now on it serves its group.
+    /// Starts serving the group.
     pub fn serve(&self) {
         self.serves.store(true, Ordering::SeqCst);
     }

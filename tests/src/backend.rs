@@ -1,24 +1,23 @@
-//! Which control planes the end-to-end suite runs on.
+//! The control planes that the end-to-end suite runs on.
 
 use anyhow::{Result, bail};
 
-/// The variable that chooses, with the values `fake` (the default) and `real`.
+/// The environment variable that selects the backend: `fake` (default) or `real`.
 pub const VARIABLE: &str = "TIDEWATCH_E2E";
 
-/// The two kinds of control planes.
+/// A kind of control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// The fake API server of this project, in the test's process: needs Rust alone.
+    /// The fake API server, in the test's process. Needs only Rust.
     Fake,
     /// kube-apiserver, etcd, controllers and kwok, built with Go.
     Real,
 }
 
 impl Backend {
-    /// The one that the environment chooses.
+    /// Returns the backend selected by the environment.
     ///
-    /// # Errors
-    /// If the variable has another value than `fake` or `real`.
+    /// # Errors If the variable is neither `fake` nor `real`.
     pub fn chosen() -> Result<Self> {
         match std::env::var(VARIABLE).as_deref() {
             Err(_) | Ok("" | "fake") => Ok(Self::Fake),

@@ -1,5 +1,4 @@
-//! Runtimes for tests that need one to themselves: a few of them, so that as many such tests can run at the same time. They wait for API
-//! servers and controllers most of the time, and take little of the machine.
+//! A pool of exclusive runtimes, so that tests which need one can run in parallel.
 
 use std::thread;
 
@@ -8,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell, Semaphore, SemaphorePermit, onesh
 
 use crate::{ControlPlane, env, spare};
 
-/// So many at the same time.
+/// Pool size. Such tests mostly wait, so they need little CPU.
 const COUNT: usize = 4;
 const NAMES: [&str; COUNT] = ["berth1", "berth2", "berth3", "berth4"];
 
@@ -17,7 +16,7 @@ static BERTHS: [Berth; COUNT] = [const { Berth::new() }; COUNT];
 
 struct Berth {
     taken: Mutex<()>,
-    /// Started by the first test that gets it.
+    /// Started by its first test.
     runtime: OnceCell<Result<ControlPlane, String>>,
 }
 
@@ -33,16 +32,16 @@ impl Berth {
     }
 }
 
-/// A runtime that is nobody else's as long as this lives.
+/// Exclusive use of a runtime until it is dropped.
 pub struct Alone {
-    /// The runtime. What other tests have left in it is still there.
+    /// The runtime. Objects of earlier tests are still there.
     pub cluster: &'static ControlPlane,
-    // In this order: who has a permit finds one that is not taken.
+    // Field order matters: a test with a permit must find a free runtime.
     _taken: MutexGuard<'static, ()>,
     _permit: SemaphorePermit<'static>,
 }
 
-/// Waits for a runtime that is free.
+/// Waits for a free runtime.
 pub async fn alone() -> Result<Alone> {
     let permit = FREE.acquire().await?;
     let free =
@@ -51,7 +50,7 @@ pub async fn alone() -> Result<Alone> {
     Ok(Alone { cluster: berth.runtime(name).await?, _taken: taken, _permit: permit })
 }
 
-/// On a thread with a runtime of its own: the first test's runtime ends with that test.
+/// Runs on its own thread and tokio runtime, which outlive the first test.
 async fn start(name: &'static str) -> Result<ControlPlane> {
     let env = env::shared().await?;
     let (send, receive) = oneshot::channel();
@@ -63,7 +62,7 @@ async fn start(name: &'static str) -> Result<ControlPlane> {
                 .build()
                 .context("cannot make a tokio runtime")
                 .and_then(|runtime| runtime.block_on(spare::start(env, name)));
-            // Nobody waits any more when the test was cancelled: then it is dropped.
+            // The send fails if the test was cancelled; then the control plane is dropped.
             let _unwanted = send.send(started);
         })
         .context("cannot start a thread")?;

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// `tidewatch-receiver` or `tidewatch-agent`, of the same build as this program: cargo puts test binaries
-/// into `deps` below the folder of the programs.
+/// Returns the path of `tidewatch-receiver` or `tidewatch-agent` from the same build. Cargo puts test
+/// binaries into `deps` below the programs' folder.
 pub fn find(name: &str) -> Result<PathBuf> {
     in_folder(name, "cargo build --workspace")
 }
 
-/// An example of the listener, of the same build.
+/// Returns the path of a listener example from the same build.
 pub fn example(name: &str) -> Result<PathBuf> {
     let build = format!("cargo build -p tidewatch-listener --example {name}");
     in_folder(&format!("examples/{name}"), &build)

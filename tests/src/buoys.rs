@@ -1,5 +1,4 @@
-//! The module `buoys`: a handful of Deployments, to be deleted, changed, upgraded and removed at random, and what has to
-//! be there in the end.
+//! The module `buoys`: Deployments for random changes, and a check of the result.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -20,13 +19,13 @@ use tidewatch_oci::{ModulePackage, Registry, RegistryConfig, push};
 
 use crate::{kcp, story::set_modules, wait};
 
-/// The module's name, and the value of the label `app` of its Deployments.
+/// The module's name, and the label `app` of its Deployments.
 pub const MODULE: &str = "buoys";
-/// Channel, version, and the numbers of its Deployments: an upgrade keeps some, makes one and prunes one.
+/// Channel, version and Deployment numbers. An upgrade keeps some, creates one and prunes one.
 const RELEASES: [(&str, &str, [u32; 5]); 2] =
     [("regular", "1.0.0", [0, 1, 2, 3, 4]), ("fast", "2.0.0", [0, 1, 2, 3, 5])];
 
-/// Pushes both versions and releases them: `regular` and `fast`. One may go from either to the other.
+/// Pushes both versions and releases them as `regular` and `fast`. Both directions are allowed.
 pub async fn release(kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
     let client = Registry::new(RegistryConfig::default())?;
     for (_, version, numbers) in RELEASES {
@@ -55,7 +54,7 @@ fn name(number: u32) -> String {
     format!("buoy-{number}")
 }
 
-/// Without replicas wherever one is: there is no kubelet, and Pods would only cost time.
+/// Has zero replicas: Pods would only cost time.
 fn deployment(number: u32, version: &str) -> Value {
     let (name, labels) = (name(number), json!({"app": MODULE, "buoy": number.to_string()}));
     json!({
@@ -67,30 +66,30 @@ fn deployment(number: u32, version: &str) -> Value {
     })
 }
 
-/// What somebody does in the runtime.
+/// A user's change in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Deletes a Deployment.
     Delete(u32),
-    /// Changes a Deployment's spec: another image.
+    /// Changes a Deployment's image.
     Edit(u32),
-    /// Enables the module, in the first or the second channel.
+    /// Enables the module in the first or second channel.
     Enable(bool),
     /// Disables the module.
     Disable,
 }
 
-/// A reproducible row of numbers (splitmix64).
+/// A reproducible random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The same seed, the same row.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`. `end` must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -99,7 +98,7 @@ impl Dice {
         (z ^ (z >> 31)) % end
     }
 
-    /// A change: mostly of objects, sometimes of the user's wish.
+    /// Returns a change, mostly of objects, sometimes of the Kyma.
     pub fn change(&mut self) -> Change {
         let number = u32::try_from(self.below(6)).unwrap_or(0);
         match self.below(16) {
@@ -111,7 +110,7 @@ impl Dice {
     }
 }
 
-/// The runtime, as its users see it.
+/// The runtime as its users see it.
 #[derive(Clone)]
 pub struct Buoys {
     client: Client,
@@ -119,12 +118,12 @@ pub struct Buoys {
 }
 
 impl Buoys {
-    /// With an administrator's client.
+    /// Uses an administrator's client.
     pub fn of(client: Client) -> Self {
         Self { deployments: Api::namespaced(client.clone(), RUNTIME_NAMESPACE), client }
     }
 
-    /// Does it. What is not there cannot be changed, which is no error. Whether the API server has taken it is told.
+    /// Makes the change and returns whether the API server accepted it. A missing object is no error.
     pub async fn make(&self, change: Change) -> Result<bool> {
         let missing = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
         match change {
@@ -157,7 +156,7 @@ impl Buoys {
         }
     }
 
-    /// What is wrong, compared with what the runtime's Kyma asks for; empty if nothing is.
+    /// Returns the differences from the runtime's Kyma.
     pub async fn differences(&self) -> Result<Vec<String>> {
         let kymas: Api<Kyma> = Api::namespaced(self.client.clone(), RUNTIME_NAMESPACE);
         let kyma = kymas.get(RUNTIME_KYMA_NAME).await?;
@@ -193,8 +192,7 @@ impl Buoys {
         Ok(differences)
     }
 
-    /// A change that cannot be without effect: a Deployment that is there is deleted, or, if there is none, the module is
-    /// enabled.
+    /// Makes an effective change: deletes an existing Deployment, or enables the module if there is none.
     pub async fn make_last(&self, dice: &mut Dice) -> Result<Change> {
         let list = ListParams::default().labels(&format!("app={MODULE}"));
         let there: Vec<u32> = self
@@ -208,7 +206,7 @@ impl Buoys {
         let picked = dice.below(there.len().max(1) as u64);
         let picked = usize::try_from(picked).ok().and_then(|at| there.get(at));
         let change = picked.map_or(Change::Enable(false), |number| Change::Delete(*number));
-        // Somebody else may have been faster: then it was not the last of what is there.
+        // Another writer deleted it first, so this was not the last change.
         if !self.make(change).await? {
             self.make(Change::Disable).await?;
             self.make(Change::Enable(true)).await?;
@@ -217,13 +215,13 @@ impl Buoys {
         Ok(change)
     }
 
-    /// The version of the list of Deployments as it is now.
+    /// Returns the resource version of the Deployment list.
     pub async fn version(&self) -> Result<String> {
         let list = self.deployments.list(&ListParams::default()).await?;
         list.metadata.resource_version.context("a list without a version")
     }
 
-    /// Whether a watch from that version on is answered with 410 Gone.
+    /// Returns whether a watch from that version gets 410 Gone.
     pub async fn is_expired(&self, version: &str) -> Result<bool> {
         let gone = |status: &Status| status.code == 410;
         let mut events = match self.deployments.watch(&WatchParams::default().timeout(2), version).await {
@@ -237,7 +235,7 @@ impl Buoys {
         }
     }
 
-    /// Waits until all is as the runtime's Kyma asks.
+    /// Waits until the runtime matches its Kyma.
     pub async fn as_asked(&self, within: Duration) -> Result<()> {
         wait::until("the Deployments that the Kyma asks for", within, || async {
             let differences = self.differences().await?;

@@ -1,6 +1,7 @@
-//! An HTTP proxy before an API server that leaves events out of the answers to watches, and is honest in everything else.
+//! An HTTP proxy that drops watch events and passes everything else.
 //!
-//! The way from the client is not encrypted: so the proxy can read it. What it asks, it asks as a user of its own choice.
+//! The client's side is plain HTTP, so the proxy can read it. The proxy connects to the API server as its own
+//! user.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 
@@ -20,7 +21,7 @@ use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// Of a request: those of an agent are small.
+/// Request limit in bytes. An agent's requests are small.
 const MAX_BODY: usize = 1024 * 1024;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
@@ -45,10 +46,9 @@ struct Rules {
 }
 
 impl Censor {
-    /// A proxy that leaves nothing out yet, and asks as `client`.
+    /// Starts a proxy that drops nothing and connects as `client`.
     ///
-    /// # Errors
-    /// If it cannot listen on 127.0.0.1.
+    /// # Errors If it cannot listen on 127.0.0.1.
     pub async fn before(client: Client) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot bind 127.0.0.1")?;
         let address = listener.local_addr().context("a bound socket has no address")?;
@@ -76,28 +76,28 @@ impl Censor {
         Ok(Self { url: format!("http://{address}"), forbidden, once, swallowed, _tasks: tasks })
     }
 
-    /// Where it listens.
+    /// Returns the proxy's URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Leaves out the events of watches about objects of this name.
+    /// Drops all watch events about objects of this name.
     pub fn forbid(&self, name: &str) {
         self.forbidden.lock().push(named(name));
     }
 
-    /// Leaves out the next event of a watch about an object of this name. Who asks again is told.
+    /// Drops the next watch event about an object of this name. A new request returns the object.
     pub fn forbid_once(&self, name: &str) {
         self.once.lock().push(named(name));
     }
 
-    /// Events left out so far.
+    /// Returns the number of dropped events.
     pub fn swallowed(&self) -> usize {
         *self.swallowed.lock()
     }
 }
 
-/// As an event names its object.
+/// The name as it appears in an event.
 fn named(name: &str) -> String {
     format!("\"name\":\"{name}\"")
 }
@@ -135,7 +135,7 @@ async fn pass(request: Request<Incoming>, rules: &Rules) -> Result<Answer> {
     Ok(Response::from_parts(parts, StreamBody::new(data.map_ok(Frame::data)).boxed_unsync()))
 }
 
-/// Line by line: each is an event.
+/// Each line is one event.
 fn censored(
     data: impl Stream<Item = std::io::Result<Bytes>> + Send + Unpin + 'static,
     rules: Rules,

@@ -1,4 +1,4 @@
-//! One world for a whole test binary: three control planes and a registry.
+//! A shared environment per test binary: three control planes and a registry.
 
 use std::thread;
 

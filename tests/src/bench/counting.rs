@@ -1,4 +1,4 @@
-//! A way to the receiver that counts what passes.
+//! A TCP relay that counts TLS records to the receiver.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,23 +11,21 @@ use tokio::{
     time::Instant,
 };
 
-/// Records kept; an idle agent makes a few in a minute.
+/// Limit on kept records. An idle agent sends a few per minute.
 const MOST: usize = 100_000;
-/// Before what a TLS record holds: its type, its version and its length.
+/// Length of a TLS record header: type, version and length.
 const HEAD: usize = 5;
-/// Between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A TLS record that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// To the receiver.
     pub(super) up: bool,
-    /// Head included.
+    /// Includes the header.
     pub(super) bytes: usize,
 }
 
-/// TLS records that passed, both ways; IP and TCP headers are not counted. Dropping it cuts the connection.
+/// Counts TLS records in both directions, without IP and TCP headers. Dropping it cuts the connection.
 pub(super) struct Wire {
     pub(super) port: u16,
     seen: Arc<Mutex<Vec<Record>>>,
@@ -47,7 +45,6 @@ impl Wire {
                 let counted = Arc::clone(&counted);
                 while connections.try_join_next().is_some() {}
                 connections.spawn(async move {
-                    // Both ends see for themselves that it has ended.
                     let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else { return };
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_read, near_write), (far_read, far_write)) =
@@ -62,12 +59,12 @@ impl Wire {
         Ok(Self { port, seen, _accepting: accepting })
     }
 
-    /// What has passed since the last time.
+    /// Returns the records since the last call.
     pub(super) fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.seen.lock())
     }
 
-    /// Waits until something passes, and then until nothing has for so long.
+    /// Waits for one record, then for this much silence.
     pub(super) async fn quiet(&self, time: Duration) {
         let mut last = None;
         self.take();
@@ -101,11 +98,10 @@ async fn pass(
     }
 }
 
-/// Finds the records in a stream.
 #[derive(Default)]
 struct Records {
     head: Vec<u8>,
-    /// Of the record whose head is known, what has not passed.
+    /// Bytes of the current record that are still to come.
     left: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Change → applied: a Kyma is created in KCP, with a module, and becomes Ready.
+//! Change → applied: a Kyma with a module is created and becomes Ready.
 
 use anyhow::{Context, Result};
 use kube::{
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Bench, Figure, Goal, Size, Spec, stats::percentile_ms};
 use crate::{Process, fleet, story::RUNTIMES};
 
-/// Of the Go manager, in milliseconds.
+/// The Go manager's figure in milliseconds.
 const GO_READY: f64 = 23_900.0;
 
 pub(super) fn specs(size: &Size) -> Vec<Spec> {
@@ -26,8 +26,9 @@ pub(super) fn specs(size: &Size) -> Vec<Spec> {
     vec![spec("p50"), spec("p99 (the slowest)")]
 }
 
-/// The runtime that has no module: its Kyma goes, and comes back with one. Its agent starts when the Kyma is made, like that of a new
-/// runtime; one that was refused before would wait for its next try.
+/// Recreates the Kyma of the runtime without modules.
+///
+/// The agent starts with the Kyma; an agent that was refused earlier would wait for its backoff.
 pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let (name, _) = RUNTIMES[1];
     let kymas: Api<Kyma> = Api::namespaced(bench.env.kcp.client()?, KCP_NAMESPACE);

@@ -1,6 +1,6 @@
-//! Takes over what criterion has measured: `cargo bench -p tidewatch-engine --bench planner --bench queue`.
+//! Imports the figures of `cargo bench -p tidewatch-engine --bench planner --bench queue`.
 //!
-//! A group of ours has the function `ours` and one whose name begins with `yardstick`.
+//! Each group has a function `ours` and one named `yardstick...`.
 
 use std::{
     collections::BTreeMap,
@@ -16,22 +16,21 @@ use super::{Figure, Goal, Spec};
 use crate::{harness::target_folder, report::Terminal};
 
 const YARDSTICK: &str = "yardstick ";
-/// What is older was not measured in this run of `make bench`.
+/// Results older than this belong to another run of `make bench`.
 const FRESH: Duration = Duration::from_hours(1);
-/// Planning should cost less than reading and writing what is planned with.
+/// Planning should cost less than its reads and writes.
 const PLANNER_RATIO: f64 = 1.0;
-/// 100,000 Kymas in a second on one core, at which most of a fleet is most of the time: as it should be.
+/// 100,000 up-to-date Kymas per second on one core.
 const PLAN_MICROSECONDS: f64 = 10.0;
-/// 100,000 keys/s on one core: a fleet of 5,000 runtimes with 30,400 Kymas and Manifests in 0.3 s.
+/// 100,000 keys/s on one core: 5,000 runtimes with 30,400 Kymas and Manifests take 0.3 s.
 const QUEUE_MICROSECONDS: f64 = 10.0;
 
 struct Measured {
     function: String,
-    /// Per element, where the benchmark says how many there are.
+    /// Per element if the benchmark reports a count.
     nanoseconds: f64,
 }
 
-/// An entry for every group that was measured lately.
 pub(super) fn entries(terminal: &Terminal) -> Vec<(Spec, Option<Figure>)> {
     let folder = target_folder().join("criterion");
     let groups = groups(&folder);
@@ -68,7 +67,7 @@ fn entry(name: String, functions: &[Measured]) -> (Spec, Option<Figure>) {
     (Spec { name, unit: "us", goal, yardstick }, figure)
 }
 
-/// Group → its functions, by name. What cannot be read is left out.
+/// Functions by group. Skips unreadable files.
 fn groups(folder: &Path) -> BTreeMap<String, Vec<Measured>> {
     let mut groups: BTreeMap<String, Vec<Measured>> = BTreeMap::new();
     for group in folders(folder) {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Bench, Figure, Goal, Spec};
 use crate::{fleet, story::set_modules};
 
-/// Of the Go manager, in seconds.
+/// The Go manager's figure in seconds.
 const GO_READY: f64 = 23.9;
 
 pub(super) fn specs() -> Vec<Spec> {

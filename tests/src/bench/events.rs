@@ -1,4 +1,4 @@
-//! From an observed change to its place in the receiver's queue.
+//! Latency from an observed change to the receiver's queue.
 
 use std::time::Duration;
 
@@ -21,13 +21,12 @@ use super::{
 };
 use crate::http;
 
-/// Requests in flight, and clients at the same time, in the measurement of throughput.
+/// Requests in flight and concurrent clients in the throughput measurement.
 const CLIENTS: usize = 16;
-/// Of the Go listener, on two cores that client and server share.
+/// The Go listener's figure, on two cores shared with the client.
 const GO_NEW_CONNECTIONS: f64 = 627.0;
 const GO_KEPT_CONNECTIONS: f64 = 10_290.0;
 
-/// The agent's histogram of observation → answer.
 const OBSERVED_TO_SENT: &str = "tidewatch_agent_observed_to_sent_seconds_bucket{le=\"";
 
 pub(super) fn agent_specs() -> Vec<Spec> {
@@ -41,17 +40,16 @@ pub(super) fn agent_specs() -> Vec<Spec> {
     vec![spec("p50", 10.0), spec("p99", 100.0)]
 }
 
-/// Cumulative buckets: upper bound in seconds, and count.
+/// Cumulative buckets: upper bound in seconds, count.
 pub(super) type Buckets = Vec<(f64, f64)>;
 
-/// What the agent of runtime 1 says so far of its own events: from the observation to the answer that says that
-/// the receiver has them in its queue.
+/// Histogram of runtime 1's agent: observation to the receiver's acknowledgement.
 pub(super) async fn so_far(bench: &Bench<'_>) -> Result<Buckets> {
     let agent = bench.world.agents.first().context("there is no agent")?;
     Ok(buckets(&http::text(&format!("{}/metrics", agent.admin)).await?))
 }
 
-/// The same, of the events since `before` was taken.
+/// Histogram of the events since `before`.
 pub(super) async fn of_agent(bench: &Bench<'_>, before: Result<Buckets>) -> Result<Vec<Figure>> {
     let before = before?;
     let mut buckets = so_far(bench).await?;
@@ -84,7 +82,6 @@ pub(super) fn specs(size: &Size) -> Vec<Spec> {
     vec![spec("p50", 10.0), spec("p99", 100.0)]
 }
 
-/// One event after the other about objects that have an owner; every second one goes to the bare server.
 pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     bench.calm().await?;
     let server = BareServer::start(&bench.world.receiver.ca).await?;
@@ -123,7 +120,7 @@ pub(super) fn load_specs() -> Vec<Spec> {
     ]
 }
 
-/// How many events are taken in when several clients send as fast as they get answers.
+/// Measures events per second with clients that send at full speed.
 pub(super) async fn load(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let server = BareServer::start(&bench.world.receiver.ca).await?;
     let ours = target(bench)?;
@@ -131,7 +128,6 @@ pub(super) async fn load(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for kept in [false, true] {
         bench.calm().await?;
-        // A kept connection is an order of magnitude faster.
         let events = if kept { bench.size.connections * 10 } else { bench.size.connections };
         let value = rate(&ours, events, kept).await?;
         bench.calm().await?;
@@ -140,9 +136,8 @@ pub(super) async fn load(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Events per second.
 async fn rate(target: &Target, events: usize, kept: bool) -> Result<f64> {
-    // One epoch for all: a receiver keeps only a few per runtime.
+    // A receiver keeps few epochs per runtime, so all clients share one.
     let epoch = Epoch::random();
     let each = (events / CLIENTS).max(1) as u64;
     let started = Instant::now();
@@ -173,7 +168,6 @@ async fn rate(target: &Target, events: usize, kept: bool) -> Result<f64> {
     Ok(sent / Instant::now().duration_since(started).as_secs_f64())
 }
 
-/// The receiver, as runtime 1.
 fn target(bench: &Bench<'_>) -> Result<Target> {
     let receiver = &bench.world.receiver;
     let issued = &bench.world.agents.first().context("there is no agent")?.identity.issued;
@@ -186,7 +180,7 @@ fn target(bench: &Bench<'_>) -> Result<Target> {
     Ok(Target { port, tls })
 }
 
-/// A request with one event: in turns about the module's Deployment and the runtime's Kyma.
+/// One event, alternately about the module's Deployment and the runtime's Kyma.
 fn body(epoch: Epoch, seq: u64) -> Result<Bytes> {
     let (watch, group, version, kind, namespace, name) = if seq.is_multiple_of(2) {
         ("kyma", names::GROUP, "v1beta2", "Kyma", names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME)
@@ -212,7 +206,7 @@ fn body(epoch: Epoch, seq: u64) -> Result<Bytes> {
     Ok(serde_json::to_vec(&request)?.into())
 }
 
-/// The receiver must have taken it, or the time means nothing.
+/// A rejected event would make the time meaningless.
 fn accepted(answer: &[u8], seq: u64) -> Result<()> {
     let answer: Response = serde_json::from_slice(answer)?;
     ensure!(answer.retry_after_ms.is_none(), "event {seq} met an overload");

@@ -1,4 +1,4 @@
-//! What it costs when nothing happens: memory, CPU, and requests to the API servers.
+//! Idle cost: memory, CPU and API requests.
 
 use std::{fs, time::Duration};
 
@@ -13,16 +13,17 @@ use super::{
 };
 use crate::{Process, report::Reporter};
 
-/// Of the Go manager with one Kyma and one module.
+/// The Go manager's figure with one Kyma and one module.
 const GO_RSS_MIB: f64 = 104.0 * 1e6 / (1024.0 * 1024.0);
 const GO_RUNTIME_REQUESTS: f64 = 37.0 / 5.0;
 const GO_KCP_REQUESTS: f64 = 31.0 / 5.0;
-/// What the Go agent's Deployment asks for.
+/// The memory request of the Go agent's Deployment.
 const GO_AGENT_MIB: f64 = 20.0;
 
-/// Groups and kinds that only we and a user of the module write. Core kinds of the module (Namespace,
-/// `ServiceAccount`, Service) are left out: the API server reads such objects itself. We never apply them alone,
-/// so nothing of ours stays unseen.
+/// Groups that only the engine and module users write.
+///
+/// Core kinds are excluded: the API server reads them itself. The engine never applies them alone, so its
+/// writes are still visible.
 const GROUPS: [&str; 4] = [
     "operator.kyma-project.io",
     "lighthouse.tidewatch.dev",
@@ -84,7 +85,7 @@ pub(super) fn request_specs(size: &Size) -> Vec<Spec> {
             "every request but WATCH and LIST",
             runtime,
         ),
-        // The agent's, to see whether its watches have told everything. It is next to its API server.
+        // LISTs by the agent show missed watch events.
         spec("lists in the runtime", Goal::None, "every LIST", runtime),
         spec(
             "requests to KCP",
@@ -99,7 +100,7 @@ pub(super) async fn requests(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     bench.calm().await?;
     let clients = [bench.env.runtime1.client()?, bench.env.kcp.client()?];
     let before = [counted(&clients[0]).await?, counted(&clients[1]).await?];
-    // Enabling the module took requests; else the metric is not what this program knows, and 0 would be no news.
+    // Enabling the module made requests, so 0 means that the metric is unknown.
     ensure!(before.iter().all(|n| n.rest > 0.0), "the API servers count no request of our kinds: {before:?}");
     let waited = wait(bench, bench.size.requests).await;
     let after = [counted(&clients[0]).await?, counted(&clients[1]).await?];
@@ -112,7 +113,6 @@ pub(super) async fn requests(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Requests of our kinds so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Requests {
     lists: f64,
@@ -125,7 +125,7 @@ impl Requests {
     }
 }
 
-/// Lets time pass: here nothing is waited for, idleness is what is measured. Returns the seconds.
+/// Sleeps; returns the elapsed seconds.
 async fn wait(bench: &Bench<'_>, time: Duration) -> f64 {
     bench.terminal.working(&format!("leaving everything alone for {} s", time.as_secs()));
     let started = Instant::now();
@@ -138,7 +138,6 @@ async fn counted(client: &Client) -> Result<Requests> {
     Ok(count(&client.request_text(request).await?))
 }
 
-/// From an API server's metrics; watches are not counted.
 fn count(page: &str) -> Requests {
     let mut requests = Requests::default();
     for line in page.lines() {
@@ -167,7 +166,7 @@ fn count(page: &str) -> Requests {
     requests
 }
 
-/// The pid of the program itself: a process that ends with us is the child of its watchdog.
+/// Returns the program's own pid. Its parent is the watchdog.
 pub(super) fn program(process: &Process) -> Result<u32> {
     let parent = process.pid();
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))

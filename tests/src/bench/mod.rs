@@ -1,8 +1,7 @@
 //! Measurements on real control planes, each against a named yardstick.
 //!
-//! The machine is shared and noisy, so a figure stands beside what a bare program needs for the same thing
-//! in the same run (the two take turns), or beside a figure recorded of the Go peers. A measurement that
-//! fails is an entry without a value; the others go on.
+//! The machine is noisy. A figure is compared with a bare program in the same run (in turns) or with a
+//! recorded Go figure. A failed measurement becomes an entry without a value.
 
 mod counting;
 mod created;
@@ -44,11 +43,10 @@ use objects::Objects;
 use report::{Figure, Spec};
 
 const COMMAND: &str = "make bench";
-/// Where the module's Deployment is.
 const SYSTEM: &str = "lighthouse-system";
 const DEPLOYMENT: &str = "lighthouse-keeper";
 
-/// How often and how long is measured.
+/// Repetitions and durations.
 #[derive(Clone, Debug)]
 pub struct Size {
     events: usize,
@@ -63,7 +61,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// For figures.
+    /// For publishable figures.
     pub fn full() -> Self {
         Self {
             events: 500,
@@ -74,12 +72,12 @@ impl Size {
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
             load: Load { time: Duration::from_secs(12), idle: Duration::from_mins(1), most: 10_000 },
-            // As long as it takes until the objects were listed once beside the watch, and longer.
+            // The agent and the bare watch must both list the objects in this time.
             objects: Objects { count: 10_000, window: Duration::from_mins(1), windows: 10 },
         }
     }
 
-    /// To see that it works.
+    /// For a smoke test.
     pub fn quick() -> Self {
         Self {
             events: 50,
@@ -110,10 +108,11 @@ pub enum Part {
     Modules,
 }
 
-/// Runs everything, or one part; prints the table and writes the report. Only an environment that does not start, or a
-/// report that cannot be written, is an error.
+/// Runs all parts or one, prints the table and writes the report.
+///
+/// Fails only if the environment does not start or the report cannot be written.
 pub fn main(size: &Size, only: Option<Part>, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
-    // Blocks, possibly for the build of the control planes.
+    // Can block on a build of the control planes.
     let harness = match only {
         Some(Part::Intake) => None,
         _ => Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?),
@@ -132,7 +131,7 @@ fn folder() -> PathBuf {
     target_folder().join("bench")
 }
 
-/// Release or debug: figures of one must not pass for those of the other.
+/// Separates release figures from debug figures.
 fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug build" } else { "release build" }
 }
@@ -145,7 +144,7 @@ async fn run(
     terminal: &Terminal,
 ) -> Result<()> {
     let mut report = Report::new(COMMAND);
-    // First: control planes at work would be felt.
+    // Runs first: control planes would disturb it.
     if matches!(only, None | Some(Part::Intake)) {
         load(size, &mut report, terminal).await;
     }
@@ -160,7 +159,6 @@ async fn run(
     Ok(())
 }
 
-/// The intake alone, with thousands of agents.
 async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
     let load = &size.load;
     terminal.say(&format!("Measuring the intake with up to {} agents ({})", load.most, build()));
@@ -185,12 +183,12 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
     measure(terminal, report, intake::idle_specs(load), Box::pin(intake::idle(&mut intake))).await;
 }
 
-/// Thousands of events a second come from one runtime here, on many connections: its limits are measured nowhere.
+/// Disables the receiver's limits: one runtime sends thousands of events per second.
 fn unlimited() -> Vec<String> {
     [
         "--requests-per-second=1000000",
         "--v2-events-per-second=1000000",
-        // With one more the oldest would be ended. The agent has some of its own.
+        // One connection more would close the oldest. The agent also holds some.
         "--max-connections-per-identity=1000",
     ]
     .map(str::to_owned)
@@ -211,7 +209,7 @@ async fn on_control_planes(
     let what = "control planes ready".to_owned();
     terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
     if matches!(only, None | Some(Part::Objects)) {
-        // Before the runtime has an agent: two would each see the other's canary, and say twice as much.
+        // Runs before the runtime has an agent: two agents would see each other's canary.
         let run = Box::pin(objects::run(&env, size.objects, terminal));
         measure(terminal, report, objects::specs(size.objects), run).await;
     }
@@ -235,9 +233,9 @@ async fn on_control_planes(
         bench.measure(report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
     }
     if only.is_none() {
-        // By now the agent has observed and sent what the repairs and upgrades have caused.
+        // The agent has sent the events of repairs and upgrades.
         bench.measure(report, events::agent_specs(), Box::pin(events::of_agent(&bench, before))).await;
-        // Before the load, whose memory an allocator may keep.
+        // Runs before the load: an allocator can keep the load's memory.
         bench.measure(report, idle::specs(size), Box::pin(idle::run(&bench))).await;
         bench.measure(report, idle::request_specs(size), Box::pin(idle::requests(&bench))).await;
     }
@@ -246,16 +244,16 @@ async fn on_control_planes(
         bench.measure(report, events::load_specs(), Box::pin(events::load(&bench))).await;
     }
     if matches!(only, None | Some(Part::Modules)) {
-        // Last: what is measured before counts on a second runtime without a module.
+        // Runs last: earlier measurements need a second runtime without a module.
         bench.measure(report, created::specs(size), Box::pin(created::run(&bench))).await;
     }
     Ok(())
 }
 
-/// On the heap: it holds clients and connections.
+/// Boxed because the future is large.
 type Measurement<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
 
-/// One measurement has this long at most.
+/// Timeout of one measurement.
 const LIMIT: Duration = Duration::from_mins(15);
 
 async fn measure(terminal: &Terminal, report: &mut Report, specs: Vec<Spec>, measurement: Measurement<'_>) {
@@ -279,7 +277,6 @@ async fn measure(terminal: &Terminal, report: &mut Report, specs: Vec<Spec>, mea
     }
 }
 
-/// What is measured on.
 struct Bench<'a> {
     env: &'a Environment,
     world: &'a World,
@@ -292,8 +289,7 @@ impl Bench<'_> {
         measure(self.terminal, report, specs, measurement).await;
     }
 
-    /// Waits until everything is Ready and nothing is in work or unacknowledged: one measurement must not
-    /// pay for the one before.
+    /// Waits until all is Ready, idle and acknowledged, so one measurement does not affect the next.
     async fn calm(&self) -> Result<()> {
         let kcp = self.env.kcp.client()?;
         fleet::kyma_in_state(&kcp, KCP_NAMESPACE, RUNTIMES[0].0, State::Ready).await?;

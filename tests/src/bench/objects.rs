@@ -1,5 +1,4 @@
-//! One agent that watches many objects and has nothing to say: memory, CPU and bytes, beside a bare watch of the same
-//! objects.
+//! One idle agent with many watched objects: memory, CPU and bytes against a bare watch.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -40,15 +39,14 @@ const VERSION: &str = "v1";
 const KIND: &str = "Thing";
 const RESOURCE: &str = "things";
 const VALIDITY: SignedDuration = SignedDuration::from_hours(24);
-/// Requests to the API server at the same time.
+/// Concurrent API requests.
 const AT_ONCE: usize = 32;
 const LIMIT: Duration = Duration::from_mins(2);
-/// Until what the first list has left behind is gone: buffers, connections, and the first canary, which tells of all the
-/// changes before it.
+/// Time until buffers, connections and the first canary have settled.
 const SETTLING: Duration = Duration::from_secs(70);
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
-/// How many, and in how many windows of what length nothing happens.
+/// Object count, and number and length of the idle windows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Objects {
     pub(super) count: usize,
@@ -78,11 +76,11 @@ pub(super) fn specs(objects: Objects) -> Vec<Spec> {
     ]
 }
 
-/// In the second runtime, of which nothing else here is measured, while it has no other agent.
+/// Runs in the second runtime before it has another agent.
 pub(super) async fn run(env: &Environment, objects: Objects, terminal: &Terminal) -> Result<Vec<Figure>> {
     let Objects { count, window, windows } = objects;
     let cluster = &env.runtime2;
-    // The canary's place; without it the agent would be idle as no agent is.
+    // The namespace of the canary. Without a canary, the agent would be unrealistically idle.
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
     fleet::apply_yaml(&cluster.client()?, &namespace.to_string()).await?;
     terminal.working(&format!("making {count} objects"));
@@ -133,7 +131,7 @@ pub(super) async fn run(env: &Environment, objects: Objects, terminal: &Terminal
 
     terminal.working(&format!("leaving everything alone for {} s", (SETTLING + window * windows).as_secs()));
     tokio::time::sleep(SETTLING).await;
-    // What is said each minute is in the middle of each window: a little earlier or later, and it counts all the same.
+    // Puts the heartbeat in the middle of each window.
     wire.quiet(window / 2).await;
     let pids = [agent_pid, bare.pid];
     let before = [fine_cpu_seconds(pids[0])?, fine_cpu_seconds(pids[1])?];
@@ -164,13 +162,13 @@ pub(super) async fn run(env: &Environment, objects: Objects, terminal: &Terminal
     Ok(figures)
 }
 
-/// The records of a window, as `->233 <-96`.
+/// The records of a window, such as `->233 <-96`.
 fn list(records: &[Record]) -> String {
     let all = records.iter().map(|record| format!("{}{}", if record.up { "->" } else { "<-" }, record.bytes));
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// A CA, a server's certificate, and those of the first runtime; returns the last two's files.
+/// Issues a CA and certificates; returns the files of the last two.
 fn identities(folder: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf)> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let now = Timestamp::now();
@@ -198,7 +196,7 @@ fn identities(folder: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf)>
     Ok(own)
 }
 
-/// Objects with a generation, so that a watch of their spec needs no bodies; all in one namespace.
+/// Objects with a generation in one namespace. Their spec watch needs no bodies.
 async fn make(client: &Client, count: usize) -> Result<()> {
     let name = format!("{RESOURCE}.{GROUP}");
     let crd = json!({
@@ -225,7 +223,7 @@ async fn make(client: &Client, count: usize) -> Result<()> {
     };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
     let params = PostParams::default();
-    // An established CRD is served a moment later.
+    // The API server serves an established CRD with a short delay.
     let first = object(&resource, 0);
     wait::until("the new kind to be served", LIMIT, || async {
         match api.create(&params, &first).await {

@@ -1,18 +1,16 @@
-//! What the kernel says of a process.
+//! Process figures from the kernel.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// `USER_HZ`: a constant of Linux' interface, whatever the kernel ticks with.
+/// `USER_HZ`, a constant of the Linux interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Memory that it holds now.
 pub(super) fn rss_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmRSS:")
 }
 
-/// The most that it has held.
 pub(super) fn peak_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmHWM:")
 }
@@ -26,17 +24,17 @@ fn status_mib(pid: u32, field: &str) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// User and system time so far, in hundredths.
+/// User and system time in hundredths of a second.
 pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     cpu_of(&stat).context("/proc/<pid>/stat is not what is known of it")
 }
 
-/// The same in nanoseconds, of the threads that live: for processes that use next to nothing.
+/// CPU time of live threads in nanoseconds, for nearly idle processes.
 pub(super) fn fine_cpu_seconds(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // One that has ended since it was listed does not live: its file is gone, or cannot be read any more.
+        // The thread ended after the listing.
         let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
         let first = text.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
         nanoseconds += first.context("schedstat is not what is known of it")?;
@@ -44,7 +42,7 @@ pub(super) fn fine_cpu_seconds(pid: u32) -> Result<f64> {
     Ok(nanoseconds / 1e9)
 }
 
-/// How many files this process may let its children open.
+/// Hard limit of open files for child processes.
 pub(super) fn most_files() -> Option<usize> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
@@ -52,7 +50,7 @@ pub(super) fn most_files() -> Option<usize> {
 }
 
 fn cpu_of(stat: &str) -> Option<f64> {
-    // The second field, the name, may hold anything; fields 14 and 15 are counted after it.
+    // The name in the second field can contain anything. Fields 14 and 15 come after it.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
     Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
@@ -73,7 +71,7 @@ mod tests {
     #[test]
     fn reads_this_process() {
         let pid = std::process::id();
-        // Not compared with each other: other tests' threads allocate between the two readings.
+        // Other tests allocate between the two readings, so they are not compared.
         assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() > 0.1);
         assert!(cpu_seconds(pid).unwrap() >= 0.0 && fine_cpu_seconds(pid).unwrap() > 0.0);
         assert!(most_files().unwrap() > 10);

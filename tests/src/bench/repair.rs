@@ -1,4 +1,4 @@
-//! Change → applied: a Deployment is deleted and comes back.
+//! Change → applied: a deleted Deployment comes back.
 
 use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
@@ -16,10 +16,9 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{Bench, DEPLOYMENT, Figure, Goal, SYSTEM, Size, Spec, stats::percentile_ms};
 
-/// The bare watcher's own Deployment and field manager.
 const BARE: &str = "bare-keeper";
 const BARE_NAMESPACE: &str = "default";
-/// For one Deployment to come back and to be available.
+/// Timeout of one repair.
 const LIMIT: Duration = Duration::from_mins(1);
 
 pub(super) fn specs(size: &Size) -> Vec<Spec> {
@@ -58,7 +57,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
         .collect()
 }
 
-/// The bare watcher's Deployment, of the shape of the module's. Another `generation` is another pod template.
+/// A Deployment of the module's shape. `generation` changes its pod template.
 pub(super) fn bare(generation: u32) -> Value {
     let labels = json!({"app": BARE});
     json!({
@@ -72,13 +71,12 @@ pub(super) fn bare(generation: u32) -> Value {
     })
 }
 
-/// Applies it.
 pub(super) async fn apply(api: &Api<Deployment>, generation: u32) -> Result<Deployment> {
     let params = PatchParams::apply(BARE).force();
     Ok(api.patch(BARE, &params, &Patch::Apply(bare(generation))).await?)
 }
 
-/// The yardstick: a watcher that puts back what was deleted, and does nothing else.
+/// The yardstick: a watcher that only recreates the Deployment.
 fn keep(api: Api<Deployment>) -> JoinSet<()> {
     let mut task = JoinSet::new();
     task.spawn(async move {
@@ -86,7 +84,7 @@ fn keep(api: Api<Deployment>) -> JoinSet<()> {
         let mut events = pin!(watcher(api.clone(), config));
         while let Some(event) = events.next().await {
             if matches!(event, Ok(watcher::Event::Delete(_))) {
-                // A failure shows as a Deployment that does not come back.
+                // A failure leaves the Deployment missing.
                 drop(apply(&api, 1).await);
             }
         }
@@ -94,14 +92,13 @@ fn keep(api: Api<Deployment>) -> JoinSet<()> {
     task
 }
 
-/// What a watch has seen of one Deployment: when each uid came, and the last state.
+/// Creation time of each uid, and the last state.
 #[derive(Default)]
 struct Seen {
     uids: BTreeMap<String, Instant>,
     last: Option<Deployment>,
 }
 
-/// One Deployment and a watch on it.
 pub(super) struct Watched {
     api: Api<Deployment>,
     name: String,
@@ -133,7 +130,7 @@ impl Watched {
         Self { api, name: name.to_owned(), seen, changed, _watch: watch }
     }
 
-    /// Waits until it is available; then from the return of its deletion to the first sight of the new one.
+    /// Returns the time from the deletion's answer to the new object.
     async fn delete_and_wait(&self) -> Result<Duration> {
         self.until("it is available", |seen| seen.last.as_ref().and_then(available)).await?;
         let known: Vec<String> = self.seen.lock().uids.keys().cloned().collect();
@@ -147,7 +144,7 @@ impl Watched {
         Ok(back.saturating_duration_since(deleted))
     }
 
-    /// Waits until the newest generation, which must be `generation` at least, is rolled out.
+    /// Waits until a generation of at least `generation` is rolled out.
     pub(super) async fn rolled_out(&self, generation: i64) -> Result<()> {
         self.until("it is rolled out", |seen| {
             let last = seen.last.as_ref()?;
@@ -162,7 +159,7 @@ impl Watched {
             loop {
                 let changed = self.changed.notified();
                 let mut changed = pin!(changed);
-                // Registered before the look, so that a change in between is not missed.
+                // Subscribes before reading, so no change is missed.
                 changed.as_mut().enable();
                 if let Some(value) = probe(&self.seen.lock()) {
                     return value;
@@ -174,7 +171,6 @@ impl Watched {
     }
 }
 
-/// Whether what is wanted is what runs.
 fn available(deployment: &Deployment) -> Option<()> {
     let status = deployment.status.as_ref()?;
     let current = status.observed_generation == deployment.metadata.generation;

@@ -1,14 +1,14 @@
-//! Figures, goals and yardsticks, as JSON and as a table.
+//! Figures, goals and yardsticks as JSON and as a table.
 
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What a figure should be.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// Nobody has set one.
+    /// No goal.
     None,
     /// At most this, in the figure's unit.
     AtMost(f64),
@@ -20,42 +20,40 @@ pub enum Goal {
     RatioAtLeast(f64),
 }
 
-/// What is measured.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) name: String,
     pub(super) unit: &'static str,
     pub(super) goal: Goal,
-    /// What it is compared with, and whether that was measured here or recorded before.
+    /// The yardstick, and whether it was measured in this run or recorded.
     pub(super) yardstick: String,
 }
 
-/// What was measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figure {
     pub(super) value: f64,
-    /// The yardstick's value in the same unit.
+    /// The yardstick's value in the figure's unit.
     pub(super) against: Option<f64>,
 }
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Entry {
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
-    /// The figure; absent if it could not be measured.
+    /// The figure, if the measurement succeeded.
     pub value: Option<f64>,
     /// Its unit.
     pub unit: String,
-    /// What it should be, for example `<= 10 ms` or `<= 2 x yardstick`.
+    /// The goal, such as `<= 10 ms` or `<= 2 x yardstick`.
     pub goal: Option<String>,
-    /// Whether it is so. Without a goal: whether there is a figure.
+    /// Whether the goal is met. Without a goal: whether a figure exists.
     pub met: bool,
-    /// What it is compared with.
+    /// The yardstick.
     pub yardstick: String,
-    /// The figure divided by the yardstick's.
+    /// Figure divided by yardstick.
     pub ratio: Option<f64>,
-    /// What measures it again.
+    /// The command that repeats the measurement.
     pub command: String,
 }
 
@@ -95,7 +93,7 @@ impl Report {
         Self { entries: Vec::new(), command: command.to_owned() }
     }
 
-    /// Adds an entry for every spec; one without a figure has no value and has not met its goal.
+    /// Adds an entry per spec. A spec without a figure has not met its goal.
     pub(super) fn add(&mut self, specs: Vec<Spec>, figures: Vec<Figure>) {
         let mut figures = figures.into_iter();
         for spec in specs {
@@ -126,7 +124,7 @@ impl Report {
         });
     }
 
-    /// Aligned text.
+    /// Returns an aligned text table.
     pub fn table(&self) -> String {
         let header = ["what", "value", "goal", "met", "ratio", "yardstick"].map(str::to_owned);
         let rows: Vec<[String; 6]> = std::iter::once(header)
@@ -152,7 +150,7 @@ impl Report {
         text
     }
 
-    /// Writes it as a JSON list.
+    /// Writes the JSON list.
     pub fn write(&self, file: &Path) -> Result<()> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -162,7 +160,7 @@ impl Report {
     }
 }
 
-/// Four significant digits: more is noise.
+/// Rounds to four significant digits; the rest is noise.
 fn round(value: f64) -> f64 {
     if value == 0.0 {
         return 0.0;

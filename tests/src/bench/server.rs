@@ -1,5 +1,5 @@
-//! The yardsticks of the event port: servers that do mTLS and HTTP/2, read the body, and answer; as shortly as a
-//! receiver, or with what they have read. No identity, no parsing, no ledger, no queue.
+//! Yardsticks of the event port: mTLS, HTTP/2, read the body, answer. They have no identity check, parsing,
+//! ledger or queue.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -19,14 +19,14 @@ use tokio_rustls::TlsAcceptor;
 const ANSWER: &[u8] =
     br#"{"epoch":"00000000-0000-0000-0000-000000000001","session":"00000000-0000-0000-0000-000000000002"}"#;
 
-/// The running server. Dropping it ends it.
+/// Dropping it ends the server.
 pub(super) struct BareServer {
     pub(super) port: u16,
     _accepting: JoinSet<()>,
 }
 
 impl BareServer {
-    /// Starts it with a certificate of this CA, for clients of this CA.
+    /// Starts a server with a certificate of this CA, for clients of this CA.
     pub(super) async fn start(ca: &Ca) -> Result<Self> {
         let request = ServerRequest {
             common_name: "bare".to_owned(),
@@ -48,16 +48,14 @@ impl BareServer {
     }
 }
 
-/// What is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Says {
-    /// As much as a receiver says to one event.
+    /// An answer of a receiver's size.
     Little,
-    /// The body of the request.
+    /// The request's body.
     Same,
 }
 
-/// Serves until it is dropped.
 pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor, says: Says) {
     let tls = Arc::new(tls);
     let mut connections = JoinSet::new();
@@ -65,7 +63,7 @@ pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor, says: Says) 
         let tls = Arc::clone(&tls);
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            // The client sees every failure here as its own.
+            // The client observes every failure here.
             let _ = stream.set_nodelay(true);
             if let Ok(stream) = tls.accept(stream).await {
                 let serving = http2::Builder::new(TokioExecutor::new())

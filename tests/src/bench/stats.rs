@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The value that a share `q` (0 to 1) of the samples does not exceed, by nearest rank, in milliseconds.
+/// Percentile `q` (0 to 1) by nearest rank, in milliseconds.
 pub(super) fn percentile_ms(samples: &[Duration], q: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -16,8 +16,7 @@ pub(super) fn percentile_ms(samples: &[Duration], q: f64) -> Option<f64> {
     sorted.get(rank - 1).map(|d| d.as_secs_f64() * 1e3)
 }
 
-/// The same from a histogram's cumulative buckets `(upper bound, count)`, interpolated within a bucket as
-/// Prometheus does.
+/// Percentile from cumulative buckets `(upper bound, count)`, interpolated like Prometheus.
 pub(super) fn percentile_of_buckets(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
     let total = buckets.last()?.1;
     let wanted = q * total;

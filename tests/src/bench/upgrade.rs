@@ -1,4 +1,4 @@
-//! Change → applied: the module's channel is changed, the other version becomes Ready.
+//! Change → applied: a channel change makes the other version Ready.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::story::set_modules;
 
-/// For one upgrade.
+/// Timeout of one upgrade.
 const LIMIT: Duration = Duration::from_mins(2);
 
 pub(super) fn specs(size: &Size) -> Vec<Spec> {
@@ -38,11 +38,11 @@ pub(super) fn specs(size: &Size) -> Vec<Spec> {
 pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let runtime = bench.env.runtime1.client()?;
     let kcp = bench.env.kcp.client()?;
-    // Every other turn goes back.
+    // Every other turn downgrades.
     crate::kcp::allow_downgrade(&kcp, KCP_NAMESPACE, "lighthouse").await?;
     let manifests: Api<Manifest> = Api::namespaced(kcp, KCP_NAMESPACE);
     let mut manifests = watcher(manifests, watcher::Config::default()).boxed();
-    // The list at the start of a watch is not part of an upgrade.
+    // Skips the initial list of the watch.
     until(&mut manifests, |event| matches!(event, watcher::Event::InitDone).then_some(())).await?;
     let namespace = bare(0)["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
     let bare_api = bench.deployments(&namespace)?;
@@ -75,7 +75,6 @@ pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
         .collect()
 }
 
-/// Reads the watch until `probe` has found what it looks for.
 async fn until<T>(
     manifests: &mut BoxStream<'_, watcher::Result<watcher::Event<Manifest>>>,
     probe: impl Fn(&watcher::Event<Manifest>) -> Option<T>,
@@ -88,7 +87,6 @@ async fn until<T>(
     Err(anyhow!("the watch on Manifests ended"))
 }
 
-/// Whether the one Manifest is Ready with a version.
 fn is_ready(event: &watcher::Event<Manifest>, version: &str) -> bool {
     let (watcher::Event::Apply(manifest) | watcher::Event::InitApply(manifest)) = event else { return false };
     let generation = manifest.metadata.generation;

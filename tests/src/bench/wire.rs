@@ -1,5 +1,4 @@
-//! A client of an event port: one mTLS connection, HTTP/2, bodies as they are given. It does what an agent's
-//! connection does and nothing else.
+//! A minimal client of an event port: one mTLS connection, HTTP/2, raw bodies.
 
 use std::sync::Arc;
 
@@ -13,17 +12,16 @@ use tidewatch_wire::v3;
 use tokio::{net::TcpStream, task::JoinSet};
 use tokio_rustls::TlsConnector;
 
-/// Largest answer that is read.
+/// Limit on an answer's bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// Where to connect and as whom.
+/// Address and identity.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) port: u16,
     pub(super) tls: Arc<ClientConfig>,
 }
 
-/// A connection. Dropping it closes it.
 pub(super) struct Connection {
     requests: http2::SendRequest<Full<Bytes>>,
     uri: String,
@@ -39,7 +37,7 @@ impl Target {
             TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await.context("no TLS")?;
         let (requests, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();
-        // How it ended shows in the request that fails.
+        // The failing request reports the error.
         driver.spawn(async move { drop(connection.await) });
         let uri = format!("https://localhost:{}{}", self.port, v3::PATH);
         Ok(Connection { requests, uri, _driver: driver })
@@ -47,7 +45,7 @@ impl Target {
 }
 
 impl Connection {
-    /// One POST that must be answered with 200; the answer's body.
+    /// Sends one POST, requires status 200, returns the answer's body.
     #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
     pub(super) async fn post(&self, body: Bytes) -> Result<Bytes> {
         let mut requests = self.requests.clone();

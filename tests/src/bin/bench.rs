@@ -1,4 +1,4 @@
-//! `make bench`: what it costs and how long it takes, on real control planes.
+//! `make bench`: costs and latencies on real control planes.
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! `make corpus DIR=…`: YAML files as modules on real control planes, compared with kubectl.
+//! `make corpus DIR=…`: compares YAML files installed as modules with kubectl.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

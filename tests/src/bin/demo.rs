@@ -1,4 +1,4 @@
-//! `make demo REAL=1`: the product at work on real control planes.
+//! `make demo REAL=1`: the product on real control planes.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends, with an error, when somebody asks this program to end.
+/// Returns an error on a termination signal.
 async fn interrupted() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
@@ -92,7 +92,7 @@ async fn interrupted() -> Result<()> {
     }
 }
 
-/// What was to be left running outlives this program: it is ended when there is no whole demo to try.
+/// Kept processes outlive this program, so an incomplete demo must be ended here.
 async fn end_kept(terminal: &Terminal) {
     terminal.working("ending what was started");
     terminal.say(&match down().await {
@@ -154,7 +154,7 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     Ok(())
 }
 
-/// Shell variables for scripts.
+/// Writes shell variables for scripts.
 fn write_env(env: &Environment, world: &World) -> Result<PathBuf> {
     let agent = world.agents.first().context("there is no agent")?;
     let kubeconfig = |cluster: &ControlPlane| {
@@ -175,7 +175,7 @@ fn write_env(env: &Environment, world: &World) -> Result<PathBuf> {
     variables.write(env.harness.folder())
 }
 
-/// A folder with what the control planes are made of, kubectl, and our own command.
+/// Links the control plane programs, kubectl and the product's command into one folder.
 fn link_programs(env: &Environment) -> Result<PathBuf> {
     let tools = env.harness.tools()?.folder();
     let mut programs = Vec::new();

@@ -1,4 +1,4 @@
-//! `make idle`: who asks the API servers for what while nothing changes.
+//! `make idle`: counts API requests while nothing changes.
 
 use std::{process::ExitCode, time::Duration};
 

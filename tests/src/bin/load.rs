@@ -1,4 +1,4 @@
-//! The processes that `make bench` starts besides the product's: a great number of agents, and servers to compare.
+//! Child processes of `make bench`: agents and servers.
 
 use clap::Parser;
 use tidewatch_tests::bench::load::{self, Args};

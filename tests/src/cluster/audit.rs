@@ -1,4 +1,4 @@
-//! An API server's audit log: who has asked it for what.
+//! An API server's audit log.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::Harness;
 
-/// Every request once, by its head: a watch when it begins to be answered, all else when it is answered.
+/// Logs each request's metadata once: a watch at its start, other requests at their end.
 const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -18,7 +18,7 @@ rules:
 - level: Metadata
 ";
 
-/// The flags by which an API server writes it, if this harness wants it.
+/// The audit flags, if this harness enables them.
 pub(super) fn flags(harness: &Harness, cluster: &str) -> Result<Vec<String>> {
     if !harness.audits() {
         return Ok(Vec::new());
@@ -27,13 +27,13 @@ pub(super) fn flags(harness: &Harness, cluster: &str) -> Result<Vec<String>> {
     Ok(vec![
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", log(harness, cluster).display()),
-        // What was answered is in it: nothing is left out because the disk is slow.
+        // A slow disk must not drop entries.
         "--audit-log-mode=blocking-strict".to_owned(),
         "--audit-log-maxsize=1024".to_owned(),
     ])
 }
 
-/// Where a control plane's is.
+/// Returns the path of a control plane's audit log.
 #[must_use]
 pub fn log(harness: &Harness, cluster: &str) -> PathBuf {
     harness.folder().join(cluster).join("audit.log")

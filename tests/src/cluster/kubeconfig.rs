@@ -1,4 +1,4 @@
-//! Kubeconfigs with everything inline, and clients.
+//! Inline kubeconfigs and clients.
 
 use std::time::Duration;
 
@@ -8,13 +8,12 @@ use kube::{Client, Config, config::AuthInfo};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::json;
 
-/// Longer than an API server leaves a watch without a bookmark, short enough to end a test
-/// whose server hangs.
+/// Longer than the bookmark interval, short enough to end a test with a hanging server.
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn yaml(cluster: &str, url: &str, ca_pem: &str, user: &str, token: &str) -> String {
-    // ByteString is base64 in JSON, and JSON strings and maps are YAML.
+    // ByteString is base64 in JSON, and JSON is valid YAML.
     let ca = json!(ByteString(ca_pem.as_bytes().to_vec()));
     format!(
         "apiVersion: v1\n\

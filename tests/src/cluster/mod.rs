@@ -1,5 +1,7 @@
-//! A control plane, on either backend. A real one is kube-apiserver and kube-controller-manager, and, where pods are
-//! wanted, kube-scheduler and kwok with one fake Node. A fake one is a simulated API server in this process.
+//! A control plane on either backend.
+//!
+//! A real one is kube-apiserver and kube-controller-manager; for pods also kube-scheduler and kwok with one
+//! fake Node. A fake one is a simulated API server in this process.
 
 pub mod audit;
 mod kubeconfig;
@@ -16,35 +18,35 @@ use kube::{Api, Client};
 use crate::{Backend, Etcd, Harness, Process, fake::Fake, ports};
 use pki::Pki;
 
-/// Every wait of the start; two cores under load need far less.
+/// Timeout of each startup step. Two loaded cores need far less.
 const READY: Duration = Duration::from_secs(90);
 const API_SERVER: &str = "kube-apiserver";
 /// The user in `system:masters`.
 pub const ADMIN: &str = "admin";
 
-/// A static user of a control plane, known by a token.
+/// A static user with a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Its name, as RBAC subjects name it.
+    /// The user name in RBAC subjects.
     pub name: String,
     /// Its groups besides `system:authenticated`.
     pub groups: Vec<String>,
 }
 
-/// What kind of control plane.
+/// Options of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Its name: lower-case letters, digits and `-`; also the etcd prefix and log folder,
-    /// so unique per etcd.
+    /// The name: lower-case letters, digits and `-`. It is also the etcd prefix and log folder, so unique per
+    /// etcd.
     pub name: String,
-    /// Whether pods are scheduled and become ready.
+    /// Whether pods get scheduled and become ready.
     pub pods: bool,
-    /// Users besides [`ADMIN`]; what they may do is up to RBAC objects.
+    /// Users besides [`ADMIN`]. RBAC objects grant their rights.
     pub users: Vec<User>,
 }
 
 impl Options {
-    /// A control plane without pods and further users.
+    /// Options without pods or further users.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), pods: false, users: Vec::new() }
     }
@@ -64,18 +66,17 @@ enum Host {
     Fake(Fake),
 }
 
-/// The processes of a real control plane.
 #[derive(Debug)]
 struct Real {
     port: u16,
     pki: Pki,
-    /// In the order in which they end: clients before the server.
+    /// In shutdown order: clients before the server.
     processes: Vec<Process>,
 }
 
 impl ControlPlane {
-    /// Starts it and waits until it works: the API is ready, the controllers have made the
-    /// default `ServiceAccount` and the root CA's `ConfigMap`, and the Node, if any, is Ready.
+    /// Starts the control plane and waits for the API, the default `ServiceAccount`, the root CA `ConfigMap`
+    /// and the Node, if any.
     pub async fn start(harness: &Harness, etcd: &Etcd, options: Options) -> Result<Self> {
         match harness.backend() {
             Backend::Real => Self::start_real(harness, etcd, options).await,
@@ -98,8 +99,8 @@ impl ControlPlane {
         let mut cluster = Self { name, url, host };
         let client = cluster.client()?;
         cluster.wait_for_api(&client).await?;
-        // Not earlier: on few cores they would slow the API server's start, and what they
-        // are refused before its RBAC objects exist they try again only seconds later.
+        // Starting earlier slows the API server on few cores. Requests refused before RBAC exists are retried
+        // only after seconds.
         cluster.add(programs::controller_manager(harness, &cluster, pods)?)?;
         if pods {
             cluster.add(programs::scheduler(harness, &cluster)?)?;
@@ -116,7 +117,7 @@ impl ControlPlane {
         Ok(cluster)
     }
 
-    /// Kills its API server (SIGKILL). Everything else of it goes on.
+    /// Kills only the API server (SIGKILL).
     pub async fn kill_api(&self) -> Result<()> {
         match &self.host {
             Host::Real(_) => self.process(API_SERVER)?.kill().await,
@@ -127,7 +128,7 @@ impl ControlPlane {
         }
     }
 
-    /// Stops its API server where it is: connections stay, and nothing is answered.
+    /// Suspends the API server: connections stay open without answers.
     pub async fn freeze_api(&self) -> Result<()> {
         match &self.host {
             Host::Real(_) => self.process(API_SERVER)?.freeze().await,
@@ -138,7 +139,7 @@ impl ControlPlane {
         }
     }
 
-    /// Lets it go on after [`Self::freeze_api`], and waits until it is ready.
+    /// Resumes it after [`Self::freeze_api`] and waits until it is ready.
     pub async fn thaw_api(&self) -> Result<()> {
         match &self.host {
             Host::Real(_) => {
@@ -152,8 +153,8 @@ impl ControlPlane {
         }
     }
 
-    /// Starts its API server again after [`Self::kill_api`], with the same objects, port and certificates, and waits until
-    /// it is ready. Its log begins anew.
+    /// Restarts the API server after [`Self::kill_api`] with its objects, port and certificates. Waits until
+    /// it is ready. Truncates its log.
     pub async fn start_api(&mut self, harness: &Harness, etcd: &Etcd) -> Result<()> {
         let again = match &self.host {
             Host::Fake(fake) => {
@@ -206,17 +207,17 @@ impl ControlPlane {
         self.process("kube-controller-manager")?.ready("to publish the default objects", READY, probe).await
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// `https://127.0.0.1:port`
+    /// Returns `https://127.0.0.1:port`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The certificate that signed its serving certificate.
+    /// Returns the CA of the serving certificate.
     pub fn ca_pem(&self) -> &str {
         match &self.host {
             Host::Real(real) => real.pki.ca_pem(),
@@ -224,7 +225,7 @@ impl ControlPlane {
         }
     }
 
-    /// The token of [`ADMIN`] or of a user given in [`Options`].
+    /// Returns the token of [`ADMIN`] or of a user in [`Options`].
     pub fn token(&self, user: &str) -> Result<&str> {
         let token = match &self.host {
             Host::Real(real) => real.pki.token(user),
@@ -233,27 +234,26 @@ impl ControlPlane {
         token.with_context(|| format!("{} has no user {user}", self.name))
     }
 
-    /// A kubeconfig for that user, with CA and token inline: no file paths.
+    /// Returns a kubeconfig with inline CA and token.
     pub fn kubeconfig_yaml(&self, user: &str) -> Result<String> {
         Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
     }
 
-    /// The same, with another address: of something before it.
+    /// Returns a kubeconfig with the address of a proxy.
     pub fn kubeconfig_yaml_through(&self, user: &str, url: &str) -> Result<String> {
         Ok(kubeconfig::yaml(&self.name, url, self.ca_pem(), user, self.token(user)?))
     }
 
-    /// A client for [`ADMIN`], in and for the current tokio runtime.
+    /// Returns an [`ADMIN`] client bound to the current tokio runtime.
     pub fn client(&self) -> Result<Client> {
         self.client_of(ADMIN)
     }
 
-    /// A client for that user, in and for the current tokio runtime.
+    /// Returns a user's client bound to the current tokio runtime.
     pub fn client_of(&self, user: &str) -> Result<Client> {
         kubeconfig::client(&self.url, self.ca_pem(), self.token(user)?)
     }
 
-    /// One of its processes, by the program's name.
     fn process(&self, program: &str) -> Result<&Process> {
         self.real()?
             .processes
@@ -262,7 +262,7 @@ impl ControlPlane {
             .ok_or_else(|| anyhow!("{} runs no {program}", self.name))
     }
 
-    /// Begins to end it without waiting; dropping it then is quick.
+    /// Starts the shutdown without waiting, so that the drop is quick.
     pub fn begin_end(&mut self) {
         if let Host::Real(real) = &mut self.host {
             real.processes.iter_mut().for_each(Process::begin_end);

@@ -1,5 +1,4 @@
-//! What a control plane trusts: a CA, a serving certificate, a service-account key and
-//! static tokens; all of its own, none shared with another control plane.
+//! A control plane's own CA, serving certificate, service-account key and static tokens.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf};
 
@@ -11,13 +10,12 @@ use uuid::Uuid;
 use super::{ADMIN, User};
 use crate::Harness;
 
-/// A demo that is left running ends before this.
+/// Longer than any kept demo.
 const VALIDITY: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Names the API server's own RBAC defaults are made for.
+/// The name in the API server's default RBAC objects.
 pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 pub(super) const SCHEDULER: &str = "system:kube-scheduler";
 
-/// The files of one control plane, and the tokens in them.
 pub(super) struct Pki {
     ca_pem: String,
     tokens: BTreeMap<String, String>,
@@ -42,7 +40,7 @@ impl Pki {
             validity: VALIDITY,
         };
         let serving = ca.issue_server(&request("kube-apiserver"), now)?;
-        // Only its key pair matters; the public half is read from the certificate.
+        // Only the key pair matters; the public half comes from the certificate.
         let service_account = ca.issue_server(&request("service-accounts"), now)?;
 
         let own = |name: &str, group: &str| User { name: name.to_owned(), groups: vec![group.to_owned()] };

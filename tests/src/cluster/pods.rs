@@ -1,4 +1,4 @@
-//! The one fake Node that pods run on.
+//! The fake Node for pods.
 
 use anyhow::Result;
 use k8s_openapi::{
@@ -8,8 +8,8 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 
 const NODE: &str = "node-1";
-/// More than any test asks for. kwok keeps what a Node brings; its own default has no ephemeral storage, without which
-/// the scheduler places no pod that requests some.
+/// More than any test requests. kwok's default lacks ephemeral storage, so the scheduler rejects pods that
+/// request it.
 const RESOURCES: [(&str, &str); 4] =
     [("cpu", "1k"), ("memory", "1Ti"), ("pods", "1M"), ("ephemeral-storage", "1Ti")];
 
@@ -41,7 +41,7 @@ pub(super) async fn create_node(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Ready, and free of the taint that keeps pods off until the controllers have seen that.
+/// Ready, and without the not-ready taint that keeps pods off.
 pub(super) async fn node_ready(client: &Client) -> Result<Option<()>> {
     let node: Node = Api::all(client.clone()).get(NODE).await?;
     let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The command lines.
+//! Command lines of the programs.
 
 use std::{fs, path::Path};
 
@@ -11,9 +11,10 @@ use super::{
 };
 use crate::{Etcd, Harness, Process};
 
-/// What objects of a module need to come, live and go. Left out is what costs memory and
-/// start time and nothing here uses: volumes, autoscaling, cloud, certificates, tokens
-/// for bootstrapping, quotas.
+/// Controllers that module objects need.
+///
+/// Volumes, autoscaling, cloud, certificates, bootstrap tokens and quotas are excluded: they cost memory and
+/// start time.
 const CONTROLLERS: [&str; 18] = [
     "clusterrole-aggregation-controller",
     "cronjob-controller",
@@ -34,7 +35,7 @@ const CONTROLLERS: [&str; 18] = [
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
 ];
-/// What pods on a Node need besides.
+/// Further controllers for pods.
 const POD_CONTROLLERS: [&str; 3] =
     ["node-lifecycle-controller", "pod-garbage-collector-controller", "taint-eviction-controller"];
 
@@ -56,15 +57,15 @@ pub(super) fn apiserver(
         flag("client-ca-file", &path(&pki.ca_file)),
         flag("token-auth-file", &path(&pki.token_file)),
         flag("authorization-mode", "RBAC"),
-        // As some platforms have it: who lets an object hold up the end of another one needs leave for that.
+        // Some platforms require extra permission for `blockOwnerDeletion`.
         flag("enable-admission-plugins", "OwnerReferencesPermissionEnforcement"),
         flag("service-account-issuer", "https://kubernetes.default.svc"),
         flag("service-account-key-file", &path(&pki.service_account_public_file)),
         flag("service-account-signing-key-file", &path(&pki.service_account_key_file)),
         flag("service-cluster-ip-range", "10.0.0.0/24"),
-        // Modules bring agents for nodes, and those are privileged.
+        // Node agents of modules run privileged.
         flag("allow-privileged", "true"),
-        // An Endpoints object cannot name a loopback address, and nothing dials it here.
+        // Endpoints cannot contain a loopback address, and no client uses it.
         flag("endpoint-reconciler-type", "none"),
         flag("profiling", "false"),
         flag("v", "0"),
@@ -120,7 +121,7 @@ pub(super) fn kwok(harness: &Harness, cluster: &ControlPlane) -> Result<Process>
 
 fn start(harness: &Harness, cluster: &str, program: &str, args: Vec<String>) -> Result<Process> {
     let mut spec = harness.spec(&process_name(cluster, program), &harness.tools()?.get(program)?, args);
-    // kwok reads ~/.kwok and the others ~/.kube: a user's files must not matter here.
+    // kwok reads ~/.kwok, the others read ~/.kube. A user's files must not matter.
     spec.env.push(("HOME".to_owned(), path(&harness.folder().join(cluster))));
     Process::start(&spec)
 }

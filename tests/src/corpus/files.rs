@@ -10,33 +10,33 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tidewatch_oci::manifests_of;
 
-/// The longest name of a module that is made of a file's.
+/// Longest module name derived from a file name.
 const MAX_NAME: usize = 50;
-/// The shortest word of a module's name.
+/// Shortest word of a module name.
 const MIN_WORD: usize = 3;
-/// What every cluster has.
+/// Namespaces of every cluster.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// One file, which becomes one module.
+/// A YAML file that becomes one module.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// The module's name, and that of its runtime.
+    /// The name of the module and of its runtime.
     pub module: String,
-    /// As it is.
+    /// The raw text.
     pub text: String,
-    /// Its objects, as far as they can be read: for their number and namespaces alone.
+    /// The readable objects, only for their number and namespaces.
     pub objects: Vec<Value>,
 }
 
 impl File {
-    /// Its name without the folder.
+    /// Returns the file name without the folder.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The namespaces that its objects are in, and that neither it nor a cluster brings.
+    /// Namespaces that neither the file nor a cluster creates.
     pub fn foreign_namespaces(&self) -> BTreeSet<&str> {
         let own = |object: &&Value| object["apiVersion"] == "v1" && object["kind"] == "Namespace";
         let own: BTreeSet<&str> =
@@ -46,10 +46,9 @@ impl File {
     }
 }
 
-/// The YAML files of a folder, by name.
+/// Reads a folder's YAML files, sorted by name.
 ///
-/// # Errors
-/// There is no such folder, it has none, one cannot be read, or two would be modules of one name.
+/// # Errors The folder is missing, empty or unreadable, or two files map to one module name.
 pub fn read(folder: &Path) -> Result<Vec<File>> {
     let entries = fs::read_dir(folder).with_context(|| {
         format!("cannot read the folder {}: DIR must name one with YAML files", folder.display())
@@ -74,7 +73,7 @@ pub fn read(folder: &Path) -> Result<Vec<File>> {
 }
 
 fn file(path: PathBuf) -> Result<File> {
-    // A corpus is the user's own, and the engine has its own limit of 32 MiB.
+    // The user trusts this folder. The engine applies its own 32 MiB limit.
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let module = module_name(&path.file_stem().unwrap_or_default().to_string_lossy());
     let length = module.len();
@@ -83,13 +82,13 @@ fn file(path: PathBuf) -> Result<File> {
         "{} gives a module name of {length} letters: rename it",
         path.display()
     );
-    // What cannot be read here is refused in the module, which then says so.
+    // The module reports unreadable objects.
     let objects = manifests_of(text.as_bytes(), "").unwrap_or_default();
     Ok(File { path, module, text, objects })
 }
 
-/// A file's stem as the name of a module: words of three letters or more. What is shorter is put together with its neighbour, and a digit
-/// becomes a letter.
+/// Derives a module name with words of at least three letters. Short words are joined with their neighbour;
+/// digits become letters.
 fn module_name(stem: &str) -> String {
     let mut name = String::new();
     let mut last = 0;

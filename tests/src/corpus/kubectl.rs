@@ -1,4 +1,4 @@
-//! kubectl, with one file on one cluster.
+//! kubectl with one file on one cluster.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,12 +21,11 @@ use super::{
 };
 use crate::{ControlPlane, Harness, cluster::ADMIN, fleet::apply_yaml, wait};
 
-/// One call; megabytes of definitions take a few seconds.
+/// Timeout of one call. Megabytes of definitions take a few seconds.
 const CALL: Duration = Duration::from_mins(1);
-/// Until what kubectl is refused at first, such as an object of a kind that the file itself defines, must be accepted.
+/// Retry period for objects that kubectl rejects at first, such as instances of a kind from the same file.
 const APPLY: Duration = Duration::from_mins(1);
 
-/// The command, for one cluster.
 pub(super) struct Kubectl {
     program: PathBuf,
     kubeconfig: PathBuf,
@@ -44,15 +43,14 @@ impl Kubectl {
     async fn run(&self, args: &[&str], file: &Path) -> Result<Output> {
         let mut command = Command::new(&self.program);
         command.args(args).arg("-f").arg(file).kill_on_drop(true);
-        // It keeps what it learns of a cluster's kinds in its home.
+        // kubectl caches discovery in its home.
         command.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home);
         Ok(timeout(CALL, command.output()).await.with_context(|| format!("kubectl {args:?} hangs"))??)
     }
 
-    /// Applies a file until all of it is accepted, and returns how long that took.
+    /// Applies the file until all objects are accepted; returns the time.
     ///
-    /// # Errors
-    /// Some of it is refused to the end, with what kubectl says.
+    /// # Errors Some object is still rejected; contains kubectl's message.
     pub(super) async fn apply(&self, file: &Path) -> Result<Duration> {
         let began = Instant::now();
         wait::until("kubectl to apply all of the file", APPLY, || async {
@@ -63,7 +61,7 @@ impl Kubectl {
         .await
     }
 
-    /// The file's objects as they are in the cluster; those that are not there are left out.
+    /// Returns the file's existing objects.
     pub(super) async fn objects(&self, file: &Path) -> Result<Objects> {
         let args = ["get", "--ignore-not-found", "--show-managed-fields", "-o", "json"];
         let output = self.run(&args, file).await?;
@@ -72,7 +70,7 @@ impl Kubectl {
             return Ok(Objects::new());
         }
         let mut answer: Value = serde_json::from_slice(&output.stdout).context("kubectl printed no JSON")?;
-        // One object comes alone.
+        // kubectl returns a single object without a List.
         let all = if answer["kind"] == "List" {
             answer["items"].as_array_mut().map(std::mem::take).unwrap_or_default()
         } else {
@@ -82,7 +80,7 @@ impl Kubectl {
     }
 }
 
-/// Makes the namespaces that a file expects to be there, and waits until a cluster has put into them what each namespace gets.
+/// Creates the expected namespaces and waits for each namespace's default objects.
 pub(super) async fn prepare(cluster: &ControlPlane, file: &File) -> Result<()> {
     let client = cluster.client()?;
     for name in file.foreign_namespaces() {

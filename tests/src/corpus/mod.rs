@@ -1,4 +1,4 @@
-//! `make corpus DIR=…`: each YAML file of a folder becomes a module on real control planes, and is compared with what kubectl makes of it.
+//! `make corpus DIR=…`: installs each YAML file as a module and compares it with kubectl's result.
 
 mod files;
 mod kubectl;
@@ -27,38 +27,36 @@ use crate::{
     report::{Line, Reporter, Terminal},
 };
 
-/// Where the receiver works.
 const NAMESPACE: &str = "kcp-system";
-/// For so long nothing is changed, to see whether somebody fights.
+/// Observation time without changes, to detect conflicts.
 pub const ALONE: Duration = Duration::from_mins(2);
-/// So many runtimes live at the same time; each takes half a gigabyte.
+/// Concurrent runtimes; each takes half a gigabyte.
 pub const AT_ONCE: usize = 6;
-/// As users have it: what polls, and looks at everything twice a day, is on.
+/// Production settings: polling and the twice-daily resync are on.
 const ARGUMENTS: [&str; 2] = ["--fallback-poll=120", "--safety-resync=43200"];
 
-/// What the modules are checked on.
+/// The control planes for the checks.
 pub struct Stage<'a> {
-    /// API servers that are started with it write audit logs.
+    /// The harness; API servers started with it write audit logs.
     pub harness: &'a Harness,
-    /// For the runtimes.
+    /// The etcd of the runtimes.
     pub etcd: &'a Etcd,
     /// The control plane of Tidewatch.
     pub kcp: &'a ControlPlane,
     /// The registry of modules.
     pub registry: &'a Registry,
-    /// Nobody else's in KCP.
+    /// An exclusive namespace in KCP.
     pub namespace: &'a str,
 }
 
-/// Checks the YAML files of a folder, on control planes of their own.
+/// Checks a folder's YAML files on new control planes.
 ///
-/// # Errors
-/// The folder cannot be read, or the checks cannot be made. A check that fails is none.
+/// # Errors The folder is unreadable or the checks cannot run. A failed check is no error.
 pub fn main(folder: &Path, alone: Duration, at_once: usize, terminal: &Terminal) -> Result<Vec<Row>> {
     let files = read(folder)?;
     let place = target_folder().join("corpus");
     let _none_before = std::fs::remove_dir_all(&place);
-    // Blocks, possibly for the build of the control planes.
+    // Can block on a build of the control planes.
     let harness = Harness::new(&place, Lifetime::WithUs)?.with_audit();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
@@ -87,11 +85,11 @@ async fn run(
     Box::pin(check(&stage, files, alone, at_once, terminal)).await
 }
 
-/// Checks files, `at_once` of them at the same time. Each has its own runtime; they share one receiver, its restart, and the
-/// time `alone` for which nothing is changed.
+/// Checks files, `at_once` concurrently.
 ///
-/// # Errors
-/// The checks cannot be made. A check that fails is none.
+/// Each file has its own runtime. All share one receiver, its restart and the observation time `alone`.
+///
+/// # Errors The checks cannot run. A failed check is no error.
 pub async fn check(
     stage: &Stage<'_>,
     files: &[File],
@@ -124,7 +122,6 @@ pub async fn check(
     Ok(rows)
 }
 
-/// Pushes a file, as it is, and releases it.
 async fn offer(stage: &Stage<'_>, file: &File) -> Result<()> {
     let version = Version::new(&file.module, "1.0.0", Vec::new());
     let package = ModulePackage { raw_manifest: file.text.clone(), ..version.package() };
@@ -145,7 +142,7 @@ async fn check_batch(
         modules.push(Box::pin(Module::install(stage, receiver, file, reporter)).await?);
     }
     reporter.working("starting the receiver again");
-    // What does not come to rest shows in the checks that follow.
+    // The later checks report a restless module.
     let _restless = fleet::at_rest_but_for_retries(receiver).await;
     let restarted = Timestamp::now();
     receiver.restart().await?;

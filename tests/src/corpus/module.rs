@@ -1,4 +1,4 @@
-//! One file as a module, in a runtime of its own: real modules bring webhooks that refuse what others bring.
+//! One file as a module in its own runtime: webhooks of real modules reject other modules' objects.
 
 use std::time::Duration;
 
@@ -30,31 +30,31 @@ use crate::{
     story, wait,
 };
 
-/// For a module to be Ready or rightly not, and for one to go.
+/// Timeout of installation and of removal.
 const LONG: Duration = Duration::from_mins(2);
-/// For controllers to be done with the objects in both clusters.
+/// Timeout of controllers in both clusters.
 const EQUAL: Duration = Duration::from_secs(30);
-/// How the engine's log says that it has changed an object that was there.
+/// Engine log texts about changed objects.
 const DRIFT: [&str; 2] = ["to what its module says", "to what it is to be"];
 
-/// A module while it is checked.
 pub(super) struct Module<'a> {
     stage: &'a Stage<'a>,
     file: &'a File,
     runtime: ControlPlane,
     client: Client,
     kubectl: Kubectl,
-    /// The runtime before the module was enabled.
+    /// The runtime before installation.
     before: Snapshot,
-    /// The module's objects before they were left alone.
+    /// The module's objects at the start of the observation.
     specified: Objects,
     pub(super) row: Row,
-    // It works as long as it is here.
+    // The agent runs until it is dropped.
     _agent: Agent,
 }
 
 impl<'a> Module<'a> {
-    /// Starts two control planes, has kubectl apply the file in one and the engine install it in the other, and compares.
+    /// Applies the file with kubectl in one control plane and installs it with the engine in another, then
+    /// compares.
     pub(super) async fn install(
         stage: &'a Stage<'a>,
         receiver: &Receiver,
@@ -71,7 +71,7 @@ impl<'a> Module<'a> {
         let agent = Agent::start(stage.harness, receiver, &member).await?;
         kubectl::prepare(&runtime, file).await?;
         kubectl::prepare(&other, file).await?;
-        // The catalog comes beside the Kyma.
+        // The catalog is written beside the Kyma.
         fleet::at_rest(receiver).await?;
         let mut module = Self {
             stage,
@@ -114,7 +114,7 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
-    /// Waits until the module is Ready, or rightly not.
+    /// Waits until the module is Ready or correctly not Ready.
     async fn ready(&mut self, began: Instant) -> Check {
         let kymas: Api<Kyma> = match self.stage.kcp.client() {
             Ok(kcp) => Api::namespaced(kcp, self.stage.namespace),
@@ -137,7 +137,7 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// Waits until the module's objects are equal to those that kubectl has made.
+    /// Waits until the module's objects equal kubectl's.
     async fn equal(&self, theirs: &Kubectl) -> Result<(), Check> {
         let began = Instant::now();
         loop {
@@ -156,8 +156,7 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// Has a receiver that was started again look at the module, of which it has no news by itself, and waits for that. Its first
-    /// look is at each object.
+    /// Triggers a first reconcile after a receiver restart; it inspects every object.
     pub(super) async fn look(&self, receiver: &Receiver) -> Result<()> {
         let manifests: Api<Manifest> = Api::namespaced(self.stage.kcp.client()?, self.stage.namespace);
         let all = manifests.list(&self.own_manifests()).await?.items;
@@ -181,8 +180,7 @@ impl<'a> Module<'a> {
         ListParams::default().labels(&format!("operator.kyma-project.io/kyma-name={}", self.file.module))
     }
 
-    /// Whether the engine has written nothing since then, and its log, which began then, speaks of no drift. What else has been
-    /// found against that is in `why`.
+    /// Checks that the engine wrote nothing since then and logged no drift. `why` holds further findings.
     pub(super) fn check_quiet(
         &mut self,
         receiver: &Receiver,
@@ -204,13 +202,13 @@ impl<'a> Module<'a> {
         Ok(writes.into_iter().map(|write| format!("the engine has written: {write}")))
     }
 
-    /// Notes the module's objects.
+    /// Records the module's objects.
     pub(super) async fn begin_watch(&mut self) {
         self.specified =
             self.kubectl.objects(&self.file.path).await.map(|o| normal::specified(&o)).unwrap_or_default();
     }
 
-    /// Whether nobody has changed one of the module's objects since they were noted, and the engine has written nothing.
+    /// Checks that no object changed since the record and that the engine wrote nothing.
     pub(super) async fn check_no_fight(&mut self, since: Timestamp) -> Result<()> {
         let mut why: Vec<String> = self.writes(since)?.collect();
         match self.kubectl.objects(&self.file.path).await {
@@ -221,7 +219,7 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
-    /// Disables the module, and waits until the runtime has what it had before.
+    /// Disables the module and waits for the initial state.
     pub(super) async fn remove(&mut self) -> Result<()> {
         story::set_modules(&self.client, &json!([])).await?;
         let manifests: Api<Manifest> = Api::namespaced(self.stage.kcp.client()?, self.stage.namespace);
@@ -240,7 +238,7 @@ impl<'a> Module<'a> {
         });
         self.row.removed =
             gone.await.map_or_else(|error| Check::failed(format!("{error:#}")), |()| Check::of(Vec::new()));
-        // Its runtime ends: the receiver would look for it from now on.
+        // Deletes the Kyma, or the receiver would miss the runtime.
         let kymas: Api<Kyma> = Api::namespaced(self.stage.kcp.client()?, self.stage.namespace);
         kymas.delete(&self.file.module, &DeleteParams::default()).await?;
         let gone = || async { Ok(kymas.get_opt(&self.file.module).await?.is_none().then_some(())) };
@@ -248,7 +246,6 @@ impl<'a> Module<'a> {
     }
 }
 
-/// A control plane with pods.
 async fn start(stage: &Stage<'_>, file: &File, what: &str) -> Result<ControlPlane> {
     let name = format!("{what}-{}", file.module);
     let users = vec![User { name: AGENT_USER.to_owned(), groups: Vec::new() }];

@@ -1,4 +1,4 @@
-//! What of an object in one cluster can be compared with the same object in another one.
+//! Normalisation of objects for comparison across clusters.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -8,19 +8,19 @@ use tidewatch_api::names::labels;
 /// Objects by kind, group, namespace and name: `Deployment.apps ns/name`.
 pub type Objects = BTreeMap<String, Value>;
 
-/// Each API server sets these itself.
+/// Fields that each API server sets.
 const OF_THE_SERVER: [&str; 6] =
     ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"];
-/// The Job controller names a Job's pods by its uid.
+/// The Job controller labels pods with the Job's uid.
 const JOB_UIDS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
-/// Stands in place of what a cluster allocates.
+/// Placeholder for allocated values.
 const ALLOCATED: &str = "(allocated)";
-/// The longest value that is shown.
+/// Longest displayed value.
 const MAX_SHOWN: usize = 60;
-/// The most differences that are shown of one object.
+/// Most differences displayed per object.
 const MAX_PATHS: usize = 5;
 
-/// The key of an object.
+/// Returns an object's key.
 #[must_use]
 pub fn key(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -30,8 +30,7 @@ pub fn key(object: &Value) -> String {
     format!("{}{group} {}{slash}{}", text("/kind"), text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// An object without its status and without what differs between two clusters by nature: what an API server sets, what is
-/// allocated, and the labels and annotations of Kyma.
+/// Removes status, server-set fields, allocated values, and Kyma's labels and annotations.
 #[must_use]
 pub fn normalised(mut object: Value) -> Value {
     if let Some(object) = object.as_object_mut() {
@@ -59,7 +58,7 @@ pub fn normalised(mut object: Value) -> Value {
     object
 }
 
-/// Whether a label or annotation is one of those that Kyma's lifecycle managers put on every object of a module.
+/// Whether Kyma's lifecycle managers add this label or annotation.
 fn is_of_kyma(name: &str) -> bool {
     let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
     prefix.ends_with("kyma-project.io") || [labels::COMPONENT, labels::PART_OF].contains(&name)
@@ -85,14 +84,13 @@ fn job(object: &mut Value) {
     }
 }
 
-/// Removes a field of the object at a JSON pointer, if both are there.
 fn remove(object: &mut Value, at: &str, field: &str) {
     if let Some(parent) = object.pointer_mut(at).and_then(Value::as_object_mut) {
         parent.remove(field);
     }
 }
 
-/// Keeps some entries of a map of texts, which goes when none is left.
+/// Filters a string map and removes it if empty.
 fn retain(parent: &mut Map<String, Value>, field: &str, keeps: impl Fn(&str) -> bool) {
     let Some(map) = parent.get_mut(field).and_then(Value::as_object_mut) else { return };
     map.retain(|name, _| keeps(name));
@@ -101,7 +99,7 @@ fn retain(parent: &mut Map<String, Value>, field: &str, keeps: impl Fn(&str) -> 
     }
 }
 
-/// What differs between a module's objects and those that kubectl has made, a line for each object. Secrets show no values.
+/// Returns one line per object that differs from kubectl's. Hides values of Secrets.
 #[must_use]
 pub fn differences(ours: &Objects, theirs: &Objects) -> Vec<String> {
     let mut lines = Vec::new();
@@ -132,7 +130,6 @@ fn is_secret(object: &Value) -> bool {
     object["kind"] == "Secret" && object["apiVersion"] == "v1"
 }
 
-/// One place where two objects differ.
 struct Difference {
     path: String,
     ours: Option<Value>,
@@ -154,7 +151,7 @@ impl Difference {
     }
 }
 
-/// Adds the innermost places where two values differ. The depth is that of what API servers accept.
+/// Collects the innermost differences. API servers limit the depth.
 fn compare(ours: &Value, theirs: &Value, path: String, found: &mut Vec<Difference>) {
     let differ = |path: String, ours: Option<&Value>, theirs: Option<&Value>| Difference {
         path,
@@ -187,8 +184,9 @@ fn compare(ours: &Value, theirs: &Value, path: String, found: &mut Vec<Differenc
     }
 }
 
-/// The fields of objects that their own controllers do not report in the status. Equal while nobody changes an object: a
-/// field that is changed and changed back has another time of its manager.
+/// Returns the fields that controllers do not report in the status.
+///
+/// Manager timestamps reveal a change even after it is reverted.
 #[must_use]
 pub fn specified(objects: &Objects) -> Objects {
     let mut objects = objects.clone();
@@ -202,7 +200,7 @@ pub fn specified(objects: &Objects) -> Objects {
     objects
 }
 
-/// The objects that have come, gone or changed.
+/// Returns the created, deleted and changed objects.
 #[must_use]
 pub fn changes(before: &Objects, after: &Objects) -> Vec<String> {
     let changed = before.iter().filter_map(|(key, was)| match after.get(key) {

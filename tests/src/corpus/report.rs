@@ -1,34 +1,34 @@
-//! What was found, as a table and as JSON.
+//! The findings as a table and as JSON.
 
 use std::{fmt::Write as _, time::Duration};
 
 use serde::Serialize;
 
-/// The longest list of reasons that is shown for one check.
+/// Most reasons displayed per check.
 const MAX_SHOWN: usize = 10;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "result", rename_all = "camelCase")]
 pub enum Check {
-    /// It was not reached, because of what failed before.
+    /// An earlier failure prevented it.
     #[default]
     NotMade,
-    /// It holds.
+    /// It passed.
     Passed {
-        /// What is to be said of it nevertheless.
+        /// A remark.
         #[serde(skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// It does not.
+    /// It failed.
     Failed {
-        /// Why not, a line for each.
+        /// One line per reason.
         why: Vec<String>,
     },
 }
 
 impl Check {
-    /// Passed exactly if there is nothing against it.
+    /// Passes if `why` is empty.
     #[must_use]
     pub fn of(why: Vec<String>) -> Self {
         if why.is_empty() { Self::Passed { note: None } } else { Self::Failed { why } }
@@ -40,7 +40,7 @@ impl Check {
         Self::Failed { why: vec![why.into()] }
     }
 
-    /// Whether it holds.
+    /// Returns whether the check passed.
     #[must_use]
     pub const fn holds(&self) -> bool {
         matches!(self, Self::Passed { .. })
@@ -55,32 +55,32 @@ impl Check {
     }
 }
 
-/// What was found of one file.
+/// The findings about one file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The file's name.
     pub file: String,
-    /// How many objects it has.
+    /// Number of objects.
     pub objects: usize,
-    /// The module is Ready, or rightly not.
+    /// The module is Ready or correctly not Ready.
     pub ready: Check,
-    /// From the module's entry in the runtime's Kyma until then.
+    /// Seconds from the entry in the runtime's Kyma to that state.
     pub ready_seconds: Option<f64>,
-    /// What `kubectl apply --server-side` takes; none if it cannot apply all of the file.
+    /// Seconds of `kubectl apply --server-side`, if all objects are accepted.
     pub kubectl_seconds: Option<f64>,
-    /// Each object is what kubectl makes of it in another cluster.
+    /// Each object equals kubectl's.
     pub equal: Check,
-    /// A receiver that was started again has written nothing in the runtime, and speaks of no drift.
+    /// A restarted receiver wrote nothing and logged no drift.
     pub quiet: Check,
-    /// Nothing has changed while all was left alone.
+    /// Nothing changed during the observation.
     pub no_fight: Check,
-    /// After its removal all is as it was before.
+    /// The removal restored the initial state.
     pub removed: Check,
 }
 
 impl Row {
-    /// Whether each check holds.
+    /// Returns whether all checks passed.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.checks().iter().all(|(_, check)| check.holds())
@@ -97,14 +97,14 @@ impl Row {
     }
 }
 
-/// A time in seconds, as it is shown: to the millisecond.
+/// Converts a duration to seconds, to the millisecond.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "a run has less milliseconds than that")]
 pub fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
 }
 
-/// The rows as a table, and below it what is to be said of single checks.
+/// Formats the rows, with remarks below.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut text = "| file | objects | ready or rightly not | after | kubectl | equal | quiet after restart | no fight | removed |\n\

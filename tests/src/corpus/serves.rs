@@ -1,16 +1,15 @@
-//! Whether a module is rightly ready, or rightly not: by its objects alone, without the engine's rules.
+//! Judges a module's readiness by its objects, independent of the engine's rules.
 
 use serde_json::Value;
 use tidewatch_api::State;
 
 use super::normal::Objects;
 
-/// What one object lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
-    /// Its controller will see to it.
+    /// A controller will complete it.
     Time,
-    /// Nothing here can give it: there are no load balancers, no volumes, and no processes in the pods.
+    /// Impossible here: no load balancers, volumes or processes in pods.
     Impossible(&'static str),
 }
 
@@ -39,11 +38,12 @@ fn lack(object: &Value) -> Option<Lack> {
     (!serves).then_some(Lack::Time)
 }
 
-/// Judges a module's state by its objects: it is Ready exactly if each of them serves. If it is not, what it says names one that
-/// cannot serve here, and all that can do. Returns why it is rightly not Ready.
+/// Judges a module's state. Ready requires that every object serves.
 ///
-/// # Errors
-/// What is wrong with that state; it may be right a moment later.
+/// Otherwise the message must name an object that cannot serve here, and all others must serve. Returns the
+/// reason for not Ready.
+///
+/// # Errors The state is wrong; it can become right later.
 pub(super) fn judge(state: State, message: &str, objects: &Objects) -> Result<Option<String>, String> {
     let lacking: Vec<(&String, Lack)> =
         objects.iter().filter_map(|(key, object)| Some((key, lack(object)?))).collect();
@@ -69,7 +69,6 @@ pub(super) fn judge(state: State, message: &str, objects: &Objects) -> Result<Op
     }
 }
 
-/// Whether a message names an object.
 fn names(message: &str, key: &str) -> bool {
     let (kind, name) = key.split_once(' ').unwrap_or((key, ""));
     let kind = kind.split('.').next().unwrap_or_default();

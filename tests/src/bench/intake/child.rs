@@ -1,4 +1,4 @@
-//! Processes of `tidewatch-load` that this one starts, asks and ends.
+//! Child processes of `tidewatch-load`.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
     binaries, ports,
 };
 
-/// As many files as the system lets it.
+/// Raises the file limit to the hard limit.
 const RAISED: &str = "ulimit -Sn \"$(ulimit -Hn)\"; exec \"$0\" \"$@\"";
-/// For anything it is asked.
+/// Timeout of every order.
 const LIMIT: Duration = Duration::from_mins(4);
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A process that ends when this is dropped, or this process dies.
+/// A process that ends on drop or when this process dies.
 pub(in crate::bench) struct Child {
     running: Running,
     input: Option<ChildStdin>,
@@ -29,7 +29,7 @@ pub(in crate::bench) struct Child {
 }
 
 impl Child {
-    /// Starts it; its first line says that it is ready. Its log goes to `log`.
+    /// Starts the process. Its first line reports readiness; its log goes to `log`.
     pub(in crate::bench) fn start(args: &[String], log: &Path) -> Result<Self> {
         let log = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut running = Command::new("sh")
@@ -48,14 +48,12 @@ impl Child {
         Ok(Self { running, input, output: BufReader::new(output).lines(), pid })
     }
 
-    /// Its next line.
     pub(in crate::bench) async fn said<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = tokio::time::timeout(LIMIT, self.output.next_line()).await;
         let line = line.context("tidewatch-load is silent")??.context("tidewatch-load has ended")?;
         serde_json::from_str(&line).with_context(|| format!("tidewatch-load says {line:?}"))
     }
 
-    /// Ends it, and waits until it has.
     pub(in crate::bench) async fn end(mut self) -> Result<()> {
         drop(self.input.take());
         if tokio::time::timeout(GRACE, self.running.wait()).await.is_err() {
@@ -65,7 +63,6 @@ impl Child {
     }
 }
 
-/// Many agents.
 pub(in crate::bench) struct Agents(Child);
 
 impl Agents {
@@ -80,7 +77,7 @@ impl Agents {
         self.0.pid
     }
 
-    /// Lets them do it. Some may fail, most must not.
+    /// Executes an order. Fails if most of its requests fail.
     pub(in crate::bench) async fn obey(&mut self, order: Order) -> Result<Done> {
         let mut line = serde_json::to_vec(&order)?;
         line.push(b'\n');
@@ -99,7 +96,6 @@ impl Agents {
     }
 }
 
-/// What they send to.
 pub(in crate::bench) struct Server {
     child: Child,
     pub(in crate::bench) port: u16,

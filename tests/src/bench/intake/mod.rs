@@ -1,4 +1,4 @@
-//! The intake under load: many agents in one process, the listener in another, and a bare server in a third.
+//! The intake under load: agents, listener and a bare server, each in its own process.
 
 mod child;
 
@@ -16,45 +16,43 @@ use super::{
     proc::{cpu_seconds, most_files, rss_mib},
 };
 
-/// Files that a process needs besides one per agent.
+/// File descriptors of a process besides one per agent.
 const SPARE_FILES: usize = 500;
-/// Agents that send in all measurements but those of growth and idleness.
+/// Agents in all measurements except growth and idle.
 const AGENTS: usize = 1_000;
-/// Requests without an answer at the same time.
+/// Concurrent requests.
 const CLIENTS: usize = 64;
-/// Handshakes at the same time.
+/// Concurrent handshakes.
 const AT_ONCE: usize = 64;
-/// Events in a batch.
+/// Events per batch.
 const BATCH: usize = 256;
-/// Events per second.
 const RATES: [(u32, Option<f64>); 3] = [(100, None), (1_000, Some(10.0)), (5_000, None)];
-/// Slices of each server's latencies, in turns. What else the machine does makes some of them slow; a program cannot make
-/// one fast.
+/// Slices of each server's latencies, taken in turns. The best slices are the least affected by other
+/// processes.
 const SLICES: usize = 4;
-/// Of the table of growth, in events per second.
+/// Events per second in the growth table.
 const GROWTH_RATE: f64 = 2_000.0;
-/// Between two heartbeats of an agent.
+/// Heartbeat interval of an agent.
 const HEARTBEAT: Duration = Duration::from_mins(1);
-/// An agent's own wait before it connects again is below this.
+/// Upper bound of an agent's own delay before it reconnects.
 const SPREAD: Duration = Duration::from_secs(20);
 
 const ECHO: &str = "measured here, in turns: a bare hyper + rustls server that verifies client certificates and sends back \
                     what it gets";
 const TURNS: &str = "measured here, in turns: a bare hyper + rustls server that verifies client certificates";
 
-/// How long and with how many.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Of one figure.
+    /// Duration of one measurement.
     pub(super) time: Duration,
-    /// Connected while nothing happens.
+    /// Duration of the idle measurement.
     pub(super) idle: Duration,
-    /// Most agents.
+    /// Largest number of agents.
     pub(super) most: usize,
 }
 
 impl Load {
-    /// As many agents as there may be connections.
+    /// Limits the number of agents to the possible connections.
     fn agents(&self) -> usize {
         self.most.min(most_files().unwrap_or(1_024).saturating_sub(SPARE_FILES))
     }
@@ -64,7 +62,6 @@ impl Load {
     }
 }
 
-/// What is measured on.
 pub(super) struct Intake {
     load: Load,
     folder: PathBuf,
@@ -91,7 +88,7 @@ impl Intake {
         self.agents.obey(Order::Connect { port, agents, at_once, spread_ms }).await
     }
 
-    /// What came of the order, and CPU seconds of the server and of the agents.
+    /// Returns the result and the CPU seconds of server and agents.
     async fn costs(&mut self, server: &Server, order: Order) -> Result<(Done, f64, f64)> {
         let pids = [server.pid(), self.agents.pid()];
         let before = [cpu_seconds(pids[0])?, cpu_seconds(pids[1])?];
@@ -134,7 +131,7 @@ pub(super) async fn cost(intake: &mut Intake) -> Result<Vec<Figure>> {
     let kinds = [Kind::Listener, Kind::Echo, Kind::Bare];
     let mut figures = Vec::new();
     for batch in [1, BATCH] {
-        // Of each kind: CPU of the server, CPU of the agents, events.
+        // Per kind: server CPU, agent CPU, events.
         let mut sums = [[0.0; 3]; 3];
         for n in [0, 1, 2, 2, 1, 0] {
             let server = intake.server(kinds[n], AGENTS).await?;
@@ -173,17 +170,17 @@ pub(super) fn latency_specs() -> Vec<Spec> {
     specs
 }
 
-/// From when an event was due until the answer that says that it is queued.
+/// Latency from an event's due time to its acknowledgement.
 pub(super) async fn latency(intake: &mut Intake) -> Result<Vec<Figure>> {
     let slice = millis(intake.load.time / 4);
     let order = |rate, millis| Order::Open { millis, rate: f64::from(rate), heartbeats: false };
     let mut best = [[(f64::INFINITY, f64::INFINITY); RATES.len()]; 2];
     for turn in 0..SLICES {
-        // Each is first as often as the other.
+        // Alternates which server goes first.
         for kind in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
             let server = intake.server([Kind::Listener, Kind::Bare][kind], AGENTS).await?;
             for (n, (rate, _)) in RATES.into_iter().enumerate() {
-                // Past the first requests of new connections.
+                // Skips the first requests of new connections.
                 intake.agents.obey(order(rate, slice / 4)).await?;
                 let done = intake.agents.obey(order(rate, slice)).await?;
                 let times = (done.p50_ms.context("no p50")?, done.p99_ms.context("no p99")?);
@@ -220,7 +217,7 @@ pub(super) fn kept_specs() -> Vec<Spec> {
     ]
 }
 
-/// What keeping connections, and batching, is good for.
+/// Measures the benefit of kept connections and of batches.
 pub(super) async fn kept(intake: &mut Intake) -> Result<Vec<Figure>> {
     let server = intake.server(Kind::Listener, AGENTS).await?;
     let time = millis(intake.load.time / 2);
@@ -264,7 +261,7 @@ pub(super) fn idle_specs(load: &Load) -> Vec<Spec> {
     ]
 }
 
-/// What agents cost that have nothing to say, and how they come back.
+/// Measures the cost of idle agents and of reconnects.
 pub(super) async fn idle(intake: &mut Intake) -> Result<Vec<Figure>> {
     let agents = intake.load.agents();
     let server = Server::start(Kind::Listener, &intake.folder).await?;
@@ -303,7 +300,7 @@ pub(super) fn growth_specs(load: &Load) -> Vec<Spec> {
         .collect()
 }
 
-/// Whether an event costs more when more agents are connected.
+/// Compares the cost per event across agent counts.
 pub(super) async fn growth(intake: &mut Intake) -> Result<Vec<Figure>> {
     let mut costs = Vec::new();
     for agents in intake.load.growth() {

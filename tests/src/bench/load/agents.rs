@@ -1,4 +1,4 @@
-//! Agents in great number: an identity and one kept connection each.
+//! Many agents, each with one identity and one kept connection.
 
 use std::{
     path::Path,
@@ -32,15 +32,15 @@ pub(in crate::bench) const CA: &str = "ca.crt";
 pub(in crate::bench) const CERT: &str = "server.crt";
 pub(in crate::bench) const KEY: &str = "server.key";
 const VALIDITY: SignedDuration = SignedDuration::from_hours(24);
-/// Longest wait for an answer.
+/// Timeout of an answer.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Requests without an answer in an open loop; with more, the next ones count as failed.
+/// Limit on open-loop requests in flight. Requests beyond it count as failed.
 const IN_FLIGHT: usize = 10_000;
-/// Between two looks at what is due.
+/// Poll interval for due requests.
 const TICK: Duration = Duration::from_millis(1);
-/// Longest wait between two tries to connect.
+/// Longest backoff between connection attempts.
 const MOST_SPREAD: Duration = Duration::from_mins(1);
-/// Tries of one agent to connect.
+/// Connection attempts per agent.
 const TRIES: u32 = 20;
 
 pub(in crate::bench) fn runtime_id(n: usize) -> String {
@@ -58,7 +58,6 @@ struct Agent {
     connection: Mutex<Option<Arc<Connection>>>,
 }
 
-/// Times and failures.
 #[derive(Default)]
 struct Tally {
     times: Vec<Duration>,
@@ -184,7 +183,7 @@ impl Agent {
         Ok(serde_json::to_vec(&request)?.into())
     }
 
-    /// What an agent says each minute that has nothing else to say: its canary has changed.
+    /// Heartbeat of an idle agent: a canary change.
     fn canary(&self) -> Result<Bytes> {
         let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
         let canary = Event {
@@ -206,7 +205,7 @@ impl Agent {
         Ok(serde_json::to_vec(&request)?.into())
     }
 
-    /// Sends on `connection`; the time is from `due`.
+    /// Sends on `connection`; latency counts from `due`.
     async fn send(&self, connection: &Connection, batch: usize, due: Instant) -> Result<(Duration, u64)> {
         self.post(connection, self.body(batch)?, batch, due).await
     }
@@ -221,7 +220,7 @@ impl Agent {
         let answer = connection.post(body);
         let answer = tokio::time::timeout(LIMIT, answer).await.context("no answer in time")??;
         let took = Instant::now().duration_since(due);
-        // Parsed, it would cost this process more than the server.
+        // Parsing would cost this process more than the server.
         if answer.windows(12).any(|w| w == b"retryAfterMs") {
             bail!("asked to wait");
         }
@@ -244,7 +243,7 @@ impl Agent {
     }
 }
 
-/// The time of each is from the order until its heartbeat is answered.
+/// Each latency runs from the order to the acknowledged heartbeat.
 async fn connect(agents: &[Arc<Agent>], port: u16, at_once: usize, spread: Duration) -> Done {
     for agent in agents {
         agent.connection.lock().take();
@@ -282,7 +281,7 @@ async fn connect(agents: &[Arc<Agent>], port: u16, at_once: usize, spread: Durat
     tally.done(started)
 }
 
-/// Evenly spread over `[0, 1)`, and not in the order of the numbers.
+/// Spreads numbers evenly over `[0, 1)`, out of order.
 fn share(n: usize) -> f64 {
     let mixed = (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     f64::from(u32::try_from(mixed).unwrap_or(0)) / f64::from(1_u32 << 24)
@@ -306,7 +305,7 @@ async fn fresh(agents: &[Arc<Agent>], port: u16, time: Duration, clients: usize)
     .await
 }
 
-/// So many clients, each of which has some of the agents send in turn, as soon as the one before was answered.
+/// Runs this many clients. Each cycles through its agents and waits for each answer.
 async fn one_after_another<F, S>(agents: &[Arc<Agent>], time: Duration, clients: usize, send: S) -> Done
 where
     F: Future<Output = Result<(Duration, u64)>> + Send,
@@ -343,7 +342,7 @@ async fn all(mut tasks: JoinSet<Tally>, started: Instant) -> Done {
     tally.done(started)
 }
 
-/// A request that comes late because this process had no time for it is late all the same.
+/// Open loop. Lateness of this process counts as latency.
 async fn open(agents: &[Arc<Agent>], time: Duration, rate: f64, heartbeats: bool) -> Done {
     let gap = Duration::from_secs_f64(1.0 / rate.max(0.001));
     let started = Instant::now();

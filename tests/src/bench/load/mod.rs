@@ -1,8 +1,9 @@
-//! The processes at both ends of the intake's measurements: agents that only connect and send, and what they are sent
-//! to. Each has a process of its own, so that `/proc/<pid>/stat` tells their CPU time apart. They end when their
-//! standard input does, and so with whoever started them.
+//! Processes of the intake measurements: agents and servers.
 //!
-//! The agents take one `Order` per line and answer it with one `Done` per line.
+//! Separate processes separate their CPU times in `/proc/<pid>/stat`. Each ends when its standard input
+//! closes.
+//!
+//! Agents read one `Order` per line and answer with one `Done` per line.
 
 pub(super) mod agents;
 mod serve;
@@ -19,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
-/// Threads of each process; as many as a receiver has on the two cores that the goals are for.
+/// Threads per process. The goals assume a receiver on two cores.
 const THREADS: usize = 2;
 
 /// The command line of `tidewatch-load`.
@@ -94,43 +95,41 @@ impl Kind {
     }
 }
 
-/// What the agents are told to do.
+/// An order to the agents.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
 pub(super) enum Order {
-    /// Give up all connections, then connect `agents` of them and send a heartbeat each, at most `at_once` at the same
-    /// time; each after a wait of its own below `spread_ms`, as after a receiver's restart, or at once.
+    /// Closes all connections, then connects `agents` and sends one heartbeat each.
+    ///
+    /// At most `at_once` connect concurrently, each after a random delay below `spread_ms`, as after a
+    /// receiver's restart.
     Connect { port: u16, agents: usize, at_once: usize, spread_ms: u64 },
-    /// Requests of `batch` events each, from all connected agents in turns; `clients` send the next one when they have
-    /// an answer.
+    /// Requests of `batch` events from all agents in turns; `clients` send as fast as they get answers.
     Closed { millis: u64, batch: usize, clients: usize },
-    /// `rate` requests of one event per second, whenever answers come; of a canary's, if they are to be heartbeats.
+    /// `rate` requests of one event per second, independent of answers. Heartbeats are canary events.
     Open { millis: u64, rate: f64, heartbeats: bool },
-    /// A new connection for each event, as fast as `clients` get answers.
+    /// A new connection per event, as fast as `clients` get answers.
     Fresh { port: u16, millis: u64, clients: usize },
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Done {
-    /// Requests that were answered.
+    /// Answered requests.
     pub(super) requests: u64,
-    /// Events in them that were taken.
+    /// Accepted events.
     pub(super) events: u64,
-    /// Requests that failed, were sent away, or were not sent for want of room.
+    /// Requests that failed, were rejected, or exceeded the in-flight limit.
     pub(super) failed: u64,
-    /// The first failure's words.
     pub(super) failure: Option<String>,
-    /// How long it took.
+    /// Elapsed time.
     pub(super) seconds: f64,
-    /// From when a request was due until its answer.
+    /// Latency from a request's due time to its answer.
     pub(super) p50_ms: Option<f64>,
-    /// The same.
     pub(super) p99_ms: Option<f64>,
 }
 
-/// Runs one of the processes until its standard input ends.
 pub fn main(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -146,12 +145,12 @@ pub fn main(args: Args) -> Result<()> {
             }
         }
     })?;
-    // Ten thousand connections need no farewell.
+    // Skips closing ten thousand connections.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// The lines of standard input that mean something, until its end.
+/// Parses the orders on standard input.
 fn orders<T: DeserializeOwned + Send + 'static>() -> mpsc::Receiver<T> {
     let (send, receive) = mpsc::channel(1);
     thread::spawn(move || {
@@ -166,7 +165,7 @@ fn orders<T: DeserializeOwned + Send + 'static>() -> mpsc::Receiver<T> {
     receive
 }
 
-/// One line for whoever reads standard output.
+/// Writes one line to standard output.
 fn say(line: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');

@@ -1,4 +1,4 @@
-//! What the agents send to: our listener, or the bare server.
+//! Servers under load: the product's listener or the bare server.
 
 use std::{collections::HashMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use super::{Kind, agents, orders, say};
 use crate::bench::server::{self, Says};
 
-/// Registered runtimes by id, with their domains. What depends on an event is finished when it is told.
+/// Registered runtimes: id to domain. Every event is finished at once.
 struct Memory(HashMap<String, String>);
 
 impl Host for Memory {
@@ -47,7 +47,7 @@ impl Host for Memory {
 }
 
 pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -> Result<()> {
-    // As a receiver logs.
+    // Logs like a receiver.
     logging::init(Format::Json, "info")?;
     let read = |name: &str| {
         let file = folder.join(name);
@@ -85,7 +85,7 @@ pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -
         }
     }
     say(&"listening")?;
-    // No order is ever given; the end of the input ends it.
+    // The end of standard input ends the server.
     let _ended = end.recv().await;
     let _ = tokio::time::timeout(Duration::from_secs(1), drain.abort()).await;
     Ok(())

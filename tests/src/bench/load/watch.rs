@@ -1,4 +1,4 @@
-//! The yardstick of an agent's memory: kube's own watcher, and what has to be known of each object.
+//! Memory yardstick of an agent: kube's watcher and a minimal object map.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,7 +13,7 @@ use kube::{
 
 use super::{orders, say};
 
-/// Says how many objects it has seen after the first list; then goes on watching.
+/// Reports the object count after the first list, then keeps watching.
 pub(super) async fn run(kubeconfig: &Path, kind: (&str, &str, &str, &str)) -> Result<()> {
     let (group, version, kind, plural) = kind;
     let file = Kubeconfig::read_from(kubeconfig)?;
