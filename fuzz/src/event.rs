@@ -6,10 +6,9 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tidewatch_agent::observe::fingerprint::{Part, of_metadata, of_object};
 
-/// A line of a watch, or an object of a list.
+/// A watch line or a list object.
 ///
-/// # Panics
-/// If a promise is broken.
+/// # Panics If an assertion fails.
 pub fn watch_event(data: &[u8]) {
     if let Some(whole) = object::<DynamicObject>(data) {
         fingerprints(&whole);
@@ -41,13 +40,13 @@ fn fingerprints(object: &DynamicObject) {
         {
             assert_eq!(fingerprint, by_metadata, "with and without the body");
         }
-        // What changes by itself is no change.
+        // Volatile fields are no change.
         let mut same = object.clone();
         same.metadata.resource_version = Some("another".to_owned());
         same.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
         same.metadata.creation_timestamp = None;
         assert_eq!(of(&same), fingerprint);
-        // An object that was deleted and made again is another one.
+        // A recreated object is a different object.
         let mut again = object.clone();
         again.metadata.uid = Some(format!("{}-another", again.metadata.uid.unwrap_or_default()));
         assert_ne!(of(&again), fingerprint);

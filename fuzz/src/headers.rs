@@ -1,17 +1,16 @@
 use tidewatch_wire::standing;
 
-/// Most bytes of a header's value: more of a line is its body.
+/// Limit on a header value's bytes. A longer line belongs to the body.
 const MAX_VALUE: usize = 16 * 1024;
 
-/// What stands before a body, as in HTTP/1.1: lines `name: value` of the headers that an agent and a receiver say to each
-/// other, then an empty line. An input that does not begin so is a body alone.
+/// Optional `name: value` lines of agent-receiver headers, ended by an empty line as in HTTP/1.1. Otherwise
+/// the input is only a body.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Headers<'d>([Option<&'d [u8]>; 3]);
 
 const NAMES: [&str; 3] = [standing::EPOCH, standing::SESSION, standing::CONFIGURATION];
 
 impl<'d> Headers<'d> {
-    /// The headers of an input, and its body.
     pub(crate) fn split(data: &'d [u8]) -> (Self, &'d [u8]) {
         let (mut headers, mut rest) = (Self::default(), data);
         while let Some((line, after)) =
@@ -26,20 +25,19 @@ impl<'d> Headers<'d> {
                 (is_value(value)).then_some((slot, value))
             });
             let Some((slot, value)) = header else { break };
-            // Of a header that comes several times, the first is looked at.
+            // The first of repeated headers counts.
             slot.get_or_insert(value);
             rest = after;
         }
         (Self::default(), data)
     }
 
-    /// A header's value.
     pub(crate) fn get(self, name: &str) -> Option<&'d [u8]> {
         NAMES.iter().zip(self.0).find(|(known, _)| **known == name).and_then(|(_, value)| value)
     }
 }
 
-/// What an HTTP library lets through: no control characters but tabs.
+/// HTTP libraries reject control characters except tabs.
 fn is_value(value: &[u8]) -> bool {
     value.len() <= MAX_VALUE && value.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
 }

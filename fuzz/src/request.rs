@@ -13,13 +13,12 @@ use crate::{
     sets::{disjoint, within},
 };
 
-/// Ledgers of these sizes are told: one that is full at once, and one as large as the listener's.
+/// Ledger sizes: one that is quickly full, and the listener's.
 const CAPACITIES: [usize; 2] = [4, 20_000];
 
-/// A body of `POST /v3/events`, with the headers before it that say a part of it, and what a receiver's ledger makes of it.
+/// Headers and body of `POST /v3/events`, and its effect on a receiver's ledger.
 ///
-/// # Panics
-/// If a promise is broken.
+/// # Panics If an assertion fails.
 pub fn v3_request(data: &[u8]) {
     let (headers, data) = Headers::split(data);
     if data.len() > limits::V3_BODY_BYTES {
@@ -49,7 +48,7 @@ pub fn v3_request(data: &[u8]) {
     }
 }
 
-/// Gives a request what its headers say, as the receiver does, and sends it again as an agent does.
+/// Applies the headers like the receiver, and resends like an agent.
 fn given(request: &mut Request<'_>, standing: Standing) {
     let body = request.clone();
     standing.clone().give(request);
@@ -79,7 +78,7 @@ fn given(request: &mut Request<'_>, standing: Standing) {
     written(&before);
 }
 
-/// A request as it is sent, which is read as the same.
+/// Asserts that the request's wire form parses to the request.
 pub(crate) fn written(request: &Request<'_>) -> Vec<u8> {
     let written = serde_json::to_vec(request);
     assert!(written.is_ok(), "what was read can be written");
@@ -95,7 +94,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     let fresh = receive(&mut ledger, request, capacity);
     assert!(request.events.is_empty() || !fresh.is_empty(), "an empty ledger takes something");
 
-    // Each event meets another fate; the first of them go to two routes.
+    // Events get different outcomes; the first ones go to two routes.
     let routes = [Route::engine(), Route::manager("other")];
     for (place, &seq) in fresh.iter().enumerate() {
         for route in routes.iter().take(1 + place % 2) {
@@ -126,7 +125,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
         );
     }
 
-    // The same once more: only what is not known is new.
+    // A repetition adds only unknown events.
     let known: BTreeSet<Seq> = fresh
         .iter()
         .copied()
@@ -136,7 +135,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     assert!(again.iter().all(|seq| !known.contains(seq)), "a repeated request repeats no work");
     answer(&mut ledger, request);
 
-    // Nothing is awaited any more, and other epochs come: what was told does not stay for ever.
+    // New epochs evict old events, once none is awaited.
     for bits in 1..=3 {
         let other = Request {
             epoch: Epoch::from_bits(bits),
@@ -152,7 +151,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     assert!(response.acks.is_empty() && response.unknown.is_empty());
 }
 
-/// Tells the ledger and returns the numbers that are new to it.
+/// Passes the request to the ledger and returns the new numbers.
 fn receive(ledger: &mut Ledger, request: &Request<'_>, capacity: usize) -> Vec<Seq> {
     let received = ledger.receive(request);
     assert!(received.fresh.is_sorted_by(|a, b| a < b), "each event once, in order");
@@ -164,7 +163,7 @@ fn receive(ledger: &mut Ledger, request: &Request<'_>, capacity: usize) -> Vec<S
     assert!(fresh.iter().all(|&seq| ledger.knows(request.epoch, seq)));
     let all = request.events.iter().all(|event| ledger.knows(request.epoch, event.seq));
     assert_eq!(all, !received.overloaded, "what does not fit is said");
-    // Two epochs are remembered.
+    // The ledger keeps two epochs.
     assert!(ledger.held() <= 2 * capacity);
     fresh
 }
@@ -183,7 +182,7 @@ fn answer(ledger: &mut Ledger, request: &Request<'_>) -> Response {
         }
         assert!(disjoint(&ack.done, &ack.refused), "one verdict for each number");
     }
-    // The agent must be able to read it.
+    // The agent must be able to parse it.
     let written = assert_round_trip(&response);
     assert!(written.len() <= 4 * limits::V3_BODY_BYTES);
     response

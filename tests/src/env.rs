@@ -11,11 +11,12 @@ use crate::{
     fleet::{AGENT_USER, RECEIVER_USER},
 };
 
-/// KCP, two runtimes with pods, and a registry. It holds processes and plain data, no
-/// connection: each test makes clients in its own tokio runtime.
+/// KCP, two runtimes with pods, and a registry.
+///
+/// Holds processes and plain data: each test creates clients in its own tokio runtime.
 #[derive(Debug)]
 pub struct Environment {
-    /// The control plane of Tidewatch itself; no pods.
+    /// KCP, without pods.
     pub kcp: ControlPlane,
     /// The first runtime.
     pub runtime1: ControlPlane,
@@ -23,18 +24,18 @@ pub struct Environment {
     pub runtime2: ControlPlane,
     /// The registry of modules.
     pub registry: Registry,
-    /// Where the logs are, and what starts more.
+    /// The harness for logs and further processes.
     pub harness: Harness,
-    // Last: it ends after those that use it.
+    // Last field: etcd ends after its users.
     etcd: Etcd,
 }
 
 impl Environment {
-    /// Starts all of it, at the same time where possible.
+    /// Starts everything, in parallel where possible.
     pub async fn start(harness: Harness) -> Result<Self> {
         let (etcd, registry) =
             futures::future::try_join(Etcd::start(&harness), Registry::start(&harness)).await?;
-        // Boxed: three of these futures would be 17 KB of stack.
+        // Boxed: three of these futures need 17 KB of stack.
         let start = |name: &str, pods| {
             let users =
                 [AGENT_USER, RECEIVER_USER].map(|name| User { name: name.to_owned(), groups: Vec::new() });
@@ -47,7 +48,7 @@ impl Environment {
         Ok(Self { kcp, runtime1, runtime2, registry, harness, etcd })
     }
 
-    /// The etcd of the three, for a further control plane.
+    /// Returns the etcd for further control planes.
     pub fn etcd(&self) -> &Etcd {
         &self.etcd
     }
@@ -61,9 +62,10 @@ impl Drop for Environment {
     }
 }
 
-/// The environment of this test binary, started by the first test that asks. When the
-/// start fails, it fails for every test with the same message and is not tried again.
-/// Statics are not dropped: the processes end with this one, by their watchdogs.
+/// Returns the environment of this test binary, started on first use.
+///
+/// A failed start is not retried; every test gets its message. Statics are not dropped, so watchdogs end the
+/// processes.
 pub async fn shared() -> Result<&'static Environment> {
     static SHARED: OnceCell<Result<Environment, String>> = OnceCell::const_new();
     SHARED
@@ -73,8 +75,7 @@ pub async fn shared() -> Result<&'static Environment> {
         .map_err(|error| anyhow!("{error}"))
 }
 
-/// Starts it on a thread with a runtime of its own: the first test's runtime ends with
-/// that test, and `Tools::find` blocks.
+/// Starts on its own thread and tokio runtime, which outlive the first test. `Tools::find` blocks.
 async fn start_apart() -> Result<Environment> {
     let (send, receive) = oneshot::channel();
     thread::Builder::new()
@@ -88,7 +89,7 @@ async fn start_apart() -> Result<Environment> {
                     .context("cannot make a tokio runtime")?
                     .block_on(Environment::start(harness))
             });
-            // Nobody waits any more when the test was cancelled: then it is dropped.
+            // The send fails if the test was cancelled; then the environment is dropped.
             let _unwanted = send.send(started);
         })
         .context("cannot start a thread")?;

@@ -8,16 +8,16 @@ use crate::{Backend, Harness, Process, http, ports};
 
 const READY: Duration = Duration::from_mins(1);
 
-/// A running etcd without TLS on 127.0.0.1. Its data goes with it.
+/// An etcd without TLS on 127.0.0.1. Its data is deleted with it.
 #[derive(Debug)]
 pub struct Etcd {
     url: String,
-    // A fake API server needs none.
+    // Absent with a fake API server.
     process: Option<Process>,
 }
 
 impl Etcd {
-    /// Starts it and waits until it is healthy.
+    /// Starts etcd and waits until it is healthy.
     pub async fn start(harness: &Harness) -> Result<Self> {
         if harness.backend() == Backend::Fake {
             return Ok(Self { url: String::new(), process: None });
@@ -33,7 +33,7 @@ impl Etcd {
             format!("--listen-peer-urls={peers}"),
             format!("--initial-advertise-peer-urls={peers}"),
             format!("--initial-cluster=tidewatch={peers}"),
-            // The data need not survive a power cut, and fsync is most of the start.
+            // The data need not survive a crash, and fsync dominates the start.
             "--unsafe-no-fsync".to_owned(),
             "--log-level=warn".to_owned(),
         ];
@@ -49,24 +49,23 @@ impl Etcd {
         Ok(Self { url, process: Some(process) })
     }
 
-    /// Forgets what was before a revision, for all that keep their objects here.
+    /// Compacts all history before a revision.
     ///
-    /// # Errors
-    /// If etcd does not do it, such as for a revision that is none yet.
+    /// # Errors If etcd refuses, for example because of a future revision.
     pub async fn compact(&self, revision: u64) -> Result<()> {
-        // 64-bit numbers are strings in the JSON of protobuf.
+        // Protobuf's JSON encodes 64-bit numbers as strings.
         let body = serde_json::json!({"revision": revision.to_string(), "physical": true});
         let status = http::post(&format!("{}/v3/kv/compaction", self.url), &body).await?;
         anyhow::ensure!(status.is_success(), "etcd answered {status} to a compaction");
         Ok(())
     }
 
-    /// Where clients connect.
+    /// Returns the client URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The process, for its log.
+    /// Returns the process, for its log.
     pub fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }

@@ -18,10 +18,10 @@ use tokio::runtime::Handle;
 
 use crate::cluster::{ADMIN, Options, User};
 
-/// How long a workload takes to become ready: the controllers and kwok need about as long.
+/// Time for a workload to become ready, similar to the controllers and kwok.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 
-/// Where the servers run. They outlive the tokio runtime of the test that starts them.
+/// The servers' tokio runtime. It outlives the test that starts them.
 fn servers() -> Result<&'static Handle> {
     static SERVERS: OnceLock<Option<Handle>> = OnceLock::new();
     let start = || {
@@ -35,7 +35,7 @@ fn servers() -> Result<&'static Handle> {
     SERVERS.get_or_init(start).as_ref().context("cannot start the thread of the fake API servers")
 }
 
-/// One fake API server with a certificate authority, a port and users of its own.
+/// A fake API server with its own CA, port and users.
 #[derive(Debug)]
 pub(crate) struct Fake {
     server: Server,
@@ -43,7 +43,7 @@ pub(crate) struct Fake {
     pub(crate) url: String,
     tokens: BTreeMap<String, String>,
     script: Arc<Script>,
-    /// The fault that makes it unreachable, while it is.
+    /// The active outage fault.
     outage: Mutex<Option<RuleId>>,
     drain: Drain,
 }
@@ -64,7 +64,7 @@ impl Fake {
             runs_pods: pods,
             // The CRD of ModuleReleaseMeta has CEL rules.
             ignore_cel: true,
-            // Tests that wait for events of long ago would get 410 from a short log.
+            // A short log would answer 410 to tests that wait for old events.
             log_limit: 10_000,
             ..ClusterOptions::default()
         };
@@ -92,18 +92,18 @@ impl Fake {
         self.tokens.get(user).map(String::as_str)
     }
 
-    /// Ends what is open, and answers nothing any more: connections break off.
+    /// Closes all connections and answers nothing.
     pub(crate) fn kill(&self) {
         self.fail(Fault::Drop);
         self.hosted.interrupt();
     }
 
-    /// Answers nothing any more; what is open stays open.
+    /// Answers nothing, but keeps connections open.
     pub(crate) fn freeze(&self) {
         self.fail(Fault::Lost);
     }
 
-    /// Answers again. Requests that got no answer never will: clients ask anew.
+    /// Answers again. Pending requests stay unanswered, so clients must retry.
     pub(crate) fn recover(&self) {
         if let Some(rule) = self.outage.lock().take() {
             self.script.remove(rule);
@@ -125,15 +125,14 @@ impl Drop for Fake {
     }
 }
 
-/// Clusters with different names make different uids.
+/// A seed per name gives each cluster other uids.
 fn seed(name: &str) -> u64 {
     name.bytes().fold(0, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-/// A fake registry.
 pub(crate) async fn registry() -> Result<registry::Registry> {
     let start = async {
-        // It lives as long as this process: its drain is never told to end.
+        // The registry lives as long as this process.
         registry::Registry::start(&Drain::new()).await
     };
     Ok(servers()?.spawn(start).await.context("the fake registry panicked at its start")??)

@@ -1,7 +1,7 @@
-//! A TCP proxy on 127.0.0.1 that loses, delays and cuts at a command.
+//! A TCP proxy on 127.0.0.1 that loses, delays and cuts traffic.
 //!
-//! What happens to the connections there are ([`Proxy::strike`]) is apart from how new ones are met
-//! ([`Proxy::set_door`]): a NAT that has forgotten a connection lets the next one through.
+//! [`Proxy::strike`] affects existing connections, [`Proxy::set_door`] new ones. This simulates a NAT that
+//! drops a connection but accepts the next.
 
 use std::{
     sync::{
@@ -23,52 +23,52 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-/// Connections at the same time; those beyond are closed.
+/// Limit on concurrent connections. Further ones are closed.
 const MAX_CONNECTIONS: usize = 256;
-/// Pieces on their way in one direction of a connection; with that many, nothing more is read.
+/// Limit on buffered pieces per direction. A full buffer stops reading.
 const MAX_PIECES: usize = 64;
-/// Bytes of one piece.
+/// Bytes per piece.
 const PIECE: usize = 16 * 1024;
-/// For a connection to the target, which is on this machine.
+/// Timeout of a connection to the local target.
 const CONNECT: Duration = Duration::from_secs(5);
-/// After an accept that failed, e.g. for want of file descriptors.
+/// Pause after a failed accept, e.g. without free file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What befalls the connections that there are, for the rest of their lives.
+/// A permanent fault for the existing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
-    /// They are closed.
+    /// Closes them.
     Drop,
-    /// Nothing is taken from either side any more, and neither side is told.
+    /// Stops reading both sides, without notice.
     HalfOpen,
-    /// What the client says is taken and thrown away.
+    /// Discards the client's data.
     SwallowRequests,
-    /// What the server says is taken and thrown away.
+    /// Discards the server's data.
     SwallowAnswers,
 }
 
-/// How new connections are met.
+/// Treatment of new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// They are carried to the target.
+    /// Forwards to the target.
     Open,
-    /// They are reset at once.
+    /// Resets.
     Refused,
-    /// They are accepted, and nothing more happens.
+    /// Accepts, then stays silent.
     Silent,
 }
 
-/// The commands so far. A connection obeys those that come after its start; of two at once, the last.
+/// The commands so far. A connection obeys later commands only; the last one wins.
 #[derive(Clone, Copy, Debug)]
 struct Orders {
     door: Door,
-    /// Each way.
+    /// Delay per direction.
     delay: Duration,
     blows: u64,
     last: Blow,
 }
 
-/// The proxy. Dropping it ends it with all its connections.
+/// The proxy. Dropping it closes all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: String,
@@ -79,7 +79,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy that does nothing wrong yet, before `https://host:port`.
+    /// Starts a faultless proxy before `https://host:port`.
     pub async fn before(url: &str) -> Result<Self> {
         let target = url.strip_prefix("https://").context("the target is no https URL")?.to_owned();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot bind 127.0.0.1")?;
@@ -96,32 +96,32 @@ impl Proxy {
         Ok(Self { address, orders, lost, accepted, _tasks: tasks })
     }
 
-    /// `https://127.0.0.1:port`
+    /// Returns `https://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// Strikes the connections that there are.
+    /// Applies a fault to the existing connections.
     pub fn strike(&self, blow: Blow) {
         self.orders.send_modify(|orders| (orders.blows, orders.last) = (orders.blows + 1, blow));
     }
 
-    /// Says how new connections are met from now on.
+    /// Sets the treatment of new connections.
     pub fn set_door(&self, door: Door) {
         self.orders.send_modify(|orders| orders.door = door);
     }
 
-    /// Delays everything that is read from now on, each way.
+    /// Sets the delay per direction for further data.
     pub fn set_delay(&self, delay: Duration) {
         self.orders.send_modify(|orders| orders.delay = delay);
     }
 
-    /// Bytes thrown away so far.
+    /// Returns the number of discarded bytes.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Connections that were carried to the target so far.
+    /// Returns the number of connections forwarded to the target.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ async fn accept(
         while connections.try_join_next().is_some() {}
         let Orders { door, blows, .. } = *orders.borrow();
         if door == Door::Refused || connections.len() >= MAX_CONNECTIONS {
-            // Not a FIN, but a RST, where the system can; either way it is over.
+            // Prefers RST over FIN; both end the connection.
             let _ = near.set_zero_linger();
             continue;
         }
@@ -153,14 +153,14 @@ async fn accept(
     }
 }
 
-/// How things stood when a connection was accepted.
+/// The state when a connection was accepted.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     door: Door,
     blows: u64,
 }
 
-/// Until one side ends it, or a command does.
+/// Runs until a side or a command ends it.
 async fn connection(
     near: TcpStream,
     target: String,
@@ -171,15 +171,15 @@ async fn connection(
     let (requests, answers) = (watch::Sender::new(Way::Open), watch::Sender::new(Way::Open));
     let mut obeyed = orders.clone();
     let carried = async {
-        // It stays open as long as the stream does.
+        // The open stream keeps the connection.
         if met.door == Door::Silent {
             return std::future::pending().await;
         }
         let Ok(Ok(far)) = timeout(CONNECT, TcpStream::connect(&target)).await else { return };
-        // Small pieces that somebody waits for.
+        // Peers wait for small pieces.
         let (_, _) = (near.set_nodelay(true), far.set_nodelay(true));
         let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
-        // The first side that ends ends both.
+        // The end of one side ends both.
         tokio::select! {
             () = carry(from_near, to_far, requests.subscribe(), orders.clone(), &lost) => {}
             () = carry(from_far, to_near, answers.subscribe(), orders.clone(), &lost) => {}
@@ -210,13 +210,12 @@ async fn connection(
     }
 }
 
-/// One direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Open,
-    /// What comes is thrown away.
+    /// Discards data.
     Swallows,
-    /// Nothing is read.
+    /// Reads nothing.
     Closed,
 }
 
@@ -240,7 +239,7 @@ async fn carry(
             match length {
                 None => return std::future::pending().await,
                 Some(Ok(length)) if length > 0 => piece.truncate(length),
-                // What is on its way still arrives.
+                // Data in transit still arrives.
                 _ => return,
             }
             let due = Instant::now() + orders.borrow().delay;
@@ -264,7 +263,7 @@ async fn carry(
             }
         }
     };
-    // The writer ends when it fails, or when the reader has ended and all is written.
+    // The writer ends on failure, or after the reader's end and the last write.
     let read = async {
         read.await;
         std::future::pending::<()>().await;

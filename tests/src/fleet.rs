@@ -1,4 +1,4 @@
-//! A fleet for demo and tests: what stands in KCP, the receiver, and one agent per runtime.
+//! A fleet for demo and tests: KCP's objects, the receiver, and one agent per runtime.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -28,37 +28,36 @@ use crate::{
     ports, wait,
 };
 
-/// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
-/// and no more.
+/// The agent's service account in its runtime, limited to the shipped role.
 pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
-/// The user that a receiver is in KCP: its service account's, so that it may do what the shipped role allows, and no more.
+/// The receiver's service account in KCP, limited to the shipped role.
 pub const RECEIVER_USER: &str = "system:serviceaccount:kcp-system:tidewatch-receiver";
-/// What that role is made of.
+/// The receiver's shipped role.
 const RECEIVER_ROLE: &str = include_str!("../../deploy/receiver/rbac.yaml");
-/// For anything that should take a second or two.
+/// Timeout for operations of one or two seconds.
 const SOON: Duration = Duration::from_mins(1);
-/// For so long nothing has happened where nothing goes on.
+/// Silence that proves inactivity.
 const STILL: Duration = Duration::from_secs(1);
 
 /// A runtime to register.
 #[derive(Clone, Copy)]
 pub struct Member<'a> {
-    /// Its control plane.
+    /// The control plane.
     pub cluster: &'a ControlPlane,
-    /// Name of its Kyma in KCP.
+    /// The name of the Kyma in KCP.
     pub kyma: &'a str,
-    /// Its runtime id.
+    /// The runtime id.
     pub id: &'a str,
 }
 
 impl Member<'_> {
-    /// The domain that is registered for it.
+    /// Returns the registered domain.
     pub fn domain(&self) -> String {
         domain(self.kyma)
     }
 }
 
-/// One receiver on one KCP namespace.
+/// A receiver of one KCP namespace.
 pub struct Receiver {
     /// The CA of its event path.
     pub ca: Ca,
@@ -68,7 +67,7 @@ pub struct Receiver {
     pub url: String,
     /// `http://127.0.0.1:port`
     pub admin: String,
-    /// The running program.
+    /// The process.
     pub process: Process,
     /// The namespace in KCP.
     pub namespace: String,
@@ -78,14 +77,14 @@ pub struct Receiver {
 pub struct Agent {
     /// `http://127.0.0.1:port`
     pub admin: String,
-    /// Its certificate.
+    /// The certificate.
     pub identity: Identity,
-    /// The running program.
+    /// The process.
     pub process: Process,
 }
 
-/// Puts our CRDs into a KCP, and a namespace in which a receiver may work. Each is one test's: the receivers of two would each
-/// work on the other's runtimes.
+/// Installs the CRDs in KCP and creates a namespace for a receiver. Use one namespace per test: two receivers
+/// would reconcile each other's runtimes.
 pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
     static TAKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     ensure!(TAKEN.lock().insert(namespace.to_owned()), "another test has the namespace {namespace} already");
@@ -93,7 +92,7 @@ pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
     admit_receiver(client, namespace).await
 }
 
-/// Lets a receiver work in a namespace of a KCP, by the role that ships.
+/// Grants a receiver the shipped role in a KCP namespace.
 pub async fn admit_receiver(client: &Client, namespace: &str) -> Result<()> {
     let objects: Vec<Value> = serde_saphyr::from_multiple(RECEIVER_ROLE)?;
     for mut object in objects {
@@ -103,14 +102,14 @@ pub async fn admit_receiver(client: &Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Registers a runtime by the conventions of the ecosystem: a kubeconfig Secret and a Kyma.
+/// Registers a runtime with a kubeconfig Secret and a Kyma.
 pub async fn register(client: &Client, namespace: &str, member: &Member<'_>) -> Result<()> {
     let kubeconfig = member.cluster.kubeconfig_yaml(ADMIN)?;
     tidewatch_demo::fleet::register(client, namespace, member.kyma, member.id, &kubeconfig).await
 }
 
 impl Receiver {
-    /// Starts a receiver on a namespace of a KCP, with a CA of its own, and waits until it is ready.
+    /// Starts a receiver with its own CA and waits until it is ready.
     pub async fn start(
         harness: &Harness,
         kcp: &ControlPlane,
@@ -120,7 +119,7 @@ impl Receiver {
         Self::start_with(harness, kcp, namespace, modules, |_| Ok(Vec::new())).await
     }
 
-    /// Starts a receiver with further arguments, which may need the CA of its event path.
+    /// Starts a receiver with further arguments, which can use its CA.
     pub async fn start_with(
         harness: &Harness,
         kcp: &ControlPlane,
@@ -133,7 +132,7 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// The same without waiting. `name` tells several in one namespace apart.
+    /// Starts a receiver without waiting. `name` distinguishes receivers in one namespace.
     pub fn begin(
         harness: &Harness,
         kcp: &ControlPlane,
@@ -144,7 +143,7 @@ impl Receiver {
     ) -> Result<Self> {
         let folder = format!("receiver-{namespace}{name}");
         let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
-        // A control plane without the receiver's own user is one that a test stops and starts.
+        // Control planes that a test restarts lack the receiver's user.
         let may = kcp.kubeconfig_yaml(RECEIVER_USER).or_else(|_| kcp.kubeconfig_yaml(ADMIN))?;
         let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &may)?;
         let (events, admin) = (ports::free()?, ports::free()?);
@@ -163,11 +162,11 @@ impl Receiver {
                 .to_owned(),
         ];
         let more = more(&ca)?;
-        // A lost event is a failed test, except where polling is the test.
+        // Polling hides lost events, so it is off by default.
         if !more.iter().any(|arg| arg.starts_with("--fallback-poll")) {
             args.extend(["--fallback-poll=0", "--safety-resync=0"].map(str::to_owned));
         }
-        // A test waits for a release to take effect, except where its spread is the test.
+        // The rollout spread delays releases, so it is off by default.
         if !more.iter().any(|arg| arg.starts_with("--rollout-window")) {
             args.push("--rollout-window=0".to_owned());
         }
@@ -191,14 +190,14 @@ impl Receiver {
             .await
     }
 
-    /// Ends it and starts it again, with the same addresses and certificates, and waits until it is ready.
+    /// Restarts with the same addresses and certificates; waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.begin_end();
         wait::until("the receiver to end", SOON, || async { Ok(self.process.ended()) }).await?;
         self.start_again().await
     }
 
-    /// The same with other arguments: `change` gets those that it has.
+    /// Restarts with changed arguments.
     pub async fn restart_with(&mut self, change: impl FnOnce(&mut Vec<String>)) -> Result<()> {
         self.process.begin_end();
         wait::until("the receiver to end", SOON, || async { Ok(self.process.ended()) }).await?;
@@ -208,13 +207,13 @@ impl Receiver {
         self.ready().await
     }
 
-    /// Starts it again after it has ended or was killed, and waits until it is ready. Its log begins anew.
+    /// Starts an ended receiver and waits until it is ready. Truncates the log.
     pub async fn start_again(&mut self) -> Result<()> {
         self.start_again_unready()?;
         self.ready().await
     }
 
-    /// The same without waiting.
+    /// Starts an ended receiver without waiting.
     pub fn start_again_unready(&mut self) -> Result<()> {
         self.process = Process::start(self.process.spec())?;
         Ok(())
@@ -226,7 +225,7 @@ impl Receiver {
         pki::issue(&self.ca, &folder, runtime_id, domain)
     }
 
-    /// Says that an object in a runtime has changed, as an agent of the older contract does.
+    /// Reports a changed object with the v2 contract.
     pub async fn tell(
         &self,
         harness: &Harness,
@@ -244,13 +243,13 @@ impl Receiver {
         Ok(())
     }
 
-    /// What was done for a runtime, and why.
+    /// Returns a runtime's reconciles and their causes.
     pub async fn runtime(&self, id: &str) -> Result<Value> {
         http::json(&format!("{}/runtimes/{id}", self.admin)).await
     }
 }
 
-/// What a receiver on a namespace of a KCP would change: its exit code, its list as JSON, and all that it has printed.
+/// Runs a dry run; returns the exit code, the JSON list and the whole output.
 pub async fn dry_run(
     harness: &Harness,
     kcp: &ControlPlane,
@@ -262,7 +261,7 @@ pub async fn dry_run(
         harness.write(&format!("dry-run-{namespace}/kcp.yaml"), &kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
     let output = tokio::process::Command::new(binaries::find("tidewatch-receiver")?)
         .args(["--dry-run", "-o=json", "--dry-run-limit=60", "--log-format=text"])
-        // Neither a port nor a certificate is needed, but a receiver's own arguments are taken as they are.
+        // Ports and certificates are unused, but the arguments are required.
         .args(["--client-ca=none", "--tls-cert=none", "--tls-key=none"])
         .args([format!("--namespace={namespace}"), format!("--modules={modules}")])
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
@@ -275,8 +274,7 @@ pub async fn dry_run(
 }
 
 impl Agent {
-    /// Starts the agent in a registered runtime, and waits until its receiver is connected, it has its configuration
-    /// from the engine, and all its watches watch.
+    /// Starts an agent. Waits until it is connected, has the engine's configuration, and all its watches run.
     pub async fn start(harness: &Harness, receiver: &Receiver, member: &Member<'_>) -> Result<Self> {
         let identity = receiver.identity(harness, member.id, &member.domain())?;
         let agent = Self::start_with(harness, receiver, member, identity, watches()).await?;
@@ -286,7 +284,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts an agent with watches of one's own; it is not waited for.
+    /// Starts an agent with custom watches, without waiting.
     pub async fn start_with(
         harness: &Harness,
         receiver: &Receiver,
@@ -297,7 +295,7 @@ impl Agent {
         Self::start_speaking("v3", harness, receiver, member, identity, watches).await
     }
 
-    /// As [`Agent::start_with`], in a version of the contract. The agent's user gets the role that ships.
+    /// Like [`Agent::start_with`], with a contract version and the shipped role.
     pub async fn start_speaking(
         protocol: &str,
         harness: &Harness,
@@ -310,7 +308,7 @@ impl Agent {
         Self::start_through(to_receiver, to_api, protocol, harness, receiver, member, identity, watches).await
     }
 
-    /// As [`Agent::start_speaking`], with what it connects to at other addresses.
+    /// Like [`Agent::start_speaking`], with other addresses.
     #[expect(clippy::too_many_arguments, reason = "each is another thing that some test varies")]
     pub async fn start_through(
         to_receiver: &str,
@@ -326,8 +324,8 @@ impl Agent {
         Self::start_with_config(by, harness, receiver, member, identity, watches, true).await
     }
 
-    /// As [`Agent::start_through`] in v3, and it watches nothing else, whatever an engine tells the agents of this runtime: that may
-    /// be another test's.
+    /// Like [`Agent::start_through`] in v3, with only these watches. Ignores the engine's configuration,
+    /// which can belong to another test.
     pub async fn start_alone(
         to_receiver: &str,
         to_api: &str,
@@ -392,18 +390,18 @@ impl Agent {
             .await
     }
 
-    /// Starts it again after it has ended or was killed; it is not waited for. Its log begins anew.
+    /// Starts an ended agent without waiting. Truncates the log.
     pub async fn start_again(&mut self) -> Result<()> {
         self.process = Process::start(self.process.spec())?;
         self.lives().await
     }
 
-    /// Its status page.
+    /// Returns the status page.
     pub async fn status(&self) -> Result<Value> {
         http::json(&format!("{}/status", self.admin)).await
     }
 
-    /// Waits until everything it has seen was acknowledged and all watches watch, those of KCP's Watchers included.
+    /// Waits until all events are acknowledged and all watches run, including those of KCP's Watchers.
     pub async fn connected(&self) -> Result<()> {
         self.process
             .ready("to be connected, with all watches watching and nothing unacknowledged", SOON, || async {
@@ -413,24 +411,25 @@ impl Agent {
     }
 }
 
-/// Waits until no reconcile is in hand or wanted now; what is to be looked at at a set time is not work yet.
+/// Waits until no reconcile is running or due. Scheduled reconciles do not count.
 pub async fn settled(receiver: &Receiver) -> Result<()> {
     quiet(receiver, "the receiver's queue to be empty", &["tidewatch_receiver_queue_later"]).await
 }
 
-/// The same, and none has been for a second: what was written last comes back by the watch on KCP a moment later, and what an agent is
-/// to watch is written beside the modules.
+/// Waits until settled for one second.
+///
+/// Watch echoes from KCP and the agent's configuration arrive late.
 pub async fn at_rest(receiver: &Receiver) -> Result<()> {
     still(receiver, "the receiver to be at rest", &["tidewatch_receiver_queue_later"]).await
 }
 
-/// Waits until nothing is to be reconciled, not even at a set time, and nothing has been for a second.
+/// Waits for one second without running, due or scheduled reconciles.
 pub async fn has_nothing_to_do(receiver: &Receiver) -> Result<()> {
     still(receiver, "the receiver to have nothing to do, not even later", &[]).await
 }
 
-/// Waits until no reconcile is in hand or wanted now, and none has been for a second. A module that is not ready is looked at again and
-/// again until the path of events is proven: that does not count.
+/// Waits for one second without running or due reconciles. Ignores readiness retries, which continue until
+/// the event path is proven.
 pub async fn at_rest_but_for_retries(receiver: &Receiver) -> Result<()> {
     let besides = ["tidewatch_receiver_queue_later", "tidewatch_receiver_queue_retrying"];
     still(receiver, "the receiver to be at rest, but for retries", &besides).await
@@ -444,7 +443,7 @@ async fn still(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> 
         let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
         let reconciles: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("tidewatch_receiver_reconciles_total")).collect();
-        // Those of canaries go on, and are nobody's business.
+        // Ignores canary reconciles.
         let now = Some(reconciles.into_iter().filter(|line| !line.contains("\"Path\"")).collect::<String>());
         if now != still.0 {
             still = (now, Instant::now());
@@ -473,7 +472,7 @@ async fn quiet(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> 
     .await
 }
 
-/// Fails if a process has ended.
+/// Fails if the process has ended.
 pub fn alive(process: &Process) -> Result<()> {
     ensure!(
         process.ended().is_none(),

@@ -1,6 +1,7 @@
-//! What the Go lifecycle manager leaves of one Kyma with one Ready module that it has upgraded, in both clusters: its writes, made again
-//! in its order and by its field managers, so that API servers keep of them what they would keep of its own. Played again, it is the Go
-//! manager that goes on.
+//! Replays the Go lifecycle manager's writes for one Kyma with one upgraded, Ready module.
+//!
+//! The writes use its order and field managers in both clusters, so API servers store identical objects. A
+//! second replay simulates a Go manager that continues.
 
 use std::time::Duration;
 
@@ -30,30 +31,30 @@ mod watcher;
 pub use watcher::{watcher, watcher_in};
 
 const SOON: Duration = Duration::from_mins(1);
-/// What it is called where it updates: its program's name.
+/// Its field manager of updates: the program's name.
 pub const UPDATER: &str = "manager";
-/// When it has last said something.
+/// Time of its last status.
 const THEN: &str = "2026-01-01T00:00:00Z";
-/// The Lease by which it leads.
+/// Its leader election Lease.
 pub const LEASE: &str = "893110f7.kyma-project.io";
-/// The version of the module that it had installed before.
+/// The module version before the upgrade.
 const BEFORE: &str = "0.9.0";
-/// Definitions that it keeps in a runtime.
+/// CRDs that it maintains in a runtime.
 const CRDS: [&str; 3] = [
     "kymas.operator.kyma-project.io",
     "moduletemplates.operator.kyma-project.io",
     "modulereleasemetas.operator.kyma-project.io",
 ];
 
-/// A Kyma that the Go manager runs.
+/// A Kyma of the Go manager.
 pub struct GoManager<'a> {
-    /// The control plane.
+    /// KCP.
     pub kcp: Client,
     /// The runtime.
     pub runtime: Client,
     /// The namespace in KCP.
     pub namespace: &'a str,
-    /// The Kyma.
+    /// The Kyma's name.
     pub kyma: &'a str,
     /// The registry of modules.
     pub registry: String,
@@ -61,7 +62,7 @@ pub struct GoManager<'a> {
     pub module: Version,
 }
 
-/// A small module: a namespace, a manager, its settings, a Secret, its rights and a kind of its own with a default CR.
+/// Returns a small module: namespace, manager, settings, Secret, RBAC, a CRD and a default CR.
 pub fn module(name: &str, version: &str) -> Version {
     let (app, group) = (json!({"app": name}), format!("{name}.example.test"));
     let rbac = "rbac.authorization.k8s.io/v1";
@@ -121,7 +122,7 @@ async fn apply_status(client: &Client, manager: &str, object: &Value) -> Result<
     applied.with_context(|| format!("{manager} applies the status of {name}")).map(drop)
 }
 
-/// An update of some fields: what is there already is not written again.
+/// Updates fields; skips unchanged objects.
 async fn update(client: &Client, manager: &str, object: &Value) -> Result<()> {
     let (api, name) = api(client, object)?;
     let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
@@ -129,7 +130,7 @@ async fn update(client: &Client, manager: &str, object: &Value) -> Result<()> {
     updated.with_context(|| format!("{manager} updates {name}")).map(drop)
 }
 
-/// Makes an object as an update does, if it is not there.
+/// Creates an object with an update, if absent.
 async fn create(client: &Client, manager: &str, object: &Value) -> Result<()> {
     let (api, name) = api(client, object)?;
     let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
@@ -146,7 +147,7 @@ fn condition(type_: &str, reason: &str, message: &str) -> Value {
 }
 
 impl GoManager<'_> {
-    /// The name of the Manifest.
+    /// Returns the Manifest's name.
     pub fn manifest(&self) -> String {
         manifest_name(self.kyma, &self.component(), &self.module.module)
     }
@@ -159,7 +160,7 @@ impl GoManager<'_> {
         format!("{}-{}", self.module.module, self.module.version)
     }
 
-    /// The module's objects as they are applied, its default CR not among them.
+    /// Returns the applied objects without the default CR.
     pub fn objects(&self) -> Vec<Value> {
         let marks = |object: &Value| {
             let mut object = object.clone();
@@ -172,21 +173,21 @@ impl GoManager<'_> {
         self.module.objects.iter().map(marks).collect()
     }
 
-    /// The default CR.
+    /// Returns the default CR.
     pub fn default_cr(&self) -> Value {
         let mut cr = self.module.template["data"].clone();
         cr["metadata"]["namespace"] = RUNTIME_NAMESPACE.into();
         cr
     }
 
-    /// The catalog in the runtime.
+    /// Returns the runtime's catalog.
     pub fn catalog(&self) -> [Value; 2] {
         let mut spec = json!({"moduleName": self.module.module, "version": self.module.version, "descriptor": {},
                               "channel": "", "mandatory": false});
         for (key, value) in self.module.template.as_object().into_iter().flatten() {
             spec[key] = value.clone();
         }
-        // A tool's note about the object in KCP goes along.
+        // Includes kubectl's annotation from KCP.
         let note = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}\n"});
         let object = |kind: &str, name: &str, mut marks: Value, spec: Value| {
             marks[labels::MANAGED_BY] = labels::MANAGED_BY_RUNTIME.into();
@@ -208,7 +209,7 @@ impl GoManager<'_> {
         ]
     }
 
-    /// All its writes, until the Kyma and the module are Ready in both places. `kubeconfig` is the runtime's.
+    /// Makes all writes until Kyma and module are Ready in both clusters. `kubeconfig` is the runtime's.
     pub async fn works(&self, kubeconfig: &str) -> Result<()> {
         self.module.offer(&self.kcp, self.namespace, &self.registry).await?;
         let layer = self.module.push(&self.registry).await?.raw_manifest_digest.to_string();
@@ -216,7 +217,7 @@ impl GoManager<'_> {
         let owner = self.register().await?;
         self.prepare_runtime().await?;
         if self.is_new().await? {
-            // What it has upgraded is the same Manifest, and its conditions stay those of the first generation.
+            // The upgraded Manifest keeps the first generation's conditions.
             let before = format!("sha256:{}", "0".repeat(64));
             self.put_manifest(&owner, BEFORE, &before).await?;
             self.say_ready(&before).await?;
@@ -238,7 +239,7 @@ impl GoManager<'_> {
         Ok(manifests.get_opt(&self.manifest()).await?.is_none())
     }
 
-    /// The Kyma in KCP, as its user has made it, and what the Go manager has added.
+    /// The user's Kyma in KCP with the Go manager's additions.
     async fn register(&self) -> Result<OwnerReference> {
         let metadata = json!({"name": self.kyma, "namespace": self.namespace});
         let mut kyma = json!({"apiVersion": API_VERSION, "kind": "Kyma", "metadata": metadata, "spec": {"channel": "regular"}});
@@ -268,14 +269,14 @@ impl GoManager<'_> {
         })
     }
 
-    /// Namespace, definitions and Kyma of the runtime, and its user's wish.
+    /// Creates the runtime's namespace, CRDs and Kyma with its module list.
     async fn prepare_runtime(&self) -> Result<()> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE, "labels": {
             labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME, labels::ISTIO_INJECTION: labels::ENABLED,
             labels::WARDEN_VALIDATE: labels::ENABLED}}});
         apply(&self.runtime, field_managers::KYMA_SYNC, &namespace).await?;
         for name in CRDS {
-            // As KCP has it, with all that its API server has filled in.
+            // Includes the API server's defaults.
             let crd = crds::all().into_iter().find(|crd| crd.name_any() == name).context("no such CRD")?;
             let mut body = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
                 "metadata": {"name": name, "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME}},
@@ -323,7 +324,6 @@ impl GoManager<'_> {
         update(&self.kcp, UPDATER, &noted).await
     }
 
-    /// The module's objects and its default CR.
     async fn install(&self) -> Result<()> {
         for object in self.objects() {
             apply(&self.runtime, field_managers::APPLIER, &object).await?;
@@ -345,7 +345,7 @@ impl GoManager<'_> {
 
     async fn say_ready(&self, layer: &str) -> Result<()> {
         ensure!(layer.starts_with("sha256:"), "{layer}");
-        // In its own order, which is not that of the module's manifest.
+        // The Go manager's order differs from the manifest's.
         let mut synced: Vec<Value> = self
             .objects()
             .iter()
@@ -369,7 +369,7 @@ impl GoManager<'_> {
         apply_status(&self.kcp, field_managers::APPLIER, &body).await
     }
 
-    /// Both Kymas' status: in KCP by an apply, in the runtime by an update.
+    /// Writes both Kymas' status: applied in KCP, updated in the runtime.
     async fn say_kyma_ready(&self) -> Result<()> {
         let cr = self.default_cr();
         let tracked = |kind: &str, metadata: Value| json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata});
@@ -404,13 +404,13 @@ impl GoManager<'_> {
     }
 }
 
-/// An object of either cluster as it is now.
+/// Returns the live object.
 pub async fn live(client: &Client, object: &Value) -> Result<DynamicObject> {
     let (api, name) = api(client, object)?;
     api.get(&name).await.with_context(|| format!("{} {name}", object["kind"]))
 }
 
-/// The Go manager leads, and says so for the last time.
+/// Writes the Go manager's last Lease renewal.
 pub async fn leads(kcp: &Client, namespace: &str) -> Result<()> {
     let lease: Lease = serde_json::from_value(json!({"metadata": {"name": LEASE}, "spec": {
         "holderIdentity": "manager-0_a", "leaseDurationSeconds": 8, "leaseTransitions": 4, "renewTime": "2020-01-01T00:00:00.000000Z"}}))?;
@@ -418,7 +418,7 @@ pub async fn leads(kcp: &Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes out of a runtime what other tests have left there of ours.
+/// Removes the engine's objects of other tests from a runtime.
 pub async fn clean(runtime: &Client) -> Result<()> {
     let rbac = "rbac.authorization.k8s.io/v1";
     let mut left = vec![
@@ -443,7 +443,7 @@ pub async fn clean(runtime: &Client) -> Result<()> {
         })
         .await?;
     }
-    // What was applied of the namespace by others is not the Go manager's.
+    // Other appliers' fields of the namespace are not the Go manager's.
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE, "managedFields": [{}]}});
     let (api, name) = api(runtime, &namespace)?;
     if api.get_opt(&name).await?.is_some() {
@@ -462,7 +462,7 @@ async fn established(client: &Client, crd: &Value) -> Result<()> {
     .await
 }
 
-/// Where fields have more than one owner, of the entries that `counts`: the fields, by their way in `fieldsV1`.
+/// Returns the `fieldsV1` paths with several owners among the entries that `counts`.
 pub fn shared_fields(object: &DynamicObject, counts: impl Fn(&Value) -> bool) -> Vec<String> {
     let entries = serde_json::to_value(&object.metadata.managed_fields).unwrap_or_default();
     let mut owners = std::collections::BTreeMap::<String, usize>::new();
@@ -483,7 +483,7 @@ fn leaves(at: &str, fields: &Value, found: &mut impl FnMut(String)) {
     }
 }
 
-/// The kind of a Kyma, for [`live`].
+/// Returns a Kyma reference for [`live`].
 pub fn kyma_in_runtime() -> Value {
     json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Kyma",
            "metadata": {"name": RUNTIME_KYMA_NAME, "namespace": RUNTIME_NAMESPACE}})

@@ -1,4 +1,4 @@
-//! Where things are and how long they live, for everything that is started.
+//! Paths and lifetimes of started processes.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use tidewatch_demo::files::write_private;
 
 use crate::{Backend, Lifetime, Spec, Tools};
 
-/// The logs of this many test runs are kept.
+/// Number of test runs with kept logs.
 const KEPT_RUNS: usize = 5;
-/// Nothing started here has anything to lose.
+/// The processes have no state to save.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The programs, the folder for logs and files, and the lifetime of what is started.
+/// Programs, a folder for logs and files, and the processes' lifetime.
 #[derive(Clone, Debug)]
 pub struct Harness {
-    /// Only where control planes are real.
+    /// Present with real control planes.
     tools: Option<Tools>,
     folder: PathBuf,
     lifetime: Lifetime,
@@ -28,13 +28,13 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// For a test run on real control planes: processes end with us, logs are in a new folder under
-    /// `target/test-logs`, of which the last five stay. Blocks like [`Tools::find`].
+    /// For tests on real control planes. Processes end with this one; `target/test-logs` keeps the last five
+    /// runs. Blocks like [`Tools::find`].
     pub fn for_tests() -> Result<Self> {
         Self::for_tests_on(Backend::Real)
     }
 
-    /// For a test run on either backend. Blocks like [`Tools::find`] where control planes are real.
+    /// For tests on either backend. Blocks like [`Tools::find`] for real control planes.
     pub fn for_tests_on(backend: Backend) -> Result<Self> {
         let all = target_folder().join("test-logs");
         let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
@@ -44,7 +44,7 @@ impl Harness {
         Ok(harness)
     }
 
-    /// For anything else on real control planes: logs and files in `folder` (made if absent). Blocks like
+    /// For other uses of real control planes. Creates `folder` for logs and files. Blocks like
     /// [`Tools::find`].
     pub fn new(folder: &Path, lifetime: Lifetime) -> Result<Self> {
         Self::on(Backend::Real, folder, lifetime)
@@ -60,43 +60,41 @@ impl Harness {
         Ok(Self { tools, folder, lifetime, audits: false })
     }
 
-    /// API servers write audit logs.
+    /// Enables audit logs of API servers.
     #[must_use]
     pub fn with_audit(self) -> Self {
         Self { audits: true, ..self }
     }
 
-    /// Whether they do.
+    /// Returns whether audit logs are enabled.
     #[must_use]
     pub const fn audits(&self) -> bool {
         self.audits
     }
 
-    /// Which control planes [`crate::ControlPlane::start`] and which registries [`crate::Registry::start`] start.
+    /// Returns the backend for [`crate::ControlPlane::start`] and [`crate::Registry::start`].
     pub const fn backend(&self) -> Backend {
         if self.tools.is_some() { Backend::Real } else { Backend::Fake }
     }
 
-    /// The programs of real control planes.
+    /// Returns the programs of real control planes.
     ///
-    /// # Errors
-    /// On the fake API server: there are none.
+    /// # Errors On the fake API server.
     pub fn tools(&self) -> Result<&Tools> {
         self.tools.as_ref().context("the fake API server has no programs: run this on real control planes")
     }
 
-    /// `promtool`, where control planes are real; without Go it cannot be built.
+    /// Returns `promtool` with real control planes; its build needs Go.
     pub fn promtool(&self) -> Result<Option<PathBuf>> {
         self.tools.as_ref().map(|tools| tools.extra("promtool")).transpose()
     }
 
-    /// Where logs and files are, absolute.
+    /// Returns the absolute folder of logs and files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A process named `name` (slashes make folders for its log, `<folder>/<name>.log`)
-    /// that runs `program` with `args`; what else it needs is set on the result.
+    /// Returns a process spec with the log `<folder>/<name>.log`. Slashes in `name` create folders.
     pub fn spec(&self, name: &str, program: &Path, args: Vec<String>) -> Spec {
         Spec {
             name: name.to_owned(),
@@ -110,8 +108,7 @@ impl Harness {
         }
     }
 
-    /// Writes a file under the folder and returns its absolute path. Only its owner may read it: keys, tokens and
-    /// kubeconfigs are written so.
+    /// Writes a file and returns its absolute path. Only the owner can read it, because it can hold secrets.
     pub fn write(&self, name: &str, content: &str) -> Result<PathBuf> {
         let path = self.folder.join(name);
         write_private(&path, content)?;
@@ -119,13 +116,13 @@ impl Harness {
     }
 }
 
-/// Cargo's target folder of this workspace.
+/// Returns cargo's target folder.
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
 }
 
-/// Removes all but the newest runs. What cannot be read or removed stays: it is only disk.
+/// Removes old runs. Ignores errors: they cost only disk space.
 fn prune(all: &Path) {
     let Ok(entries) = fs::read_dir(all) else { return };
     let mut runs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! `make idle`: nothing is changed for a while, and the API servers' own audit logs say who has asked them for what meanwhile.
+//! `make idle`: counts requests in the audit logs while nothing changes.
 
 use std::{
     collections::BTreeMap,
@@ -30,41 +30,41 @@ use crate::{
     story::{RUNTIMES, World, set_modules},
 };
 
-/// The receiver and the agent, as they call themselves to API servers.
+/// User agents of receiver and agent.
 const PROGRAMS: [&str; 2] = ["tidewatch-receiver", "tidewatch-agent"];
-/// Until what the module's installation has caused is over, the first canaries included.
+/// Time until the installation's effects end, including the first canaries.
 pub const SETTLING: Duration = Duration::from_mins(3);
 const READS: [&str; 3] = ["get", "list", "watch"];
 
-/// Who has asked whom for what, and how often.
+/// One kind of request and its count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
     /// The control plane.
     pub cluster: String,
-    /// What stands before the first `/` of `User-Agent`.
+    /// The part of `User-Agent` before the first `/`.
     pub program: String,
-    /// As in the audit log.
+    /// The audit log's verb.
     pub verb: String,
-    /// The resource, with its subresource and group; the path of what is none.
+    /// The resource with subresource and group, or a non-resource path.
     pub resource: String,
-    /// How often.
+    /// Number of requests.
     pub times: u64,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Idle {
-    /// How long nothing was changed, in seconds.
+    /// Observed seconds.
     pub seconds: u64,
-    /// By our programs, most first.
+    /// Requests of the product's programs, most frequent first.
     pub asked: Vec<Asked>,
-    /// What the engine has written in runtimes. The goal is none.
+    /// The engine's writes in runtimes. Goal: 0.
     pub engine_writes: u64,
-    /// How often the engine has read something in a runtime, in the one where it was most. The goal is once at most.
+    /// The engine's most frequent read in a single runtime. Goal: at most 1.
     pub engine_reads: u64,
-    /// What the engine has written in KCP besides its Lease. The goal is none.
+    /// The engine's writes in KCP besides its Lease. Goal: 0.
     pub engine_kcp_writes: u64,
 }
 
@@ -92,13 +92,13 @@ impl Idle {
         }
     }
 
-    /// Whether the engine has left an unchanged fleet alone.
+    /// Returns whether all goals are met.
     #[must_use]
     pub const fn is_met(&self) -> bool {
         self.engine_writes == 0 && self.engine_reads <= 1 && self.engine_kcp_writes == 0
     }
 
-    /// As a table.
+    /// Formats a table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text =
@@ -139,7 +139,7 @@ struct ObjectRef {
     api_group: String,
 }
 
-/// Counts the requests of our programs that an audit log has since then. Each is in it once. Returns how many of the engine it has at all.
+/// Counts the programs' requests since then; returns the engine's total over the whole log.
 fn count(
     cluster: &str,
     log: impl BufRead,
@@ -168,7 +168,7 @@ fn count(
     Ok(of_engine)
 }
 
-/// What the engine has written in a control plane since then, by its audit log: `patch deployments.apps (2)`.
+/// Returns the engine's writes since then, such as `patch deployments.apps (2)`.
 pub(crate) fn writes_of_engine(harness: &Harness, cluster: &str, since: Timestamp) -> Result<Vec<String>> {
     let logs = [(cluster, audit::log(harness, cluster))];
     let asked = found(&logs, since, 0)?.asked.into_iter();
@@ -190,12 +190,12 @@ fn found(logs: &[(&str, PathBuf)], since: Timestamp, seconds: u64) -> Result<Idl
     Ok(Idle::of(asked, seconds))
 }
 
-/// Starts the demo's world, enables its module, lets everything settle for a while, leaves it alone for `time`, and says what was asked for
-/// meanwhile.
+/// Starts the demo's fleet with its module, waits for `settling`, observes for `time`, and reports the
+/// requests.
 pub fn main(settling: Duration, time: Duration, terminal: &Terminal) -> Result<Idle> {
     let folder: &Path = &target_folder().join("idle");
     let _none_before = std::fs::remove_dir_all(folder);
-    // Blocks, possibly for the build of the control planes.
+    // Can block on a build of the control planes.
     let harness = Harness::new(folder, Lifetime::WithUs)?.with_audit();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
@@ -210,7 +210,7 @@ pub fn main(settling: Duration, time: Duration, terminal: &Terminal) -> Result<I
 async fn run((settling, time): (Duration, Duration), harness: Harness, terminal: &Terminal) -> Result<Idle> {
     terminal.working("starting etcd, a registry and three control planes");
     let env = Environment::start(harness).await?;
-    // As users have it: what polls, and looks at everything twice a day, is on.
+    // Production settings: polling and the twice-daily resync are on.
     let arguments = ["--fallback-poll=120", "--safety-resync=43200", "--rollout-window=300"];
     let world = World::start_with(&env, terminal, arguments.map(str::to_owned).to_vec()).await?;
     let runtime = env.runtime1.client()?;
@@ -230,7 +230,6 @@ async fn run((settling, time): (Duration, Duration), harness: Harness, terminal:
     found(&logs, since, time.as_secs())
 }
 
-/// Lets time pass: nothing is waited for, idleness is what is measured.
 pub(crate) async fn left_alone(what: &str, time: Duration, reporter: &dyn Reporter) {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Single objects of KCP, for tests that want them wrong in one way or another.
+//! Single KCP objects, for tests that need invalid ones.
 
 use anyhow::Result;
 use kube::{
@@ -13,7 +13,7 @@ use tidewatch_api::{
 
 const MANAGER: &str = "tidewatch-tests";
 
-/// Applies a Kyma, without any kubeconfig Secret. With a domain, its agents' certificates are pinned to it.
+/// Applies a Kyma without a kubeconfig Secret. A domain pins its agents' certificates.
 pub async fn put_kyma(
     client: &Client,
     namespace: &str,
@@ -32,12 +32,12 @@ pub async fn put_kyma(
     Ok(())
 }
 
-/// The OCM component of a module of these tests.
+/// Returns the OCM component of a test module.
 pub fn component(module: &str) -> String {
     format!("tidewatch.dev/module/{module}")
 }
 
-/// Applies the ModuleTemplate of a module's version, without a default CR.
+/// Applies a version's ModuleTemplate without a default CR.
 pub async fn put_template(client: &Client, namespace: &str, module: &str, version: &str) -> Result<()> {
     let api: Api<ModuleTemplate> = Api::namespaced(client.clone(), namespace);
     let name = ModuleTemplate::object_name(module, version);
@@ -50,7 +50,7 @@ pub async fn put_template(client: &Client, namespace: &str, module: &str, versio
     Ok(())
 }
 
-/// Applies the ModuleReleaseMeta of a module: channel → version.
+/// Applies a ModuleReleaseMeta: channel → version.
 pub async fn put_release(
     client: &Client,
     namespace: &str,
@@ -68,7 +68,7 @@ pub async fn put_release(
     Ok(())
 }
 
-/// Lets a released module go back to an older version, for tests that go to and fro.
+/// Allows downgrades of a released module.
 pub async fn allow_downgrade(client: &Client, namespace: &str, module: &str) -> Result<()> {
     let api: Api<ModuleReleaseMeta> = Api::namespaced(client.clone(), namespace);
     let allowed = json!({"spec": {"allowDowngrade": true}});

@@ -1,11 +1,11 @@
-//! Checks which crate of the workspace may depend on which (ARCHITECTURE.md, "Layout").
+//! Checks the dependencies between crates (ARCHITECTURE.md, "Layout").
 
 use std::{collections::BTreeMap, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Crates of the product and the crates of the workspace that each may use. Tests and simulations may use all of them.
+/// Product crates and their allowed dependencies. Tests and simulations may use all crates.
 const ALLOWED: [(&str, &[&str]); 15] = [
     ("api", &[]),
     ("drain", &[]),
@@ -40,7 +40,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("fake-apiserver", &["certs", "drain", "tls"]),
 ];
 
-/// The name of a crate of the workspace, without its prefix.
+/// Strips the prefix of a workspace crate.
 fn own(name: &Value) -> Option<&str> {
     name.as_str()?.strip_prefix("tidewatch-")
 }

@@ -1,12 +1,12 @@
-//! Checks `docs/requirements.md`: every requirement has a row with its own text, and every test it names exists.
+//! Checks `docs/requirements.md`: every requirement has its row and text, and every named test exists.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Id and text of every requirement, one a line: a row of the ledger can neither be left out nor say less.
+/// Id and text of every requirement, one per line. Prevents missing or shortened rows.
 const REQUIREMENTS: &str = include_str!("ledger.txt");
-/// How many requirements each source document has.
+/// Requirements per source document.
 const IDS: [(&str, usize); 5] = [("S0", 11), ("S1", 5), ("S2", 12), ("S3", 7), ("S4", 5)];
 
 struct Row<'a> {
@@ -33,14 +33,14 @@ fn rows(text: &str) -> Vec<Row<'_>> {
         .collect()
 }
 
-/// Names of tests in a cell: every word with `::`.
+/// Test names in a cell: every word with `::`.
 fn tests(cell: &str) -> impl Iterator<Item = &str> {
     cell.split([' ', ',', ';', '(', ')', '`'])
         .map(|word| word.trim_end_matches(['.', ':']))
         .filter(|word| word.contains("::"))
 }
 
-/// What is wrong with a row, besides tests that do not exist.
+/// Returns a row's fault, other than missing tests.
 fn fault(row: &Row<'_>) -> Option<&'static str> {
     let named = tests(row.shown_by).next().is_some();
     match row.state {
@@ -53,7 +53,7 @@ fn fault(row: &Row<'_>) -> Option<&'static str> {
     }
 }
 
-/// The file that holds `crate::path::test`, and the test's name.
+/// Returns the file and name of `crate::path::test`.
 fn locate(test: &str) -> Result<(PathBuf, &str)> {
     let mut parts: Vec<&str> = test.split("::").collect();
     let name = parts.pop().context("no test name")?;
@@ -73,7 +73,7 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
         shared => format!("shared/{shared}/src"),
     };
     let folder = root().join(folder);
-    // A test stands in a file of its own module, or in a `mod tests` of its parent's file.
+    // A test is in its module's file, or in a `mod tests` of the parent's file.
     let in_own_file = folder.join(parts.join("/")).with_extension("rs");
     let parent = &parts[..parts.len().saturating_sub(1)];
     let in_parent = folder.join(parent.join("/")).with_extension("rs");
@@ -88,7 +88,7 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
     anyhow::bail!("{test} does not exist")
 }
 
-/// Whether a function of that name stands directly below a test attribute.
+/// Whether this function has a test attribute.
 fn is_test_in(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.iter().enumerate().any(|(i, line)| {

@@ -1,10 +1,8 @@
-//! What the end-to-end tests and the demo stand on: control planes, an OCI registry, and the
-//! processes of Tidewatch itself, started on free ports and ended for certain. Control planes
-//! and registry are real programs, or the fake API server of this project ([`Backend`]).
+//! Infrastructure of end-to-end tests and demo: control planes, an OCI registry and the product's processes,
+//! on free ports and with a guaranteed end. Control planes and registry are real or fake ([`Backend`]).
 //!
-//! [`Harness`] knows where programs, logs and files are and how long processes live;
-//! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
-//! such world for a whole test binary.
+//! [`Harness`] holds paths and lifetimes. It starts [`Etcd`], [`ControlPlane`] and [`Registry`].
+//! [`env::shared`] is one environment per test binary.
 
 pub mod aggregated;
 pub mod backend;

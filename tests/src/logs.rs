@@ -1,4 +1,4 @@
-//! Checks that no line of the log has two texts: `message` is what the event itself is called in JSON, the default format.
+//! Checks that no log event has a field `message`: JSON uses that name for the event's text.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-/// The fields of each event in a source.
+/// Fields of each log event in a source.
 fn fields(source: &str) -> impl Iterator<Item = &str> {
     let events = source.split("tracing::").skip(1).filter(|rest| {
         ["trace!(", "debug!(", "info!(", "warn!(", "error!("].iter().any(|level| rest.starts_with(level))

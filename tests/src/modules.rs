@@ -1,4 +1,4 @@
-//! Modules of any objects, for tests: pushed, described and released in one call.
+//! Test modules of arbitrary objects, pushed and released in one call.
 
 use anyhow::Result;
 use kube::{
@@ -14,7 +14,7 @@ use tidewatch_oci::{Credentials, ModulePackage, Pushed, Registry, RegistryConfig
 
 use crate::kcp;
 
-/// Field manager of what this writes.
+/// Field manager of these writes.
 const MANAGER: &str = "tidewatch-tests";
 
 /// One version of a module.
@@ -24,26 +24,26 @@ pub struct Version {
     pub module: String,
     /// Its version.
     pub version: String,
-    /// What it installs.
+    /// The objects it installs.
     pub objects: Vec<Value>,
-    /// References of its images.
+    /// Its image references.
     pub images: Vec<String>,
-    /// Further resources of its component, with their objects.
+    /// Further component resources and their objects.
     pub sources: Vec<(String, Vec<Value>)>,
-    /// User and password of the registry it is pushed to, if that asks for them.
+    /// User and password for the push.
     pub pushed_by: Option<(String, String)>,
-    /// The channels that get this version.
+    /// The channels of this version.
     pub channels: Vec<String>,
-    /// More labels of its template.
+    /// Additional template labels.
     pub labels: Value,
-    /// More of its template's spec: `data`, `requires`, `associatedResources` and so on.
+    /// Additional template spec: `data`, `requires`, `associatedResources` etc.
     pub template: Value,
-    /// More of its release's spec: `versions`, `allowDowngrade`, `kymaSelector` and so on.
+    /// Additional release spec: `versions`, `allowDowngrade`, `kymaSelector` etc.
     pub release: Value,
 }
 
 impl Version {
-    /// A version of a module in the channel `regular`.
+    /// Creates a version for the channel `regular`.
     pub fn new(module: &str, version: &str, objects: Vec<Value>) -> Self {
         Self {
             module: module.to_owned(),
@@ -59,7 +59,7 @@ impl Version {
         }
     }
 
-    /// What is pushed of it.
+    /// Returns the package to push.
     #[must_use]
     pub fn package(&self) -> ModulePackage {
         ModulePackage {
@@ -83,14 +83,14 @@ impl Version {
         Ok(push(&Registry::new(config)?, registry, &package).await?)
     }
 
-    /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are
-    /// taken away, unless `release` names them. One that is mandatory has no channels.
+    /// Pushes the component, applies the template and releases it. Removes the release's other channels
+    /// unless `release` names them. A mandatory module has no channels.
     pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
         self.push(registry).await?;
         self.release(kcp, namespace).await
     }
 
-    /// The same of a component that was pushed already.
+    /// Applies template and release of an already pushed component.
     pub async fn release(&self, kcp: &Client, namespace: &str) -> Result<()> {
         let name = ModuleTemplate::object_name(&self.module, &self.version);
         let mut template = json!({
@@ -126,7 +126,7 @@ fn documents(objects: &[Value]) -> String {
     documents.join("\n---\n")
 }
 
-/// Puts the fields of `more` into `spec`, in place of those it has.
+/// Merges `more` into `spec`; `more` wins.
 fn extend(spec: &mut Value, more: &Value) {
     for (key, value) in more.as_object().into_iter().flatten() {
         spec[key] = value.clone();

@@ -1,5 +1,5 @@
-//! A client of the receiver's event port that says exactly what a test wants: any certificate or none,
-//! HTTP/1.1 or HTTP/2, any body; one connection that is kept for the next request.
+//! A raw client of the event port: optional certificate, HTTP/1.1 or HTTP/2, arbitrary bodies, one kept
+//! connection.
 
 use std::{
     convert::Infallible,
@@ -31,17 +31,17 @@ use tokio_rustls::TlsConnector;
 
 use crate::fleet::Receiver;
 
-/// Anything takes milliseconds; longer than this is a hang.
+/// Timeout. Operations take milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Largest answer that is read.
+/// Limit on an answer's bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Pieces of a body without a length.
+/// Piece size of a body without length.
 const PIECE: usize = 8 * 1024;
 
 /// A body with or without a length.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// The version of HTTP that is spoken.
+/// The HTTP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http {
     /// HTTP/1.1
@@ -50,18 +50,17 @@ pub enum Http {
     H2,
 }
 
-/// A body that announces its length.
+/// Returns a body with a length.
 pub fn sized(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// A body of `length` bytes that does not say how many are coming: chunked in HTTP/1.1, without
-/// `content-length` in HTTP/2.
+/// Returns `length` bytes without a length header: chunked in HTTP/1.1, no `content-length` in HTTP/2.
 pub fn unsized_of(byte: u8, length: usize) -> Body {
     counted(byte, length, Arc::default())
 }
 
-/// Like [`unsized_of`]; `sent` is how many of its bytes the connection has taken so far.
+/// Like [`unsized_of`]; `sent` counts the bytes that the connection has taken.
 pub fn counted(byte: u8, length: usize, sent: Arc<AtomicUsize>) -> Body {
     let pieces = (0..length).step_by(PIECE).map(move |at| {
         let piece = vec![byte; PIECE.min(length - at)];
@@ -80,16 +79,16 @@ enum Sender {
 pub struct Connection {
     sender: Sender,
     host: String,
-    // Drives the connection; ends with it.
+    // Runs the connection.
     _driver: JoinSet<()>,
 }
 
-/// An answer, read to its end.
+/// A fully read answer.
 pub type Answer = Response<Bytes>;
 
 impl Connection {
-    /// Opens a connection with a certificate, or with none. In TLS 1.3 a client is done before the server has
-    /// looked at its certificate: a refusal can also show at the first request.
+    /// Opens a connection, with or without a certificate. With TLS 1.3, a rejected certificate can fail only
+    /// the first request.
     pub async fn open(receiver: &Receiver, identity: Option<&Issued>, http: Http) -> Result<Self> {
         let host = receiver.url.strip_prefix("https://").context("the receiver's URL is not https")?;
         let mut config = client_config(receiver.ca.cert_pem(), identity)?;
@@ -104,7 +103,7 @@ impl Connection {
             let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
             let io = TokioIo::new(tls);
             let mut driver = JoinSet::new();
-            // How a connection ends is seen by whoever waits for an answer.
+            // The pending request reports a connection error.
             let sender = match http {
                 Http::H1 => {
                     let (sender, connection) = http1::handshake(io).await?;
@@ -130,7 +129,7 @@ impl Connection {
         self.send_with(method, path, &[], body).await
     }
 
-    /// Sends a request with these headers and reads the answer.
+    /// Sends a request with headers and reads the answer.
     pub async fn send_with(
         &mut self,
         method: &str,
@@ -163,7 +162,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection takes another request.
+    /// Returns whether the connection accepts another request.
     pub fn is_usable(&self) -> bool {
         match &self.sender {
             Sender::H1(sender) => !sender.is_closed(),
@@ -179,7 +178,7 @@ async fn read(answer: Response<Incoming>) -> Result<Answer> {
     Ok(Response::from_parts(parts, body))
 }
 
-/// A client that trusts one CA. Unlike the agent's own configuration it also goes without a certificate.
+/// A TLS client that trusts one CA and, unlike the agent, can omit a certificate.
 fn client_config(ca_pem: &str, identity: Option<&Issued>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes())?)?;

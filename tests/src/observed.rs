@@ -1,23 +1,23 @@
-//! What a program says of itself: its metrics and its log.
+//! Metrics and logs of a program.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{Process, http};
 
-/// The value, a whole number, of a series on a `/metrics` page; 0 if it is not there. `series` is the name with its labels in
-/// alphabetical order, as it is printed: `requests_total{code="200",endpoint="v3"}`.
+/// Returns the integer value of a `/metrics` series, or 0 if absent. Labels in `series` are sorted:
+/// `requests_total{code="200",endpoint="v3"}`.
 pub fn value(page: &str, series: &str) -> u64 {
     page.lines()
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
         .unwrap_or(0)
 }
 
-/// The value of a series of the program with that admin address.
+/// Returns a series' value from an admin address.
 pub async fn metric(admin: &str, series: &str) -> Result<u64> {
     Ok(value(&http::text(&format!("{admin}/metrics")).await?, series))
 }
 
-/// A place in a log, from which on it is read.
+/// A position in a log.
 #[derive(Debug)]
 pub struct LogMark<'a> {
     process: &'a Process,
@@ -25,12 +25,12 @@ pub struct LogMark<'a> {
 }
 
 impl<'a> LogMark<'a> {
-    /// The present end of the log.
+    /// Returns the log's current end.
     pub fn here(process: &'a Process) -> Result<Self> {
         Ok(Self { process, from: text(process)?.len() })
     }
 
-    /// What `target` (a module path's beginning) has logged since, of level INFO and above.
+    /// Returns lines of `target` (a module path prefix) since then, of level INFO and above.
     pub fn lines(&self, target: &str) -> Result<Vec<String>> {
         let text = text(self.process)?;
         let since = text.get(self.from..).context("the log has become shorter")?;
@@ -43,7 +43,7 @@ impl<'a> LogMark<'a> {
     }
 }
 
-/// Fails if a program has panicked anywhere so far, in whichever task.
+/// Fails if any task of a program has panicked.
 pub fn no_panic(process: &Process) -> Result<()> {
     let text = text(process)?;
     let panics: Vec<&str> = text.lines().filter(|line| line.contains("panicked")).collect();
@@ -51,7 +51,7 @@ pub fn no_panic(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// A program's whole log so far.
+/// Returns the whole log.
 pub fn text(process: &Process) -> Result<String> {
     let bytes =
         std::fs::read(process.log()).with_context(|| format!("cannot read {}", process.log().display()))?;

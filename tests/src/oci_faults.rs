@@ -1,5 +1,4 @@
-//! Modules that no tool of ours would make: a registry that damages what it serves, and a component whose
-//! manifest is not YAML.
+//! Broken modules: a registry that damages blobs, and a component with an invalid YAML manifest.
 
 use std::{
     collections::BTreeSet,
@@ -24,20 +23,19 @@ use parking_lot::Mutex;
 use tidewatch_oci::{BaseUrl, Digest, ModulePackage, Packed, pack};
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// Largest blob that is passed on.
+/// Limit on a forwarded blob's bytes.
 const MAX_BLOB: usize = 16 * 1024 * 1024;
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Whether everybody is sent away (429), with how many seconds in `Retry-After`, and how many were.
+/// Rate limiting (429): `Retry-After` seconds, and the count of rejected requests.
 #[derive(Debug, Default)]
 struct Limit {
     seconds: Mutex<Option<u64>>,
     sent_away: AtomicUsize,
 }
 
-/// A registry in front of another one: passes reads on, flips a bit in the blobs it is told to damage, and sends everybody away while it
-/// is told to. It
-/// lives as long as this value, in the tokio runtime it was started in.
+/// A registry proxy that flips bits in chosen blobs and can reject all requests. It lives in its tokio
+/// runtime until dropped.
 #[derive(Debug)]
 pub struct DamagingRegistry {
     host: String,
@@ -47,7 +45,7 @@ pub struct DamagingRegistry {
 }
 
 impl DamagingRegistry {
-    /// Starts one in front of `upstream` (`host:port`, plain HTTP).
+    /// Starts a proxy before `upstream` (`host:port`, plain HTTP).
     pub async fn start(upstream: &str) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let host = listener.local_addr()?.to_string();
@@ -79,27 +77,27 @@ impl DamagingRegistry {
         Ok(Self { host, damaged, limit, _serving: serving })
     }
 
-    /// `127.0.0.1:port`, as it stands in an image reference.
+    /// Returns `127.0.0.1:port`, as in an image reference.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// From now on, everybody is sent away for so many seconds; nobody with `None`.
+    /// Rejects all requests with this `Retry-After`; `None` stops it.
     pub fn limit(&self, seconds: Option<u64>) {
         *self.limit.seconds.lock() = seconds;
     }
 
-    /// How many requests were sent away so far.
+    /// Returns the number of rejected requests.
     pub fn sent_away(&self) -> usize {
         self.limit.sent_away.load(Ordering::SeqCst)
     }
 
-    /// From now on, this blob is served with one bit flipped.
+    /// Flips one bit in this blob.
     pub fn damage(&self, digest: &Digest) {
         self.damaged.lock().insert(digest.as_str().to_owned());
     }
 
-    /// From now on, this blob is served as it is.
+    /// Serves this blob unchanged.
     pub fn repair(&self, digest: &Digest) {
         self.damaged.lock().remove(digest.as_str());
     }
@@ -157,9 +155,9 @@ async fn fetch(upstream: &str, request: Request<Incoming>) -> Result<Response<By
     Ok(answer.body(body)?)
 }
 
-/// Packs a module whose manifest our own packer would refuse. `good` is replaced by `bad` in the packed
-/// manifest; they are of the same length and `good` is there once, so that the archive around it stays as it
-/// is. Every digest on the way up is made anew: only the manifest is wrong.
+/// Packs a module with an invalid manifest: replaces `good` with `bad`.
+///
+/// Both have the same length and `good` occurs once, so the archive stays valid. All digests are recomputed.
 pub fn pack_with_fault(package: &ModulePackage, good: &str, bad: &str) -> Result<Packed> {
     ensure!(good.len() == bad.len(), "both texts must have the same length");
     let mut packed = pack(package, &BaseUrl::parse("registry.example.org", &[])?)?;
@@ -188,7 +186,7 @@ pub fn pack_with_fault(package: &ModulePackage, good: &str, bad: &str) -> Result
     Ok(packed)
 }
 
-/// Replaces every occurrence; there must be one.
+/// Replaces the only occurrence.
 fn replaced(data: &[u8], from: &str, to: &str) -> Result<Vec<u8>> {
     let (mut data, from, to) = (data.to_vec(), from.as_bytes(), to.as_bytes());
     let places: Vec<usize> =
@@ -200,7 +198,7 @@ fn replaced(data: &[u8], from: &str, to: &str) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Pushes a packed module to `host:port` or `host:port/path` with plain requests, without a look at what is in it.
+/// Pushes a package to `host:port[/path]` without validation.
 pub async fn push_packed(registry: &str, package: &ModulePackage, packed: &Packed) -> Result<()> {
     let ModulePackage { component_name, version, .. } = package;
     let (host, place) =

@@ -5,16 +5,16 @@ use std::{collections::BTreeSet, net::TcpListener, ops::Range, process};
 use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
-/// Below those that the system gives to whoever asks for any: such a port stays free while the program that has it is down.
+/// Below the ephemeral range, so a port stays free while its program is down.
 const PORTS: Range<u16> = 16_000..32_000;
-/// Every port handed out by this process; at most as many as there are.
+/// Ports allocated by this process; bounded by their range.
 static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// A port on 127.0.0.1 that was free just now and that this process gives to nobody else.
-/// Another process of tests can still take it before it is bound; each begins somewhere else.
+/// Returns a free port on 127.0.0.1, unique in this process. Another test process can still take it before
+/// the bind; each starts at another offset.
 pub fn free() -> Result<u16> {
     let count = usize::from(PORTS.end - PORTS.start);
-    // Far enough from one another for processes that were started in a row.
+    // Separates processes with adjacent ids.
     let begin = (process::id() as usize).wrapping_mul(397) % count;
     let mut taken = TAKEN.lock();
     let free = (PORTS.cycle().skip(begin).take(count))

@@ -1,4 +1,4 @@
-//! What a program shows at `/metrics`, checked: by `promtool`, and against `docs/metrics.md`.
+//! Checks `/metrics` with `promtool` and against `docs/metrics.md`.
 
 use std::{
     collections::BTreeSet,
@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The reference of all metrics.
+/// The metrics reference.
 const REFERENCE: &str = include_str!("../../docs/metrics.md");
 
-/// Fails if `promtool check metrics` has anything to say about a page. Blocks for a moment.
+/// Fails on any output of `promtool check metrics`. Blocks briefly.
 pub fn check(promtool: &Path, page: &str) -> Result<()> {
     let mut child = Command::new(promtool)
         .args(["check", "metrics"])
@@ -21,7 +21,7 @@ pub fn check(promtool: &Path, page: &str) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run {}", promtool.display()))?;
-    // It reads all before it writes anything, and a page is small.
+    // promtool reads all input before it writes.
     child.stdin.take().context("promtool has no standard input")?.write_all(page.as_bytes())?;
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
@@ -29,7 +29,7 @@ pub fn check(promtool: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fails if `promtool check rules` has anything to say about the alert rules. Blocks for a moment.
+/// Fails on any finding of `promtool check rules`. Blocks briefly.
 pub fn check_rules(promtool: &Path, rules: &Path) -> Result<()> {
     let output = Command::new(promtool).args(["check", "rules"]).arg(rules).output();
     let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
@@ -38,14 +38,14 @@ pub fn check_rules(promtool: &Path, rules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the reference has no line for a metric on a page that begins with `prefix`, or one with another type or
-/// without one of its labels.
+/// Fails if a metric with `prefix` is not in the reference, or has another type or undocumented labels.
 pub fn documented(page: &str, prefix: &str) -> Result<()> {
     documented_in(REFERENCE, page, prefix)
 }
 
 fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
-    // Columns: name, type, unit, labels, clock, meaning. Both programs have metrics of the same name, each in a section of its own.
+    // Columns: name, type, unit, labels, clock, meaning. Each program has its own section, because names
+    // overlap.
     let named = format!("`{prefix}…`");
     let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
     let section = reference.split("\n## ").find(is_of);
@@ -72,7 +72,7 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// The names of the labels of all series of a metric.
+/// Label names of all series of a metric.
 fn labels<'a>(page: &'a str, name: &str) -> BTreeSet<&'a str> {
     let series = page.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -94,7 +94,7 @@ mod tests {
     const GOOD: &str = "# M\n\n## One (`p_…`)\n| `a_total` | counter | things | `what`, `why` | | all |\n\
                         | `b_seconds` | histogram | seconds | `kind` | ours | b |\n\n## Two (`q_…`)\n| `a_total` | gauge | x | | | x |\n";
 
-    /// All sources of the workspace's programs.
+    /// All sources of the programs.
     fn sources(folder: &Path, found: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// A series that is there only after something has happened is on no page that a test could look at.
+    /// Checks sources, because some series appear only after an event.
     #[test]
     fn what_the_reference_names_is_registered_somewhere() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

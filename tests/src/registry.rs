@@ -1,4 +1,4 @@
-//! A registry of modules: the CNCF one, or the fake one of this project ([`Backend`]).
+//! A registry of modules: the CNCF registry or the fake one ([`Backend`]).
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use crate::{Backend, Harness, Process, fake, http, ports};
 
 const READY: Duration = Duration::from_mins(1);
 
-/// A running registry, plain HTTP on 127.0.0.1, anonymous, deletion allowed, in memory.
+/// An anonymous in-memory registry on 127.0.0.1: plain HTTP, deletion allowed.
 #[derive(Debug)]
 pub struct Registry {
     host: String,
-    /// Held for its end; the fake one lives as long as this process.
+    /// The process of a real registry. The fake one lives as long as this process.
     _process: Option<Process>,
 }
 
 impl Registry {
-    /// Starts it and waits until `GET /v2/` answers 200.
+    /// Starts a registry and waits until `GET /v2/` answers 200.
     pub async fn start(harness: &Harness) -> Result<Self> {
         Self::named(harness, "registry").await
     }
 
-    /// The same for a further one; the name is that of its files.
+    /// Starts a further registry with its own file names.
     pub async fn named(harness: &Harness, name: &str) -> Result<Self> {
         Self::start_as(harness, name, None).await
     }
 
-    /// The same for one that asks who reads it. `user` is a line of an htpasswd file, with a bcrypt hash.
+    /// Starts a registry that requires credentials. `user` is an htpasswd line with a bcrypt hash.
     pub async fn locked(harness: &Harness, name: &str, user: &str) -> Result<Self> {
         let file = harness.write(&format!("{name}.htpasswd"), user)?;
         let auth = json!({"htpasswd": {"realm": name, "path": file}});
@@ -42,14 +42,14 @@ impl Registry {
             return Ok(Self { host: fake::registry().await?.host(), _process: None });
         }
         let host = format!("127.0.0.1:{}", ports::free()?);
-        // JSON is YAML, which is what the registry reads.
+        // The registry reads YAML, which includes JSON.
         let mut config = json!({
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": true}},
             "storage": {"inmemory": {}, "delete": {"enabled": true}},
             "http": {"addr": host},
         });
-        // Without credentials it answers nobody then.
+        // A registry with credentials answers 401.
         let ready = if auth.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
         if let Some(auth) = auth {
             config["auth"] = auth;
@@ -58,7 +58,7 @@ impl Registry {
         let program = harness.tools()?.get("registry")?;
         let args = vec!["serve".to_owned(), config.display().to_string()];
         let mut spec = harness.spec(name, &program, args);
-        // It would send traces to a collector that is not there.
+        // Disables the export of traces.
         spec.env.push(("OTEL_TRACES_EXPORTER".to_owned(), "none".to_owned()));
         let process = Process::start(&spec)?;
         let ping = format!("http://{host}/v2/");
@@ -70,13 +70,12 @@ impl Registry {
         Ok(Self { host, _process: Some(process) })
     }
 
-    /// `127.0.0.1:port`, as it stands in an image reference.
+    /// Returns `127.0.0.1:port`, as in an image reference.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The place of one namespace's modules, `127.0.0.1:port/namespace`: tests that share this registry give one version of one
-    /// name to different objects.
+    /// Returns `127.0.0.1:port/namespace`. Tests share this registry and reuse names and versions.
     pub fn of(&self, namespace: &str) -> String {
         format!("{}/{namespace}", self.host)
     }

@@ -1,5 +1,5 @@
-//! A receiver of its own on a namespace of its own in KCP, with one Kyma, on a spare runtime. For tests of what the engine does
-//! in one runtime: they say by a v2 event what an agent would, and so decide when.
+//! A test's own receiver and KCP namespace with one Kyma on a spare runtime. Tests report changes with v2
+//! events themselves, and so control their timing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,15 +31,15 @@ const SOON: Duration = Duration::from_mins(1);
 /// The catalog's resources.
 const CATALOG: [&str; 2] = ["moduletemplates", "modulereleasemetas"];
 
-/// See the module.
+/// A receiver with one Kyma.
 pub struct Solo {
-    /// What all tests share.
+    /// The shared environment.
     pub env: &'static Environment,
     /// The KCP.
     pub kcp: Client,
     /// The runtime.
     pub cluster: &'static ControlPlane,
-    /// A client of it.
+    /// A client of the runtime.
     pub runtime: Client,
     /// The receiver.
     pub receiver: Receiver,
@@ -47,17 +47,17 @@ pub struct Solo {
     pub namespace: &'static str,
     /// The Kyma.
     pub kyma: &'static str,
-    // Last: the receiver has ended before another test may use the runtime.
+    // Last field: the receiver ends before another test gets the runtime.
     _alone: Alone,
 }
 
 impl Solo {
-    /// Starts the receiver, registers the runtime and waits until its Kyma, which has no modules, is Ready.
+    /// Starts the receiver, registers the runtime and waits until the Kyma without modules is Ready.
     pub async fn start(namespace: &'static str, kyma: &'static str) -> Result<Self> {
         Self::start_with(namespace, kyma, Vec::new()).await
     }
 
-    /// The same, with further arguments for the receiver.
+    /// Starts with further receiver arguments.
     pub async fn start_with(
         namespace: &'static str,
         kyma: &'static str,
@@ -77,7 +77,7 @@ impl Solo {
         Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, _alone: alone })
     }
 
-    /// Starts an agent in the runtime whose file watches nothing: all that it watches comes from the engine.
+    /// Starts an agent with only the engine's watches.
     pub async fn agent(&self) -> Result<Agent> {
         let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
         let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
@@ -85,8 +85,8 @@ impl Solo {
         Agent::start_with(&self.env.harness, &self.receiver, &member, identity, watches).await
     }
 
-    /// Waits until the agent watches this and whatever else it should, nothing of what it has said is unacknowledged, and its
-    /// way is proven.
+    /// Waits until the agent runs this and all other watches, its events are acknowledged, and its path is
+    /// proven.
     pub async fn watching(&self, agent: &Agent, watch: &str) -> Result<()> {
         let what = format!("to watch {watch}, with nothing unacknowledged, and to be proven");
         agent
@@ -106,29 +106,29 @@ impl Solo {
             .await
     }
 
-    /// Pushes and releases a version of a module.
+    /// Pushes and releases a module version.
     pub async fn offer(&self, version: &Version) -> Result<()> {
         version.offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace)).await
     }
 
-    /// Sets the list of modules in the runtime's Kyma, and says so.
+    /// Sets the modules of the runtime's Kyma and reports the change.
     pub async fn enable(&self, modules: &Value) -> Result<()> {
         story::set_modules(&self.runtime, modules).await?;
         self.tell((GROUP, VERSION, "Kyma"), RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
     }
 
-    /// Says that an object has changed.
+    /// Reports a changed object.
     pub async fn tell(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
         let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
         self.receiver.tell(&self.env.harness, &member, gvk, namespace, name).await
     }
 
-    /// Says that an object has changed, and waits until a reconcile of its Manifest that began after that has ended.
+    /// Reports a changed object and waits for a later reconcile of its Manifest.
     pub async fn told(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
         self.looked("Manifest", gvk, namespace, name).await
     }
 
-    /// Says that the Kyma has changed, and waits until a reconcile of it that began after that has ended.
+    /// Reports the Kyma and waits for a later reconcile.
     pub async fn look(&self) -> Result<()> {
         self.looked("Kyma", (GROUP, VERSION, "Kyma"), RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
     }
@@ -151,7 +151,7 @@ impl Solo {
         .await
     }
 
-    /// Reconciles of a kind of key that have ended.
+    /// Returns the number of finished reconciles of a key kind.
     pub async fn reconciles(&self, kind: &str) -> Result<u64> {
         let page = http::text(&format!("{}/metrics", self.receiver.admin)).await?;
         let kind = format!("kind=\"{kind}\"");
@@ -161,7 +161,7 @@ impl Solo {
         Ok(ended.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
     }
 
-    /// Waits until the status of a module in KCP's Kyma is as wanted.
+    /// Waits for a module status in KCP's Kyma.
     pub async fn module(
         &self,
         module: &str,
@@ -175,7 +175,7 @@ impl Solo {
         kyma.module_status(module).cloned().ok_or_else(|| anyhow::anyhow!("{what}: it is gone"))
     }
 
-    /// Waits until nothing of a module is left: no entry in the status, no Manifest.
+    /// Waits until a module has no status entry and no Manifest.
     pub async fn gone(&self, module: &str) -> Result<()> {
         wait::until(&format!("module {module} to be gone"), SOON, || async {
             let manifests: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
@@ -185,7 +185,7 @@ impl Solo {
         .await
     }
 
-    /// Sets labels of KCP's Kyma; `null` takes one away.
+    /// Sets labels of KCP's Kyma; `null` removes one.
     pub async fn label(&self, labels: &Value) -> Result<()> {
         let kymas: Api<Kyma> = Api::namespaced(self.kcp.clone(), self.namespace);
         let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
@@ -193,8 +193,9 @@ impl Solo {
         Ok(())
     }
 
-    /// Waits until an Event of that reason whose message has all of `parts` has been told about the runtime's Kyma. Tests
-    /// share the runtime, and what was told about the Kymas before this one stays: only its uid tells them apart.
+    /// Waits for an Event about this Kyma with this reason and all message `parts`.
+    ///
+    /// Tests share the runtime, so the Kyma's uid separates Events of earlier Kymas.
     pub async fn event(&self, reason: &str, parts: &[&str]) -> Result<()> {
         let kymas: Api<Kyma> = Api::namespaced(self.runtime.clone(), RUNTIME_NAMESPACE);
         let events: Api<Event> = Api::namespaced(self.runtime.clone(), RUNTIME_NAMESPACE);
@@ -217,12 +218,12 @@ impl Solo {
         .await
     }
 
-    /// Waits until a module is Ready in a version. What its workloads' controllers do meanwhile is told, as an agent would.
+    /// Waits until a module version is Ready. Reports workload changes like an agent.
     pub async fn ready(&self, module: &str, version: &str) -> Result<()> {
         self.becomes_ready(module, version, false).await
     }
 
-    /// The same where an agent tells, and nobody else.
+    /// Waits until a module version is Ready, with events only from an agent.
     pub async fn ready_by_its_agent(&self, module: &str, version: &str) -> Result<()> {
         self.becomes_ready(module, version, true).await
     }
@@ -247,7 +248,7 @@ impl Solo {
         .await
     }
 
-    /// The Manifest of a module.
+    /// Returns a module's Manifest.
     pub async fn manifest(&self, module: &str) -> Result<Manifest> {
         let manifests: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
         let label = format!("operator.kyma-project.io/module-name={module}");
@@ -259,7 +260,7 @@ impl Solo {
         Ok(one)
     }
 
-    /// The last reconcile of a Manifest.
+    /// Returns the last reconcile of a Manifest.
     pub async fn last(&self, manifest: &Manifest) -> Result<Value> {
         let page = self.receiver.runtime(self.kyma).await?;
         let key = format!("Manifest/{}", manifest.name_any());
@@ -269,7 +270,8 @@ impl Solo {
         newest.cloned().context("it was never reconciled")
     }
 
-    /// Waits until a module's Manifest waits for an event, and besides for what comes in so many seconds at the earliest, if anything.
+    /// Waits until a module's Manifest waits for an event, and for a scheduled reconcile no earlier than
+    /// these seconds, if any.
     pub async fn waits_for_an_event(&self, module: &str, besides: f64) -> Result<()> {
         let manifest = self.manifest(module).await?;
         wait::until("the module to wait for an event, and for nothing else soon", SOON, || async {
@@ -281,7 +283,7 @@ impl Solo {
         .await
     }
 
-    /// Objects of a kind in the runtime.
+    /// Returns an API for a kind in the runtime.
     pub fn objects(
         &self,
         (group, version, kind): (&str, &str, &str),
@@ -295,7 +297,7 @@ impl Solo {
         }
     }
 
-    /// Writes fields of an object in the runtime as another field manager.
+    /// Patches an object as another field manager.
     pub async fn patch(
         &self,
         gvk: (&str, &str, &str),
@@ -308,31 +310,30 @@ impl Solo {
         Ok(self.objects(gvk, Some(namespace)).patch(name, &params, &Patch::Merge(fields)).await?)
     }
 
-    /// Server-side applies of anything but the Kyma and the catalog that the runtime's API server has answered.
+    /// Returns the runtime's count of server-side applies, without Kyma and catalog.
     pub async fn applies(&self) -> Result<u64> {
         Ok(self.object_applies().await?.values().sum())
     }
 
-    /// The same, by resource.
+    /// Returns server-side applies by resource, without Kyma and catalog.
     pub async fn object_applies(&self) -> Result<BTreeMap<String, u64>> {
         let mut all = self.applies_by_resource().await?;
         all.retain(|resource, _| resource != "kymas" && !CATALOG.contains(&resource.as_str()));
         Ok(all)
     }
 
-    /// The same of the catalog.
+    /// Returns server-side applies of the catalog.
     pub async fn catalog_applies(&self) -> Result<u64> {
         let all = self.applies_by_resource().await?;
         Ok(all.iter().filter(|(resource, _)| CATALOG.contains(&resource.as_str())).map(|(_, n)| n).sum())
     }
 
-    /// Server-side applies that the runtime's API server has answered, by resource. Of all that works there, only our engine makes
-    /// any.
+    /// Returns server-side applies in the runtime by resource. Only the engine applies there.
     pub async fn applies_by_resource(&self) -> Result<BTreeMap<String, u64>> {
         self.requests("APPLY").await
     }
 
-    /// Requests of this verb that the runtime's API server has answered, by resource, whoever has made them.
+    /// Returns requests of this verb by resource, from all clients.
     pub async fn requests(&self, verb: &str) -> Result<BTreeMap<String, u64>> {
         let request = hyper::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.request_text(request).await?;

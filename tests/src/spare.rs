@@ -1,4 +1,4 @@
-//! Two more control planes, for tests that must not touch those of [`crate::env`].
+//! Two control planes for tests that must not touch [`crate::env`].
 
 use std::thread;
 
@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell, oneshot};
 
 use crate::{ControlPlane, Options, User, env, fleet::AGENT_USER};
 
-/// A user for which no RBAC object exists until a test makes one.
+/// A user without RBAC objects.
 pub const LIMITED_USER: &str = "limited-agent";
 
-/// Two runtimes without pods: nothing in them becomes ready that needs a kubelet.
+/// Two runtimes without pods: workloads never become ready.
 #[derive(Debug)]
 pub struct Spare {
     /// The first.
@@ -26,14 +26,13 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// A runtime has one Kyma, so only one test at a time may register these two.
+    /// Allows one test at a time to register these: a runtime has one Kyma.
     pub async fn register_alone(&self) -> MutexGuard<'_, ()> {
         self.kymas.lock().await
     }
 }
 
-/// The spare control planes of this test binary, started by the first test that asks; see
-/// [`env::shared`].
+/// Returns this test binary's spare control planes, started on first use; see [`env::shared`].
 pub async fn shared() -> Result<&'static Spare> {
     static SHARED: OnceCell<Result<Spare, String>> = OnceCell::const_new();
     SHARED
@@ -43,7 +42,7 @@ pub async fn shared() -> Result<&'static Spare> {
         .map_err(|error| anyhow!("{error}"))
 }
 
-/// On a thread with a runtime of its own: the first test's runtime ends with that test.
+/// Runs on its own thread and tokio runtime, which outlive the first test.
 async fn start_apart() -> Result<Spare> {
     let env = env::shared().await?;
     let (send, receive) = oneshot::channel();
@@ -61,14 +60,14 @@ async fn start_apart() -> Result<Spare> {
                         Ok(Spare { runtime3, runtime4, kymas: Mutex::new(()) })
                     })
                 });
-            // Nobody waits any more when the test was cancelled: then it is dropped.
+            // The send fails if the test was cancelled; then the result is dropped.
             let _unwanted = send.send(started);
         })
         .context("cannot start a thread")?;
     receive.await.context("the thread that starts the spare control planes panicked")?
 }
 
-/// A runtime has one Kyma: what another test has left goes first.
+/// Removes other tests' Kymas first: a runtime has one Kyma.
 pub async fn take_over(cluster: &ControlPlane) -> Result<()> {
     let left: Api<Kyma> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
     match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {

@@ -1,4 +1,4 @@
-//! The story of `tidewatch-demo`, played by processes on real control planes.
+//! `tidewatch-demo` with processes on real control planes.
 
 use anyhow::{Context, Result};
 use tidewatch_api::names::KCP_NAMESPACE;
@@ -13,7 +13,7 @@ use crate::{
     report::Reporter,
 };
 
-/// Receiver and agents, ready for the story.
+/// Receiver and agents.
 pub struct World {
     told: story::World,
     /// The receiver.
@@ -22,7 +22,6 @@ pub struct World {
     pub agents: Vec<Agent>,
 }
 
-/// Starts processes.
 struct Processes<'a> {
     env: &'a Environment,
     arguments: Vec<String>,
@@ -31,12 +30,12 @@ struct Processes<'a> {
 }
 
 impl World {
-    /// Fills KCP and the registry, registers both runtimes, starts the receiver and the agents.
+    /// Fills KCP and the registry, registers both runtimes, starts receiver and agents.
     pub async fn start(env: &Environment, reporter: &dyn Reporter) -> Result<Self> {
         Self::start_with(env, reporter, Vec::new()).await
     }
 
-    /// The same, with further arguments for the receiver.
+    /// Starts with further receiver arguments.
     pub async fn start_with(
         env: &Environment,
         reporter: &dyn Reporter,
@@ -56,7 +55,7 @@ impl World {
         Ok(Self { told, receiver, agents: cast.agents })
     }
 
-    /// Enables the module in runtime 1, breaks it, removes it; runtime 2 must not notice.
+    /// Enables, breaks and removes the module in runtime 1. Runtime 2 must stay unaffected.
     pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
         self.told.run(reporter).await
     }

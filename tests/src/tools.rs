@@ -1,4 +1,4 @@
-//! Where the programs are: kube-apiserver, etcd, kubectl and the rest.
+//! Paths of programs such as kube-apiserver, etcd and kubectl.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,9 +14,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// The folder `TIDEWATCH_TOOLS` names, or else the one of `tests/tools/build.sh`,
-    /// which builds what is missing. Blocks: 50 ms when all is there, many minutes the
-    /// first time (progress goes to standard error).
+    /// Returns the folder from `TIDEWATCH_TOOLS` or `tests/tools/build.sh`, which builds missing programs.
+    /// Blocks 50 ms, or many minutes for the first build (progress on standard error).
     pub fn find() -> Result<Self> {
         if let Some(folder) = std::env::var_os("TIDEWATCH_TOOLS").filter(|folder| !folder.is_empty()) {
             return Ok(Self { folder: folder.into() });
@@ -24,8 +23,7 @@ impl Tools {
         Self::build(&[])
     }
 
-    /// A program that is not for the control planes, and is therefore in a group of its own name: from the same folder if
-    /// it is there, else built as above.
+    /// Returns a program outside the control planes, from this folder or built on demand.
     pub fn extra(&self, name: &str) -> Result<PathBuf> {
         self.get(name).or_else(|_| Self::build(&[name])?.get(name))
     }
@@ -45,12 +43,12 @@ impl Tools {
         Ok(Self { folder: folder.trim_end().into() })
     }
 
-    /// The folder itself, e.g. for a user's PATH.
+    /// Returns the folder, e.g. for a user's PATH.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The path of a program (or of `kwok-stages`) in the folder.
+    /// Returns the path of a program or `kwok-stages`.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.folder.join(name);
         if !path.exists() {

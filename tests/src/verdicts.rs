@@ -1,7 +1,6 @@
-//! Compares CRDs with a table of good and bad objects, on a real API server.
+//! Checks CRDs against a table of valid and invalid objects on a real API server.
 //!
-//! The CRDs are installed under an API group made up for the occasion, so a check disturbs neither
-//! the real kinds nor another check on the same cluster, and two sets of CRDs can be checked side by side.
+//! CRDs get a temporary API group, so checks run beside real kinds and each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +19,32 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidewatch_api::names::VERSION;
 
-/// The table, as it is written.
+/// The raw table.
 const TABLE: &str = include_str!("../fixtures/crds/verdicts.yaml");
-/// The table of the fields that only our CRDs have.
+/// The table of fields that only Tidewatch's CRDs have.
 const EXTENSIONS: &str = include_str!("../fixtures/crds/extensions.yaml");
 
-/// Whose CRDs are checked.
+/// Origin of the CRDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Ours: both tables hold as they are written.
+    /// Tidewatch: both tables apply.
     Ours,
-    /// The Go lifecycle manager's: they accept what has fields of ours, and prune those.
+    /// The Go lifecycle manager: Tidewatch's fields are accepted and pruned.
     Theirs,
 }
 
-/// How long the API server may take to serve new CRDs.
+/// Timeout until the API server serves new CRDs.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_mins(1);
-/// Pause between two looks at CRDs that are not served yet.
+/// Poll interval for new CRDs.
 const RETRY: Duration = Duration::from_millis(50);
 /// Requests in flight.
 const CONCURRENCY: usize = 8;
-/// Longest repeated text in the table; the API server takes no larger objects anyway.
+/// Longest repeated text; the API server rejects larger objects.
 const MAX_REPEAT: u64 = 1 << 20;
-/// Longest answer that a mismatch shows, in characters.
+/// Longest displayed answer, in characters.
 const MAX_SHOWN: usize = 400;
 
-/// What the API server says to an object.
+/// The API server's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -55,28 +54,28 @@ pub enum Verdict {
     Reject,
 }
 
-/// One line of the table: an object, and what the API server says to it.
+/// A row: an object and its verdict.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Unique name, and the object's.
+    /// Unique name of case and object.
     pub name: String,
-    /// The kinds that must all give the verdict.
+    /// The kinds with this verdict.
     pub kind: OneOrMore,
     /// The verdict.
     pub verdict: Verdict,
-    /// For a reject: what the API server's message contains, as a rule the field's path.
+    /// Reject: part of the API server's message, usually the field path.
     #[serde(default)]
     pub at: String,
-    /// The rule in words.
+    /// The rule.
     pub why: String,
-    /// Whether the status is judged, written through its own subresource.
+    /// Whether to judge the status subresource.
     #[serde(default)]
     pub status: bool,
-    /// For an accept: JSON pointers into the answer, with the value there; null for no such field.
+    /// Accept: JSON pointers and values in the answer; null means absent.
     #[serde(default)]
     pub expect: BTreeMap<String, Value>,
-    /// The object, without what [`check`] fills in.
+    /// The object; [`check`] completes it.
     pub object: Value,
 }
 
@@ -100,16 +99,16 @@ impl OneOrMore {
     }
 }
 
-/// A verdict that differs from the recorded one.
+/// An unexpected verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Name of the case.
     pub case: String,
     /// Kind of the object.
     pub kind: String,
-    /// The recorded verdict and its rule.
+    /// The expected verdict and its rule.
     pub expected: String,
-    /// What the API server said.
+    /// The API server's answer.
     pub got: String,
 }
 
@@ -119,10 +118,9 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The whole table for one set of CRDs.
+/// Parses the table for one set of CRDs.
 ///
-/// # Errors
-/// When the table is not readable, which names the place in it.
+/// # Errors If the table is invalid; names the place.
 pub fn table(whose: Whose) -> Result<Vec<Case>> {
     let mut cases: Vec<Case> = serde_saphyr::from_str(TABLE).context("read fixtures/crds/verdicts.yaml")?;
     let mut ours: Vec<Case> =
@@ -145,12 +143,9 @@ pub fn table(whose: Whose) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Applies `crds` and asks the API server about every object of the table whose kind is among them.
-/// Gives the verdicts that differ from the recorded ones. Leaves nothing behind.
+/// Applies `crds`, submits every row of their kinds, and returns the mismatches. Cleans up.
 ///
-/// # Errors
-/// When the check itself fails: the API server refuses the CRDs, does not serve them within a minute, or
-/// cannot be reached.
+/// # Errors The API server is unreachable, refuses the CRDs, or does not serve them within a minute.
 pub async fn check(
     client: &Client,
     crds: &[CustomResourceDefinition],
@@ -172,14 +167,14 @@ pub async fn check(
         trial.judge_all(&cases, &definitions).await
     }
     .await;
-    // Also after a failure; the first error is the one that counts.
+    // Cleans up after failures too; the first error counts.
     let cleaned = trial.remove(&definitions).await;
     let mismatches = outcome?;
     cleaned?;
     Ok(mismatches)
 }
 
-/// One check: a namespace and an API group of its own.
+/// A check's namespace and API group.
 struct Trial<'a> {
     client: &'a Client,
     namespace: String,
@@ -187,7 +182,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// The same definition in this trial's group.
+    /// The definition in this trial's group.
     fn moved(&self, crd: &CustomResourceDefinition) -> CustomResourceDefinition {
         let mut moved = crd.clone();
         moved.metadata = ObjectMeta {
@@ -215,7 +210,7 @@ impl Trial<'_> {
         let served = async {
             for crd in crds {
                 await_condition(api.clone(), &crd.name_any(), is_crd_established()).await?;
-                // Established comes a moment before the handler.
+                // The API server sets Established just before it serves the CRD.
                 let objects = self.api(crd);
                 let mut tick = tokio::time::interval(RETRY);
                 loop {
@@ -233,7 +228,7 @@ impl Trial<'_> {
             .with_context(|| format!("the CRDs are not served after {ESTABLISH_TIMEOUT:?}"))?
     }
 
-    /// The namespace stays in deletion where no controller-manager runs; its name is never used again.
+    /// Without a controller-manager the namespace stays terminating, so its name is never reused.
     async fn remove(&self, crds: &[CustomResourceDefinition]) -> Result<()> {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for crd in crds {
@@ -262,7 +257,7 @@ impl Trial<'_> {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// What the API server answers to the object: what it would store, or why it does not.
+    /// Returns the object as stored, or the rejection.
     async fn ask(&self, case: &Case, crd: &CustomResourceDefinition) -> Result<Answer> {
         let api = self.api(crd);
         let mut object = case.object.clone();
@@ -275,7 +270,7 @@ impl Trial<'_> {
             return answer(api.create(&dry_run, &object).await);
         }
 
-        // The status of an object that is not there cannot be tried, so this one is real.
+        // The status subresource needs an existing object, so no dry run is possible.
         let status = object.data.as_object_mut().and_then(|data| data.remove("status"));
         match api.create(&PostParams::default(), &object).await {
             Ok(created) => object.metadata = created.metadata,
@@ -290,7 +285,7 @@ impl Trial<'_> {
     }
 }
 
-/// The object as it would be stored, or the message that refuses it as invalid.
+/// The stored object, or the message of an invalid one.
 type Answer = Result<Value, String>;
 
 fn answer(result: kube::Result<DynamicObject>) -> Result<Answer> {
@@ -301,7 +296,6 @@ fn answer(result: kube::Result<DynamicObject>) -> Result<Answer> {
     }
 }
 
-/// Deleted or not there.
 fn gone(result: kube::Result<()>) -> Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -309,7 +303,6 @@ fn gone(result: kube::Result<()>) -> Result<()> {
     }
 }
 
-/// Compares an answer with the recorded verdict.
 fn mismatch(case: &Case, kind: &str, answer: &Answer) -> Option<Mismatch> {
     let (expected, got) = match (case.verdict, answer) {
         (Verdict::Accept, Ok(object)) => {
@@ -332,7 +325,7 @@ fn mismatch(case: &Case, kind: &str, answer: &Answer) -> Option<Mismatch> {
     })
 }
 
-/// Replaces each `{$repeat: [text, times, prefix]}` in the value by the text it means.
+/// Expands each `{$repeat: [text, times, prefix]}`.
 fn expand(value: &mut Value) -> Result<()> {
     match value {
         Value::Object(map) => {

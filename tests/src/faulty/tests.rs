@@ -1,10 +1,10 @@
 use super::*;
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for anything on this machine that is not held up.
+/// Long enough for any undelayed local traffic.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// A server that sends back what it gets.
+/// An echo server.
 async fn echo() -> (String, JoinSet<()>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -25,7 +25,7 @@ async fn open(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(&proxy.address).await.unwrap()
 }
 
-/// What comes back: `Some("")` is an end, `None` nothing.
+/// Returns the echo: `Some("")` at the end, `None` for silence.
 async fn says(stream: &mut TcpStream, word: &str) -> Option<String> {
     if stream.write_all(word.as_bytes()).await.is_err() {
         return Some(String::new());
@@ -81,6 +81,6 @@ async fn a_delay_holds_up_without_narrowing() {
     read.unwrap();
     let took = begun.elapsed();
     assert!(took >= 2 * delay, "{took:?}");
-    // One piece after the other would take eight seconds.
+    // Sequential delays would take eight seconds.
     assert!(took < 12 * delay, "{took:?}");
 }

@@ -7,7 +7,7 @@ use tidewatch_api::names::{GROUP, RUNTIME_NAMESPACE, labels};
 
 use super::api;
 
-/// The Go manager's watcher in a runtime. (Its certificates are none.)
+/// Returns the objects of the Go manager's watcher. Its certificates are invalid.
 pub fn watcher() -> Vec<Value> {
     let (app, name) = (json!({"app": "skr-webhook"}), "skr-webhook");
     let object = |api_version: &str, kind: &str, name: &str, rest: Value| {
@@ -80,7 +80,7 @@ pub fn watcher() -> Vec<Value> {
     ]
 }
 
-/// Which objects of the watcher a runtime has, as `Kind name`.
+/// Returns the watcher's existing objects as `Kind name`.
 pub async fn watcher_in(runtime: &Client) -> Result<Vec<String>> {
     let mut there = Vec::new();
     for object in watcher() {
