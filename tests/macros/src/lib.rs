@@ -1,15 +1,15 @@
-//! [`macro@real_only`]: marks an end-to-end test that the fake API server cannot run.
+//! [`macro@real_only`]: marks an end-to-end test that needs real control planes.
 //!
-//! The suite has two backends. A marked test keeps its place, and its name ends in `_on_real_control_planes`, by which `make test` leaves it out
-//! and counts it. Without a suffix of the name, libtest could not tell the two apart.
+//! It appends `_on_real_control_planes` to the name. `make test` excludes and counts tests by this suffix,
+//! because libtest filters only by name.
 
 use proc_macro::{Ident, TokenStream, TokenTree};
 
-/// How the names of marked tests end.
+/// Suffix of marked tests.
 const SUFFIX: &str = "_on_real_control_planes";
 
-/// Marks a test that needs a real control plane. The text says why, and is required:
-/// `#[real_only("the fake API server calls no webhooks")]`, above `#[tokio::test]`.
+/// Marks a test that needs a real control plane. A reason is required: `#[real_only("the fake API server
+/// calls no webhooks")]`, above `#[tokio::test]`.
 #[proc_macro_attribute]
 pub fn real_only(why: TokenStream, test: TokenStream) -> TokenStream {
     let mut why = why.into_iter();
@@ -36,7 +36,6 @@ pub fn real_only(why: TokenStream, test: TokenStream) -> TokenStream {
     if renamed { tokens } else { error("real_only marks a function") }
 }
 
-/// A compiler error with this text.
 fn error(text: &str) -> TokenStream {
     format!("::core::compile_error!({text:?});").parse().unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! What users may do by RBAC objects: the same objects on both sides, and calls of users whom they allow something, and not other
-//! things.
+//! RBAC: identical objects on both sides, then allowed and forbidden calls.
 
 use std::time::Duration;
 
@@ -16,17 +15,17 @@ const LONG: Duration = Duration::from_secs(30);
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Reviews of each random sequence.
+/// Reviews per random sequence.
 const ASKS: usize = 12;
-/// A bit of everything.
+/// Has several rights.
 const MEMBER: &str = "member";
-/// Nothing.
+/// Has no rights.
 pub(crate) const STRANGER: &str = "stranger";
 /// Manages roles.
 const GRANTER: &str = "granter";
 const ROBOT: &str = "system:serviceaccount:access:robot";
 
-/// Users, and their groups besides `system:authenticated`, in the order in which messages show them.
+/// Users and their groups besides `system:authenticated`, in display order.
 pub(crate) const USERS: [(&str, &[&str]); 4] = [
     (MEMBER, &["team", "others"]),
     (STRANGER, &[]),
@@ -34,7 +33,7 @@ pub(crate) const USERS: [(&str, &[&str]); 4] = [
     (ROBOT, &["system:serviceaccounts", "system:serviceaccounts:access"]),
 ];
 
-/// Plays a fixed table, and reviews by random objects.
+/// Runs a fixed table, then reviews with random objects.
 pub(crate) async fn run(pair: &Pair, seed: u64, sequences: u64) -> Result<Vec<String>> {
     let mut found = fixed(pair).await?;
     let mut asked = 0;
@@ -71,7 +70,7 @@ fn post(plural: &str, namespace: &str, body: Value) -> Call {
     Call::new("POST", format!("{RBAC}{folder}/{plural}"), body)
 }
 
-/// Stores what both sides are to have, as the administrator; returns how they differ.
+/// Stores objects as administrator on both sides; returns the differences.
 async fn store(pair: &Pair, calls: Vec<Call>) -> Result<Vec<String>> {
     let mut memories = (Memory::default(), Memory::default());
     let mut found = Vec::new();
@@ -85,7 +84,7 @@ fn review(attributes: &Value) -> Call {
     Call::new("POST", REVIEWS, json!({"spec": {"resourceAttributes": attributes}}))
 }
 
-/// Both sides' `status` of a review.
+/// Returns both sides' `status` of a review.
 async fn reviewed(pair: &Pair, user: &str, attributes: &Value) -> Result<(Value, Value)> {
     let (call, (real, simulated)) = (review(attributes), pair.clients(user)?);
     let real = one(real, &call, &mut Memory::default()).await?;
@@ -94,7 +93,7 @@ async fn reviewed(pair: &Pair, user: &str, attributes: &Value) -> Result<(Value,
     Ok((real.body["status"].clone(), simulated.body["status"].clone()))
 }
 
-/// The real one hears of RBAC objects by watches, of each kind in order: waits until a user has been given what was stored last.
+/// Waits until the last grant is effective. The real server reads each RBAC kind by an ordered watch.
 async fn in_force(pair: &Pair, user: &str, attributes: &Value) -> Result<()> {
     wait::until("RBAC objects to be in force", LONG, || async {
         let (real, simulated) = reviewed(pair, user, attributes).await?;
@@ -195,7 +194,6 @@ async fn fixed(pair: &Pair) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Who calls what.
 fn table() -> Vec<(&'static str, Call)> {
     const MAPS: &str = "/api/v1/namespaces/access/configmaps";
     const SECRETS: &str = "/api/v1/namespaces/access/secrets";
@@ -234,7 +232,7 @@ fn table() -> Vec<(&'static str, Call)> {
                 Call::new("PUT", format!("{MAPS}/patched"), map("patched")),
                 Call::new("DELETE", format!("{MAPS}/patched"), Value::Null),
                 Call::new("DELETE", MAPS, Value::Null),
-                // What is wrong with it nobody says to whom may not.
+                // Unauthorised users get no validation errors.
                 Call::new("POST", SECRETS, json!({"apiVersion": "v1", "kind": "None"})),
             ]
             .map(|call| (user, call)),
@@ -261,7 +259,6 @@ fn table() -> Vec<(&'static str, Call)> {
     calls
 }
 
-/// Who gives what to whom.
 fn grants() -> Vec<(&'static str, Call)> {
     let roles = format!("{RBAC}/namespaces/access/roles");
     let bindings = format!("{RBAC}/namespaces/access/rolebindings");
@@ -317,7 +314,6 @@ fn grants() -> Vec<(&'static str, Call)> {
     .to_vec()
 }
 
-/// Who asks whether they may do what.
 fn reviews() -> Vec<(&'static str, Value)> {
     let maps = json!({"verb": "get", "resource": "configmaps", "namespace": "access"});
     let secret = json!({"verb": "get", "resource": "secrets", "namespace": "access", "name": "own"});
@@ -331,7 +327,7 @@ fn reviews() -> Vec<(&'static str, Value)> {
     users.flat_map(|user| asked.clone().map(|attributes| (user, attributes))).collect()
 }
 
-/// Roles and bindings in a namespace, as the dice have it, and what they allow.
+/// Creates random roles and bindings and reviews them.
 async fn random(pair: &Pair, seed: u64) -> Result<Vec<String>> {
     let mut dice = Dice::new(seed);
     let namespace = format!("access-{seed}");
@@ -363,7 +359,7 @@ async fn random(pair: &Pair, seed: u64) -> Result<Vec<String>> {
             3 => account("access"),
             _ => account(&namespace),
         };
-        // One role in four is not there.
+        // One role in four is missing.
         let role = format!("r{}", dice.below(4));
         let name = format!("b{number}");
         objects.push(post("rolebindings", &namespace, binding(&name, "Role", &role, json!([subject]))));

@@ -1,4 +1,4 @@
-//! `APIServices` whose Service is not there: what is said of them, and what is answered in their place.
+//! `APIServices` without a Service: their status and the answers in their place.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ const ONE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.gone.example.o
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const GROUP: &str = "/apis/gone.example.org";
 
-/// Plays it and returns what differs.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     let service = json!({"name": "gone", "namespace": "default"});
     let spec = json!({"group": "gone.example.org", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
@@ -48,17 +47,16 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         found.extend(pair.call(&Call::get(ONE), &mut memories).await?);
     }
     found.extend(pair.call(&Call::new("DELETE", ONE, Value::Null), &mut memories).await?);
-    // While one is there, what controllers find out is not all.
+    // Discovery is incomplete while one exists.
     both(pair, GROUP, |body| body["kind"] != "APIGroup").await?;
     Ok(found.into_iter().map(|line| format!("aggregation: {line}")).collect())
 }
 
-/// Why it is as available as it is.
+/// The reason of its availability.
 fn reason(body: &Value) -> &str {
     body.pointer("/status/conditions/0/reason").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Waits until both sides answer so.
 async fn both(pair: &Pair, path: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
     wait::until("both servers to have noticed an APIService", SOON, || async {
         let call = Call::get(path);

@@ -31,7 +31,7 @@ macro_rules! texts {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("cases/", $name, ".txt")))),*] };
 }
 
-/// All of them, by their theme.
+/// All texts by topic.
 const TEXTS: &[(&str, &str)] = texts![
     "metadata",
     "owners",
@@ -58,7 +58,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "deletions",
     "selectors",
 ];
-/// Plays all of them and returns what differs.
+/// Runs all calls and returns the differences.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     prepare(pair, NAMESPACE, "cases.example.org").await?;
     let mut found = Vec::new();
@@ -78,11 +78,11 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
                 continue;
             }
             let differences = pair.call(call, &mut Default::default()).await?;
-            // What is made for others to look at may be made differently.
+            // `MAKE` compares only the code.
             if call.save == MADE && !differences.iter().any(|found| found.contains("code: ")) {
                 continue;
             }
-            // The rest of the object is in the text.
+            // The text already shows the object.
             let answers = differences
                 .iter()
                 .map(|found| found.split_once('\n').map_or(&**found, |(_, found)| found.trim()));
@@ -95,7 +95,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// What is not as a line says of which both sides are known to answer differently.
+/// Returns unexpected results of a known difference.
 async fn known(pair: &Pair, call: &Call, code: u16) -> Result<Option<String>> {
     let real = one(&pair.real, call, &mut Memory::default()).await?;
     let simulated = one(&pair.simulated, call, &mut Memory::default()).await?;
@@ -116,7 +116,7 @@ async fn ready(pair: &Pair, path: &str) -> Result<()> {
     .await
 }
 
-/// What calls of one heading have in common.
+/// Shared parts of the calls under a heading.
 struct Heading<'a> {
     method: &'a str,
     path: &'a str,
@@ -124,15 +124,14 @@ struct Heading<'a> {
     lines: Vec<&'a str>,
 }
 
-/// A line, and what it stands for.
 struct Line<'a> {
     text: &'a str,
     call: Call,
-    /// What the simulated one answers, if the two are known to answer differently.
+    /// The simulator's code for a known difference.
     code: Option<u16>,
 }
 
-/// A line without what it says of the answer, and that.
+/// Splits a line and its expected code.
 fn known_code(line: &str) -> Result<(&str, Option<u16>)> {
     match line.rsplit_once("=> ") {
         Some((line, code)) => Ok((line.trim_end(), Some(code.parse()?))),
@@ -140,7 +139,6 @@ fn known_code(line: &str) -> Result<(&str, Option<u16>)> {
     }
 }
 
-/// Lines, and what they stand for.
 fn parse(text: &str) -> Result<Vec<Line<'_>>> {
     let mut headings: Vec<Heading<'_>> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -196,7 +194,7 @@ fn call(method: &str, path: &str, body: Value) -> Result<Call> {
     })
 }
 
-/// An object with what a line says of it.
+/// Applies a line's changes to the object.
 fn changed(mut object: Value, line: &str) -> Result<Value> {
     let mut rest = line;
     while !rest.is_empty() && rest != "." {
@@ -213,7 +211,7 @@ fn changed(mut object: Value, line: &str) -> Result<Value> {
     Ok(object)
 }
 
-/// The value at the beginning of a text, and what comes after it.
+/// Returns a text's leading value and the rest.
 fn value(text: &str) -> Result<(Value, &str)> {
     let word = text.split(' ').next().unwrap_or_default();
     if let Some((letters, times)) = word.split_once('*').filter(|_| !word.starts_with(['"', '{', '['])) {
@@ -224,7 +222,7 @@ fn value(text: &str) -> Result<(Value, &str)> {
     Ok((value, text.get(values.byte_offset()..).unwrap_or_default()))
 }
 
-/// The place of a pointer, made if it is not there.
+/// Returns the place of a pointer, created if absent.
 fn at<'a>(object: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
     let mut here = object;
     for step in pointer.split('/').skip(1) {

@@ -1,5 +1,5 @@
-//! What counts as the same answer: everything but times of this run, uids, resourceVersions, random names, and the words
-//! in which Go's JSON package complains. What is left out here is listed in `docs/simulator.md`.
+//! Compares answers except for current times, uids, resourceVersions, random names and errors of Go's JSON
+//! package. `docs/simulator.md` lists the exclusions.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,6 @@ use crate::pair::Answer;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
-/// How two answers differ.
 pub(crate) fn answers(real: &Answer, simulated: &Answer) -> Vec<String> {
     let mut found = Vec::new();
     if real.code != simulated.code {
@@ -20,7 +19,7 @@ pub(crate) fn answers(real: &Answer, simulated: &Answer) -> Vec<String> {
         found.push(format!("content-type: {} and simulated {}", real.media, simulated.media));
     }
     values(&normal(&real.body, ""), &normal(&simulated.body, ""), "", &mut found);
-    // The real one warns beside its refusals, too.
+    // The real server adds warnings to rejections too.
     if real.code < 300 && real.warnings != simulated.warnings {
         found.push(format!("warnings: {:?} and simulated {:?}", real.warnings, simulated.warnings));
     }
@@ -66,17 +65,17 @@ fn short(value: &Value) -> String {
     value.to_string().chars().take(400).collect()
 }
 
-/// Without what differs by nature.
+/// Removes natural differences.
 pub(crate) fn normal(value: &Value, name: &str) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.iter().filter(|(name, _)| *name != "storageVersionHash");
-            // What columns are about is not shown.
+            // Column descriptions are ignored.
             let column = map.contains_key("priority") && map.contains_key("format");
             let kept = kept.filter(|(name, _)| !(column && *name == "description"));
             let mut map: Map<String, Value> =
                 kept.map(|(name, value)| (key(name), normal(value, name))).collect();
-            // Go writes a list of nothing in two ways, by where it read it.
+            // Go writes an empty list as null or `[]`, depending on its source.
             if map.get("items").is_some_and(Value::is_null) {
                 map.insert("items".to_owned(), json!([]));
             }
@@ -87,13 +86,13 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
             let items = items.iter().filter(|event| !is_late_bookmark(event));
             let mut items: Vec<Value> = items.map(|item| normal(item, name)).collect();
             match name {
-                // By the second of their time first, which the two sides need not share.
+                // Sorted by second, which can differ between the sides.
                 "managedFields" => items.sort_by_key(|item| {
                     let text =
                         |field: &str| item.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
                     (text("operation"), text("manager"), text("subresource"), text("apiVersion"))
                 }),
-                // The real one walks maps in random order, and finds some things twice.
+                // The real server iterates maps in random order and repeats causes.
                 "causes" => {
                     items.sort_by_key(Value::to_string);
                     items.dedup();
@@ -102,7 +101,7 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
             }
             Value::Array(items)
         }
-        // Some seconds lie between the two sides.
+        // The sides are seconds apart.
         Value::String(text) if name == "cells" && is_age(text) => "AGE".into(),
         Value::Number(port) if name == "nodePort" && is_node_port(&port.to_string()) => "PORT".into(),
         Value::String(text) => Value::String(plain(text, name)),
@@ -110,12 +109,12 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
     }
 }
 
-/// In `managedFields` an owner is known by its uid.
+/// `managedFields` identifies owners by uid.
 fn key(name: &str) -> String {
     if name.starts_with(r#"k:{"uid":"#) { r#"k:{"uid":"U"}"#.to_owned() } else { name.to_owned() }
 }
 
-/// The one object that controllers put into each namespace, whose content is the cluster's own.
+/// The content of `kube-root-ca.crt` is specific to the cluster.
 fn root_ca(map: &mut Map<String, Value>) {
     let is =
         map.get("metadata").and_then(|metadata| metadata.get("name")) == Some(&json!("kube-root-ca.crt"));
@@ -131,12 +130,12 @@ fn root_ca(map: &mut Map<String, Value>) {
     }
 }
 
-/// A bookmark that is not the end of the initial events comes when the server thinks fit.
+/// Bookmarks after the initial events have no fixed time.
 fn is_late_bookmark(event: &Value) -> bool {
     event.get("type") == Some(&json!("BOOKMARK")) && event.pointer("/object/metadata/annotations").is_none()
 }
 
-/// An age of less than ten minutes, as kubectl shows it: how old is what the test has made.
+/// A displayed age below ten minutes: an object of this test.
 fn is_age(text: &str) -> bool {
     let (minutes, seconds) = text.split_once('m').unwrap_or(("0", text));
     let number =
@@ -148,7 +147,7 @@ fn is_age(text: &str) -> bool {
     text.ends_with(['s', 'm']) && age.is_some_and(|age| age < 600)
 }
 
-/// The port of a Service that is reached at each node, in its column.
+/// Removes node ports from a Service's column.
 fn without_node_ports(text: &str) -> String {
     let port = |port: &str| match port.split_once([':', '/']) {
         Some((inner, rest)) if rest.split('/').next().is_some_and(is_node_port) => {
@@ -164,7 +163,7 @@ fn is_node_port(text: &str) -> bool {
     text.parse().is_ok_and(|port: u32| (30_000..32_768).contains(&port))
 }
 
-/// Whether a time is of this run, and so not the same on both sides.
+/// Whether a time belongs to this run and so differs between the sides.
 fn is_now(time: jiff::Timestamp) -> bool {
     time.duration_since(jiff::Timestamp::now()).abs() < DAY
 }
@@ -179,7 +178,7 @@ fn plain(text: &str, name: &str) -> String {
     }
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
-        // Each has its own folder in its own store, and its own revisions.
+        // Each store has its own prefix and revisions.
         if word.starts_with('/') && words.last().is_some_and(|last| last == "Key:") {
             words.push("FOLDER".to_owned());
             continue;
@@ -192,7 +191,7 @@ fn plain(text: &str, name: &str) -> String {
         let replaced = if bare.starts_with("gen-") {
             word.replace(bare, "gen-")
         } else if bare.parse().is_ok_and(is_now) {
-            // Whether with fractions of seconds or without is to be seen.
+            // Keeps whether the time has fractions.
             word.replace(bare, &format!("T{}", bare.len()))
         } else if bare.parse::<uuid::Uuid>().is_ok() {
             word.replace(bare, "U")
@@ -212,7 +211,7 @@ fn plain(text: &str, name: &str) -> String {
 
 fn message(text: String) -> String {
     let mut text = structures(text);
-    // How two structures differ is shown in lines, as the server holds them.
+    // Diffs show internal structures.
     if let (Some(begin), Some(end)) = (text.find("\n@@ "), text.rfind('\n')) {
         text.replace_range(begin..=end, "");
     }
@@ -236,20 +235,20 @@ fn message(text: String) -> String {
     if text.starts_with("Invalid value: \"{\\\"") {
         return "Invalid value: the patched object".to_owned();
     }
-    // Go names the innermost struct, and every place by its Go type.
+    // Go names the innermost struct and the Go type of each place.
     if let Some((before, _)) = text.split_once("parsing time ") {
         return format!("{before} undecodable");
     }
     if let Some((before, after)) = text.split_once("Go struct field ") {
         let field = after.split_once('.').map_or(after, |(_, field)| field);
-        // A number is told, or only that it is one.
+        // The message may or may not include the number.
         let before = before
             .split_once(" number ")
             .map_or(before, |(before, _)| before)
             .trim_end_matches("number into ");
         return format!("{before} {}", field.split(" of type ").next().unwrap_or(field));
     }
-    // Managers are ordered by the second of their time, too, which the two sides need not share.
+    // Managers are sorted by second, which can differ between the sides.
     if let Some((head, managers)) =
         text.split_once("conflicts: ").filter(|_| text.starts_with("Apply failed"))
     {
@@ -266,7 +265,7 @@ fn message(text: String) -> String {
     text
 }
 
-/// Structures are shown as the server holds them, and the two hold them differently.
+/// Removes displayed internal structures.
 fn structures(mut text: String) -> String {
     let mut from = 0;
     while let Some(found) =

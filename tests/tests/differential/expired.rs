@@ -1,4 +1,4 @@
-//! What is too old to be told: both stores forget their past, then it is asked for.
+//! Requests for compacted history.
 
 use anyhow::Result;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::pair::{Call, Memory, Pair};
 
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 
-/// Compacts both stores; returns what differs. Nothing that asks for the past may follow.
+/// Compacts both stores and returns differences. Must run last among requests for history.
 pub(crate) async fn run(pair: &mut Pair) -> Result<Vec<String>> {
     let mut memories = (Memory::default(), Memory::default());
     let mut found = Vec::new();

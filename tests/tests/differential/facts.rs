@@ -1,4 +1,4 @@
-//! The simulator's table of list types, merge keys and the like, beside what the real one publishes.
+//! Compares the simulator's table of list types and merge keys with the published schema.
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
@@ -13,7 +13,6 @@ const KEYWORDS: [&str; 5] = [
     "x-kubernetes-patch-merge-key",
 ];
 
-/// What differs.
 pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let index = one(&pair.simulated, &Call::get("/openapi/v3"), &mut Memory::default()).await?.body;

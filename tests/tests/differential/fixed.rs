@@ -1,4 +1,4 @@
-//! Sequences that were thought of: each feature once, and what goes wrong with it.
+//! Fixed sequences: each feature and its failures.
 
 use std::time::Duration;
 
@@ -19,7 +19,6 @@ const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 const FOOS: &str = "/apis/fixed.example.org/v1/namespaces/fixed/foos";
 const JOBS: &str = "/apis/batch/v1/namespaces/fixed/cronjobs";
 
-/// Plays all of them and returns what differs.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     prepare(pair, NAMESPACE, "fixed.example.org").await?;
     let mut found = Vec::new();
@@ -45,7 +44,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// An apply of an empty map, which is not kept, changes nothing but the time of its field manager: no write, in whichever second.
+/// Applying an empty map changes only the manager's time, so the server skips the write.
 async fn seconds(pair: &Pair) -> Result<Vec<String>> {
     let mut memories = (Memory::default(), Memory::default());
     let path = format!("{MAPS}/second?fieldManager=one");
@@ -146,7 +145,7 @@ fn objects() -> Vec<Call> {
         delete(&format!("{MAPS}/fm"), json!({"preconditions": {"resourceVersion": "1"}})),
         delete(&format!("{MAPS}/fm?dryRun=All"), Value::Null),
         delete(&format!("{MAPS}/fm"), json!({"propagationPolicy": "Bad"})),
-        // Of all namespaces at once nothing is deleted, and those that are always there never.
+        // A delete across all namespaces is refused; default namespaces cannot be deleted.
         delete("/api/v1/configmaps", Value::Null),
         delete("/apis/apps/v1/deployments?labelSelector=a%3Db", Value::Null),
         delete("/api/v1/namespaces/default", Value::Null),
@@ -302,7 +301,7 @@ fn custom() -> Vec<Call> {
         post("b", json!({"a": 1})),
         post("b", json!({"a": "x", "n": "3"})),
         post("b", json!({"a": null})),
-        // Whose fields they are is forgotten, or not.
+        // Field ownership is lost or kept.
         post("m", json!({"a": "x"})),
         Call::patch(MERGE, format!("{FOOS}/m"), json!({"metadata": {"managedFields": []}})),
         Call::patch(
@@ -363,7 +362,7 @@ fn custom() -> Vec<Call> {
     ]
 }
 
-/// A pod template with lists of every kind, in a job that nobody runs.
+/// A suspended job whose pod template has every kind of list.
 pub(crate) fn job(name: &str, rest: Value) -> Value {
     let mut pod = json!({
         "restartPolicy": "Never", "serviceAccountName": "sa",
@@ -492,7 +491,7 @@ pub(crate) fn kinds() -> Vec<Call> {
             json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false, "containers": [{"name": "a", "image": "b"}]}}),
         )
         .saved("p"),
-        // It is seen to be marked before it is seen to go.
+        // The deletion mark is visible before the deletion.
         Call::new("DELETE", "/api/v1/namespaces/fixed/pods/p", Value::Null),
         Call::get("/api/v1/namespaces/fixed/pods?watch=1&timeoutSeconds=1&resourceVersion={p.rv}"),
     ]

@@ -1,4 +1,4 @@
-//! Forms of bodies and answers, the old form of watches, and what is no proof of who somebody is.
+//! Encodings of bodies and answers, legacy watches, and invalid credentials.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::pair::{APPLY, Call, JSON, JSON_PATCH, MERGE, STRATEGIC, YAML};
 
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 const FOOS: &str = "/apis/fixed.example.org/v1/namespaces/fixed/foos";
-/// Scalars that YAML takes for something else, if they are not quoted.
+/// Unquoted scalars that YAML converts.
 const WORDS: &str = "metadata: {name: y1, labels: {yaml: \"1\"}}\ndata: {a: \"no\", b: \"null\", c: \"0x1f\", d: \"1e3\", e: \"\", \
                      f: \"l1\\nl2\\n\", g: \" x\", h: \"#x\", i: \"a: b\", j: \"2020-01-01\", k: \"~\", l: \"0b1\", m: \"1_000\", \
                      aa: \"a\\tb\", o: \"\\u00e9\", p: \"- x\", q: \"0o7\", r: \"012\", s: \"12:30:45\", t: \"yes\", u: \".5\", \
@@ -20,7 +20,6 @@ const TWO: &str = r#"{"metadata": {"name": "t", "finalizers": ["a/b", "a/c"]}, "
 const TWO_CUSTOM: &str = r#"{"apiVersion": "fixed.example.org/v1", "kind": "Foo", "metadata": {"name": "t"}, "spec": {"a": "x"}, "spec": {"al": []}}"#;
 const APPLIED: &str = "apiVersion: v1\nkind: ConfigMap\ndata: {a: \"1\", a: \"2\"}\n";
 
-/// One call for each.
 pub(crate) fn calls() -> Vec<Call> {
     let text =
         |method, path: String, media, text: &str| Call::raw(method, path, media, text.as_bytes().to_vec());
@@ -40,7 +39,7 @@ pub(crate) fn calls() -> Vec<Call> {
         text("POST", FOOS.into(), "application/cbor", "x"),
         text("DELETE", format!("{FOOS}/y1"), "application/cbor", "x"),
         text("DELETE", format!("{FOOS}/y1"), YAML, "propagationPolicy: Background"),
-        // Names that are there twice.
+        // Duplicate names.
         twice(&format!("{MAPS}?dryRun=All"), JSON, TWICE),
         twice(&format!("{MAPS}?dryRun=All&fieldValidation=Strict"), JSON, TWICE),
         twice(&format!("{MAPS}?dryRun=All&fieldValidation=Ignore"), JSON, TWICE),
@@ -84,7 +83,7 @@ pub(crate) fn calls() -> Vec<Call> {
             APPLIED,
         ),
         text("DELETE", format!("{MAPS}/y1"), JSON, r#"{"dryRun": ["x"], "dryRun": ["All"]}"#),
-        // Null is a body, beside which the query counts for nothing.
+        // A null body overrides the query.
         text("POST", MAPS.into(), JSON, r#"{"metadata": {"name": "nulled"}}"#),
         text("POST", MAPS.into(), JSON, "null"),
         text("POST", MAPS.into(), YAML, "null"),
@@ -97,7 +96,7 @@ pub(crate) fn calls() -> Vec<Call> {
         text("PATCH", format!("{MAPS}/nulled?fieldManager=x"), APPLY, "null"),
         text("DELETE", format!("{MAPS}/nulled?dryRun=All"), JSON, "null"),
         Call::get(format!("{MAPS}/nulled")),
-        // Told once there is something to patch.
+        // Fails only for an existing object.
         text("PATCH", format!("{MAPS}/none"), MERGE, "x"),
         text("PATCH", format!("{MAPS}/nulled"), MERGE, "x"),
         text("PATCH", format!("{MAPS}/none"), JSON_PATCH, ""),
@@ -105,7 +104,7 @@ pub(crate) fn calls() -> Vec<Call> {
         text("PATCH", format!("{MAPS}/none"), "text/plain", "x"),
         text("PATCH", MAPS.into(), "text/plain", "x"),
         text("POST", format!("{MAPS}/nulled"), "text/plain", "x"),
-        // What is there twice is read one over the other.
+        // Later duplicates win.
         twice(&format!("{MAPS}?dryRun=All"), JSON, &TWO.replace("MORE", r#""data": {"b": "1"}"#)),
         twice(&format!("{MAPS}?dryRun=All"), JSON, &TWO.replace("MORE", r#""data": null"#)),
         twice(
@@ -126,12 +125,12 @@ pub(crate) fn calls() -> Vec<Call> {
             r#"{"data": {"a": "1"}, "data": {"b": "1"}}"#,
         ),
         twice(&format!("{FOOS}?dryRun=All"), JSON, TWO_CUSTOM),
-        // Of several documents the first is read.
+        // Only the first document counts.
         twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: t}\n---\nmetadata: {name: u}\n"),
         twice(&format!("{MAPS}?dryRun=All"), YAML, "# x\n---\nmetadata: {name: t}\n---\n{"),
         twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: t}\n...\nmore: ["),
         twice(&format!("{MAPS}?dryRun=All"), YAML, "---\n---\nmetadata: {name: t}\n"),
-        // Keys that YAML takes for something else.
+        // Keys that YAML converts.
         twice(
             &format!("{MAPS}?dryRun=All"),
             YAML,
@@ -144,7 +143,7 @@ pub(crate) fn calls() -> Vec<Call> {
             APPLY,
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: keys}\ndata: {y: a, \"n\": b}",
         ),
-        // Numbers of YAML have but one form.
+        // YAML numbers have one form.
         twice(
             &format!("{FOOS}?dryRun=All"),
             YAML,
@@ -208,7 +207,7 @@ pub(crate) fn calls() -> Vec<Call> {
         Call::get("/api/v1/watch/namespaces/fixed/configmaps/y1?timeoutSeconds=1&labelSelector=none"),
         Call::new("POST", "/api/v1/watch/namespaces/fixed/configmaps", json!({})),
         Call::new("DELETE", "/api/v1/watch/namespaces/fixed/configmaps/y1", json!({})),
-        // A watch of one name is asked for as a list.
+        // A single-name watch uses the list path.
         Call::get(format!("{MAPS}/y1?watch=true")),
         anybody(""),
         anybody("Basic Zm9vOmJhcg=="),

@@ -1,4 +1,4 @@
-//! The real kubectl before a simulated cluster, and before both.
+//! The real kubectl against the simulator and against both servers.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ struct Kubectl {
     folder: PathBuf,
 }
 
-/// What is made of words alone: kubectl sends it as protobuf.
+/// Created from arguments; kubectl sends protobuf.
 const CREATED: [&str; 17] = [
     "namespace kubectl",
     "deployment web --image=x:1 --replicas=2 --port=80 -- a b",
@@ -46,7 +46,7 @@ const CREATED: [&str; 17] = [
     "priorityclass kubectl --value=7 --description=d",
 ];
 
-/// From an apply on kubectl's own side to one on the server's: kubectl moves the fields by a patch of their owners.
+/// From client-side to server-side apply: kubectl migrates managed fields by patch.
 const MOVED: [&str; 6] = [
     "apply -o json --show-managed-fields -f first.json",
     "apply -o json --show-managed-fields --server-side -f second.json",
@@ -56,7 +56,7 @@ const MOVED: [&str; 6] = [
     "get -o json --show-managed-fields -f first.json",
 ];
 
-/// Has kubectl create and apply the same before both servers, and ask what it may do, and returns what differs.
+/// Runs kubectl against both servers; returns the differences.
 pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
     let program = pair.harness.tools()?.get("kubectl")?;
     let mut both = Vec::new();
@@ -95,13 +95,13 @@ impl Kubectl {
         Ok(output)
     }
 
-    /// What it says, and be it why it does not.
+    /// Returns the output or the error.
     async fn said(&self, args: &str) -> Result<String> {
         let (output, refusal) = self.both(args).await?;
         Ok(output + &refusal)
     }
 
-    /// Its output, and if it fails, why.
+    /// Returns the output and, on failure, the error.
     async fn both(&self, args: &str) -> Result<(String, String)> {
         let mut command = Command::new(&self.program);
         command.args(args.split_whitespace()).kill_on_drop(true);

@@ -1,8 +1,8 @@
-//! Whether the simulated API server tells the truth: the same calls to it and to a real one, and both answers compared.
+//! Compares the simulated API server with a real one, call by call.
 //!
-//! `TIDEWATCH_DIFFERENTIAL=N` runs N random sequences instead of a few; `TIDEWATCH_SEED` the first one's number.
+//! `TIDEWATCH_DIFFERENTIAL=N` sets the number of random sequences; `TIDEWATCH_SEED` the first seed.
 
-/// Says how far the comparison is; shown with `--nocapture`, or when it fails.
+/// Reports progress; visible with `--nocapture` or on failure.
 macro_rules! say {
     ($($words:tt)*) => { println!($($words)*) };
 }
@@ -28,20 +28,20 @@ use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
 use pair::Pair;
 
-/// Sequences that a test run affords.
+/// Random sequences of a normal run.
 const FEW: u64 = 100;
-/// Most of a sequence is waiting for its watch to end.
+/// Concurrent sequences: most of their time is waiting for a watch's end.
 const AT_ONCE: usize = 48;
-/// Random reviews of access: each sequence's number makes new roles, which costs more than its calls.
+/// Random access reviews. Each creates roles, which cost more than its calls.
 const REVIEWS: u64 = 200;
-/// How often it says how far it is, in sequences.
+/// Sequences per progress report.
 const TELL: u64 = 100;
-/// A run of so many sequences has tried each cell of the table [`OFTEN`].
+/// A run of this size tries each cell of [`OFTEN`].
 const MANY: u64 = 1_000;
 const OFTEN: u64 = 100;
-/// Of fewer sequences, one of so many has tried each.
+/// In smaller runs, each cell is tried once per this many sequences.
 const SHARE: u64 = 20;
-/// With so many lines there is something to be mended first.
+/// Stops after this many differences.
 const ENOUGH: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,7 +81,7 @@ async fn both_servers_answer_alike() -> Result<()> {
     }
     drop(played);
     differences.extend(expired::run(&mut pair).await?);
-    // Past the capture of the test's output: the counts are shown when all is well, too.
+    // Bypasses the output capture, to show the counts of successful runs.
     std::io::stdout().lock().write_all(format!("\n{table}").as_bytes())?;
     if differences.len() <= ENOUGH {
         let least = if sequences >= MANY { OFTEN } else { sequences / SHARE };

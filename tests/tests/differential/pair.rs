@@ -1,4 +1,4 @@
-//! A real control plane and a simulated cluster, and calls to both.
+//! A real control plane, a simulated cluster, and calls to both.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::{access, compare};
 
-/// An answer that takes longer never comes.
+/// Timeout of an answer.
 const LONG: Duration = Duration::from_secs(30);
 const LARGEST: usize = 16 * 1024 * 1024;
 
@@ -32,17 +32,15 @@ pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 pub(crate) const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 pub(crate) const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 
-/// Both servers.
 pub(crate) struct Pair {
     pub(crate) real: Client,
     pub(crate) simulated: Client,
-    /// Of those whose access is up to RBAC objects, on both sides.
+    /// Clients of RBAC users on both sides.
     users: BTreeMap<&'static str, (Client, Client)>,
-    /// Of those who show nothing.
+    /// Anonymous clients.
     nobody: (Client, Client),
-    /// An administrator's, of both.
+    /// Administrators of both sides.
     pub(crate) kubeconfigs: [String; 2],
-    /// Where programs are.
     pub(crate) harness: Harness,
     plane: ControlPlane,
     etcd: Etcd,
@@ -51,7 +49,7 @@ pub(crate) struct Pair {
     _drain: Drain,
 }
 
-/// A call. `{name.rv}` in path and body stands for what the object saved as `name` had on that side.
+/// A call. `{name.rv}` in path and body is that side's version of the object saved as `name`.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,
@@ -60,9 +58,9 @@ pub(crate) struct Call {
     pub(crate) media: &'static str,
     pub(crate) accept: &'static str,
     pub(crate) save: String,
-    /// What is sent in place of the body's JSON.
+    /// Replaces the JSON body.
     pub(crate) raw: Option<Vec<u8>>,
-    /// A header; who says with it who they are is nobody else, on both sides.
+    /// A header. With an authentication header, the client has no other identity.
     pub(crate) header: Option<(&'static str, &'static str)>,
 }
 
@@ -110,16 +108,15 @@ impl Call {
     }
 }
 
-/// What one side has said so far, for what calls refer to.
+/// One side's saved answers for later calls.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(BTreeMap<String, String>);
 
-/// An answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) media: String,
-    /// JSON, the list of a watch's events, or text.
+    /// JSON, a watch's event list, or text.
     pub(crate) body: Value,
     pub(crate) warnings: Vec<String>,
 }
@@ -136,7 +133,7 @@ impl Pair {
         let plane = ControlPlane::start(&harness, &etcd, options).await?;
         let drain = Drain::new();
         let server = simulator::Server::start(simulator::ServerOptions::default(), &drain).await?;
-        // The real one's Deployments never become ready: it has no nodes.
+        // Without nodes, Deployments never become ready.
         let options =
             simulator::Options { ready_after: None, log_limit: 100_000, ..simulator::Options::default() };
         let hosted = server.add("simulated", options)?;
@@ -163,7 +160,7 @@ impl Pair {
         })
     }
 
-    /// Makes a call to both and returns how they differ.
+    /// Makes a call to both sides and returns the differences.
     pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
         let (real, simulated) = match call.header {
             Some(("authorization", _)) => (&self.nobody.0, &self.nobody.1),
@@ -172,7 +169,7 @@ impl Pair {
         Self::compare((real, simulated), call, memories).await
     }
 
-    /// Both forget their past up to what was saved under a name: the real one's etcd, and its caches by a new start.
+    /// Compacts both histories up to a saved version. Restarts the real server to clear its caches.
     pub(crate) async fn forget(&mut self, save: &str, memories: &(Memory, Memory)) -> Result<()> {
         let revision = |memory: &Memory| -> Result<u64> {
             Ok(memory.0.get(&format!("{save}.rv")).context("no such revision was saved")?.parse()?)
@@ -185,13 +182,12 @@ impl Pair {
         Ok(())
     }
 
-    /// The same as one of those whose access is up to RBAC objects.
+    /// Makes the call as an RBAC user.
     pub(crate) async fn call_as(&self, user: &str, call: &Call) -> Result<Vec<String>> {
         let mut memories = (Memory::default(), Memory::default());
         Self::compare(self.clients(user)?, call, &mut memories).await
     }
 
-    /// Their clients, on both sides.
     pub(crate) fn clients(&self, user: &str) -> Result<(&Client, &Client)> {
         let (real, simulated) = self.users.get(user).with_context(|| format!("there is no user {user}"))?;
         Ok((real, simulated))
@@ -212,7 +208,7 @@ impl Pair {
     }
 }
 
-/// A client that makes each call once: a 504 is an answer like others.
+/// A client without retries: a 504 is a valid answer.
 async fn client(kubeconfig: &str) -> Result<Client> {
     let config = Kubeconfig::from_yaml(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
@@ -220,7 +216,7 @@ async fn client(kubeconfig: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// One that has nothing to show.
+/// A client without credentials.
 async fn stranger(kubeconfig: &str) -> Result<Client> {
     let mut config = Kubeconfig::from_yaml(kubeconfig)?;
     config.auth_infos.iter_mut().for_each(|named| named.auth_info = Some(AuthInfo::default()));
@@ -228,7 +224,6 @@ async fn stranger(kubeconfig: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// Makes a call to one side.
 #[expect(clippy::disallowed_methods, reason = "the body is limited")]
 pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Result<Answer> {
     let filled = |text: &str| {

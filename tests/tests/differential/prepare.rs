@@ -1,4 +1,4 @@
-//! What a sequence begins with.
+//! Setup of a sequence.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::pair::{Call, Memory, Pair, one};
 const LONG: Duration = Duration::from_secs(30);
 pub(crate) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// A namespace with what controllers put into it, and a CRD that is served.
+/// Creates a namespace with its default objects and a served CRD.
 pub(crate) async fn prepare(pair: &Pair, namespace: &str, group: &str) -> Result<()> {
     let mut memories = (Memory::default(), Memory::default());
     for call in [
@@ -33,7 +33,7 @@ pub(crate) async fn prepare(pair: &Pair, namespace: &str, group: &str) -> Result
         })
         .await?;
     }
-    // For two seconds after a CRD is established, the real one delays each POST of its kind.
+    // The real server delays POSTs for two seconds after a CRD is established.
     let first = json!({"apiVersion": format!("{group}/v1"), "kind": "Foo", "metadata": {"name": "first"}, "spec": {"a": "x"}});
     pair.call(
         &Call::new("POST", format!("/apis/{group}/v1/namespaces/{namespace}/foos"), first),
@@ -43,7 +43,7 @@ pub(crate) async fn prepare(pair: &Pair, namespace: &str, group: &str) -> Result
     Ok(())
 }
 
-/// Fields of every kind that makes a difference.
+/// A CRD with fields of every relevant kind.
 pub(crate) fn crd(singular: &str, group: &str) -> Value {
     let text = json!({"type": "string"});
     let item = json!({"type": "object", "required": ["name"], "properties": {

@@ -1,4 +1,4 @@
-//! Bodies in protobuf: what the real one makes of objects is sent to both, and what is no message.
+//! Protobuf bodies: the real server's encodings, and invalid messages.
 
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Limited};
@@ -14,19 +14,18 @@ use crate::{
 
 const MEDIA: &str = "application/vnd.kubernetes.protobuf";
 const LARGEST: usize = 1024 * 1024;
-/// Tags of maps, in which the real one takes any type for a string.
+/// Map tags for which the real server accepts any wire type.
 const LABELS: u8 = 0x5a;
 const ANNOTATIONS: u8 = 0x62;
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 
-/// Sends all of them and returns what differs.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut memories = (Memory::default(), Memory::default());
     let calls = garbage();
     for call in &calls {
         let lines = pair.call(call, &mut memories).await?;
-        // Of what is no message, each says something else.
+        // Each parser has its own error text.
         found.extend(lines.into_iter().filter(|line| line.contains(" code: ")));
     }
     let mut written = 0;
@@ -47,7 +46,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     Ok(found.into_iter().map(|line| format!("protobuf {line}")).collect())
 }
 
-/// Sends what the real one makes of an object to both; `None`: it makes nothing of it.
+/// Sends the real server's encoding to both sides. `None`: not encodable.
 async fn again(pair: &Pair, call: Call) -> Result<Option<Vec<String>>> {
     let path = format!("{}?dryRun=All", call.path.split('?').next().unwrap_or_default());
     let Some(message) = encoded(&pair.real, &path, &call.body).await? else { return Ok(None) };
@@ -55,18 +54,18 @@ async fn again(pair: &Pair, call: Call) -> Result<Option<Vec<String>>> {
     pair.call(&call, &mut (Memory::default(), Memory::default())).await.map(Some)
 }
 
-/// Its name may be taken.
+/// Uses a free name.
 fn renamed(mut call: Call) -> Call {
     call.body["metadata"]["name"] =
         format!("{}-pb", call.body["metadata"]["name"].as_str().unwrap_or_default()).into();
-    // The real one gives out addresses that it does not take.
+    // The real server rejects its own allocated addresses.
     if call.path.ends_with("/services") {
         call.body["spec"]["clusterIP"] = "None".into();
     }
     call
 }
 
-/// What the real one makes of an object, if it takes it.
+/// Returns the real server's encoding of an accepted object.
 #[expect(clippy::disallowed_methods, reason = "the body is limited")]
 async fn encoded(real: &Client, path: &str, body: &Value) -> Result<Option<Vec<u8>>> {
     let request = Request::post(path).header("content-type", "application/json").header("accept", MEDIA);
@@ -79,7 +78,7 @@ async fn encoded(real: &Client, path: &str, body: &Value) -> Result<Option<Vec<u
     Ok(Some(message.map_err(|error| anyhow::anyhow!(error))?.to_bytes().into()))
 }
 
-/// Objects with fields of every kind.
+/// Objects with every kind of field.
 fn rich() -> Vec<Call> {
     let of = |path: &str, body: Value| Call::new("POST", path, body);
     let namespaced = |path: &str| path.replace("/v1/", "/v1/namespaces/fixed/");
@@ -118,7 +117,7 @@ fn rich() -> Vec<Call> {
             "volumeMounts": [{"name": "a", "mountPath": "/a", "subPath": "s"}, {"name": "b", "mountPath": "/b", "readOnly": true}],
         }],
     });
-    // The class of a pod that asks for something is another there.
+    // A pod with requests has another QoS class.
     let mut plain = pod.clone();
     plain["containers"][0]["resources"] = json!({});
     let template = json!({"metadata": {"labels": {"a": "b"}, "annotations": {"c": ""}}, "spec": pod});
@@ -239,9 +238,9 @@ fn rich() -> Vec<Call> {
     ]
 }
 
-/// Envelopes that are none, and messages that are none within them.
+/// Invalid envelopes and messages.
 fn garbage() -> Vec<Call> {
-    // All that is written here is short.
+    // All lengths fit into one byte.
     let short = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap_or_default();
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, short(bytes)], bytes].concat();
     let about = |version: &str, kind: &str| {
@@ -259,7 +258,7 @@ fn garbage() -> Vec<Call> {
         post(envelope(&[&about("", "ConfigMap"), &field(2, &map)])),
         post(envelope(&[&about("v1", "Secret"), &field(2, &map)])),
         post(envelope(&[&about("apps/v1", "Deployment"), &field(2, &map)])),
-        // In pieces, with fields that nobody knows, of which one is a group.
+        // Split messages with unknown fields, one of them a group.
         post(envelope(&[&field(
             2,
             &[map.clone(), field(15, b"x"), vec![0x73, 0x08, 1, 0x74], field(1, &field(2, b"g"))].concat(),
@@ -281,7 +280,7 @@ fn garbage() -> Vec<Call> {
             envelope(&[&about("v1", "DeleteOptions"), &field(2, b"")]),
         ),
     ];
-    // What is cut off, and what is another bit.
+    // Truncated messages and flipped bits.
     let metadata = [field(1, b"pb"), field(8, &[8, 1]), vec![0x50, 0]].concat();
     let whole = field(1, &metadata);
     calls.extend((0..whole.len()).map(|many| post(envelope(&[&field(2, &whole[..many])]))));

@@ -1,5 +1,4 @@
-//! What the engine does with objects that are as they should be (nothing), that somebody changes, that somebody keeps changing,
-//! that users may change, and that cannot be changed.
+//! Drift: unchanged, edited, repeatedly edited, user-owned and immutable objects.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +14,7 @@ use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
 const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
 
-/// Objects of many kinds, with defaults, merged lists, and a quantity that the API server writes in another way.
+/// Many kinds with defaults, merged lists and a rewritten quantity.
 fn objects(module: &str) -> Vec<Value> {
     let labels = json!({"app": module});
     let pod = json!({
@@ -73,8 +72,8 @@ fn data<'a>(object: &'a DynamicObject, key: &str) -> &'a str {
     object.data["data"][key].as_str().unwrap_or_default()
 }
 
-/// Since when each condition of the Kyma, in both places, and of a module's Manifest says what it says. Not what the way of events is
-/// worth: a receiver that starts does not know.
+/// Transition times of Kyma and Manifest conditions. Excludes the event path's condition, which a restart
+/// resets.
 async fn since(solo: &Solo, module: &str) -> Result<BTreeMap<String, Value>> {
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let remote = solo.objects(("operator.kyma-project.io", "v1beta2", "Kyma"), Some("kyma-system"));
@@ -103,7 +102,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     solo.enable(&json!([{"name": "reef"}])).await?;
     solo.ready("reef", "1.0.0").await?;
 
-    // Nothing has changed: nothing is written, whatever anybody says.
+    // Unchanged objects cause no writes, despite events.
     fleet::at_rest(&solo.receiver).await?;
     solo.told(DEPLOYMENT, "reef", "reef").await?;
     let before = solo.applies().await?;
@@ -116,14 +115,14 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     }
     ensure!(solo.applies().await? == before, "{} applies of what stands", solo.applies().await? - before);
 
-    // One object differs: one write.
+    // One changed object causes one write.
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "reef", "settings", "editor", &edit).await?;
     solo.told(CONFIG_MAP, "reef", "settings").await?;
     let settings = solo.objects(CONFIG_MAP, Some("reef"));
     ensure!(data(&settings.get("settings").await?, "version") == "1", "the edit has stayed");
     ensure!(solo.applies().await? == before + 1, "more than the one object was written");
-    // One that is gone is made again. Each is a line of the log, by its runtime and its name.
+    // A deleted object is recreated. The log names runtime and object.
     solo.objects(CONFIG_MAP, Some("reef")).delete("settings", &DeleteParams::default()).await?;
     solo.told(CONFIG_MAP, "reef", "settings").await?;
     settings.get("settings").await.context("it is not made again")?;
@@ -134,7 +133,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
         ensure!(log.lines().filter(told).count() == 1, "the log does not say once that something was {says}");
     }
 
-    // An upgrade that drops a field takes it away, and changes nothing else.
+    // An upgrade removes a dropped field and changes nothing else.
     let uid = settings.get("settings").await?.metadata.uid;
     reef.version = "1.1.0".into();
     reef.objects[4]["data"] = json!({"version": "2"});
@@ -145,7 +144,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     ensure!(now.data["data"] == json!({"version": "2"}) && now.metadata.uid == uid, "{:#}", now.data);
     ensure!(solo.applies().await? == before + 1, "an upgrade of one object wrote more");
 
-    // A receiver that starts looks at each Kyma, and finds nothing to write; nor is there anything to write if it looks further.
+    // A restarted receiver checks each Kyma and writes nothing, even in a full check.
     fleet::settled(&solo.receiver).await?;
     let (before, stood) = (solo.applies_by_resource().await?, since(&solo, "reef").await?);
     solo.receiver.restart().await?;
@@ -159,7 +158,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     solo.told(CONFIG_MAP, "reef", "settings").await?;
     let after = solo.applies_by_resource().await?;
     ensure!(after == before, "a start wrote: {before:?} became {after:?}");
-    // Nor does anything say that it has become what it was.
+    // A revert is not reported as drift.
     solo.patch(CONFIG_MAP, "reef", "settings", "editor", &json!({"data": {"version": "theirs"}})).await?;
     solo.told(CONFIG_MAP, "reef", "settings").await?;
     ensure!(data(&settings.get("settings").await?, "version") == "2", "the edit has stayed");
@@ -167,7 +166,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     ensure!(stood.len() >= 5 && stands == stood, "{stood:#?} became {stands:#?}");
     observed::no_panic(&solo.receiver.process)?;
 
-    // A kind that an upgrade drops stays while its users have objects of it, and does not hold the upgrade up.
+    // A dropped CRD stays while objects exist, without delaying the upgrade.
     let crd = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let reefs = solo.objects(("reef.example.test", "v1", "Reef"), Some("reef"));
     let theirs = json!({"apiVersion": "reef.example.test/v1", "kind": "Reef", "metadata": {"name": "theirs"}, "spec": {"depth": 3}});
@@ -198,7 +197,7 @@ async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<
     }
     fleet::at_rest(&solo.receiver).await?;
 
-    // Of the objects of a kind that the API servers themselves ask for, nobody could say whose requests these are.
+    // Requests for kinds that API servers read cannot be attributed.
     let ours = async |verb| {
         let mut all = solo.requests(verb).await?;
         let kinds = ["secrets", "deployments", "statefulsets", "networkpolicies", "reefs"];
@@ -223,7 +222,7 @@ async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<
     let why = &solo.receiver.runtime(solo.kyma).await?["reconciles"];
     ensure!(kinds == ["deployments", "secrets"] && read["secrets"] == 1, "it has read {read:?}: {why:#}");
 
-    // What somebody has changed is set right all the same, an upgrade later.
+    // An upgrade later, edits are still reverted.
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "skerry", "settings", "editor", &edit).await?;
     let settings = solo.objects(CONFIG_MAP, Some("skerry"));
@@ -253,7 +252,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     let settings = solo.objects(CONFIG_MAP, Some("shoal"));
     ensure!(data(&settings.get("settings").await?, "level") == "info", "the field has no first value");
 
-    // What users may change stays, also over an upgrade; the field beside it does not.
+    // User-owned fields survive an upgrade; other fields are reverted.
     fleet::settled(&solo.receiver).await?;
     let edit = json!({"data": {"level": "debug", "version": "theirs"}});
     solo.patch(CONFIG_MAP, "shoal", "settings", "user", &edit).await?;
@@ -267,7 +266,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     let now = settings.get("settings").await?;
     ensure!(data(&now, "level") == "debug" && data(&now, "version") == "2", "{:#}", now.data);
 
-    // A writer that never gives in: the engine does, and says who it is and where.
+    // Against a persistent writer the engine backs off and names writer and object.
     fleet::settled(&solo.receiver).await?;
     let tug = json!({"data": {"version": "mine"}});
     let mut rounds = 0;
@@ -291,7 +290,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     solo.told(CONFIG_MAP, "shoal", "settings").await?;
     ensure!(solo.applies().await? == before, "what is left alone was written");
 
-    // It is said as well of a module that does not get ready: it may be why.
+    // A not-ready module reports it too: it can be the cause.
     shoal.version = "1.2.0".into();
     shoal.objects[10]["spec"]["replicas"] = 1.into();
     solo.offer(&shoal).await?;
@@ -326,7 +325,7 @@ async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said(
     solo.told(CONFIG_MAP, "ebb", "settings").await?;
     ensure!(solo.applies().await? == before, "what is left alone was written");
 
-    // What the engine has removed itself begins anew.
+    // The engine's own removal resets the conflict.
     solo.enable(&json!([])).await?;
     solo.gone("ebb").await?;
     solo.enable(&json!([{"name": "ebb"}])).await?;
@@ -342,7 +341,7 @@ async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said(
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()> {
     let solo = Solo::start("kcp-immutable", "breakwater").await?;
-    // Of a Job an API server prints all of the template before it says why it refuses it. One that is suspended does not keep a module.
+    // The API server's error for a Job contains the whole template. A suspended Job does not delay readiness.
     let job = |image: &str| {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": image}]});
         json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "survey", "namespace": "groyne"},
@@ -357,7 +356,7 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
     let deployments = solo.objects(DEPLOYMENT, Some("groyne"));
     let uid = deployments.get("groyne").await?.metadata.uid.context("no uid")?;
 
-    // The selector of a Deployment is set once.
+    // A Deployment's selector is immutable.
     groyne.version = "1.1.0".into();
     groyne.objects[10]["spec"]["selector"]["matchLabels"] = json!({"app": "groyne", "part": "head"});
     groyne.objects[10]["spec"]["template"]["metadata"]["labels"] = json!({"app": "groyne", "part": "head"});
@@ -390,7 +389,7 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
         Ok(now.filter(|d| d.metadata.uid.as_ref() != Some(&uid)).map(drop))
     })
     .await?;
-    // As its agent would, when the Deployment's controller has seen it.
+    // Reports the Deployment like an agent.
     wait::until("version 1.2.0 to be Ready", Duration::from_mins(1), || async {
         solo.told(DEPLOYMENT, "groyne", "groyne").await?;
         let manifest = solo.manifest("groyne").await?;
@@ -404,14 +403,14 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
         "{:#}",
         anew.data["spec"]["selector"]
     );
-    // API servers have other words for the value of a PriorityClass.
+    // PriorityClass values have another error text.
     let class = solo.objects(("scheduling.k8s.io", "v1", "PriorityClass"), None).get("groyne").await?;
     ensure!(class.data["value"] == 2000, "{}", class.data["value"]);
     let jobs = solo.objects(("batch", "v1", "Job"), Some("groyne"));
     let image = jobs.get("survey").await?.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
     ensure!(image == "example.test/survey:2", "the Job was not made anew: {image}");
 
-    // Where nothing says so, the words come to whoever reads the status all the same.
+    // The status contains unknown error texts.
     groyne.version = "1.3.0".into();
     groyne.template = json!({});
     groyne.objects[at] = job("example.test/survey:3");
@@ -473,7 +472,7 @@ async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<
     let users = json!({"apiVersion": "shoal.example.test/v1", "kind": "Reef", "metadata": {"name": "users", "namespace": "shoal"}});
     reefs.create(&PostParams::default(), &serde_json::from_value(users)?).await?;
 
-    // The next version lives elsewhere, and has the same kind.
+    // The next version moves the object, with the same kind.
     let moved = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal", "namespace": "kyma-system"}});
     solo.offer(&Version::new("shoal", "1.1.0", vec![old[12].clone(), moved.clone()])).await?;
     solo.ready("shoal", "1.1.0").await?;
@@ -485,13 +484,13 @@ async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<
     let namespaces = solo.objects(("", "v1", "Namespace"), None);
     ensure!(namespaces.get("shoal").await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
     ensure!(reefs.get("users").await?.metadata.deletion_timestamp.is_none(), "the user's object goes");
-    // And one that drops the kind, too: that one stays does not keep it from being complete.
+    // A retained CRD does not prevent completion.
     solo.offer(&Version::new("shoal", "1.2.0", vec![moved])).await?;
     solo.ready("shoal", "1.2.0").await?;
     ensure!(reefs.get("users").await?.metadata.deletion_timestamp.is_none(), "the user's object goes");
     ensure!(namespaces.get("shoal").await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
 
-    // It goes with the module, when nobody has anything in it any more.
+    // The CRD goes with the module after its last object.
     reefs.delete("users", &DeleteParams::default()).await?;
     solo.enable(&json!([])).await?;
     solo.gone("shoal").await?;
@@ -526,7 +525,7 @@ async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_na
         rounds += 1;
         ensure!(rounds < 200, "they fight for ever");
     }
-    // Both give in, and nothing is written then.
+    // Both sides back off, so nothing is written.
     for _ in 0..80 {
         solo.told(CONFIG_MAP, "kyma-system", "common").await?;
     }
@@ -538,7 +537,7 @@ async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_na
     observed::no_panic(&solo.receiver.process)
 }
 
-/// An API server stores them as data.
+/// API servers store them as data.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_secret_has_as_texts_is_kept_and_let_go_like_its_data() -> Result<()> {
     const SECRET: (&str, &str, &str) = ("", "v1", "Secret");

@@ -1,4 +1,4 @@
-//! What somebody else writes of a Kyma or Manifest in KCP, or takes away, is set right.
+//! Foreign changes of Kymas and Manifests in KCP are reverted.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::two_places::{remote, uid_of, version};
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// Without when it was written.
+/// Removes timestamps.
 fn timeless(mut status: Value) -> Value {
     match &mut status {
         Value::Object(fields) => {
@@ -31,7 +31,7 @@ fn timeless(mut status: Value) -> Value {
     status
 }
 
-/// Its pods are never made: nobody here runs them.
+/// No kubelet creates its pods.
 fn never_ready(module: &str) -> Version {
     let labels = json!({"app": module});
     let containers = json!([{"name": "main", "image": "example.local/main:1.0.0"}]);
@@ -43,7 +43,7 @@ fn never_ready(module: &str) -> Version {
     Version::new(module, "1.0.0", vec![object])
 }
 
-/// It has never been ready, and that it was is nobody's to say: a version that never ran would count as one that did.
+/// Status writes of others must not make a version count as having run.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_says_is_ready_is_not() -> Result<()> {
     let solo = Solo::start("kcp-forged", "jetty").await?;
@@ -102,12 +102,12 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     let (right, right_manifest) = (kyma_status().await?.0, manifest_status().await?);
     let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
 
-    // A condition of somebody's own is theirs.
+    // Conditions of other owners stay.
     let mine = json!({"type": "Backup", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let mut all = json!(kymas.get(solo.kyma).await?.status.context("no status")?.conditions);
     all.as_array_mut().context("no conditions")?.push(mine);
     kymas.patch_status(solo.kyma, &edit, &Patch::Merge(json!({"status": {"conditions": all}}))).await?;
-    // What is ours is not, whoever has written it, and with the inventory goes nothing that it names.
+    // The engine's fields are restored. A wrong inventory deletes nothing.
     let wrong = json!({"status": {"state": "Error", "synced": [], "conditions": []}});
     manifests.patch_status(&name, &edit, &Patch::Merge(wrong)).await?;
     wait::until("the Manifest's status to be right", SOON, || async {
@@ -116,8 +116,8 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
-    // What is only taken away has no new owner. Without an inventory nothing would be removed, and nothing watched. Nor is a name of
-    // ours a reason to believe it.
+    // Removed fields have no new owner. The inventory is needed for removal and watches. A familiar manager
+    // name is no proof.
     let ours =
         PatchParams { field_manager: Some(field_managers::APPLIER.to_owned()), ..PatchParams::default() };
     for (by, paths) in [
@@ -134,13 +134,13 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         })
         .await?;
     }
-    // Without any entry the API server notes of nobody what they write, until the next apply.
+    // Without entries, the API server records no writes until the next apply.
     let forget: Patch<()> = Patch::Json(serde_json::from_value(
         json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]),
     )?);
     manifests.patch(&name, &edit, &forget).await?;
     manifests.patch_status(&name, &edit, &without(&["/status/synced"])?).await?;
-    // A condition of our types that is not said now. Of one that two own our apply takes away only a part.
+    // An outdated condition of a known type. With two owners, an apply removes only a part.
     wait::until("the inventory to be the engine's again", SOON, || async {
         let now = manifest_status().await?;
         ensure!(now == right_manifest, "{now} instead of {right_manifest}");
@@ -156,7 +156,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
-    // What somebody has written and put back is not theirs.
+    // A reverted edit has no other owner.
     let said = right_manifest["lastOperation"]["operation"].clone();
     for says in [json!("forged"), said] {
         let wrong = json!({"status": {"lastOperation": {"operation": says}}});
@@ -188,7 +188,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     of_others.sort_by(|a, b| b.cmp(a));
     let [last, first] = of_others.each_ref().map(String::as_str);
     let modules = place("Modules")?;
-    // Whoever has written it sets it right.
+    // Restores the fields of any writer.
     for paths in
         [&[last, first, "/status/activeChannel", "/status/lastOperation"][..], &[&modules], &["/status"]]
     {
@@ -206,7 +206,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     ensure!(uid_of(&solo, "weir").await?.is_some(), "the module's object is gone");
     fleet::at_rest(&solo.receiver).await?;
 
-    // What comes in bursts is looked at once.
+    // A burst causes one reconcile.
     let written = || async { anyhow::Ok(json!(kymas.get(solo.kyma).await?)) };
     let before = written().await?;
     for number in 0..50 {
@@ -224,7 +224,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     let after = written().await?;
     ensure!(before == after, "the Kyma was written: {after:#} instead of {before:#}");
 
-    // Where no entry tells whose it was.
+    // No entry names the owner.
     kymas.patch(solo.kyma, &edit, &forget).await?;
     kymas.patch_status(solo.kyma, &edit, &without(&["/status/modules", "/status/conditions"])?).await?;
     wait::until("the Kyma's status to be right after it was forgotten whose it is", SOON, || async {
@@ -234,7 +234,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     })
     .await?;
 
-    // Each of its writers makes its part its own again, or nobody would notice who changes that later.
+    // Each writer reclaims its part, to notice later changes.
     kymas.patch(solo.kyma, &edit, &forget).await?;
     wait::until("each part of the status to be its writer's again", SOON, || async {
         let entries = json!(kymas.get(solo.kyma).await?.metadata.managed_fields);
@@ -270,7 +270,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Whoever takes away what holds an object would have it end with all of its module left in the runtime.
+/// A removed finalizer would orphan the module in the runtime.
 #[tokio::test(flavor = "multi_thread")]
 async fn finalizers_that_somebody_takes_off_in_kcp_are_put_back() -> Result<()> {
     let solo = Solo::start("kcp-let-go", "moorings").await?;
@@ -301,13 +301,11 @@ async fn finalizers_that_somebody_takes_off_in_kcp_are_put_back() -> Result<()> 
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Takes away these parts of an object.
 fn without(paths: &[&str]) -> Result<Patch<()>> {
     let all: Vec<Value> = paths.iter().map(|path| json!({"op": "remove", "path": path})).collect();
     Ok(Patch::Json(serde_json::from_value(json!(all))?))
 }
 
-/// The conditions of a status in the order of their types.
 fn in_order(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(all) = status["conditions"].as_array_mut() {
@@ -316,7 +314,7 @@ fn in_order(status: &Value) -> Value {
     status
 }
 
-/// Without its inventory nobody would know what to remove.
+/// Without the inventory, the removal would miss objects.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_inventory() -> Result<()> {
     let mut solo = Solo::start("kcp-robbed", "robbed").await?;
@@ -355,7 +353,7 @@ async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_i
             ensure!(uid_of(&solo, object).await?.is_none(), "{object} is left, {path} was taken away");
         }
     }
-    // What was never the module's, such as the Kyma's own definition or what no API server could have, is neither waited for nor touched.
+    // Foreign or impossible inventory entries, such as Kyma's CRD, are neither awaited nor changed.
     solo.enable(&json!([{"name": "sluice"}])).await?;
     solo.ready("sluice", "1.0.0").await?;
     let name = solo.manifest("sluice").await?.name_any();

@@ -1,4 +1,4 @@
-//! When a module is ready, by which of its objects, and how long it may take.
+//! Module readiness: relevant objects and deadlines.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tidewatch_real_only::real_only;
 use tidewatch_tests::{aggregated::Aggregated, modules::Version, observed, solo::Solo, wait};
 
 const SOON: Duration = Duration::from_mins(1);
-/// The module with something of every kind, and its namespace.
+/// Contains an object of every kind and its namespace.
 const MODULE: &str = "bollard";
 
 type Gvk = (&'static str, &'static str, &'static str);
@@ -26,13 +26,12 @@ const POD: Gvk = ("", "v1", "Pod");
 const SERVICE: Gvk = ("", "v1", "Service");
 const STATEFUL_SET: Gvk = ("apps", "v1", "StatefulSet");
 
-/// An object in a module's namespace.
 fn object((group, version, kind): Gvk, module: &str, name: &str, spec: &Value) -> Value {
     let api = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     json!({"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": module}, "spec": spec})
 }
 
-/// A workload, with more of its spec. Nothing runs its pods; they may be on a node that no kubelet has made ready.
+/// A workload without a kubelet. Its pods can be on a node that is not ready.
 fn workload(gvk: Gvk, module: &str, name: &str, more: &Value) -> Value {
     let labels = json!({"app": name});
     let pod = json!({"containers": [{"name": "main", "image": "example.test/none:1"}], "tolerations": [{"operator": "Exists"}]});
@@ -74,7 +73,7 @@ async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts()
     observed::no_panic(&solo.receiver.process)
 }
 
-/// A write of the engine's own that its watch shows before the answer is no one else's, so nothing waits for a look at it.
+/// The watch can show the engine's own write before the answer. The echo causes no reconcile.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
     let solo = Solo::start("kcp-repaired", "fender").await?;
@@ -97,7 +96,7 @@ async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
             Ok((now.is_some() && now != before && manifest.state == State::Ready).then_some(()))
         })
         .await?;
-        // What it would look at later does not count.
+        // Scheduled reconciles do not count.
         tidewatch_tests::fleet::at_rest(&solo.receiver).await?;
         let kyma = kymas.get(solo.kyma).await?;
         let said = kyma.module_status("fender").context("it has no status")?;
@@ -108,7 +107,7 @@ async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
     observed::no_panic(&solo.receiver.process)
 }
 
-/// As where an operator makes what does the module's work.
+/// An operator creates the workload of the module.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_something_else_installs_decides_whether_its_module_is_ready() -> Result<()> {
     let mut solo = Solo::start("kcp-manager", "capstan").await?;
@@ -148,7 +147,7 @@ async fn a_manager_that_something_else_installs_decides_whether_its_module_is_re
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Waits until the module says this, while an object is told of as an agent would.
+/// Waits for a module message; reports an object like an agent.
 async fn says(
     solo: &Solo,
     (gvk, name): (Gvk, &str),
@@ -166,14 +165,14 @@ async fn says(
     .await
 }
 
-/// Waits until this object is the first for which the module waits.
+/// Waits until the module waits for this object first.
 async fn waits_for(solo: &Solo, (gvk, name): (Gvk, &str), why: &str) -> Result<()> {
     let cause = format!("{} {MODULE}/{name}: {why}", gvk.2);
     let is = |m: &ModuleStatus| m.state == State::Processing && m.message == cause;
     says(solo, (gvk, name), &format!("the module to wait for {cause}"), is).await
 }
 
-/// Has the pod of a workload say this, as a kubelet would.
+/// Sets a pod status like a kubelet.
 async fn pod_says(solo: &Solo, workload: &str, status: &Value) -> Result<()> {
     let pods = solo.objects(POD, Some(MODULE));
     let name = wait::until(&format!("a pod of {workload}"), SOON, || async {
@@ -190,7 +189,7 @@ async fn pod_says(solo: &Solo, workload: &str, status: &Value) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> Result<()> {
     let solo = Solo::start("kcp-kinds", "bulwark").await?;
-    // Without a node, nothing of a DaemonSet is missing.
+    // Without a node, a DaemonSet is complete.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "berth"}});
     let nodes = solo.objects(NODE, None);
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
@@ -236,7 +235,7 @@ async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> R
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Where the object does not say it, and no pod that runs does.
+/// Pods explain it when neither the object nor a running pod does.
 #[real_only("a scheduler has to refuse pods")]
 #[tokio::test(flavor = "multi_thread")]
 async fn why_there_is_no_pod_is_told() -> Result<()> {
@@ -281,8 +280,7 @@ fn hooks() -> Value {
                                "schema": {"openAPIV3Schema": schema}}]}})
 }
 
-/// What the runtime's own controllers, and a kubelet's and an operator's stand-ins, say of a module's objects; all of it told by
-/// the agent, and by nobody else.
+/// Controllers, a simulated kubelet and a simulated operator change statuses; only the agent reports them.
 #[real_only("pods run, and an aggregated API becomes available")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_alone() -> Result<()> {
@@ -315,7 +313,7 @@ async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_al
     let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
     solo.objects(POD, Some("gaff")).patch_status("sentry", &params, &merge(ready)).await?;
     waits(&format!("APIService v1.{group}: its API is not available (FailedDiscoveryCheck)")).await?;
-    // The runtime's API server looks for it from time to time.
+    // The API server checks it periodically.
     rigs.serve();
     let hook = solo.objects(HOOK, Some("gaff"));
     let is = |m: &ModuleStatus| m.state == State::Ready;
@@ -327,7 +325,7 @@ async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_al
     let after = solo.module("gaff", "to be Ready", is).await?;
     ensure!(before.version == after.version, "{before:?} {after:?}");
 
-    // Whoever has the runtime next finds no API without a server.
+    // Leaves no API without a server to the next test.
     let none = json!({"spec": {"modules": []}});
     solo.patch(KYMA, "kyma-system", "default", "user", &none).await?;
     solo.gone("gaff").await?;

@@ -1,4 +1,4 @@
-//! A fleet that the Go manager runs is taken over as it is, and given back.
+//! Takeover of a fleet from the Go manager, and the way back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,17 +32,17 @@ use tidewatch_tests::{
 use tokio::task::JoinHandle;
 
 const SOON: Duration = Duration::from_mins(1);
-/// An agent's canary goes once a minute.
+/// The agent's canary changes once a minute.
 const PROVEN: Duration = Duration::from_mins(3);
 /// Objects of the Go manager's watcher.
 const WATCHER: usize = 10;
 
-/// A Kyma that the Go manager runs.
+/// A Kyma of the Go manager.
 struct Rig {
     env: &'static Environment,
     cluster: &'static ControlPlane,
     go: GoManager<'static>,
-    // Last: whatever works on the runtime has ended before.
+    // Last field: everything on the runtime has ended before.
     _alone: Alone,
 }
 
@@ -76,7 +76,7 @@ impl Rig {
         fleet::dry_run(&self.env.harness, kcp, go.namespace, &go.registry, &[]).await
     }
 
-    /// The agent, with its way proven.
+    /// Starts the agent and waits for a proven event path.
     async fn agent(&self, receiver: &Receiver) -> Result<Agent> {
         let member = Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma };
         let identity = receiver.identity(&self.env.harness, member.id, &member.domain())?;
@@ -104,7 +104,7 @@ impl Rig {
         Ok(self.manifests().get(&self.go.manifest()).await?)
     }
 
-    /// All that the Go manager has applied of modules, catalog and itself, by name: no write leaves a version as it was.
+    /// Versions of the Go manager's applied objects. Any write changes a version.
     async fn versions(&self) -> Result<BTreeMap<String, Option<String>>> {
         let there = self.there().await?;
         let mut versions: BTreeMap<_, _> =
@@ -113,7 +113,7 @@ impl Rig {
         Ok(versions)
     }
 
-    /// What the Go manager has applied in the runtime, as it is.
+    /// The Go manager's applied objects in the runtime.
     async fn there(&self) -> Result<BTreeMap<String, DynamicObject>> {
         let mut all = self.go.objects();
         all.push(self.go.default_cr());
@@ -132,8 +132,8 @@ impl Rig {
         Ok(there)
     }
 
-    /// The same without what says when, and what controllers say: fields with their values and owners. And without the catalog, which
-    /// the Go manager copies with all empty fields and tools' notes, and we do not.
+    /// Field values and owners without times and controllers' statuses. Excludes the catalog: the Go manager
+    /// copies empty fields and tools' annotations.
     async fn contents(&self) -> Result<BTreeMap<String, Value>> {
         let mut contents = BTreeMap::new();
         let of_catalog =
@@ -151,14 +151,13 @@ impl Rig {
         Ok(contents)
     }
 
-    /// The versions of both Kymas.
     async fn kyma_versions(&self) -> Result<[Option<String>; 2]> {
         let there = live(&self.go.runtime, &kyma_in_runtime()).await?;
         Ok([self.kymas().get(self.go.kyma).await?.resource_version(), there.resource_version()])
     }
 
-    /// Says that the module has changed, which is Ready and is not looked at at a start; waits until a reconcile of each kind of key
-    /// has ended, and there is nothing left to do.
+    /// Reports a module change; waits for a reconcile of each key kind and for rest. A Ready module is not
+    /// reconciled at the start.
     async fn looked(&self, receiver: &Receiver) -> Result<()> {
         let (member, module) =
             (Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma }, &self.go.module.module);
@@ -178,7 +177,7 @@ impl Rig {
     }
 }
 
-/// What a watch sees of an object: each state, and each condition that is not there or not True.
+/// Observed states and conditions that are missing or not True.
 struct Seen {
     troubles: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
@@ -223,7 +222,6 @@ fn list<'a>(report: &'a Value, kyma: &str, which: &str) -> Vec<(&'a str, &'a Val
     all.iter().map(|write| (write["object"].as_str().unwrap_or_default(), write)).collect()
 }
 
-/// Whether a Kyma has a condition.
 fn has(kyma: &Value, condition: &str) -> bool {
     let all = kyma["status"]["conditions"].as_array().into_iter().flatten();
     all.into_iter().any(|c| c["type"] == condition)
@@ -242,7 +240,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     let (before, kymas_before) = (rig.versions().await?, rig.kyma_versions().await?);
     let first = (rig.kymas().get(kyma).await?, rig.manifest().await?);
 
-    // Before: nothing would change but the watcher's exchange, and nothing does.
+    // The dry run plans only the watcher's replacement and changes nothing.
     let lease = leases.get(gomanager::LEASE).await?.resource_version();
     let (code, report, printed) = rig.dry_run().await?;
     ensure!(code == Some(0) && report["verdict"] == "expected", "{code:?} {report:#}");
@@ -263,7 +261,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
         (format!("Kyma {kyma}"), json!(["status.conditions[SKRWebhook]"])),
         (
             format!("Kyma.{GROUP} kyma-system/default"),
-            // Its conditions were about the generation of the Kyma in KCP.
+            // Its conditions refer to KCP's generation.
             json!([
                 "status.conditions[CRDsSync].observedGeneration",
                 "status.conditions[Modules].observedGeneration",
@@ -285,7 +283,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     ensure!(watcher_in(&go.runtime).await?.len() == WATCHER, "a dry run has deleted");
     ensure!(!printed.contains("panicked"), "{printed}");
 
-    // We come when the Go manager's Lease is over; until an agent's way is proven, its watcher stays.
+    // Starts after the Go manager's Lease ends. The watcher stays until an agent's path is proven.
     let always = ["CRDsSync", "Modules", "ModuleCatalog"];
     let seen = [
         Seen::of(dynamic(&go.kcp, "Kyma", go.namespace), kyma, &["CRDsSync", "Modules", "ModuleCatalog"]),
@@ -322,7 +320,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
         rig.versions().await?
     );
 
-    // Each field of the status has one owner, and what the Go manager said of its watcher is gone.
+    // Each status field has one owner; the watcher's status is removed.
     let remote = live(&go.runtime, &kyma_in_runtime()).await?;
     let central = live(&go.kcp, &json!({"apiVersion": API_VERSION, "kind": "Kyma", "metadata": {"name": kyma, "namespace": go.namespace}})).await?;
     for object in [&remote, &central] {
@@ -338,7 +336,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     let updates = |entry: &&Value| of_status(entry) && entry["operation"] == "Update";
     ensure!(entries.as_array().into_iter().flatten().find(updates).is_none(), "{entries:#}");
 
-    // A second look writes nothing, nor looks for the watcher again and again.
+    // A second reconcile neither writes nor looks for the watcher.
     let stands = rig.kyma_versions().await?;
     receiver.restart().await?;
     rig.looked(&receiver).await?;
@@ -357,7 +355,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     seen.into_iter().try_for_each(Seen::nothing)?;
     observed::no_panic(&receiver.process)?;
 
-    // The way back: the Lease is free, and everything says what the Go manager has written there.
+    // Way back: the Lease is free and the Go manager's status is restored.
     drop(agent);
     receiver.process.begin_end();
     wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
@@ -369,7 +367,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     ensure!(now_kyma.metadata.generation == first.0.metadata.generation);
     ensure!(now_manifest.metadata == first.1.metadata && now_manifest.spec == first.1.spec);
     ensure!(now_manifest.status == first.1.status && now_manifest.finalizers().len() == 3);
-    // It goes on: its watcher comes back, and nothing is in its way.
+    // The Go manager continues and restores its watcher without conflicts.
     rig.go_manager_works().await?;
     ensure!(watcher_in(&go.runtime).await?.len() == WATCHER);
     let back = rig.kymas().get(kyma).await?;
@@ -384,7 +382,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
 async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Result<()> {
     let rig = Rig::start("kcp-dryrun", "leeboard", "lee").await?;
     let (go, kyma) = (&rig.go, rig.go.kyma);
-    // Somebody has edited what is installed, a Secret among it.
+    // Edits installed objects, including a Secret.
     let params = PatchParams { field_manager: Some("editor".into()), ..PatchParams::default() };
     for (kind, name, edit) in [
         ("ConfigMap", "settings", json!({"data": {"level": "trace"}})),
@@ -410,7 +408,7 @@ async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Resu
         "a dry run has written"
     );
 
-    // Neither with a registry that has none of these modules nor for a namespace without Kymas it says that all is well.
+    // A wrong registry or an empty namespace must not look healthy.
     let (harness, kcp) = (&rig.env.harness, &rig.env.kcp);
     let (code, report, _) = fleet::dry_run(harness, kcp, go.namespace, "127.0.0.1:1/none", &[]).await?;
     let failures = report["runtimes"][kyma]["failures"].to_string();
@@ -422,7 +420,7 @@ async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Resu
         "{code:?} {report:#}"
     );
 
-    // Who asks for exactly a version would not be understood on the way back; a runtime that cannot be reached is told.
+    // A fixed version has no equivalent on the way back. Reports unreachable runtimes.
     let api = dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE);
     let pinned = json!({"spec": {"modules": [{"name": "lee", "version": "1.0.0"}]}});
     api.patch("default", &params, &Patch::Merge(pinned)).await?;
@@ -448,7 +446,7 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
     let params = PatchParams::default();
     rig.kymas().patch(kyma, &params, &skip("true".into())).await?;
     rig.manifests().patch(&go.manifest(), &params, &skip("true".into())).await?;
-    // One object of the watcher's is somebody else's.
+    // One watcher object has another owner.
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "skr-webhook-metrics", "namespace": RUNTIME_NAMESPACE}});
     let theirs = json!({"metadata": {"labels": {labels::MANAGED_BY: "somebody"}}});
     let services =
@@ -470,7 +468,7 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
         "what is skipped was written"
     );
 
-    // Its turn has come.
+    // Its update is due.
     rig.manifests().patch(&go.manifest(), &params, &skip(Value::Null)).await?;
     rig.kymas().patch(kyma, &params, &skip(Value::Null)).await?;
     let agent = rig.agent(&receiver).await?;
@@ -482,7 +480,7 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
     .await?;
     ensure!(live(&go.runtime, &service).await?.uid() == uid, "somebody's Service was made anew");
 
-    // What the Go manager has applied by a second name does not stay when its module changes.
+    // Objects of the Go manager's second field manager are removed by a module change.
     let ignore = json!({"spec": {"modules": [{"name": "cap", "customResourcePolicy": "Ignore"}]}});
     dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE).patch("default", &params, &Patch::Merge(ignore)).await?;
     wait::until("the Manifest to leave the default CR to its user", SOON, || async {
@@ -525,7 +523,7 @@ async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Re
     receiver.process.begin_end();
     wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
 
-    // It writes all that it would have written in that version, and nothing of it is another value or has another owner.
+    // The Go manager's writes change neither values nor owners.
     let (before, ours) = (rig.contents().await?, rig.manifest().await?);
     rig.go_manager_works().await?;
     let (after, theirs) = (rig.contents().await?, rig.manifest().await?);
@@ -535,7 +533,7 @@ async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Re
     ensure!(ours.spec == theirs.spec, "{:#?} {:#?}", ours.spec, theirs.spec);
     let marks = |m: &Manifest| {
         let mut notes = m.annotations().clone();
-        // Its own note of what it has applied last: one that is old makes it apply the same once more. And ours, which it takes away.
+        // An outdated annotation causes one more apply. The Go manager removes Tidewatch's annotations.
         for note in [annotations::SYNC_OCI_REF, annotations::RUNNING_VERSION, annotations::TEMPLATE_UID] {
             notes.remove(note);
         }

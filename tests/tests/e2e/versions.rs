@@ -1,5 +1,4 @@
-//! Which version of a module a runtime gets: by channel, by number, by a template of the old kind, by one of the
-//! runtime's own; and what its user is told when it is not the one that was asked for, or when it ends.
+//! Version selection: channel, number, legacy template or the runtime's template; and the user's messages.
 
 use std::time::Duration;
 
@@ -31,14 +30,14 @@ use tokio::sync::MutexGuard;
 const SOON: Duration = Duration::from_mins(1);
 const MANAGER: &str = "tidewatch-tests";
 
-/// A receiver of its own on a KCP namespace of its own, and two runtimes in it.
+/// A receiver in its own namespace with two runtimes.
 struct World {
     env: &'static Environment,
     spare: &'static Spare,
     kcp: Client,
     receiver: Receiver,
     namespace: &'static str,
-    // Last: the receiver has ended before another test may use the runtimes.
+    // Last field: the receiver ends before another test gets the runtimes.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -73,33 +72,32 @@ impl World {
         Api::namespaced(self.kcp.clone(), self.namespace)
     }
 
-    /// Pushes a version of a module, and releases the module in these channels.
+    /// Pushes a version and releases the module in channels.
     async fn offer(&self, module: &str, version: &str, channels: &[(&str, &str)]) -> Result<()> {
         packed(module, version, channels)
             .offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace))
             .await
     }
 
-    /// Applies fields of a module's release meta, in place of those it has.
+    /// Replaces fields of a release meta.
     async fn release(&self, module: &str, spec: Value) -> Result<()> {
         let api: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.clone(), self.namespace);
         api.patch(module, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
         Ok(())
     }
 
-    /// Edits a runtime's Kyma as its user does, and tells the receiver of it as an agent does.
+    /// Edits a runtime's Kyma and reports the change.
     async fn ask(&self, member: &Member<'_>, modules: Value) -> Result<()> {
         set_modules(&member.cluster.client()?, &modules).await?;
         self.tell(member, "Kyma", RUNTIME_KYMA_NAME).await
     }
 
-    /// Tells the receiver that an object in a runtime has changed.
     async fn tell(&self, member: &Member<'_>, kind: &str, name: &str) -> Result<()> {
         let gvk = (GROUP, VERSION, kind);
         self.receiver.tell(&self.env.harness, member, gvk, RUNTIME_NAMESPACE, name).await
     }
 
-    /// Waits until a module of a Kyma looks like this, and returns it.
+    /// Waits for a module state and returns it.
     async fn module(
         &self,
         member: &Member<'_>,
@@ -113,7 +111,7 @@ impl World {
         found.await?.module_status(module).cloned().context("it was there")
     }
 
-    /// Waits until a module is Ready in a version, and looks whether the runtime has just that.
+    /// Waits until a version is Ready and verifies the runtime.
     async fn ready(&self, member: &Member<'_>, module: &str, version: &str) -> Result<ModuleStatus> {
         let status = self
             .module(member, module, &format!("Ready in {version}"), |m| {
@@ -124,7 +122,6 @@ impl World {
         Ok(status)
     }
 
-    /// The Manifest of a module.
     async fn manifest(&self, member: &Member<'_>, module: &str) -> Result<Manifest> {
         let api: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
         let of = format!("{}={},{}={module}", labels::KYMA_NAME, member.kyma, labels::MODULE_NAME);
@@ -132,11 +129,11 @@ impl World {
         found.pop().with_context(|| format!("no Manifest of {module}"))
     }
 
-    /// How often a Kyma was reconciled so far because a release has changed.
+    /// Reconciles of a Kyma caused by releases.
     async fn releases_heard(&self, member: &Member<'_>) -> Result<usize> {
         let page = self.receiver.runtime(member.id).await?;
         let records = page["reconciles"].as_array().context("the page has no reconciles")?;
-        // Its user may be told in the catalog of what the Kyma itself has nothing to do with.
+        // The catalog reports changes independently of the Kyma.
         let own = records.iter().filter(|r| r["key"].as_str().is_some_and(|key| key.starts_with("Kyma/")));
         let causes = own.flat_map(|r| r["causes"].as_array().into_iter().flatten());
         Ok(causes.filter(|cause| cause["change"] == "module release changed").count())
@@ -148,7 +145,6 @@ impl World {
     }
 }
 
-/// A version of a module that is one ConfigMap with its number.
 fn packed(module: &str, version: &str, channels: &[(&str, &str)]) -> Version {
     let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"version": version},
@@ -156,7 +152,6 @@ fn packed(module: &str, version: &str, channels: &[(&str, &str)]) -> Version {
     Version { release: json!({"channels": channels}), ..Version::new(module, version, vec![object]) }
 }
 
-/// Fails if what the module has installed is not of this version.
 async fn has(cluster: &ControlPlane, module: &str, version: &str) -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
     let map = api.get(module).await.with_context(|| format!("the ConfigMap of {module}"))?;
@@ -165,7 +160,7 @@ async fn has(cluster: &ControlPlane, module: &str, version: &str) -> Result<()> 
     Ok(())
 }
 
-/// A template of the old kind, or of a runtime's own: with its channel, and with its component in the descriptor.
+/// A legacy or runtime template, with channel and descriptor.
 async fn template(
     client: &Client,
     namespace: &str,
@@ -195,7 +190,7 @@ async fn a_version_can_be_pinned_and_unpinned() -> Result<()> {
     let pinned = world.ready(&pier, "buoy", "1.0.0").await?;
     ensure!(pinned.channel.is_empty(), "a version that is asked for has no channel: {pinned:?}");
 
-    // The channel moves on. Who follows it goes with it; who has asked for a version is not even looked at.
+    // A channel change updates its followers. A Kyma with a fixed version is not reconciled.
     world.ask(&world.mole(), json!([{"name": "buoy"}])).await?;
     world.ready(&world.mole(), "buoy", "1.0.0").await?;
     fleet::settled(&world.receiver).await?;
@@ -209,7 +204,7 @@ async fn a_version_can_be_pinned_and_unpinned() -> Result<()> {
     ensure!(world.releases_heard(&world.mole()).await? > 0, "the page would have told");
     has(pier.cluster, "buoy", "1.0.0").await?;
 
-    // A version that is not offered: what there is, is said, and what is installed stays.
+    // An unavailable version: the status lists the available ones, and the installed version stays.
     world.ask(&pier, json!([{"name": "buoy", "version": "7.0.0"}])).await?;
     let odd = world.module(&pier, "buoy", "Warning", |m| m.state == State::Warning).await?;
     ensure!(odd.message.contains("has no version 7.0.0 (it has: 1.1.0, 1.0.0)"), "{odd:?}");
@@ -235,13 +230,13 @@ async fn a_version_goes_out_in_phases_and_each_reaches_only_its_own() -> Result<
         world.ready(member, "skiff", "1.0.0").await?;
     }
 
-    // One runtime tries it while it is in no channel.
+    // One runtime tests a version outside all channels.
     world.offer("skiff", "1.1.0", &[("regular", "1.0.0"), ("fast", "1.0.0")]).await?;
     world.release("skiff", both("1.0.0", "1.0.0")).await?;
     world.ask(&pier, json!([{"name": "skiff", "version": "1.1.0"}])).await?;
     world.ready(&pier, "skiff", "1.1.0").await?;
 
-    // Then those who want what is new early. Who has tried it goes back to a channel, and nothing is installed anew.
+    // The fast channel gets it next. The tester returns to a channel without reinstallation.
     fleet::settled(&world.receiver).await?;
     let before = world.releases_heard(&mole).await?;
     world.release("skiff", both("1.0.0", "1.1.0")).await?;
@@ -252,7 +247,7 @@ async fn a_version_goes_out_in_phases_and_each_reaches_only_its_own() -> Result<
     ensure!(world.releases_heard(&mole).await? == before, "its channel has not changed");
     world.ready(&mole, "skiff", "1.0.0").await?;
 
-    // Then all, and nobody who has it is bothered.
+    // All channels get it; up-to-date Kymas are not reconciled.
     let before = world.releases_heard(&pier).await?;
     world.release("skiff", both("1.1.0", "1.1.0")).await?;
     world.ready(&mole, "skiff", "1.1.0").await?;
@@ -286,14 +281,14 @@ async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     world.release("gull", json!({"allowDowngrade": true})).await?;
     world.ready(&pier, "gull", "1.0.0").await?;
 
-    // The template of an installed version is changed: nothing is reinstalled, and that is said.
+    // A changed template of an installed version is reported, not reinstalled.
     let templates: Api<ModuleTemplate> = Api::namespaced(world.kcp.clone(), world.namespace);
     let change = json!({"spec": {"progressDeadlineSeconds": 77}});
     templates.patch("gull-1.0.0", &PatchParams::default(), &Patch::Merge(change)).await?;
     event(&world.kcp, world.namespace, "ModuleTemplateChanged", &["gull-1.0.0", "stays as it is"]).await?;
     world.ready(&pier, "gull", "1.0.0").await?;
 
-    // The same for one that is deleted and made anew: its generation is 1, as that of the first one was.
+    // A recreated template also has generation 1.
     let before = world.manifest(&pier, "gull").await?;
     let mut anew = templates.get("gull-1.0.0").await?;
     templates.delete("gull-1.0.0", &DeleteParams::default()).await?;
@@ -312,7 +307,6 @@ async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     world.healthy()
 }
 
-/// Waits for an Event with this reason about a Kyma, and looks what it says.
 async fn event(client: &Client, namespace: &str, reason: &str, parts: &[&str]) -> Result<()> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().fields(&format!("reason={reason}"));
@@ -377,7 +371,7 @@ async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
     template(&world.kcp, world.namespace, "winch", "regular", "1.1.0").await?;
     world.ready(&pier, "winch", "1.1.0").await?;
 
-    // A release meta counts before it, and what is installed outlives both.
+    // A release meta takes precedence. The installation outlives both.
     world.offer("winch", "1.2.0", &[("regular", "1.2.0")]).await?;
     world.ready(&pier, "winch", "1.2.0").await?;
     let releases: Api<ModuleReleaseMeta> = Api::namespaced(world.kcp.clone(), world.namespace);
@@ -427,12 +421,12 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let refused = world.module(&mole, "raft", "Error", |m| m.state == State::Error).await?;
     ensure!(refused.message.contains("there is no module 'raft'"), "{refused:?}");
 
-    // As soon as KCP has the module, its own counts, here and there; be it lower.
+    // KCP's own version wins as soon as it exists, even if lower.
     world.offer("raft", "0.1.0", &[("regular", "0.1.0")]).await?;
     world.ready(&pier, "raft", "0.1.0").await?;
     world.ready(&mole, "raft", "0.1.0").await?;
 
-    // A version that KCP does not offer of it is still the runtime's own, as long as it is asked for by its number.
+    // A fixed version that KCP does not offer remains the runtime's own.
     for member in [&pier, &mole] {
         world.ask(member, json!([{"name": "raft", "version": "0.2.0"}])).await?;
     }
@@ -450,7 +444,7 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let central = world.manifest(&pier, "raft").await?;
     ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
 
-    // When KCP releases the very number, nothing of the runtime's own template stays, though the version is the same.
+    // KCP's release of this number replaces the runtime's template.
     world.ask(&pier, json!([{"name": "raft", "version": "0.2.0"}])).await?;
     world.ready(&pier, "raft", "0.2.0").await?;
     let own = world.manifest(&pier, "raft").await?;

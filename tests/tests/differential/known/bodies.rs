@@ -1,4 +1,4 @@
-//! What is read of bodies, and said of those that cannot be.
+//! Parsing of bodies and its errors.
 
 use serde_json::json;
 
@@ -10,10 +10,10 @@ use super::{
 use crate::pair::{Call, JSON, JSON_PATCH, YAML};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// A ConfigMap with a label `x: y`, whose name says of itself that it is a number.
+/// A ConfigMap with a label `x: y` and a numeric name.
 const NUMBERED: &[u8] =
     b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x0d\x0a\x0b\x0a\x01m\x5a\x06\x08\x01x\x12\x01y";
-/// More than what is told of.
+/// Exceeds the number of reported errors.
 const MANY: usize = 17;
 
 pub(super) fn all() -> Vec<Known> {
@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Known> {
     let counted = format!(
         r#"{{"apiVersion": "{GROUP}/v1", "kind": "Foo", "metadata": {{"name": "f"}}, "spec": {{"a": "x", "r": 2.0}}}}"#
     );
-    // The comparison has no eye for them.
+    // The comparison ignores these.
     let other_words = Both(|real, simulated| {
         real.code == simulated.code && real.code >= 400 && real.body["message"] != simulated.body["message"]
     });

@@ -1,4 +1,4 @@
-//! What the real one makes of objects, and the simulated one does not.
+//! Defaults and fields that only the real server sets.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Known> {
     [not_there(), access(), given(), forms()].into_iter().flatten().collect()
 }
 
-/// Whole areas.
+/// Missing areas.
 fn not_there() -> Vec<Known> {
     let hook = json!({"metadata": {"name": "known"}, "webhooks": [{
         "name": GROUP, "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
@@ -34,7 +34,7 @@ fn not_there() -> Vec<Known> {
     let there = Words(&["code: 200 and simulated 404", WHOLE_BODY]);
     let lacking = Words(&["code: 200 and simulated 501", WHOLE_BODY]);
     vec![
-        // A controller makes it a moment later.
+        // A controller creates it later.
         known(
             "what comes of a Deployment",
             Call::get(of("apps", "replicasets")),
@@ -91,7 +91,7 @@ fn access() -> Vec<Known> {
     ]
 }
 
-/// What objects are given, or kept from.
+/// Allocation and protection of objects.
 fn given() -> Vec<Known> {
     let claims = core("persistentvolumeclaims");
     let claim = |name: &str| {
@@ -158,7 +158,7 @@ fn given() -> Vec<Known> {
     ]
 }
 
-/// What is left out of what is told of kinds.
+/// Omissions in discovery.
 fn forms() -> Vec<Known> {
     vec![
         known(

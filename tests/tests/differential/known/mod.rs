@@ -1,4 +1,5 @@
-//! Known differences, each as the calls that show it. One that is gone fails, too: then its row in `docs/simulator.md` goes.
+//! Known differences, each with its calls. A vanished difference fails too: remove its row from
+//! `docs/simulator.md`.
 
 mod bodies;
 mod kinds;
@@ -23,28 +24,27 @@ use crate::{
 const NAMESPACE: &str = "known";
 const GROUP: &str = "known.example.org";
 const SOON: Duration = Duration::from_secs(10);
-/// Of two codes the bodies differ as a whole.
+/// With different codes, the whole bodies differ.
 const WHOLE_BODY: &str = ".";
 
-/// What a row of a table tells.
+/// A row of the table.
 struct Known {
-    /// What it is about; the row names it so.
+    /// The name of the row.
     about: &'static str,
-    /// Calls that both sides have to take, before.
+    /// Setup calls that both sides must accept.
     before: Vec<Call>,
-    /// The call that is answered differently.
+    /// The call with different answers.
     call: Call,
     shown: Shown,
 }
 
-/// How the answers differ.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
-    /// What is said of each difference; all that is said has one of these words, and each is said.
+    /// Words in the differences: each difference has one, and each word occurs.
     Words(&'static [&'static str]),
-    /// In their codes; 0 is no answer, but the end of the connection.
+    /// Different codes; 0 is a closed connection.
     Codes([u16; 2]),
-    /// In what a comparison leaves out.
+    /// A difference that the comparison ignores.
     Both(fn(&Answer, &Answer) -> bool),
 }
 
@@ -57,7 +57,6 @@ impl Known {
         Self { before, ..self }
     }
 
-    /// Makes its call to one side.
     async fn asked(&self, client: &Client, memory: &mut Memory) -> Result<Answer> {
         match (one(client, &self.call, memory).await, self.shown) {
             (Err(_), Shown::Codes([0, _])) => Ok(Answer::default()),
@@ -65,7 +64,7 @@ impl Known {
         }
     }
 
-    /// Makes all of its calls to one side, without a pause between them; what is not taken of those before is added.
+    /// Makes all calls to one side without pauses; reports rejected setup calls.
     async fn played(&self, client: &Client, found: &mut Vec<String>) -> Result<(Answer, Memory)> {
         let mut memory = Memory::default();
         for call in &self.before {
@@ -76,7 +75,7 @@ impl Known {
         Ok((self.asked(client, &mut memory).await?, memory))
     }
 
-    /// What is not as it is told.
+    /// Returns deviations from the expected difference.
     fn strange(&self, real: &Answer, simulated: &Answer) -> Vec<String> {
         let gone = |is_so: bool| (!is_so).then(|| "is alike by now".to_owned()).into_iter().collect();
         let words = match self.shown {
@@ -92,13 +91,13 @@ impl Known {
         more.chain(gone.map(|words| format!("is alike by now: {words}"))).collect()
     }
 
-    /// Shows it, and returns what is not as it is told.
+    /// Verifies it and returns deviations.
     async fn shown(&self, pair: &Pair) -> Result<Vec<String>> {
         let mut found = Vec::new();
         let (mut real, mut memory) = self.played(&pair.real, &mut found).await?;
         let (simulated, _) = self.played(&pair.simulated, &mut found).await?;
         let mut strange = self.strange(&real, &simulated);
-        // What the real one was told before may have effect a moment later.
+        // Earlier changes on the real server can take effect late.
         let began = Instant::now();
         while !self.before.is_empty() && !strange.is_empty() && began.elapsed() < SOON {
             wait::pause().await;
@@ -110,7 +109,6 @@ impl Known {
     }
 }
 
-/// Shows all of them, and returns what is not as it is told.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     prepare(pair, NAMESPACE, GROUP).await?;
     let (all, brief) = (lasting(), moments::all(0));
@@ -126,17 +124,15 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Those that are there whenever one looks.
+/// Permanent differences.
 fn lasting() -> Vec<Known> {
     [kinds::all(), bodies::all(), refused::all()].into_iter().flatten().collect()
 }
 
-/// The path of a core kind.
 fn core(plural: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/{plural}")
 }
 
-/// The path of another.
 fn of(group: &str, plural: &str) -> String {
     format!("/apis/{group}/v1/namespaces/{NAMESPACE}/{plural}")
 }

@@ -1,4 +1,4 @@
-//! What happens a moment after a call on the real one, and within it on the simulated one.
+//! Effects that the real server delays and the simulator does not.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{
     prepare::{CRDS, crd},
 };
 
-/// Roles that are given at once: it takes the real one a while to hear of all of them.
+/// Roles created at once, to slow the real server's propagation.
 const AT_ONCE: usize = 16;
-/// How often a moment is looked for.
+/// Attempts to observe a delay.
 const TURNS: usize = 4;
 const LONG: Duration = Duration::from_secs(30);
-/// What [`roles`] shows.
+/// The difference that [`roles`] shows.
 pub(super) const RBAC: &str = "RBAC: a change has effect a moment later";
 
-/// Each of them, with names that were not there in other turns.
+/// Returns all rows, with names unique to the turn.
 pub(super) fn all(turn: usize) -> Vec<Known> {
     let gone = Words(&["code: 200 and simulated 404", WHOLE_BODY]);
     let maps = core("configmaps");
@@ -50,7 +50,7 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
     let part = json!({"metadata": {"name": part, "labels": labels}, "rules": rules});
     vec![
-        // The collector goes from owner to owned: it needs a moment for each.
+        // The collector needs time per ownership level.
         known("cascades take a moment", Call::get(format!("{maps}/{last}")), gone).after(vec![
             post(&*maps, map(&owner)).saved(&owner),
             below(&child, &owner),
@@ -63,7 +63,7 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
         known(
             "CRDs are served after a moment",
             Call::get(format!("/apis/{group}/v1/namespaces/{NAMESPACE}/foos")),
-            // For a moment its storage is there, but not ready.
+            // Its storage exists but is briefly not ready.
             Both(|real, simulated| matches!(real.code, 404 | 429) && simulated.code == 200),
         )
         .after(vec![post(CRDS, crd("foo", &group))]),
@@ -80,7 +80,7 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
     ]
 }
 
-/// Shows one of them. The moment may be over before anybody looks: then it is tried again.
+/// Verifies a row; retries if the delay was too short to observe.
 pub(super) async fn shown(pair: &Pair, index: usize) -> Result<Vec<String>> {
     let mut strange = Vec::new();
     for turn in 0..TURNS {
@@ -94,7 +94,7 @@ pub(super) async fn shown(pair: &Pair, index: usize) -> Result<Vec<String>> {
     Ok(strange)
 }
 
-/// Roles are given, many at once, until the real one has refused what it allows a moment later. The simulated one never does.
+/// Grants many roles until the real server briefly refuses one. The simulator must never refuse.
 pub(super) async fn roles(pair: &Pair) -> Result<Vec<String>> {
     let mut first = 0;
     let late = wait::until("RBAC objects to have effect late", LONG, || {
@@ -110,7 +110,7 @@ pub(super) async fn roles(pair: &Pair) -> Result<Vec<String>> {
     })
 }
 
-/// Gives a stranger a name and asks for it at once; `None`: the real one has heard of it already.
+/// Grants a right and uses it at once. `None`: the real server already allows it.
 async fn given(pair: &Pair, number: usize) -> Result<Option<Vec<String>>> {
     let name = format!("known-{number}");
     let folder = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}");
@@ -121,7 +121,7 @@ async fn given(pair: &Pair, number: usize) -> Result<Option<Vec<String>>> {
         json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": access::STRANGER}]);
     let (asked, (real, simulated)) =
         (Call::get(core(&format!("configmaps/{name}"))), pair.clients(access::STRANGER)?);
-    // A connection takes longer to make than the moment lasts.
+    // Opening a connection takes longer than the delay.
     one(real, &asked, &mut Memory::default()).await?;
     for call in [
         post(format!("{folder}/roles"), json!({"metadata": {"name": name}, "rules": rules})),
@@ -137,7 +137,7 @@ async fn given(pair: &Pair, number: usize) -> Result<Option<Vec<String>>> {
         one(real, &asked, &mut Memory::default()).await?.code,
         one(simulated, &asked, &mut Memory::default()).await?.code,
     ];
-    // Who may ask is told that it is not there.
+    // An allowed request gets 404.
     Ok(match codes {
         [403, 404] => Some(Vec::new()),
         [404, 404] => None,

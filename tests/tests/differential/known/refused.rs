@@ -1,4 +1,4 @@
-//! What the simulated one refuses, and the real one does not, or for another reason.
+//! Requests that the simulator refuses and the real server accepts or refuses for another reason.
 
 use serde_json::{Value, json};
 
@@ -15,11 +15,10 @@ pub(super) fn all() -> Vec<Known> {
     [definitions(), unchecked(), subresources(), others()].into_iter().flatten().collect()
 }
 
-/// CRDs.
 fn definitions() -> Vec<Known> {
     let definition = |change: &dyn Fn(&mut Value)| {
         let mut definition = crd("bar", GROUP);
-        // Its names are nobody else's.
+        // Its names are unique.
         definition["spec"]["names"] = json!({"plural": "bars", "kind": "Bar"});
         change(&mut definition);
         post(format!("{CRDS}?dryRun=All"), definition)
@@ -66,7 +65,7 @@ fn definitions() -> Vec<Known> {
     ]
 }
 
-/// Of what nobody here could say what is wrong with.
+/// Requests that the simulator cannot validate.
 fn unchecked() -> Vec<Known> {
     let hook = json!({"metadata": {"name": "unchecked"}, "webhooks": [{
         "name": GROUP, "sideEffects": "None", "admissionReviewVersions": ["v1"],

@@ -1,10 +1,10 @@
-//! Each row of the tables of `docs/simulator.md` says what shows it.
+//! Each row in `docs/simulator.md` names its test.
 
 use super::{lasting, moments};
 
 const DOCS: &str = include_str!("../../../../docs/simulator.md");
 const TABLES: [&str; 2] = ["## What is refused\n", "## Known differences\n"];
-/// Where else something is shown.
+/// Other tests of rows.
 const FILES: [(&str, &str); 5] = [
     ("cases/known.txt", include_str!("../cases/known.txt")),
     ("cases/versions.txt", include_str!("../cases/versions.txt")),
@@ -16,7 +16,6 @@ const FILES: [(&str, &str); 5] = [
     ),
 ];
 
-/// The last cell of each row.
 fn shown_by() -> Vec<(&'static str, &'static str)> {
     let sections = TABLES.iter().filter_map(|title| DOCS.split_once(title));
     let sections = sections.map(|(_, rest)| rest.split("\n## ").next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The cells of the table: a verb, a feature, and how it is tried.
+//! Cells of the table: a verb, a feature, and an attempt.
 
 use serde_json::{Value, json};
 
@@ -11,14 +11,13 @@ use crate::pair::{APPLY, Call, JSON_PATCH, MERGE, PARTIAL, PARTIAL_LIST, STRATEG
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A cell, and how it is tried.
 pub(super) struct Step {
     pub(super) cell: Cell,
-    /// On which kinds.
+    /// Applicable kinds.
     pub(super) on: fn(Kind) -> bool,
-    /// On all of them.
+    /// Applies to all kinds.
     pub(super) is_general: bool,
-    /// Whether there is an object after it, as a rule.
+    /// Usually leaves an object.
     pub(super) sows: bool,
     pub(super) calls: fn(&mut Dice, Kind, &str) -> Vec<Call>,
 }
@@ -41,7 +40,7 @@ fn is_foo(kind: Kind) -> bool {
     kind == Kind::Foo
 }
 
-/// All cells but those of the end of a sequence.
+/// All cells except the endings.
 pub(super) const CELLS: [Step; 52] = [
     sowing("create", "plain", |dice, kind, base| {
         let name = name(dice);
@@ -133,7 +132,7 @@ pub(super) const CELLS: [Step; 52] = [
     }),
     step("list", "resourceVersion", |dice, _, base| {
         let versions = [
-            // From a cache, which may be some moments behind.
+            // A cached read can be stale.
             "resourceVersion=0&labelSelector=nobody",
             "resourceVersion={begin.rv}&resourceVersionMatch=Exact",
             "resourceVersion={begin.rv}&resourceVersionMatch=Exact&limit=1",
@@ -330,7 +329,7 @@ fn manager(dice: &mut Dice) -> &'static str {
     dice.pick::<&str>(&["one", "two"])
 }
 
-/// None, or more than contents have: a write through /scale that changes nothing is a known difference.
+/// Zero, or more than objects have. A /scale write without change is a known difference.
 fn replicas(dice: &mut Dice) -> u64 {
     if dice.one_of(4) { 0 } else { 20 + dice.below(9) }
 }
@@ -344,7 +343,7 @@ fn create(dice: &mut Dice, kind: Kind, base: &str, query: &str) -> Call {
     Call::new("POST", format!("{base}?{query}"), object(dice, kind, name, false))
 }
 
-/// With the version that was read last.
+/// A PUT with the last read version.
 fn put(dice: &mut Dice, kind: Kind, base: &str, name: &'static str) -> Call {
     let mut object = object(dice, kind, name, false);
     object["metadata"]["resourceVersion"] = format!("{{{name}.rv}}").into();
@@ -356,7 +355,7 @@ fn apply(dice: &mut Dice, kind: Kind, base: &str, query: &str) -> Call {
     Call::patch(APPLY, format!("{base}/{name}?fieldManager={manager}{query}"), object(dice, kind, name, true))
 }
 
-/// What a client may say of who owns which fields.
+/// Random `managedFields` of a client.
 fn owners(dice: &mut Dice, kind: Kind) -> Value {
     let version = kind.named("")["apiVersion"].clone();
     let top = if matches!(kind, Kind::Map | Kind::Secret) { "f:data" } else { "f:spec" };
@@ -377,7 +376,7 @@ fn owners(dice: &mut Dice, kind: Kind) -> Value {
     }
 }
 
-/// A list, asked for in one of these ways.
+/// A list in one of several forms.
 fn asked(dice: &mut Dice, base: &str, query: &str, ways: &[&str]) -> Call {
     Call::get(format!("{base}?{query}{}", dice.pick(ways)))
 }

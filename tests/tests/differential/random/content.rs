@@ -1,21 +1,21 @@
-//! What is played with: kinds, and objects of them.
+//! Kinds and random objects.
 
 use serde_json::{Value, json};
 
 use super::dice::Dice;
 use crate::fixed::{job, merge};
 
-/// Of the custom resources.
+/// The group of custom resources.
 pub(crate) const GROUP: &str = "random.example.org";
 
-/// A kind of object. No controller of the real server changes any of them by itself.
+/// A kind of object that no controller changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Map,
     Secret,
-    /// Suspended: nobody touches its status.
+    /// Suspended, so that its status stays unchanged.
     Job,
-    /// A custom resource with status and scale.
+    /// A custom resource with status and scale subresources.
     Foo,
 }
 
@@ -39,7 +39,6 @@ impl Kind {
         matches!(self, Self::Job | Self::Foo)
     }
 
-    /// The path of its objects in a namespace.
     pub(crate) fn base(self, namespace: &str) -> String {
         let api = match self {
             Self::Map | Self::Secret => "/api/v1".to_owned(),
@@ -49,7 +48,7 @@ impl Kind {
         format!("{api}/namespaces/{namespace}/{}", self.plural())
     }
 
-    /// What says of a body which kind it is.
+    /// Returns the type and name.
     pub(crate) fn named(self, name: &str) -> Value {
         let (version, kind) = match self {
             Self::Map => ("v1".to_owned(), "ConfigMap"),
@@ -61,7 +60,7 @@ impl Kind {
     }
 }
 
-/// An object; `partial` ones may lack what the kind requires.
+/// A random object; `partial` can omit required fields.
 pub(crate) fn object(dice: &mut Dice, kind: Kind, name: &str, partial: bool) -> Value {
     let mut object = kind.named(name);
     if dice.one_of(3) {
@@ -77,7 +76,6 @@ pub(crate) fn object(dice: &mut Dice, kind: Kind, name: &str, partial: bool) -> 
     object
 }
 
-/// What is beside the metadata.
 pub(crate) fn content(dice: &mut Dice, kind: Kind, partial: bool) -> Value {
     match kind {
         Kind::Map => json!({"data": words(dice)}),

@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine.
+//! Reproducible random numbers.
 
-/// A small generator (xorshift): the same numbers for the same seed.
+/// An xorshift generator.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
         (self.next() >> 11) % many
     }
 
-    /// Whether one chance of `many` is hit.
+    /// Returns true once in `many`.
     pub(crate) fn one_of(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }

@@ -1,4 +1,4 @@
-//! How sequences end: with what happens a moment after a call. What controllers do is waited for on both sides, then compared.
+//! Final steps with delayed effects. Waits for controllers on both sides, then compares.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const LONG: Duration = Duration::from_mins(1);
 
-/// All changes of the sequence, as a watch tells them.
+/// All changes of the sequence in one watch.
 pub(super) const WHOLE: Cell = ("watch", "whole sequence");
 const IN_TERMINATING: Cell = ("create", "in a terminating namespace");
 const NAMESPACE: Cell = ("delete", "namespace");
@@ -22,7 +22,6 @@ const CRD_COMES: Cell = ("create", "CRD, then its objects");
 const CRD_CHANGES: Cell = ("patch json", "CRD's schema");
 const CRD_GOES: Cell = ("delete", "CRD with its objects");
 
-/// The cells of endings.
 pub(super) const CELLS: [Cell; 9] = [
     WHOLE,
     Ending::Cascade("Background").cell(),
@@ -35,14 +34,13 @@ pub(super) const CELLS: [Cell; 9] = [
     CRD_GOES,
 ];
 
-/// How a sequence ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ending {
-    /// An owner is deleted with that policy.
+    /// Deletes an owner with this propagation policy.
     Cascade(&'static str),
-    /// The namespace is.
+    /// Deletes the namespace.
     Namespace,
-    /// A CRD comes, changes and goes.
+    /// Creates, changes and deletes a CRD.
     Crd,
 }
 
@@ -74,7 +72,7 @@ impl Ending {
     }
 }
 
-/// An owner, what it owns, and what that owns. They are ConfigMaps: the real collector looks for kinds of CRDs twice a minute only.
+/// Three ownership levels of ConfigMaps. The real collector discovers CRD kinds only twice a minute.
 async fn cascade(play: &mut Play<'_>, policy: &str, cell: Cell) -> Result<()> {
     let maps = Kind::Map.base(&play.namespace);
     let owned = |name: &str, owner: &str| {
@@ -111,7 +109,7 @@ async fn namespace(play: &mut Play<'_>) -> Result<()> {
     play.calls(IN_TERMINATING, &[Call::new("POST", maps.clone(), Kind::Map.named("late"))]).await?;
     settled(play, &format!("{maps}/held"), |_, body| body.pointer("/metadata/deletionTimestamp").is_some())
         .await?;
-    // What the sequence itself left with a finalizer holds the namespace, too.
+    // Removes finalizers that would hold the namespace.
     let free = json!({"metadata": {"finalizers": null}});
     for name in ["a", "b", "c"] {
         let call = Call::patch(MERGE, format!("{}/{name}", play.base), free.clone());
@@ -147,7 +145,6 @@ async fn definition(play: &mut Play<'_>) -> Result<()> {
     play.calls(CRD_GOES, &[Call::get(path), Call::get(objects)]).await
 }
 
-/// Waits until both sides say so of the object.
 async fn settled(play: &Play<'_>, path: &str, is: impl Fn(u16, &Value) -> bool) -> Result<()> {
     let (call, is) = (Call::get(path), &is);
     wait::until(&format!("both sides to be done with {path}"), LONG, || async {

@@ -1,4 +1,4 @@
-//! Random sequences over few names, so that calls meet.
+//! Random sequences over few names, to provoke conflicts.
 
 mod cells;
 mod content;
@@ -21,12 +21,12 @@ use crate::{
 };
 
 const CALLS: u64 = 20;
-/// Those with more cells come more often.
+/// Kinds with more cells appear more often.
 const KINDS: [Kind; 7] = [Kind::Map, Kind::Secret, Kind::Job, Kind::Job, Kind::Foo, Kind::Foo, Kind::Foo];
-/// Of so many calls one is to make sure that there is something: a create or an apply.
+/// One call in this many creates or applies.
 const SOWING: u64 = 4;
 
-/// A sequence while it is played.
+/// A running sequence.
 pub(crate) struct Play<'a> {
     pair: &'a Pair,
     seed: u64,
@@ -39,12 +39,12 @@ pub(crate) struct Play<'a> {
     table: Table,
 }
 
-/// All cells that random sequences have.
+/// All cells of random sequences.
 pub(crate) fn all_cells() -> impl Iterator<Item = Cell> {
     CELLS.iter().map(|step| step.cell).chain(endings::CELLS)
 }
 
-/// Plays the sequence of a seed; returns what differs.
+/// Runs a seed's sequence and returns differences.
 pub(crate) async fn run(pair: &Pair, seed: u64) -> Result<(Vec<String>, Table)> {
     let namespace = format!("random-{seed}");
     prepare(pair, &namespace, GROUP).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn run(pair: &Pair, seed: u64) -> Result<(Vec<String>, Table)> 
     play.call(&Call::get(play.base.clone()).saved("begin")).await?;
     let fitting = CELLS.iter().filter(|step| (step.on)(kind));
     let sowing: Vec<_> = fitting.clone().filter(|step| step.sows).collect();
-    // What only some kinds have would be tried less often.
+    // Compensates for features of few kinds.
     let fitting: Vec<_> =
         fitting.flat_map(|step| std::iter::repeat_n(step, if step.is_general { 1 } else { 2 })).collect();
     for _ in 0..CALLS {
@@ -81,7 +81,7 @@ pub(crate) async fn run(pair: &Pair, seed: u64) -> Result<(Vec<String>, Table)> 
 }
 
 impl Play<'_> {
-    /// Makes calls, and counts them as one try of the cell.
+    /// Makes calls as one attempt of the cell.
     async fn calls(&mut self, cell: Cell, calls: &[Call]) -> Result<()> {
         let before = self.found.len();
         for call in calls {

@@ -1,13 +1,13 @@
-//! Which verb with which feature was tried how often, on what.
+//! Attempts per verb, feature and kind.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::content::Kind;
 
-/// A cell of the table: a verb and a feature.
+/// A verb and a feature.
 pub(crate) type Cell = (&'static str, &'static str);
 
-/// How often each cell was tried on each kind, and how often the answers differed.
+/// Attempts and differences per cell and kind.
 #[derive(Debug, Default)]
 pub(crate) struct Table(BTreeMap<Cell, Counts>);
 
@@ -24,14 +24,12 @@ impl Counts {
 }
 
 impl Table {
-    /// Counts a try.
     pub(crate) fn note(&mut self, cell: Cell, kind: Kind, differed: bool) {
         let counts = self.0.entry(cell).or_default();
         counts.tried[kind as usize] += 1;
         counts.differed += u64::from(differed);
     }
 
-    /// The counts of both.
     pub(crate) fn add(&mut self, other: &Self) {
         for (cell, more) in &other.0 {
             let counts = self.0.entry(*cell).or_default();
@@ -40,7 +38,7 @@ impl Table {
         }
     }
 
-    /// Those of `cells` that were tried less often.
+    /// Returns the cells with too few attempts.
     pub(crate) fn below(&self, least: u64, cells: impl Iterator<Item = Cell>) -> Vec<String> {
         let tried = |cell: &Cell| self.0.get(cell).map_or(0, Counts::all);
         let few = cells.map(|cell| (cell, tried(&cell))).filter(|(_, tried)| *tried < least);
