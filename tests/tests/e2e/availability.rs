@@ -1,4 +1,4 @@
-//! Who may have a module: beta, internal and restricted ones, and what the platform's policy says.
+//! Module availability: beta, internal and restricted modules, and the platform's policy.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -44,7 +44,7 @@ async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
     solo.offer(&version("urchin", trial.clone())).await?;
     solo.offer(&version("anemone", trial)).await?;
     solo.offer(&labelled("cockle", &json!({labels::INTERNAL: "True"}))).await?;
-    // Deprecated, and heard by nobody.
+    // Deprecated fields without effect.
     solo.offer(&version("limpet", json!({"beta": true, "internal": true}))).await?;
     let all = ["kelp", "urchin", "anemone", "cockle", "limpet"];
     solo.enable(&json!(all.map(|name| json!({"name": name})))).await?;
@@ -68,7 +68,7 @@ async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
     denied(&solo, "cockle", "internal").await?;
     denied(&solo, "kelp", "in beta").await?;
     solo.event("ModuleNotAvailable", &["'kelp' is removed", "beta"]).await?;
-    // The release says it of others now.
+    // The release's selector excludes it.
     let paid = json!({"kymaSelector": {"matchLabels": {"plan": "paid"}}});
     solo.offer(&version("urchin", paid)).await?;
     denied(&solo, "urchin", "restricted").await?;
@@ -107,7 +107,7 @@ async fn the_platforms_policy_wins_over_the_users_entry_and_the_status_says_so()
     })
     .await?;
 
-    // A text that cannot be read changes nothing: what it forbade stays forbidden.
+    // An unreadable policy leaves the previous one in force.
     says("rules: {").await?;
     solo.enable(&json!([{"name": "mussel"}, {"name": "whelk"}])).await?;
     solo.module("whelk", "to have nothing set", |m| m.message.is_empty()).await?;

@@ -1,4 +1,4 @@
-//! What a Manifest waits for in a runtime whose events arrive is an event: nobody looks again and again.
+//! With a proven event path, Manifests wait for events without polling.
 
 use std::{future::Future, time::Duration};
 
@@ -16,15 +16,14 @@ use tidewatch_tests::{
 use tokio::time::Instant;
 
 const POLLS: &str = "tidewatch_receiver_looks_total{reason=\"poll\"}";
-/// For what comes by the clock after a minute.
+/// Timeout of a scheduled reconcile after a minute.
 const LONG: Duration = Duration::from_mins(2);
-/// What an event takes at most: two seconds of it are for a kind that is served a moment after its definition says so.
+/// Timeout of an event, including two seconds until a new kind is served.
 const BY_EVENT: Duration = Duration::from_secs(10);
 const CRDS: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
 const CONFIG_MAPS: (&str, &str, &str) = ("", "v1", "ConfigMap");
 const NAMESPACES: (&str, &str, &str) = ("", "v1", "Namespace");
 
-/// The definition of a kind `Crane` in this group.
 fn cranes(group: &str) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("cranes.{group}")},
@@ -41,7 +40,6 @@ fn config_map(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}})
 }
 
-/// Whether this comes by an event.
 async fn soon(what: &str, it: impl Future<Output = Result<()>>) -> Result<()> {
     let began = Instant::now();
     it.await?;
@@ -63,7 +61,7 @@ async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
     solo.module("derrick", "to wait for one", |m| m.message.contains("the kind of the default CR")).await?;
     solo.watching(&agent, "engine.customresourcedefinitions.apiextensions.k8s.io.status").await?;
     for module in ["gantry", "derrick"] {
-        // Their deadline is besides.
+        // Their deadline is scheduled besides.
         solo.waits_for_an_event(module, 60.0).await?;
         let crd = cranes(&format!("{module}.example.test"));
         let name = crd["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -72,11 +70,11 @@ async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
             solo.module(module, "to be Ready", |m| m.state == State::Ready).await.map(drop)
         })
         .await?;
-        // And what becomes of the object is one from now on.
+        // Later changes of the object cause events too.
         solo.watching(&agent, &format!("engine.cranes.{module}.example.test.status")).await?;
     }
     ensure!(metric(&solo.receiver.admin, POLLS).await? == 0, "it was polled");
-    // Another test may use the runtime.
+    // Another test can use the runtime.
     set_modules(&solo.runtime, &json!([])).await?;
     for module in ["gantry", "derrick"] {
         solo.gone(module).await?;
@@ -100,7 +98,7 @@ async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     }
     solo.watching(&agent, "engine.configmaps.spec").await?;
 
-    // Somebody deletes the module's namespace, in which there is something that does not go.
+    // Deletes the module's namespace while a finalizer holds an object.
     let held = json!({"metadata": {"finalizers": ["example.test/held"]}});
     let mut anchor = config_map("pallet", "anchor");
     anchor["metadata"]["finalizers"] = held["metadata"]["finalizers"].clone();
@@ -114,17 +112,16 @@ async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     .await?;
     solo.watching(&agent, "engine.namespaces.status").await?;
 
-    // Meanwhile another module goes, an object of which somebody holds.
     solo.patch(CONFIG_MAPS, "kyma-system", "fender", "somebody", &held).await?;
     set_modules(&solo.runtime, &json!([{"name": "pallet"}])).await?;
     solo.module("fender", "to wait for its object", |m| m.message.contains("waiting for ConfigMap")).await?;
-    // What holds it is said when that takes longer than a deletion does, and not looked for before.
+    // A slow deletion is reported only after the expected time, without earlier checks.
     solo.waits_for_an_event("fender", 20.0).await?;
     let free = json!({"metadata": {"finalizers": null}});
     solo.patch(CONFIG_MAPS, "kyma-system", "fender", "somebody", &free).await?;
     soon("fender", solo.gone("fender")).await?;
 
-    // That it takes longer than a deletion does comes by the clock, and then nothing does.
+    // The report is scheduled; nothing is scheduled after it.
     wait::until("pallet to say that it takes long, which is after a minute", LONG, || async {
         let status = solo.manifest("pallet").await?.status;
         Ok(status.filter(|status| status.state == State::Warning).map(drop))

@@ -1,4 +1,4 @@
-//! What an agent does when its receiver is away, when it may not see a kind, and when a kind is not there.
+//! An agent without receiver, without permission, or without the watched kind.
 
 use std::{process::Command, time::Duration};
 
@@ -24,7 +24,7 @@ use tokio::{
 const SOON: Duration = Duration::from_mins(1);
 const LABEL: &str = "tidewatch.dev/test";
 
-/// Lets TCP connections to a port through to a receiver, as long as it lives.
+/// A TCP relay to a receiver until it is dropped.
 struct Relay(#[allow(dead_code, reason = "owns the tasks")] JoinSet<()>);
 
 impl Relay {
@@ -33,7 +33,7 @@ impl Relay {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            // Dropped with this task, and the connections with it.
+            // Dropped with this task and its connections.
             let mut open = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
                 while open.try_join_next().is_some() {}
@@ -49,17 +49,16 @@ impl Relay {
     }
 }
 
-/// A receiver that knows one runtime, and an agent of that runtime.
 struct World {
     receiver: Receiver,
     agent: Agent,
     cluster: &'static ControlPlane,
-    /// Value of [`LABEL`] on what the agent watches.
+    /// The [`LABEL`] value of watched objects.
     mark: &'static str,
 }
 
 impl World {
-    /// `port`: where the agent looks for its receiver, if not at the receiver's own.
+    /// `port` overrides the receiver's port for the agent.
     async fn start(mark: &'static str, user: &str, port: Option<u16>, watches: &Value) -> Result<Self> {
         let env = env::shared().await?;
         let cluster = &spare::shared().await?.runtime3;
@@ -95,7 +94,7 @@ impl World {
         Ok(Self { receiver, agent, cluster, mark })
     }
 
-    /// Waits until the agent's status page fulfils a condition; a timeout shows the page.
+    /// Waits for a condition on the status page; shows the page on timeout.
     async fn status(&self, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
         self.agent
             .process
@@ -115,7 +114,6 @@ impl World {
         Ok(watch(&page, name))
     }
 
-    /// Everything seen is delivered.
     async fn delivered(&self) -> Result<Value> {
         self.status("to have delivered everything", |page| {
             page["receiver"]["connected"] == true
@@ -134,7 +132,6 @@ impl World {
         Ok(())
     }
 
-    /// Events that the receiver has taken in.
     async fn received(&self) -> Result<u64> {
         let series = "tidewatch_receiver_events_total{change=\"changed\",contract=\"v3\",fate=\"unowned\"}";
         metric(&self.receiver.admin, series).await
@@ -158,7 +155,6 @@ fn config_maps(mark: &str) -> Value {
     json!({"name": "configmaps", "resource": "configmaps", "field": "spec", "labels": {LABEL: mark}})
 }
 
-/// Lets a user get, list and watch.
 async fn allow(cluster: &ControlPlane, role: &str, user: &str, group: &str, resource: &str) -> Result<()> {
     let objects = [
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": role},
@@ -185,10 +181,10 @@ async fn what_happens_while_the_receiver_is_away_is_delivered_when_it_comes() ->
         }
     };
     world.put_config_map("a", "1").await?;
-    // An agent that has no digest of an earlier run also says that anything may have gone.
+    // Without an earlier digest, the agent also reports possible deletions.
     world.status("to hold one change and to say that its receiver is away", away(2)).await?;
     world.watch_is("configmaps", "Watching").await?;
-    // Another object is another key; the same object again is not.
+    // Another object adds a key; repeated changes do not.
     world.put_config_map("a", "2").await?;
     world.put_config_map("b", "1").await?;
     let page = world
@@ -207,12 +203,11 @@ async fn what_happens_while_the_receiver_is_away_is_delivered_when_it_comes() ->
 
     let relay = Relay::open(port, &world.receiver).await?;
     world.delivered().await?;
-    // Of the object that changed twice, only the last state matters.
+    // Of two changes only the last state is sent.
     ensure!(world.received().await? == 2, "received: {}", world.received().await?);
     ensure!(metric(admin, "tidewatch_agent_connected").await? == 1, "the metric says not connected");
     ensure!(http::status(&format!("{admin}/readyz")).await? == 200, "it is not ready with a receiver");
 
-    // It goes and comes again.
     drop(relay);
     world.put_config_map("a", "3").await?;
     world.status("to hold the change made after the receiver went", away(1)).await?;
@@ -237,7 +232,7 @@ async fn a_kind_that_may_not_be_seen_does_not_hold_up_the_others() -> Result<()>
     ensure!(message.contains("deployments.apps") && message.contains(spare::LIMITED_USER), "{condition:#}");
     ensure!(condition["resolved"] == "apps/v1/Deployment", "{condition:#}");
     let log = observed::text(&world.agent.process)?;
-    // The canary and the digest may not be written either, and say so at a time of their own.
+    // Canary and digest are forbidden too and log separately.
     let of_watch = |l: &&str| l.contains("WARN tidewatch_agent") && l.contains("watch=\"deployments\"");
     let told = log.lines().filter(of_watch).count();
     ensure!(told == 1, "{told} log lines instead of one:\n{log}");
@@ -269,7 +264,7 @@ async fn a_kind_that_is_installed_later_is_picked_up() -> Result<()> {
     let condition = world.watch_is("corals", "WaitingForKind").await?;
     let message = condition["message"].as_str().unwrap_or_default();
     ensure!(message.contains("does not serve corals") && message.contains(group), "{condition:#}");
-    // The other watch does not wait for it.
+    // Other watches continue.
     world.put_config_map("a", "1").await?;
     world.status("to have seen the ConfigMap", |page| watch(page, "configmaps")["objects"] == 1).await?;
     world.delivered().await?;
@@ -297,7 +292,7 @@ async fn a_kind_that_is_installed_later_is_picked_up() -> Result<()> {
     world.delivered().await?;
     ensure!(world.received().await? == 2, "received: {}", world.received().await?);
 
-    // And gone again: its objects are reported, and the kind is waited for.
+    // After the CRD's deletion the agent reports the objects and waits for the kind.
     let crds: Api<
         k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     > = Api::all(cluster.client()?);

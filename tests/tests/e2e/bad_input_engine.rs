@@ -1,5 +1,5 @@
-//! What the engine does with runtimes it cannot reach and modules it cannot install: the Kyma says why and
-//! when it is tried again, and everything else goes on.
+//! Unreachable runtimes and invalid modules: the Kyma shows reason and retry time, and everything else
+//! continues.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -35,10 +35,10 @@ use tidewatch_tests::{
 use tokio::sync::MutexGuard;
 
 const SOON: Duration = Duration::from_mins(1);
-/// A Kyma in good health, always on runtime 3.
+/// A healthy Kyma on runtime 3.
 const PIER: (&str, &str) = ("pier", "runtime-pier");
 
-/// A receiver of its own on a KCP namespace of its own, and a Kyma in good health beside those that are not.
+/// A receiver in its own namespace with a healthy Kyma.
 struct World {
     env: &'static Environment,
     spare: &'static Spare,
@@ -46,7 +46,7 @@ struct World {
     registry: DamagingRegistry,
     receiver: Receiver,
     namespace: &'static str,
-    // Last: the receiver has ended before another test may use the runtimes.
+    // Last field: the receiver ends before another test gets the runtimes.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -77,8 +77,7 @@ impl World {
         Api::namespaced(self.kcp.clone(), self.namespace)
     }
 
-    /// Pushes a version of a module that is one ConfigMap, and applies its ModuleTemplate. Returns the digest of
-    /// the layer with the ConfigMap.
+    /// Pushes a version with one ConfigMap and applies its ModuleTemplate. Returns the layer's digest.
     async fn push(&self, module: &str, version: &str) -> Result<Digest> {
         let client = Registry::new(RegistryConfig::default())?;
         let pushed = push(&client, &self.env.registry.of(self.namespace), &package(module, version)).await?;
@@ -90,20 +89,19 @@ impl World {
         kcp::put_release(&self.kcp, self.namespace, module, channels).await
     }
 
-    /// Edits a runtime's Kyma as its user does, and tells the receiver of it as an agent does.
+    /// Edits a runtime's Kyma and reports the change.
     async fn enable(&self, member: &Member<'_>, modules: &[&str]) -> Result<()> {
         let list: Vec<Value> = modules.iter().map(|name| json!({"name": name})).collect();
         set_modules(&member.cluster.client()?, &json!(list)).await?;
         self.tell(member).await
     }
 
-    /// Tells the receiver that a runtime's Kyma has changed.
     async fn tell(&self, member: &Member<'_>) -> Result<()> {
         let kyma = (GROUP, VERSION, "Kyma");
         self.receiver.tell(&self.env.harness, member, kyma, RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
     }
 
-    /// Meanwhile, the Kyma in good health gets a module, and nothing of what is wrong elsewhere shows in it.
+    /// The healthy Kyma gets a module and stays healthy.
     async fn pier_gets(&self, module: &str) -> Result<()> {
         self.enable(&self.pier(), &[module]).await?;
         self.module_ready(PIER.0, module).await?;
@@ -123,7 +121,7 @@ impl World {
         Ok(())
     }
 
-    /// Reconciles of a Kyma that have failed so far, newest last, as the admin page tells them.
+    /// Failed reconciles of a Kyma from the admin page, newest last.
     async fn failures(&self, kyma: &str) -> Result<Vec<Value>> {
         let page = self.receiver.runtime(kyma).await?;
         let records = page["reconciles"].as_array().context("the page has no reconciles")?;
@@ -180,7 +178,7 @@ async fn a_runtime_without_access_is_in_error_and_the_others_go_on() -> Result<(
     let wrong_token = good.replace(spare.runtime4.token(ADMIN)?, "token-of-nobody");
     let to_kcp = world.env.kcp.kubeconfig_yaml(ADMIN)?;
     let unreachable = good.replace(spare.runtime4.url(), &closed);
-    // Kyma, kubeconfig, what its status says.
+    // Kyma, kubeconfig, expected status text.
     let when_changed = "tried again when it changes";
     let cases: [(&str, Option<&str>, &[&str]); 8] = [
         ("late", None, &["no kubeconfig Secret", "kyma-name=late", "tried again when one appears"]),
@@ -215,7 +213,7 @@ async fn a_runtime_without_access_is_in_error_and_the_others_go_on() -> Result<(
     }
     world.pier_gets("calm-light").await?;
 
-    // What only a change can mend is not tried again; the rest is, and the page says when.
+    // Errors that need a change are not retried; the others show a retry time.
     for (kyma, retried) in [("runner", false), ("island", true), ("locked", true)] {
         let wanted = if retried { 2 } else { 1 };
         let failures = wait::until(&format!("{wanted} failed tries of {kyma}"), SOON, || async {
@@ -233,7 +231,7 @@ async fn a_runtime_without_access_is_in_error_and_the_others_go_on() -> Result<(
         ensure!(!log.contains(secret), "the log shows what a kubeconfig holds");
     }
 
-    // The Secret appears: nothing else is needed.
+    // The Secret alone is sufficient.
     fleet::put_kubeconfig(kcp, namespace, "late", &good).await?;
     fleet::kyma_in_state(kcp, namespace, "late", State::Ready).await?;
     let late = Member { cluster: &spare.runtime4, kyma: "late", id: "runtime-late" };
@@ -279,7 +277,7 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
         let what = format!("module {module} to be in Error and to say {says:?}");
         let is = |k: &Kyma| k.module_status(module).is_some_and(told);
         fleet::kyma_where(world.kymas(), wreck.kyma, &what, is).await?;
-        // The runtime's user reads it there.
+        // The runtime's Kyma shows it too.
         let remote: Api<Kyma> = Api::namespaced(wreck.cluster.client()?, RUNTIME_NAMESPACE);
         fleet::kyma_where(remote, RUNTIME_KYMA_NAME, &format!("{what}, in the runtime"), is).await?;
     }
@@ -292,12 +290,12 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
     for module in ["rusty", "garbled"] {
         manifest_says(&world, wreck.kyma, module, cases[module]).await?;
     }
-    // The module beside them, and the Kyma beside this one.
+    // Other modules and Kymas stay healthy.
     world.module_ready(wreck.kyma, "lamp").await?;
     installed(wreck.cluster, "lamp").await?;
     world.pier_gets("lamp").await?;
 
-    // What was never installed can go, though nobody can tell what it would have been.
+    // A never installed module can be removed.
     let others: Vec<&str> = modules.iter().copied().filter(|module| *module != "garbled").collect();
     world.enable(&wreck, &others).await?;
     let manifests: Api<Manifest> = Api::namespaced(kcp.clone(), namespace);
@@ -308,7 +306,7 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
     .await?;
     world.enable(&wreck, &modules).await?;
 
-    // Each cause ends, and what it held up comes by itself.
+    // Each module recovers after its cause ends.
     let damaged = world.push("rusty", "1.0.0").await?;
     registry.repair(&damaged);
     world.push("unpushed", "1.0.0").await?;
@@ -348,7 +346,7 @@ async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_
         fleet::kyma_where(world.kymas(), queue.kyma, &what, |k| k.module_status(module).is_some_and(told))
             .await?;
     }
-    // A module that needs nothing of it comes meanwhile elsewhere; and asking again and again does not reach the registry.
+    // Other modules continue; retries do not reach the registry.
     world.pier_gets("known").await?;
     for _ in 0..5 {
         world.tell(&queue).await?;
@@ -373,7 +371,7 @@ async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_
     world.healthy()
 }
 
-/// A version is immutable: what is installed of it needs nothing of the registry, and what a restart has forgotten changes nothing of it.
+/// Versions are immutable, so an installed version needs no registry, even after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_installed_stays_ready_after_a_restart_beside_a_registry_that_answers_nobody() -> Result<()> {
     let mut world = World::start("kcp-bad-restart").await?;
@@ -407,8 +405,7 @@ async fn what_is_installed_stays_ready_after_a_restart_beside_a_registry_that_an
     world.healthy()
 }
 
-/// Where the runtime's user has made its own CRD of Kyma, a list of modules that makes no sense is not taken for
-/// an empty one.
+/// With a user's CRD of Kyma, an invalid module list must not count as empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_modules_that_cannot_be_read_removes_none() -> Result<()> {
     let world = World::start("kcp-bad-list").await?;
@@ -464,7 +461,7 @@ async fn a_list_of_modules_that_cannot_be_read_removes_none() -> Result<()> {
 
 const CRD: &str = "kymas.operator.kyma-project.io";
 
-/// Others write the CRD's status meanwhile.
+/// Retries, because others update the CRD's status.
 async fn replace(crds: &Api<CustomResourceDefinition>, spec: CustomResourceDefinitionSpec) -> Result<()> {
     wait::until("the CRD of Kyma to be replaced", SOON, || async {
         let mut crd = crds.get(CRD).await?;
@@ -475,7 +472,6 @@ async fn replace(crds: &Api<CustomResourceDefinition>, spec: CustomResourceDefin
     .await
 }
 
-/// The module's Manifest in KCP is in Error and says why.
 async fn manifest_says(world: &World, kyma: &str, module: &str, says: &[&str]) -> Result<()> {
     let api: Api<Manifest> = Api::namespaced(world.kcp.clone(), world.namespace);
     wait::until(&format!("the Manifest of {module} to say {says:?}"), SOON, || async {

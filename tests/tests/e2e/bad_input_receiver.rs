@@ -1,5 +1,4 @@
-//! What a receiver does with certificates and requests it must not serve: the right status, a metric, one
-//! log line, no panic, and a connection that serves the next good request.
+//! Invalid certificates and requests: status, metric, one log line, no panic, and a usable connection.
 
 use std::{
     sync::{
@@ -35,17 +34,15 @@ use tokio::{
 
 const SOON: Duration = Duration::from_secs(20);
 const V2: &str = "/v2/lifecycle-manager/event";
-/// Kymas and runtime ids that are registered.
+/// Registered Kymas and runtime ids.
 const ANCHOR: (&str, &str, &str) = ("anchor", "runtime-anchor", "anchor.runtimes.example");
 const BUOY: (&str, &str, &str) = ("buoy", "runtime-buoy", "buoy.runtimes.example");
 
-/// A receiver of its own, in a namespace of its own.
 struct Door {
     receiver: Receiver,
     good: Identity,
 }
 
-/// What a refusal looks like.
 #[derive(Clone, Copy)]
 struct Refusal {
     status: u16,
@@ -77,7 +74,6 @@ impl Door {
         Connection::open(&self.receiver, Some(&self.good.issued), http).await
     }
 
-    /// A new connection is served.
     async fn greet(&self) -> Result<()> {
         heartbeat(&mut self.connect(Http::H2).await?).await
     }
@@ -90,7 +86,7 @@ impl Door {
         Ok(self.receiver.ca.issue_client(&certificate(id, domain), Timestamp::now())?)
     }
 
-    /// Sends a request that must be refused, and checks everything that can be seen of that.
+    /// Sends an invalid request and checks all effects.
     async fn refuses(
         &self,
         connection: &mut Connection,
@@ -121,8 +117,7 @@ impl Door {
     }
 }
 
-/// The receiver has logged this reason, and at most one line of it since the mark: it counts a refusal that repeats, and logs the
-/// first, the tenth, the hundredth.
+/// Expects at most one log line per reason: repeated refusals are logged at counts 1, 10, 100.
 fn one_line(log: &LogMark<'_>, process: &tidewatch_tests::Process, reason: &str) -> Result<()> {
     let (lines, told) = (log.lines("tidewatch_listener")?, format!("reason=\"{reason}\""));
     ensure!(lines.iter().all(|line| line.len() < 1_000), "a log line is long: {:.1000}", lines.concat());
@@ -161,7 +156,7 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
     let day = SignedDuration::from_hours(24);
     let wanted = certificate(ANCHOR.1, ANCHOR.2);
     let stranger = Ca::create("somebody-else", day, now)?.issue_client(&wanted, now)?;
-    // Of the right name, but with another key.
+    // The name matches, the key does not.
     let impostor = Ca::create("tidewatch-event-path", day, now)?.issue_client(&wanted, now)?;
     let expired = door.receiver.ca.issue_client(&wanted, now - SignedDuration::from_hours(2))?;
     let other_use = ServerRequest {
@@ -181,7 +176,7 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
         for http in [Http::H1, Http::H2] {
             let what = format!("{name}, {http:?}");
             let refused = Failing::begin(&door, reason).await?;
-            // The client is done with its handshake before the server has looked at the certificate.
+            // The client's handshake ends before the server verifies the certificate.
             let served = async {
                 let mut connection = Connection::open(&door.receiver, identity.as_ref(), http).await?;
                 connection.send("POST", v3::PATH, heartbeat_body()).await
@@ -196,7 +191,7 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
     let mut plain = TcpStream::connect(address).await?;
     plain.write_all(b"POST /v3/events HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").await?;
     let mut answer = Vec::new();
-    // Closed or reset, with a TLS alert or without; but never an answer.
+    // Closed or reset, with or without a TLS alert, but never answered.
     let _how = plain.read_to_end(&mut answer).await;
     ensure!(!answer.starts_with(b"HTTP"), "plain HTTP was answered: {:?}", String::from_utf8_lossy(&answer));
     refused.end(&door).await.context("plain HTTP")?;
@@ -205,7 +200,6 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
     door.greet().await
 }
 
-/// The look at a handshake's refusal from outside.
 struct Failing<'a> {
     reason: &'static str,
     before: u64,
@@ -267,7 +261,7 @@ async fn a_certificate_speaks_for_its_own_runtime_only() -> Result<()> {
 
     for http in [Http::H1, Http::H2] {
         for (id, domain, reason) in [
-            // Whoever has A's certificate request signed must not speak for B.
+            // A certificate signed by A must not authenticate B.
             (BUOY.1, ANCHOR.2, "san_mismatch"),
             ("runtime-nobody", ANCHOR.2, "unknown_runtime"),
             ("runtime-nowhere", ANCHOR.2, "no_domain"),
@@ -276,7 +270,7 @@ async fn a_certificate_speaks_for_its_own_runtime_only() -> Result<()> {
             let issued = door.issue(id, domain)?;
             let mut connection = Connection::open(&door.receiver, Some(&issued), http).await?;
             for (path, endpoint) in [(v3::PATH, "v3"), (V2, "v2")] {
-                // Twice on the same connection: it stays usable.
+                // Twice, because the connection must stay usable.
                 for _ in 0..2 {
                     let request = ("POST", path, heartbeat_body());
                     door.refuses(&mut connection, request, refusal(403, reason, endpoint)).await?;
@@ -285,7 +279,7 @@ async fn a_certificate_speaks_for_its_own_runtime_only() -> Result<()> {
         }
     }
 
-    // A runtime that is registered later is served on the connection that was refused.
+    // A refused connection works after the runtime's registration.
     let issued = door.issue("runtime-late", "late.runtimes.example")?;
     let mut connection = Connection::open(&door.receiver, Some(&issued), Http::H2).await?;
     let request = ("POST", v3::PATH, heartbeat_body());
@@ -313,7 +307,7 @@ async fn a_body_that_is_too_large_or_malformed_is_refused() -> Result<()> {
                     after(&door, connection, http).await?;
                 }
             }
-            // At the limit it is read, and found to be nothing.
+            // At the limit, the body is read and parsed.
             for body in [sized(vec![b' '; limit]), unsized_of(b' ', limit)] {
                 let mut connection = door.connect(http).await?;
                 door.refuses(&mut connection, ("POST", path, body), refusal(400, "malformed", endpoint))
@@ -334,7 +328,7 @@ async fn a_body_that_is_too_large_or_malformed_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Some clients see no answer before they have sent everything, and lose it when their stream is reset first.
+/// Some clients read the answer only after sending everything, and lose it on a stream reset.
 #[tokio::test]
 async fn a_client_that_keeps_sending_is_answered() -> Result<()> {
     let door = Door::open("kcp-bad-sender").await?;
@@ -353,13 +347,12 @@ async fn a_client_that_keeps_sending_is_answered() -> Result<()> {
     Ok(())
 }
 
-/// HTTP/2 goes on with another stream. An HTTP/1.1 connection with an unread rest of a body cannot, but the
-/// next one can.
+/// HTTP/2 continues on another stream. HTTP/1.1 with an unread body needs a new connection.
 async fn after(door: &Door, mut connection: Connection, http: Http) -> Result<()> {
     if http == Http::H2 || connection.is_usable() {
         match heartbeat(&mut connection).await {
             Err(error) if http == Http::H2 => return Err(error),
-            // It was about to be closed.
+            // The server was closing it.
             Err(_) => {}
             Ok(()) => return Ok(()),
         }
@@ -392,7 +385,7 @@ fn malformed() -> Vec<(&'static str, &'static str, String)> {
         event("name", json!("")),
         event("name", json!("n".repeat(limits::FIELD_BYTES + 1))),
         event("seq", json!(-1)),
-        // What does not fit is quoted neither at length nor with what breaks a line.
+        // Error messages must be short and on one line.
         event("seq", json!("s".repeat(500_000))),
         event("change", json!("a\r\nWARN tidewatch_listener: b\u{1b}[31m")),
         event("change", json!("exploded")),
@@ -465,7 +458,7 @@ async fn watcher(namespace: &str, manager: &str) -> Result<()> {
     let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, namespace);
     let body = json!({
         "apiVersion": names::API_VERSION, "kind": "Watcher", "metadata": {"name": manager},
-        // No port: there is nowhere to forward to.
+        // Without a port there is no route.
         "spec": {"serviceInfo": {"name": "s", "namespace": namespace, "port": 0}, "manager": manager,
                  "resourceToWatch": {"group": "", "version": "*", "resource": "configmaps"},
                  "field": "spec", "gateway": {"selector": {"matchLabels": {"a": "b"}}}}
@@ -474,7 +467,7 @@ async fn watcher(namespace: &str, manager: &str) -> Result<()> {
     Ok(())
 }
 
-/// The other side of it all: what is right is served, by both contracts and both versions of HTTP.
+/// Both contracts and both HTTP versions accept valid events.
 #[tokio::test]
 async fn good_events_of_both_contracts_are_reconciled() -> Result<()> {
     let door = Door::open("kcp-good-events").await?;
@@ -509,7 +502,6 @@ async fn good_events_of_both_contracts_are_reconciled() -> Result<()> {
     observed::no_panic(&door.receiver.process)
 }
 
-/// Reconciles of the Kyma that an event of this watch caused.
 async fn reconciles_by(door: &Door, watch: &str) -> Result<usize> {
     let page = door.receiver.runtime(ANCHOR.1).await?;
     let records = page["reconciles"].as_array().context("the page has no reconciles")?;

@@ -1,5 +1,5 @@
-//! What is in a module's bundle, and what becomes of it on the way: definitions and objects of their kinds, several sources, images
-//! and Secrets of the platform; why it is not ready; its default custom resource; an API that nobody serves.
+//! A module's bundle: CRDs and their objects, several sources, images, platform Secrets, readiness, default
+//! CR, and missing APIs.
 
 use std::time::Duration;
 
@@ -31,7 +31,6 @@ fn map(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": {"a": "1"}})
 }
 
-/// A kind whose objects have these fields.
 fn crd(group: &str, kind: &str, fields: &[String]) -> Value {
     let properties: serde_json::Map<String, Value> =
         fields.iter().map(|field| (field.clone(), json!({"type": "string"}))).collect();
@@ -62,7 +61,7 @@ async fn a_kind_and_its_objects_come_and_change_in_one_upgrade() -> Result<()> {
     let mut fields: Vec<String> = Vec::new();
     let mut atoll = Version::new("atoll", "1.0.0", Vec::new());
     for minor in 0..6 {
-        // Each version's objects have a field that the schema of the one before does not know.
+        // Each version's objects use a field that the previous schema lacks.
         fields.push(format!("field{minor}"));
         let spec: serde_json::Map<String, Value> = fields.iter().map(|f| (f.clone(), json!("set"))).collect();
         let object = json!({"apiVersion": format!("{group}/v1"), "kind": "Islet", "metadata": {"name": "one", "namespace": "atoll"},
@@ -104,14 +103,14 @@ async fn objects_come_from_all_sources_of_a_module() -> Result<()> {
     );
     ensure!(maps.get_opt("unused").await?.is_none(), "nobody has named this one");
 
-    // What only a source has that is not named any more goes.
+    // Removing a source removes its objects.
     spit.version = "1.1.0".into();
     spit.template = json!({"sources": ["crds"]});
     solo.offer(&spit).await?;
     solo.ready("spit", "1.1.0").await?;
     ensure!(maps.get_opt("board").await?.is_none() && maps.get_opt("raw").await?.is_some(), "the rest stays");
 
-    // What the component does not have is named, and what is installed stays.
+    // A missing resource is named; the installation stays.
     spit.version = "1.2.0".into();
     spit.template = json!({"sources": ["crds", "tables"]});
     solo.offer(&spit).await?;
@@ -121,7 +120,7 @@ async fn objects_come_from_all_sources_of_a_module() -> Result<()> {
     solo.module("spit", "to say which source there is none of", told).await?;
     ensure!(solo.manifest("spit").await?.spec.version == "1.1.0", "it was changed");
 
-    // An object of two sources is an error that names both.
+    // An object in two sources is an error that names both.
     spit.version = "1.3.0".into();
     spit.sources[1].1 = vec![map("spit", "raw")];
     spit.template = json!({"sources": ["crds", "dashboards"]});
@@ -136,7 +135,6 @@ async fn objects_come_from_all_sources_of_a_module() -> Result<()> {
     observed::no_panic(&solo.receiver.process)
 }
 
-/// A Secret in KCP, as an operator makes it.
 async fn put_secret(
     kcp: &kube::Client,
     namespace: &str,
@@ -163,7 +161,7 @@ async fn holds(solo: &Solo, namespace: &str, name: &str, data: &str) -> Result<(
 async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()> {
     const NAMESPACE: &str = "kcp-transforms";
     let kcp = env::shared().await?.kcp.client()?;
-    // The Secrets are there before its receiver, and so is their namespace.
+    // The Secrets and their namespace exist before the receiver.
     tidewatch_demo::fleet::prepare_kcp(&kcp, NAMESPACE).await?;
     put_secret(&kcp, NAMESPACE, "platform-pull", &json!({}), "Zmlyc3Q=").await?;
     put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "deployer"}), "b3Vycw==").await?;
@@ -217,17 +215,17 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
         }
     }
     holds(&solo, "deployer", "injected", "b3Vycw==").await?;
-    // No other module gets data of the control plane.
+    // Other modules get no data of the control plane.
     holds(&solo, "gauge", "injected", "cGxhY2Vob2xkZXI=").await?;
 
-    // Nothing of that is written again and again.
+    // Must not be rewritten repeatedly.
     fleet::settled(&solo.receiver).await?;
     let before = solo.applies().await?;
     solo.told(DEPLOYMENT, "deployer", "manager").await?;
     solo.look().await?;
     ensure!(solo.applies().await? == before, "{} applies of what stands", solo.applies().await? - before);
 
-    // A new one reaches the runtime by itself; one that is gone is told, and what is there stays.
+    // A new Secret is copied; a missing one is reported, and its copy stays.
     put_secret(&kcp, NAMESPACE, "platform-pull", &json!({}), "c2Vjb25k").await?;
     holds(&solo, RUNTIME_NAMESPACE, "platform-pull", "c2Vjb25k").await?;
     let secrets: Api<Secret> = Api::namespaced(kcp.clone(), NAMESPACE);
@@ -240,17 +238,17 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
     .await?;
     holds(&solo, RUNTIME_NAMESPACE, "platform-pull", "c2Vjb25k").await?;
 
-    // So it is with the data that a module gets.
+    // Injected data follows its Secret too.
     put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "deployer"}), "bmV3").await?;
     holds(&solo, "deployer", "injected", "bmV3").await?;
-    // A Secret that is for another module is not given, and what is installed stays.
+    // Another module's Secret is not injected; the installation stays.
     put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "other"}), "dGhlaXJz").await?;
     let told = |m: &tidewatch_api::ModuleStatus| {
         m.state == State::Error && m.message.contains("'injected'") && m.message.contains("another module")
     };
     solo.module("deployer", "to say why it gets nothing", told).await?;
     holds(&solo, "deployer", "injected", "bmV3").await?;
-    // With the Kyma it goes.
+    // The Kyma's deletion removes it.
     kymas.delete(solo.kyma, &DeleteParams::default()).await?;
     let gone = || async { Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(())) };
     wait::until("the Kyma to be gone", SOON, gone).await?;
@@ -277,7 +275,7 @@ async fn a_module_whose_pods_do_not_run_says_why() -> Result<()> {
     solo.offer(&Version::new("sandbank", "1.0.0", objects)).await?;
     solo.enable(&json!([{"name": "sandbank"}])).await?;
 
-    // What a kubelet would say of its pods. Nothing tells the engine of it.
+    // Simulates a kubelet's pod status. No event reports it.
     let pods = solo.objects(("", "v1", "Pod"), Some("sandbank"));
     let waiting = json!({"phase": "Pending", "containerStatuses": [{"name": "main", "ready": false, "restartCount": 0, "image": image, "imageID": "",
         "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}]});
@@ -316,7 +314,7 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
     solo.enable(&json!([{"name": "mooring"}])).await?;
     solo.ready("mooring", "1.0.0").await?;
 
-    // After its creation it is the user's, whatever an upgrade has in it.
+    // After creation the default CR is user-owned; upgrades do not change it.
     solo.patch(kind, "mooring", "default", "user", &json!({"spec": {"a": "theirs"}})).await?;
     let lines = solo.objects(kind, Some("mooring"));
     let before = lines.get("default").await?;
@@ -332,7 +330,7 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
         after.data
     );
 
-    // What it says of itself is shown.
+    // Its status is shown.
     let says = json!({"status": {"state": "Error", "description": "the rope is too short"}});
     solo.patch(kind, "mooring", "default", "operator", &says).await?;
     solo.told(kind, "mooring", "default").await?;
@@ -349,7 +347,7 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
         .find(|c| c.type_ == conditions::MODULE_CR_STATE)
         .context("no condition")?;
     ensure!((state.status.as_str(), state.reason.as_str()) == ("False", "Error"), "{state:?}");
-    // On its way, it holds nothing back.
+    // Processing does not delay the module.
     for (text, condition) in [("Processing", "False"), ("Ready", "True")] {
         solo.patch(kind, "mooring", "default", "operator", &json!({"status": {"state": text}})).await?;
         solo.told(kind, "mooring", "default").await?;
@@ -362,7 +360,7 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
         ensure!(shown, "{:?}", manifest.conditions);
     }
 
-    // Deleted, it comes back, and its user is told how it would stay away.
+    // A deleted default CR is recreated; the message explains how to prevent it.
     lines.delete("default", &DeleteParams::default()).await?;
     solo.tell(kind, "mooring", "default").await?;
     wait::until("it to be made anew", SOON, || async { Ok(lines.get_opt("default").await?.map(drop)) })
@@ -428,7 +426,7 @@ async fn an_object_that_the_api_server_is_to_name_is_told_of_and_holds_up_no_oth
     observed::no_panic(&solo.receiver.process)
 }
 
-/// An API whose server is not there.
+/// An API without a server.
 const SHOAL: &str = "shoal.example.test";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -441,10 +439,10 @@ async fn an_api_that_nobody_serves_holds_nothing_else_up() -> Result<()> {
                  "service": {"name": "nobody", "namespace": "default"}}});
     services.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(service)).await?;
     let result = without_a_server(&solo).await;
-    // The runtime is others' too.
+    // The runtime is shared.
     services.delete(&name, &DeleteParams::default()).await?;
     result?;
-    // Nobody tells when it is served again: it is looked for.
+    // No event reports the API's return, so it is polled.
     let crab = crd(SHOAL, "Crab", &["a".to_owned()]);
     let crds = solo.objects(("apiextensions.k8s.io", "v1", "CustomResourceDefinition"), None);
     crds.patch(&format!("crabs.{SHOAL}"), &PatchParams::apply("somebody"), &Patch::Apply(crab)).await?;
@@ -460,8 +458,7 @@ async fn an_api_that_nobody_serves_holds_nothing_else_up() -> Result<()> {
 
 async fn without_a_server(solo: &Solo) -> Result<()> {
     let crab = json!({"apiVersion": format!("{SHOAL}/v1"), "kind": "Crab", "metadata": {"name": "one", "namespace": "shoal"}, "spec": {"a": "b"}});
-    // A module that has objects of that kind, one that needs the kind, one that names a kind that none can be, and one that has nothing
-    // to do with it.
+    // Modules with this kind's objects, with a dependency on it, with an impossible kind, and unrelated.
     solo.offer(&Version::new("shoal", "1.0.0", vec![namespace("shoal"), crab, map("shoal", "beside")]))
         .await?;
     for (module, group) in [("angler", SHOAL), ("dreamer", "no/such.group")] {
@@ -481,7 +478,7 @@ async fn without_a_server(solo: &Solo) -> Result<()> {
     let told = |m: &tidewatch_api::ModuleStatus| m.state == State::Error && m.message.contains(SHOAL);
     solo.module("shoal", "to say which API is not there", told).await?;
     solo.objects(CONFIG_MAP, Some("shoal")).get("beside").await.context("what is beside it")?;
-    // A module that has no objects of that kind is changed and removed meanwhile.
+    // An unrelated module is changed and removed meanwhile.
     let mut plain = Version::new("plain", "1.1.0", vec![map("default", "plain-too")]);
     plain.channels = vec!["regular".to_owned()];
     solo.offer(&plain).await?;

@@ -1,4 +1,4 @@
-//! The way of events is proven all the time, and a runtime is polled as long as it is not.
+//! The event path is proven continuously; an unproven runtime is polled.
 
 use std::time::Duration;
 
@@ -18,11 +18,10 @@ const NAMESPACE: &str = "kcp-canary";
 const SYSTEM: &str = "lighthouse-system";
 const MANAGER: &str = "lighthouse-keeper";
 const SOON: Duration = Duration::from_mins(1);
-/// For a lost event to be noticed and repaired. The last canary is at most 60 s old when the event is lost, and proves
-/// nothing after 75 s.
+/// Time to notice and repair a lost event. The last canary is at most 60 s old and expires after 75 s.
 const NOTICED: Duration = Duration::from_secs(90);
 
-/// What the Kyma says of its runtime's events: the condition's status and reason.
+/// Status and reason of the event condition.
 async fn says(kymas: &Api<Kyma>, kyma: &str) -> Result<(String, String)> {
     let status = kymas.get(kyma).await?.status.unwrap_or_default();
     let condition = status.conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
@@ -77,10 +76,10 @@ async fn an_event_that_nobody_tells_of_is_noticed_and_repaired_by_polling() -> R
     fleet::settled(&receiver).await?;
     ensure!(metric(&receiver.admin, polls).await? == 0, "a proven runtime is not polled");
 
-    // From here on nobody tells of anything, as if each event was swallowed.
+    // Simulates the loss of all events.
     drop(agent);
     deployments.delete(MANAGER, &DeleteParams::background()).await?;
-    // The module has no pods here, so it is not ready, and is looked at meanwhile in any case.
+    // Without pods the module is not ready, so it is retried anyway.
     there("the Deployment to be restored", NOTICED).await?;
     until_says(&kymas, member.kyma, "False", "NoCanary", NOTICED).await?;
     let before = metric(&receiver.admin, polls).await?;

@@ -31,7 +31,7 @@ fn both(solo: &Solo) -> [Api<DynamicObject>; 2] {
     [TEMPLATE, RELEASE].map(|gvk| solo.objects(gvk, Some(RUNTIME_NAMESPACE)))
 }
 
-/// Names and resourceVersions of all that the runtime has of the catalog's kinds.
+/// Names and resourceVersions of the runtime's catalog.
 async fn present(solo: &Solo) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for api in both(solo) {
@@ -42,7 +42,7 @@ async fn present(solo: &Solo) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// Waits until the runtime has just these, templates and releases.
+/// Waits until the runtime has exactly these objects.
 async fn has(solo: &Solo, names: &[&str]) -> Result<BTreeMap<String, String>> {
     wait::until(&format!("the catalog to be {names:?}"), SOON, || async {
         let found = present(solo).await?;
@@ -52,7 +52,7 @@ async fn has(solo: &Solo, names: &[&str]) -> Result<BTreeMap<String, String>> {
     .await
 }
 
-/// Waits until the condition is True on KCP's Kyma and on the runtime's.
+/// Waits for the True condition on both Kymas.
 async fn told(solo: &Solo) -> Result<()> {
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let holds = |k: &Kyma| {
@@ -78,25 +78,25 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     let managed = limpet.metadata.labels.unwrap_or_default();
     ensure!(managed.get(labels::MANAGED_BY).map(String::as_str) == Some("kyma"), "{managed:?}");
 
-    // By the Kyma's labels.
+    // The Kyma's labels select modules.
     solo.label(&json!({labels::BETA: "true"})).await?;
     let beta = has(&solo, &["kelp", "kelp-1.0.0", "limpet", "limpet-1.0.0"]).await?;
     ensure!(plain.iter().all(|(name, version)| beta[name] == *version), "{plain:?} {beta:?}");
     solo.label(&json!({labels::BETA: null})).await?;
     has(&solo, &["limpet", "limpet-1.0.0"]).await?;
 
-    // What its user makes there is theirs.
+    // The user's own objects stay.
     let own = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ModuleTemplate", "metadata": {"name": "raft-mine"},
                      "spec": {"moduleName": "raft", "version": "0.1.0", "descriptor": {}}});
     both(&solo)[0].patch("raft-mine", &PatchParams::apply("user"), &Patch::Apply(&own)).await?;
 
-    // By KCP's catalog: only what has changed is written.
+    // Changes of KCP's catalog write only changed objects.
     let next = json!({"channels": [{"channel": "regular", "version": "1.0.0"}, {"channel": "fast", "version": "1.1.0"}]});
     solo.offer(&version("limpet", "1.1.0", next)).await?;
     let grown = has(&solo, &["limpet", "limpet-1.0.0", "limpet-1.1.0", "raft-mine"]).await?;
     ensure!(grown["limpet-1.0.0"] == plain["limpet-1.0.0"], "a template that has not changed was written");
 
-    // A receiver that starts again finds it and writes nothing; what somebody has changed meanwhile it sets right.
+    // A restarted receiver writes nothing except to revert edits.
     fleet::settled(&solo.receiver).await?;
     let (before, applies) = (present(&solo).await?, solo.catalog_applies().await?);
     let others = solo.applies().await?;
@@ -119,7 +119,7 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     .await?;
     ensure!(solo.catalog_applies().await? == applies + 1, "more than the one was applied");
 
-    // The runtime's Kyma is made anew: its user is told again.
+    // A recreated Kyma gets its condition again.
     let kyma = solo.objects(KYMA, Some(RUNTIME_NAMESPACE));
     kyma.delete("default", &DeleteParams::default()).await?;
     solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
@@ -130,12 +130,11 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     has(&solo, &["raft-mine"]).await?;
     let templates: Api<ModuleTemplate> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     templates.get("limpet-1.0.0").await.context("KCP's own are none of this")?;
-    // Another test may use the runtime.
+    // Another test can use the runtime.
     both(&solo)[0].delete("raft-mine", &DeleteParams::default()).await?;
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Waits until an object of the runtime is as asked.
 async fn becomes(
     solo: &Solo,
     (gvk, name): ((&str, &str, &str), &str),
@@ -153,7 +152,7 @@ async fn becomes(
     .await
 }
 
-/// By nothing but events: the receiver is never started again, and the next safety resync is hours away.
+/// Only events trigger it: no restart, and the next safety resync is hours away.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_back_in_one_event() -> Result<()>
 {
@@ -172,8 +171,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     told(&solo).await?;
     fleet::settled(&solo.receiver).await?;
 
-    // One object is read and applied, whatever else there is. Who looks at the whole lists both kinds; the agent lists each from time
-    // to time.
+    // One object is read and applied. A full sync would list both kinds; the agent lists periodically.
     let counts = async || -> Result<[u64; 4]> {
         let (gets, lists) = (solo.requests("GET").await?, solo.requests("LIST").await?);
         let of = |requests: &BTreeMap<String, u64>, what: &str| requests.get(what).copied().unwrap_or(0);
@@ -195,7 +193,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     ensure!(after[0] <= before[0] + 2, "{after:?} after {before:?}: its own write is no news");
     becomes(&solo, (TEMPLATE, "urchin-1.0.0"), "as in KCP", version_is).await?;
 
-    // Without its label it leaves the watch, which tells of that.
+    // An object without the label leaves the watch, which reports it.
     let label = json!({"metadata": {"labels": {labels::MANAGED_BY: null}}});
     solo.patch(RELEASE, RUNTIME_NAMESPACE, "urchin", "user", &label).await?;
     let is_marked = |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == "kyma";
@@ -205,7 +203,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     }
     has(&solo, &["urchin", "urchin-1.0.0"]).await?;
 
-    // What all modules stand on.
+    // The common namespace.
     let namespaces = solo.objects(("", "v1", "Namespace"), None);
     let merge = PatchParams { field_manager: Some("user".into()), ..PatchParams::default() };
     let disabled = json!({"metadata": {"labels": {labels::ISTIO_INJECTION: "disabled"}}});
@@ -218,7 +216,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     crds.patch(name, &merge, &Patch::Merge(&short)).await?;
     let is_ours = |crd: &Value| crd["spec"]["names"]["shortNames"] != json!(["theirs"]);
     becomes(&solo, (CRD, name), "as we bring it", is_ours).await?;
-    // With all that it defines.
+    // Includes all its instances.
     crds.delete(name, &DeleteParams::default()).await?;
     wait::until("the release to be there again", SOON, || async {
         Ok(both(&solo)[1].get_opt("urchin").await?.filter(|o| o.metadata.deletion_timestamp.is_none()))
@@ -226,7 +224,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     .await?;
     told(&solo).await?;
 
-    // Somebody who does it again and again is named, and left alone.
+    // A repeated editor is named; the engine backs off.
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let mut rounds = 0;
     let named = |kyma: Kyma| {
@@ -252,7 +250,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Where KCP lets the runtime's own templates count. No Watcher names them: what says so is the engine's own watch.
+/// KCP allows the runtime's own templates. The engine's own watch reports them; no Watcher does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result<()> {
     let solo = Solo::start("kcp-users-templates", "estuary").await?;
@@ -299,7 +297,7 @@ async fn a_template_that_a_runtime_does_not_take_holds_up_no_other() -> Result<(
         let api = solo.objects(("admissionregistration.k8s.io", "v1", kind), None);
         api.patch("no-barnacles", &PatchParams::apply("somebody"), &Patch::Apply(body)).await?;
     }
-    // A policy counts a moment after it is there.
+    // A policy becomes effective with a delay.
     let denied = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ModuleTemplate", "metadata": {"name": "barnacle-0"},
                         "spec": {"moduleName": "barnacle", "version": "0.1.0", "descriptor": {}}});
     let [templates, _] = both(&solo);

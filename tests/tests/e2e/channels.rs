@@ -1,4 +1,4 @@
-//! Which version a module has by its Kyma's channel; in the channel `none` it gets no other one.
+//! Versions by channel; the channel `none` never updates a module.
 
 use anyhow::{Result, ensure};
 use kube::{

@@ -1,4 +1,4 @@
-//! The harness itself: if these fail, nothing else here means anything.
+//! The harness itself; all other tests depend on it.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The checks of `make corpus`, on a module of our own with the traits of real ones.
+//! The checks of `make corpus` on a realistic test module.
 
 use std::{path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ use tidewatch_tests::{
     report::Recorder,
 };
 
-/// Long enough for a fight that events drive; `make corpus` takes two minutes.
+/// Long enough for an event-driven conflict; `make corpus` takes two minutes.
 const ALONE: Duration = Duration::from_secs(5);
 
 #[real_only("kubectl and an audit log belong to real control planes")]

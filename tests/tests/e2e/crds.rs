@@ -1,4 +1,4 @@
-//! Our CRDs accept and reject the same objects as the Go lifecycle manager's.
+//! Tidewatch's CRDs accept and reject the same objects as the Go manager's.
 
 use std::path::Path;
 
@@ -26,8 +26,7 @@ async fn our_crds_give_the_recorded_verdicts() -> Result<()> {
     none(&mismatches(&tidewatch_api::crds::all(), Whose::Ours).await?)
 }
 
-/// With `KLM_CRDS=<folder>`, relative to the root of the checkout, the table itself is checked: it must
-/// hold for their CRDs as well.
+/// `KLM_CRDS=<folder>`, relative to the checkout, checks the table against the Go manager's CRDs.
 #[tokio::test]
 async fn their_crds_give_the_recorded_verdicts() -> Result<()> {
     let Some(folder) = std::env::var_os("KLM_CRDS") else {
@@ -44,7 +43,7 @@ async fn their_crds_give_the_recorded_verdicts() -> Result<()> {
     none(&mismatches(&crds, Whose::Theirs).await?)
 }
 
-/// A check that cannot fail shows nothing.
+/// Verifies that the check can fail.
 #[tokio::test]
 async fn a_looser_crd_is_noticed() -> Result<()> {
     let crd = tidewatch_api::crds::all().into_iter().find(|crd| crd.spec.names.kind == "ModuleReleaseMeta");

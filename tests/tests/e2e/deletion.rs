@@ -1,4 +1,4 @@
-//! How modules and Kymas go: with all they have, in an order that hurts nobody, and whatever happens meanwhile.
+//! Deletion of modules and Kymas: completeness, order and interruptions.
 
 mod certificate;
 mod crash;
@@ -32,13 +32,13 @@ use tidewatch_tests::{
 const SOON: Duration = Duration::from_mins(1);
 const MANAGER: &str = "tidewatch-tests";
 
-/// A receiver of its own on a KCP namespace of its own, and a Kyma named as the namespace.
+/// A receiver in its own namespace with a Kyma of that name.
 struct World {
     env: &'static Environment,
     kcp: Client,
     receiver: Receiver,
     namespace: &'static str,
-    // Last: the receiver has ended before another test may use the runtime.
+    // Last field: the receiver ends before another test gets the runtime.
     alone: Alone,
 }
 
@@ -73,7 +73,7 @@ impl World {
         Api::namespaced(self.kcp.clone(), self.namespace)
     }
 
-    /// A module with a CRD, a custom resource of the user's kind `Beacon`, a keeper and a default CR.
+    /// A module with a CRD `Beacon`, a user's CR, a keeper and a default CR.
     async fn offer(&self, version: &str) -> Result<()> {
         let mut offered = Version::new("beacons", version, keeper(self.namespace, version));
         offered.template = json!({
@@ -83,7 +83,7 @@ impl World {
         offered.offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace)).await
     }
 
-    /// Edits the runtime's Kyma as its user does, and tells the receiver of it as an agent does.
+    /// Edits the runtime's Kyma and reports the change.
     async fn enable(&self, modules: &[&str]) -> Result<()> {
         let list: Vec<Value> = modules.iter().map(|name| json!({"name": name})).collect();
         set_modules(&self.runtime()?, &json!(list)).await?;
@@ -98,7 +98,7 @@ impl World {
         self.receiver.tell(&self.env.harness, &self.member(), gvk, RUNTIME_NAMESPACE, name).await
     }
 
-    /// What the keeper's controller does meanwhile is told, as an agent would.
+    /// Reports the keeper's changes like an agent.
     async fn ready(&self, module: &str) -> Result<()> {
         wait::until(&format!("module {module} of Kyma {} to be Ready", self.namespace), SOON, || async {
             let kyma = self.kymas().get(self.namespace).await?;
@@ -124,7 +124,6 @@ impl World {
         Ok(self.manifests().list(&list).await?.items.into_iter().next())
     }
 
-    /// The module's Manifest is being deleted and says why it is still there.
     async fn blocked(&self, module: &str, says: &[&str]) -> Result<Manifest> {
         let what = format!("the Manifest of {module} to be Deleting and to say {says:?}");
         wait::until(&what, SOON, || async {
@@ -154,7 +153,6 @@ impl World {
         .await
     }
 
-    /// The Events that tell of something.
     async fn told(&self, reason: &str) -> Result<Vec<String>> {
         let events: Api<Event> = Api::namespaced(self.kcp.clone(), self.namespace);
         let all = events.list(&ListParams::default()).await?.items;
@@ -172,7 +170,7 @@ fn operation(manifest: &Manifest) -> &str {
     operation.map_or("", |op| op.operation.as_str())
 }
 
-/// Tests share a runtime, and each has kinds of its own.
+/// A group per test, because tests share a runtime.
 fn group(namespace: &str) -> String {
     format!("{namespace}.tidewatch.dev")
 }
@@ -182,7 +180,7 @@ fn beacon(of: &str, namespace: &str, name: &str) -> Value {
            "metadata": {"name": name, "namespace": namespace}, "spec": {}})
 }
 
-/// What the module `beacons` installs. Without replicas: there is no kubelet.
+/// The objects of `beacons`, with zero replicas because there is no kubelet.
 fn keeper(of: &str, version: &str) -> Vec<Value> {
     let labels = json!({"app": "beacon-keeper"});
     vec![
@@ -288,7 +286,7 @@ async fn a_module_stays_while_its_users_resources_exist_and_lists_them() -> Resu
     })
     .await?;
 
-    // It is still a module that works: its default CR and its CRD are there, and what somebody deletes comes back.
+    // A blocked module keeps working: its objects are still restored.
     ensure!(
         beacons(&runtime, world.namespace, RUNTIME_NAMESPACE).get_opt("default").await?.is_some(),
         "no default CR"
@@ -309,7 +307,7 @@ async fn a_module_stays_while_its_users_resources_exist_and_lists_them() -> Resu
     ensure!(crds(&runtime).get_opt(&crd_name(world.namespace)).await?.is_none(), "the CRD is left");
     ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_none(), "the keeper is left");
     ensure!(config_maps(&runtime).get_opt("beacon-keeper").await?.is_none(), "the ConfigMap is left");
-    // Each end of a Beacon was told, and was for this Manifest.
+    // Each Beacon's deletion was reported for this Manifest.
     let page = world.receiver.runtime(world.namespace).await?.to_string();
     ensure!(page.contains("Beacon"), "no reconcile was caused by a Beacon: {page}");
     observed::no_panic(&world.receiver.process)
@@ -324,7 +322,7 @@ async fn a_blocked_module_can_still_be_upgraded() -> Result<()> {
     world.enable(&[]).await?;
     let old = world.blocked("beacons", &["Beacon default/users (1)"]).await?;
 
-    // The module is asked for again, in another version: it goes on being removed, in that version.
+    // Re-enabled in another version, the module completes its removal first.
     world.offer("1.1.0").await?;
     world.enable(&["beacons"]).await?;
     wait::until("the keeper of version 1.1.0", SOON, || async {
@@ -336,7 +334,7 @@ async fn a_blocked_module_can_still_be_upgraded() -> Result<()> {
     let now = world.blocked("beacons", &["Beacon default/users (1)"]).await?;
     ensure!(now.uid() == old.uid() && now.spec.version == "1.1.0", "{now:#?}");
 
-    // And then it is installed anew.
+    // Then it is installed again.
     users.delete("users", &DeleteParams::default()).await?;
     wait::until("a new Manifest", SOON, || async {
         Ok(world.manifest("beacons").await?.filter(|m| m.uid() != old.uid()))
@@ -366,7 +364,7 @@ async fn what_is_not_the_modules_own_stays() -> Result<()> {
     world.enable(&["quay", "pier"]).await?;
     world.ready("quay").await?;
     world.ready("pier").await?;
-    // Somebody has made one of them theirs, without a word to anybody.
+    // A user has claimed an object.
     let maps = config_maps(&runtime);
     let theirs = json!({"metadata": {"labels": {labels::MANAGED_BY: "helm"}, "annotations": {annotations::OWNED_BY: null}}});
     maps.patch("quay-taken", &PatchParams::default(), &Patch::Merge(theirs)).await?;
@@ -382,7 +380,7 @@ async fn what_is_not_the_modules_own_stays() -> Result<()> {
     world.enable(&["pier", "quay"]).await?;
     world.ready("quay").await?;
     ensure!(maps.get("shared-by-both").await?.uid() == kept, "it was made anew");
-    // Both at once: the last one takes the shared one along.
+    // Removed together, the last module also removes the shared object.
     world.enable(&[]).await?;
     world.gone("quay").await?;
     world.gone("pier").await?;
@@ -398,7 +396,7 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
     let runtime = world.runtime()?;
     let users = beacons(&runtime, world.namespace, "default");
     put(&users, &beacon(world.namespace, "default", "users")).await?;
-    // Before anything is being deleted, the annotation says nothing.
+    // The annotation has no effect before a deletion.
     let force =
         |why: &str| Patch::Merge(json!({"metadata": {"annotations": {annotations::FORCE_DELETE: why}}}));
     let operator = PatchParams { field_manager: Some("an-operator".into()), ..PatchParams::default() };
@@ -412,11 +410,11 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
     let all = |line: &&String| says.iter().all(|part| line.contains(part));
     ensure!(told.iter().filter(all).count() == 2, "on the Manifest and on the Kyma: {told:#?}");
     ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_none(), "the keeper is left");
-    // Users' data is nobody's to delete.
+    // Users' data is never deleted.
     ensure!(users.get_opt("users").await?.is_some(), "the user's Beacon is gone");
     crds(&runtime).delete(&crd_name(world.namespace), &DeleteParams::default()).await?;
 
-    // A runtime that does not answer: nothing but the state is known, until somebody says so.
+    // An unreachable runtime: only the state is known until an operator forces it.
     world.offer("1.0.0").await?;
     world.enable(&["beacons"]).await?;
     world.ready("beacons").await?;
@@ -443,7 +441,7 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
         line.contains("Warning Kyma: the deletion of Kyma kcp-forced was forced by an-operator")
     };
     ensure!(told.iter().any(|line| of_kyma(&line)), "{told:#?}");
-    // Everything in the runtime is left as it was.
+    // The runtime stays untouched.
     ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_some(), "who has deleted the keeper?");
     clean(&runtime, world.namespace).await?;
     observed::no_panic(&world.receiver.process)
@@ -485,7 +483,7 @@ async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
     let world = World::installed("kcp-vanished").await?;
     let runtime = world.runtime()?;
     let secrets: Api<Secret> = Api::namespaced(world.kcp.clone(), world.namespace);
-    // With a runtime whose users have left something, the Kyma waits.
+    // Users' objects delay the Kyma's deletion.
     put(&beacons(&runtime, world.namespace, "default"), &beacon(world.namespace, "default", "users")).await?;
     world.kymas().delete(world.namespace, &DeleteParams::default()).await?;
     world.blocked("beacons", &["Beacon default/users (1)"]).await?;
@@ -498,7 +496,7 @@ async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
             && k.module_status("beacons").is_some_and(|m| m.message.contains("Beacon default/users (1)"))
     })
     .await?;
-    // The cluster is gone, and its Secret with it.
+    // The cluster and its Secret are gone.
     let began = tokio::time::Instant::now();
     secrets.delete(&format!("kubeconfig-{}", world.namespace), &DeleteParams::default()).await?;
     world.kyma_gone().await?;
@@ -509,7 +507,6 @@ async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
     observed::no_panic(&world.receiver.process)
 }
 
-/// Takes away what a test leaves in a runtime.
 async fn clean(runtime: &Client, of: &str) -> Result<()> {
     let params = DeleteParams::background();
     let _gone = crds(runtime).delete(&crd_name(of), &params).await;

@@ -1,4 +1,4 @@
-//! How the demo ends when it is not let finish.
+//! Interruption of the demo.
 
 use std::{
     fs,
@@ -13,7 +13,6 @@ use tidewatch_tests::{Tools, process::end_recorded, wait};
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// How many processes the demo has written down.
 fn recorded(pids: &Path) -> usize {
     fs::read_to_string(pids).map_or(0, |text| text.lines().count())
 }
@@ -21,7 +20,7 @@ fn recorded(pids: &Path) -> usize {
 #[real_only("it plays the demo's processes on real control planes")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_demo_to_be_kept_that_is_told_to_end_leaves_nothing_running() -> Result<()> {
-    // `Tools::find` may build: it blocks.
+    // `Tools::find` blocks: it can build.
     let tools = tokio::task::spawn_blocking(Tools::find).await??;
     for signal in ["TERM", "INT"] {
         let target = tempfile::tempdir()?;

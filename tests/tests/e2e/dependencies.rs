@@ -1,4 +1,4 @@
-//! Modules that need others, or kinds that somebody else brings.
+//! Modules that need other modules or kinds.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
     let polls = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"poll\"}").await?;
     ensure!(polls == 0, "it was polled");
 
-    // What is installed stays, whatever becomes of what it needed; but its user is told of it, by an event, until it is back.
+    // A missing dependency never removes an installed module. An event updates its status.
     let before = solo.manifest("crane").await?.metadata;
     crds.delete(&name, &DeleteParams::default()).await?;
     solo.module("crane", "to say what is gone", |m| {
@@ -84,7 +84,7 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
     crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(&crd)).await?;
     solo.module("crane", "to be Ready again", |m| m.state == State::Ready).await?;
 
-    // Definitions are nobody's business any more when nobody needs them.
+    // Unneeded kinds are not watched.
     set_modules(&solo.runtime, &json!([{"name": "bollard"}])).await?;
     solo.gone("crane").await?;
     agent
@@ -112,7 +112,7 @@ async fn a_module_comes_when_the_one_it_needs_is_ready() -> Result<()> {
     for module in ["pile", "deck"] {
         solo.module(module, "to be Ready", |m| m.state == State::Ready).await?;
     }
-    // It is not taken away with what it needed, and says so.
+    // The module outlives its dependency and reports it.
     solo.enable(&json!([{"name": "deck"}])).await?;
     solo.gone("pile").await?;
     solo.module("deck", "to say what is gone", |m| {
@@ -140,7 +140,7 @@ async fn two_modules_that_wait_for_each_other_say_so() -> Result<()> {
     }
     solo.module("straw", "to be Ready all the same", |m| m.state == State::Ready).await?;
     solo.event("ModuleWaits", &["egg, hen"]).await?;
-    // A version that needs nothing ends it for both.
+    // A version without dependencies resolves both.
     solo.offer(&module("egg", "1.1.0", &json!(null))).await?;
     for module in ["egg", "hen"] {
         solo.module(module, "to be Ready", |m| m.state == State::Ready).await?;
@@ -160,7 +160,7 @@ async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Resu
         m.state == State::Processing && m.message.contains(waits)
     })
     .await?;
-    // Nothing has happened but that time has passed.
+    // Only time has passed.
     solo.module("plank", "to be a Warning", |m| m.state == State::Warning && m.message.contains(waits))
         .await?;
     solo.event("ModuleWaits", &["nail"]).await?;
@@ -170,7 +170,7 @@ async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Resu
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Mandatory ones stand in no Kyma's status.
+/// Mandatory modules have no entry in the Kyma's status.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mandatory_module_waits_for_what_it_requires_and_comes_by_its_events() -> Result<()> {
     let solo =
@@ -223,7 +223,7 @@ async fn a_mandatory_module_waits_for_what_it_requires_and_comes_by_its_events()
     let polls = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"poll\"}").await?;
     ensure!(polls == 0, "it was polled");
 
-    // What is installed stays.
+    // The installation stays.
     crds.delete(&name, &DeleteParams::default()).await?;
     set_modules(&solo.runtime, &json!([])).await?;
     solo.gone("mule").await?;

@@ -1,4 +1,4 @@
-//! What an agent watches without anybody having asked for it: what modules install, and what their removal waits for.
+//! Derived watches: installed objects and objects that a removal waits for.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const POLLS: &str = "tidewatch_receiver_looks_total{reason=\"poll\"}";
 
 type Kind = (&'static str, &'static str, &'static str);
 
-/// One object of a module: its kind, whether it has a namespace, a field, what the module says and what somebody makes of it.
+/// A module object with a field, its specified value and an edit.
 struct Installed {
     kind: Kind,
     namespaced: bool,
@@ -180,13 +180,13 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         let api = solo.objects(object.kind, object.namespaced.then_some(namespace));
         let uid = api.get(&object.name).await?.uid().context("no uid")?;
         let began = tokio::time::Instant::now();
-        // A reconcile for the object before would look at this one, too.
+        // A reconcile of the previous object would also check this one.
         tidewatch_tests::fleet::settled(&solo.receiver).await?;
         let edit = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
         api.patch(&object.name, &edit, &Patch::Merge(&object.edit)).await?;
         is(&api, object, None).await?;
         let edited = began.elapsed();
-        // Its marks are nobody else's either.
+        // A foreign label is reverted too.
         let mark = "app.kubernetes.io/part-of";
         let unmark = json!({"metadata": {"labels": {mark: "mine"}}});
         api.patch(&object.name, &edit, &Patch::Merge(&unmark)).await?;
@@ -204,7 +204,7 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
     }
     ensure!(slowest.0 < Duration::from_secs(10), "{slowest:?}");
 
-    // What the module made once for its user is made again when it is gone.
+    // The default CR is recreated after a deletion.
     let beams = solo.objects(("mole.example.test", "v1", "Beam"), Some(namespace));
     wait::until("the default CR to be there", SOON, || async { Ok(beams.get_opt("default").await?) }).await?;
     let uid = beams.get("default").await?.uid();
@@ -218,7 +218,7 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         observed::no_panic(process)?;
     }
 
-    // With the module go its watches.
+    // The module's removal ends its watches.
     set_modules(&solo.runtime, &json!([])).await?;
     solo.gone("mole").await?;
     agent
@@ -278,7 +278,7 @@ async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
     set_modules(&solo.runtime, &json!([{"name": "sluice"}])).await?;
     solo.module("sluice", "to wait for an address", |m| m.message.contains("has no address yet")).await?;
     solo.watching(&agent, "engine.services.status").await?;
-    // Only what the module is at most allowed to take is waited for besides.
+    // Only the module's deadline is scheduled.
     solo.waits_for_an_event("sluice", 60.0).await?;
     let services = solo.objects(("", "v1", "Service"), Some("kyma-system"));
     let address = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
@@ -294,7 +294,7 @@ async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
 async fn a_version_that_is_served_no_more_hides_neither_the_users_objects_nor_the_modules() -> Result<()> {
     let solo = Solo::start("kcp-outdated", "skiff").await?;
     let agent = solo.agent().await?;
-    // The kind is somebody else's, so that it stays when the module goes.
+    // The kind has another owner, so it outlives the module.
     let mut crd = installed("skeg").remove(7);
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let versions = |old: bool| {

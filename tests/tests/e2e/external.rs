@@ -1,4 +1,4 @@
-//! Modules from outside contributors: their components stay in a registry of their own.
+//! Modules of external contributors in their own registry.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -21,7 +21,7 @@ fn module(name: &str, version: &str) -> Version {
     Version::new(name, version, vec![map])
 }
 
-/// A descriptor that says where its component is.
+/// A descriptor with its component's location.
 fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
     json!({"component": {"name": kcp::component(module), "version": version, "repositoryContexts": [
         {"type": "OCIRegistry", "baseUrl": "first.example", "componentNameMapping": "urlPath"},
@@ -55,7 +55,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
         ..module("raft", version)
     };
 
-    // The platform's template of a contributor's module.
+    // The platform's template.
     from("1.0.0", guests.host(), "kyma").offer(&solo.kcp, solo.namespace, &place).await?;
     solo.enable(&json!([{"name": "raft"}])).await?;
     solo.ready("raft", "1.0.0").await?;
@@ -65,7 +65,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
     let source = solo.manifest("raft").await?.spec.install.source.0["repo"].clone();
     ensure!(source == place, "the Manifest names {source}");
 
-    // The same host is another place. It is not asked, and what was installed stays.
+    // Another path on this host counts as another location and is not contacted. The installation stays.
     from("1.1.0", guests.host(), "").offer(&solo.kcp, solo.namespace, guests.host()).await?;
     let kept = solo.module("raft", "in Warning", |m| m.state == State::Warning).await?;
     let says = format!("names the registry '{}', which is not among those", guests.host());
@@ -74,7 +74,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
     from("1.2.0", guests.host(), "kyma").offer(&solo.kcp, solo.namespace, &place).await?;
     solo.ready("raft", "1.2.0").await?;
 
-    // A runtime's own template may name it as well.
+    // A runtime's own template can use it too.
     module("canoe", "0.1.0").push(&place).await?;
     solo.label(&json!({labels::RUNTIME_TEMPLATES: "true"})).await?;
     let own = json!({"apiVersion": API_VERSION, "kind": "ModuleTemplate", "metadata": {"name": "canoe-mine"}, "spec": {
@@ -86,7 +86,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
     solo.ready("canoe", "0.1.0").await?;
     ensure!(solo.manifest("canoe").await?.is_of_runtime_template(), "the Manifest does not say whose it is");
 
-    // Their registry goes. What it has brought stays, and the platform's modules come.
+    // Without their registry, installations stay and platform modules continue.
     drop(guests);
     solo.offer(&module("buoy", "1.0.0")).await?;
     solo.enable(&json!([{"name": "raft"}, {"name": "canoe"}, {"name": "buoy"}])).await?;
@@ -95,7 +95,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
     solo.ready("canoe", "0.1.0").await
 }
 
-/// `pilot`, and the password `tide` hashed.
+/// User `pilot`, bcrypt hash of `tide`.
 const PILOT: &str = "pilot:$2b$04$tgQ6rQk1gxX.hu3Yphhgj.2dEb794zJ/E5QJkOChVRQA9EeeStTdW\n";
 
 #[real_only("the fake registry asks nobody for credentials")]
@@ -122,7 +122,7 @@ async fn a_registry_that_asks_who_reads_it_is_read_with_the_platforms_credential
     let says = "check the credentials of this registry";
     ensure!(refused.message.contains(says) && !refused.message.contains("ebb"), "{}", refused.message);
 
-    // The platform's operator puts it right; nothing is started anew.
+    // A corrected file works without a restart.
     harness.write("locked.json", &auths("tide"))?;
     solo.ready("gig", "1.0.0").await?;
     let maps: Api<ConfigMap> = Api::namespaced(solo.runtime.clone(), "default");

@@ -1,6 +1,6 @@
-//! Real faults on real processes: whatever is killed, cut, delayed or swallowed, no change is lost.
+//! Real faults: processes are killed, connections cut, delayed or silenced, and no change is lost.
 //!
-//! A run is repeated with `FAULT_SEED`, and made longer with `FAULT_ROUNDS`: `FAULT_ROUNDS=50 make e2e T=faults`.
+//! `FAULT_SEED` repeats a run, `FAULT_ROUNDS` extends it: `FAULT_ROUNDS=50 make e2e T=faults`.
 
 mod hibernation;
 mod rig;
@@ -20,16 +20,15 @@ use tokio::time::Instant;
 
 use rig::{NOTICED, Rig, SOON, rounds, seed};
 
-/// A runtime of a test's own.
+/// An exclusive runtime.
 async fn runtime(name: &str) -> Result<ControlPlane> {
     let env = env::shared().await?;
-    // No receiver's: its role is not known for a moment where an API server has just started, and what it does then comes later.
+    // No receiver user: a new API server learns roles late, which would delay requests.
     let users = vec![User { name: AGENT_USER.to_owned(), groups: Vec::new() }];
     // Boxed: its future is large.
     Box::pin(ControlPlane::start(&env.harness, env.etcd(), Options { users, ..Options::named(name) })).await
 }
 
-/// Who is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Receiver,
@@ -37,7 +36,7 @@ enum Victim {
     Both,
 }
 
-/// Changes, a kill among them, changes while it is down, and a last one before or after it comes back.
+/// Changes, kills during changes, continues, and makes a last change before or after the restart.
 async fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
     let (epoch, seen) = rig.epoch().await?;
     let changes = rig.changes();
@@ -51,7 +50,7 @@ async fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
         rig.agent.process.kill().await?;
     }
     changes.more(meanwhile).await?;
-    // Nothing but what happened while it was down, or more after.
+    // The last change is during or after the downtime.
     let goes_on = rig.dice.below(2) == 1;
     let (changes, last) = if goes_on {
         (Some(changes), None)
@@ -82,7 +81,7 @@ async fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
     rig.healthy()
 }
 
-/// Receiver and agent are killed, then the way between them breaks.
+/// Kills receiver and agent, then breaks their connection.
 async fn programs_and_their_way() -> Result<()> {
     let env = env::shared().await?;
     let runtime = runtime("squall").await?;
@@ -99,7 +98,7 @@ async fn programs_and_their_way() -> Result<()> {
     swallowed(&mut rig, Blow::HalfOpen).await
 }
 
-/// Connections to the receiver are dropped and refused while things change; then they are slow as well.
+/// Drops, refuses and then delays connections during changes.
 async fn cut_and_slow(rig: &mut Rig) -> Result<()> {
     for round in 0..rounds(4)? {
         if round % 4 == 3 {
@@ -122,7 +121,7 @@ async fn cut_and_slow(rig: &mut Rig) -> Result<()> {
     rig.healthy()
 }
 
-/// The connection to the receiver loses what it carries, from now on and without a sign; and a change.
+/// Silently loses the connection's data, and with it a change.
 async fn swallowed(rig: &mut Rig, blow: Blow) -> Result<()> {
     let (connections, lost) = (rig.connections().await?, rig.events.lost());
     rig.events.strike(blow);
@@ -137,7 +136,7 @@ async fn swallowed(rig: &mut Rig, blow: Blow) -> Result<()> {
     rig.healthy()
 }
 
-/// Changes, a kill among them, and a last one while it is down or after it comes back.
+/// Kills an API server during changes. The last change is during or after the downtime.
 async fn kill_api(rig: &mut Rig, cluster: &mut ControlPlane, is_the_runtime: bool) -> Result<()> {
     let env = env::shared().await?;
     let epoch = rig.epoch().await?.0;
@@ -145,7 +144,7 @@ async fn kill_api(rig: &mut Rig, cluster: &mut ControlPlane, is_the_runtime: boo
     changes.more(1 + rig.dice.below(8)).await?;
     cluster.kill_api().await?;
     changes.more(1 + rig.dice.below(4)).await?;
-    // Nothing can be changed last in a runtime whose API server is down, so there the changes end when it is back.
+    // The runtime accepts no changes during its own downtime.
     if is_the_runtime {
         cluster.start_api(&env.harness, env.etcd()).await?;
         changes.more(1 + rig.dice.below(4)).await?;
@@ -161,7 +160,7 @@ async fn kill_api(rig: &mut Rig, cluster: &mut ControlPlane, is_the_runtime: boo
     rig.healthy()
 }
 
-/// The API servers are killed: the runtime's, KCP's, and the runtime's while the agent is cut off from it.
+/// Kills the API servers: the runtime's, KCP's, and the runtime's while the agent is cut off.
 async fn api_servers() -> Result<()> {
     let (mut kcp, mut runtime) = futures::future::try_join(runtime("gale-kcp"), runtime("gale")).await?;
     let mut rig = Rig::start(&kcp, &runtime, "gale").await?;
@@ -177,7 +176,7 @@ async fn api_servers() -> Result<()> {
     swallowed(&mut rig, Blow::SwallowRequests).await
 }
 
-/// The agent is cut off from its API server, which forgets meanwhile what the agent's watches have seen.
+/// The agent is cut off while its API server compacts the history of its watches.
 async fn expired(rig: &mut Rig, runtime: &mut ControlPlane) -> Result<()> {
     let env = env::shared().await?;
     let seen = rig.buoys.version().await?;
@@ -192,7 +191,7 @@ async fn expired(rig: &mut Rig, runtime: &mut ControlPlane) -> Result<()> {
     rig.proven(before, SOON).await
 }
 
-/// One test, since it mostly waits: as several they would take the others' turns.
+/// One test: it mostly waits, and several would block other tests.
 #[real_only("API servers and etcd are killed as processes")]
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_processes_and_broken_ways_lose_nothing() -> Result<()> {

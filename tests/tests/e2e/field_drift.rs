@@ -1,5 +1,4 @@
-//! What real manifests bring, and only a real API server answers: values that it stores otherwise, leftovers that it refuses, fields
-//! that an installer owns, too, and claims that a user has enlarged.
+//! Real manifests: rewritten values, rejected leftovers, shared fields, enlarged claims.
 
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ fn service(name: &str, namespace: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
-/// Objects with values that the API server drops or writes in other words.
+/// Values that the API server drops or rewrites.
 fn rewritten(module: &str) -> Vec<Value> {
     let container = json!({"name": "main", "image": "example.test/none:1", "command": null, "envFrom": [], "tty": false,
         "env": [{"name": "EMPTY", "value": ""}, {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1000m"}}}],
@@ -112,7 +111,7 @@ async fn values_that_the_api_server_stores_otherwise_are_no_drift_after_a_restar
         log.lines().filter(|line| line.contains("set back to what its module says")).collect();
     ensure!(drift.is_empty(), "nobody has changed anything: {drift:#?}");
 
-    // What is changed beside all that is still seen.
+    // Other changes are still detected.
     solo.patch(SERVICE, "manta", "manta", "editor", &json!({"spec": {"sessionAffinity": "ClientIP"}}))
         .await?;
     solo.told(SERVICE, "manta", "manta").await?;
@@ -160,7 +159,7 @@ async fn an_upgrade_that_is_refused_for_what_nobody_owns_goes_through() -> Resul
     solo.offer(&gurnard).await?;
     solo.enable(&json!([{"name": "gurnard"}])).await?;
     solo.ready("gurnard", "1.0.0").await?;
-    // As of objects that were restored from a backup: nobody owns anything of them.
+    // Like objects from a backup: without field owners.
     for (gvk, name) in [(DEPLOYMENT, "probed"), (SERVICE, "named")] {
         let nobody = json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]);
         let patch = Patch::Json::<()>(serde_json::from_value(nobody)?);
@@ -188,7 +187,7 @@ async fn an_upgrade_that_is_refused_for_what_nobody_owns_goes_through() -> Resul
         named.data["spec"]
     );
 
-    // What another field manager owns stays, and is named.
+    // Another field manager's fields stay and are named.
     let add = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}});
     let mut back = gurnard.clone();
     back.version = "1.2.0".into();
@@ -272,7 +271,7 @@ async fn a_claim_that_its_user_has_enlarged_stands_until_its_module_asks_for_mor
     solo.enable(&json!([{"name": "lumpfish"}])).await?;
     let claims = solo.objects(CLAIM, Some("lumpfish"));
     wait::until("the claim", SOON, || async { Ok(claims.get_opt("logs").await?) }).await?;
-    // As a provisioner does.
+    // Like a provisioner.
     let bound = |size: &str| json!({"status": {"phase": "Bound", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}});
     solo.patch(CLAIM, "lumpfish", "logs", "provisioner", &json!({"spec": {"volumeName": "none"}})).await?;
     claims.patch_status("logs", &PatchParams::default(), &Patch::Merge(bound("2Gi"))).await?;

@@ -1,4 +1,4 @@
-//! What real modules and users bring: conversion webhooks without a server, finalizers of others, a fix that a removal waits for.
+//! Real modules: conversion webhooks without server, foreign finalizers, and fixes during a removal.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn map(name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kyma-system"}, "data": {"a": text}})
 }
 
-/// A kind in these versions, of which the last one is stored.
+/// A CRD; the last version is the storage version.
 fn crd(group: &str, kind: &str, versions: &[&str]) -> Value {
     let (singular, plural) = (kind.to_lowercase(), format!("{}s", kind.to_lowercase()));
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -50,7 +50,7 @@ fn says(state: State, words: &[&str]) -> impl Fn(&ModuleStatus) -> bool + Sync {
     move |module| module.state == state && words.iter().all(|word| module.message.contains(word))
 }
 
-/// The version that clients prefer is not the one that is stored, and nobody converts between them.
+/// Preferred and storage version differ, without conversion.
 #[real_only("the fake API server converts nothing by webhooks")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversion_webhook_without_a_server_holds_up_what_needs_it_and_nothing_else() -> Result<()> {
@@ -71,7 +71,7 @@ async fn a_conversion_webhook_without_a_server_holds_up_what_needs_it_and_nothin
     solo.offer(&of("1.1.0", "v1beta1")).await?;
     solo.ready("bollard", "1.1.0").await?;
 
-    // An agent sees its objects all the same.
+    // An agent still observes its objects.
     let agent = solo.agent().await?;
     solo.watching(&agent, &format!("engine.bollards.{group}.spec")).await?;
     let stored = (group, "v1beta1", "Bollard");
@@ -167,7 +167,7 @@ async fn a_mandatory_module_whose_release_is_deleted_stays_removed_whatever_its_
     })
     .await?;
     solo.gone("guard").await?;
-    // Whatever was decided when the release went has been done.
+    // All effects of the release's deletion are complete.
     fleet::settled(&solo.receiver).await?;
     solo.look().await?;
     fleet::settled(&solo.receiver).await?;

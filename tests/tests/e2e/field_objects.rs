@@ -1,4 +1,4 @@
-//! Objects that controllers change or remove by themselves, and objects whose kind is not known at first.
+//! Objects that controllers change or delete, and objects of unknown kinds.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
-/// Objects of which controllers or injectors fill a field that the manifest has, too.
+/// Fields that the manifest and controllers both set.
 fn filled(name: &str) -> Vec<Value> {
     let labels = json!({format!("{name}.example.test/part"): "true"});
     vec![
@@ -60,7 +60,7 @@ async fn what_controllers_and_injectors_fill_is_not_set_back() -> Result<()> {
         Ok((roles.get(name).await?.data["rules"][0]["resources"] == json!(["services"])).then_some(()))
     })
     .await?;
-    // As an injector and a scaler do it.
+    // Like an injector and a scaler.
     let bundle = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==";
     let inject = json!([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]);
     let inject = Patch::Json::<Value>(serde_json::from_value(inject)?);
@@ -118,7 +118,7 @@ async fn an_object_whose_kind_turns_out_to_have_no_namespaces_is_made_once() -> 
     Ok(())
 }
 
-/// The end of a Job that nobody has seen: its control plane removes it at once.
+/// A finished Job is deleted at once, so its completion is unobserved.
 #[real_only("the fake API server has no Job controller")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_a_time_to_live_of_nothing_runs_once() -> Result<()> {

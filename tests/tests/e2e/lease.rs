@@ -1,4 +1,4 @@
-//! Who works on a control plane, and an operator's switch.
+//! Leadership of a control plane, and the pause switch.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, namespace).await?;
     let leases: Api<Lease> = Api::namespaced(kcp.clone(), namespace);
-    // The Go manager works. It will be believed for as long as it says, without a sign of life.
+    // The Go manager's Lease counts for its duration without renewal.
     let theirs: Lease = serde_json::from_value(json!({
         "metadata": {"name": NAME},
         "spec": {"holderIdentity": "manager-0_a", "leaseDurationSeconds": 8, "leaseTransitions": 4,
@@ -80,7 +80,7 @@ async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result
     let page = http::text(&format!("{}/metrics", second.admin)).await?;
     ensure!(observed::value(&page, "tidewatch_receiver_leader") == 0, "both lead");
 
-    // It goes in an orderly way: the other begins at once. It is killed: when it can hold the Lease no longer.
+    // An orderly end releases the Lease at once; after a kill it must expire.
     first.process.begin_end();
     holder_is(&leases, "pod-b").await?;
     second.ready().await?;
@@ -88,12 +88,12 @@ async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result
     second.process.kill().await?;
     holder_is(&leases, "pod-c").await?;
     third.ready().await?;
-    // The same place again: there is nobody to wait for.
+    // A restarted holder does not wait.
     second.start_again_unready()?;
     let taken: Value = json!({"spec": {"holderIdentity": "tidewatch.pod-b_gone"}});
     leases.patch(NAME, &PatchParams::default(), &Patch::Merge(&taken)).await?;
     holder_is(&leases, "pod-b").await?;
-    // Who has lost it ends.
+    // A process that lost the Lease ends.
     wait::until("the one that lost the Lease to end", SOON, || async { Ok(third.process.ended().map(drop)) })
         .await?;
     let lease = leases.get(NAME).await?.spec.context("no spec")?;
@@ -109,7 +109,6 @@ async fn is_paused(solo: &Solo, wanted: u64) -> Result<()> {
     .await
 }
 
-/// What a user changes while it is paused stays.
 async fn an_edit_stays(solo: &Solo, value: &str) -> Result<()> {
     is_paused(solo, 1).await?;
     let before = solo.applies().await?;
@@ -130,7 +129,6 @@ async fn it_is_undone(solo: &Solo) -> Result<()> {
     solo.module("dune", "to be Ready", |m| m.state == State::Ready).await.map(drop)
 }
 
-/// Its Kyma says so, in KCP and in the runtime, while it is paused and no longer.
 async fn says_paused(solo: &Solo, paused: bool) -> Result<()> {
     let says = |kyma: &Value| {
         let all = kyma["status"]["conditions"].as_array().into_iter().flatten();
@@ -147,7 +145,7 @@ async fn says_paused(solo: &Solo, paused: bool) -> Result<()> {
     .await
 }
 
-/// What is mandatory waits as well, and what was withdrawn meanwhile comes nowhere.
+/// Mandatory modules wait too; a withdrawn release is never installed.
 async fn a_release_waits(solo: &Solo) -> Result<()> {
     let last = || async {
         let page = solo.receiver.runtime(solo.kyma).await?;
@@ -169,7 +167,7 @@ async fn a_release_waits(solo: &Solo) -> Result<()> {
     solo.offer(&guard("1.0.0")).await
 }
 
-/// It is as it was, though the pause is over.
+/// Unchanged after the pause.
 async fn nothing_came_of_it(solo: &Solo) -> Result<()> {
     fleet::at_rest(&solo.receiver).await?;
     let manifest = solo.manifest("guard").await?;
@@ -205,7 +203,7 @@ async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
     says_paused(&solo, false).await?;
     nothing_came_of_it(&solo).await?;
 
-    // The flag holds from the start of a process to its end, whatever the ConfigMap says.
+    // The flag overrides the ConfigMap for the process's lifetime.
     solo.receiver.restart_with(|arguments| arguments.push("--pause".to_owned())).await?;
     an_edit_stays(&solo, "theirs again").await?;
     solo.receiver.restart_with(|arguments| arguments.retain(|argument| argument != "--pause")).await?;

@@ -1,4 +1,4 @@
-//! Everything that needs real control planes, in one binary so that they start once.
+//! Tests on control planes, in one binary so that they start only once.
 
 mod availability;
 mod awaited;

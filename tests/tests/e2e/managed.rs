@@ -1,4 +1,4 @@
-//! Modules, and default custom resources, that their users take over and give back.
+//! Unmanaged modules and default CRs, and their return.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -25,7 +25,6 @@ const CRD: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDe
 const KYMA: (&str, &str, &str) = ("operator.kyma-project.io", "v1beta2", "Kyma");
 const SOON: Duration = Duration::from_mins(1);
 
-/// A module with a manager, its settings, a kind of its own and a default CR of it.
 pub(super) fn version(module: &str, version: &str) -> Version {
     let (labels, group) = (json!({"app": module}), format!("{module}.example.test"));
     let mut offered = Version::new(
@@ -50,7 +49,6 @@ pub(super) fn version(module: &str, version: &str) -> Version {
     offered
 }
 
-/// All objects of the module, its default CR last.
 pub(super) async fn objects(solo: &Solo, module: &str) -> Result<Vec<DynamicObject>> {
     let (group, crd) = (format!("{module}.example.test"), format!("quays.{module}.example.test"));
     let quay = (group.as_str(), "v1", "Quay");
@@ -71,7 +69,7 @@ pub(super) fn uids(objects: &[DynamicObject]) -> Vec<Option<String>> {
     objects.iter().map(|object| object.metadata.uid.clone()).collect()
 }
 
-/// Whether an object says that we manage it, or names us in any way.
+/// Whether an object has any of the engine's marks.
 fn is_marked(object: &DynamicObject) -> bool {
     let (labels, annotations) = (&object.metadata.labels, &object.metadata.annotations);
     let keys = labels.iter().flatten().chain(annotations.iter().flatten());
@@ -80,13 +78,13 @@ fn is_marked(object: &DynamicObject) -> bool {
     })
 }
 
-/// Whether the module's objects are as the user has them: all there, the same ones, and without marks.
+/// Whether the module's objects are unchanged and unmarked.
 async fn given_up(solo: &Solo, module: &str, before: &[DynamicObject]) -> Result<()> {
     let now = objects(solo, module).await?;
     ensure!(uids(&now) == uids(before), "an object was deleted or made anew");
     let marked: Vec<_> = now.iter().filter(|o| is_marked(o)).map(|o| (&o.types, &o.metadata)).collect();
     ensure!(marked.is_empty(), "marks are left: {marked:#?}");
-    // Its generation says nothing: API servers count a Deployment's annotations, too.
+    // Generations of Deployments also count annotations.
     ensure!(now[2].data["spec"] == before[2].data["spec"], "the Deployment was changed");
     Ok(())
 }
@@ -95,7 +93,7 @@ pub(super) fn manifests(solo: &Solo) -> Api<Manifest> {
     Api::namespaced(solo.kcp.clone(), solo.namespace)
 }
 
-/// Waits until the module is the user's; its Kyma is Ready all the time.
+/// Waits until the module is unmanaged while its Kyma stays Ready.
 async fn unmanaged(solo: &Solo, module: &str) -> Result<()> {
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let flipped = AtomicBool::new(false);
@@ -117,8 +115,7 @@ async fn unmanaged(solo: &Solo, module: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a module is Ready in a version after its Deployment was changed, of which its agent would tell when the Deployment's
-/// controller has seen it.
+/// Waits until a version is Ready; reports the Deployment like an agent.
 pub(super) async fn settled(solo: &Solo, module: &str, version: &str) -> Result<()> {
     solo.module(module, "to get the version", |m| m.version == version && m.manifest.is_some()).await?;
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
@@ -155,7 +152,7 @@ async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
     })
     .await?;
 
-    // It is the user's: nobody changes anything of it, whatever changes.
+    // An unmanaged module never changes.
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "mole", "settings", "user", &edit).await?;
     fleet::at_rest(&solo.receiver).await?;
@@ -177,7 +174,7 @@ async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
     ensure!(back[..4].iter().all(is_marked), "they carry marks again");
     ensure!(back[1].data["data"]["version"] == "1.1.0", "the settings are the module's again");
 
-    // All as before: it can be removed.
+    // Managed again, it can be removed.
     solo.enable(&json!([])).await?;
     solo.gone("mole").await?;
     ensure!(solo.objects(DEPLOYMENT, Some("mole")).get_opt("mole").await?.is_none());
@@ -195,7 +192,7 @@ async fn removing_the_entry_of_an_unmanaged_module_leaves_its_objects() -> Resul
     solo.ready("slipway", "1.0.0").await?;
     let (jetty, slipway) = (objects(&solo, "jetty").await?, objects(&solo, "slipway").await?);
 
-    // Once it is Unmanaged, its entry is nothing but a name.
+    // An unmanaged entry needs only its name.
     solo.enable(&json!([{"name": "jetty", "managed": false}, {"name": "slipway"}])).await?;
     unmanaged(&solo, "jetty").await?;
     solo.enable(&json!([{"name": "slipway"}])).await?;
@@ -204,7 +201,7 @@ async fn removing_the_entry_of_an_unmanaged_module_leaves_its_objects() -> Resul
     fleet::kyma_where(kymas.clone(), solo.kyma, "jetty to be gone from the status", gone).await?;
     given_up(&solo, "jetty", &jetty).await?;
 
-    // And before that too: the user need not wait.
+    // The user need not wait for it.
     let manifest = solo.manifest("slipway").await?.metadata.name.context("no name")?;
     label(&solo, &manifest, &json!({labels::SKIP_RECONCILIATION: "true"})).await?;
     solo.enable(&json!([{"name": "slipway", "managed": false}])).await?;
@@ -242,7 +239,7 @@ async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
         "{manifest:?}"
     );
 
-    // What was made before it is ignored stays, and is not made again.
+    // An existing default CR stays but is not recreated.
     solo.enable(&under("CreateAndDelete")).await?;
     let made = wait::until("it to be made", SOON, || async { Ok(quays.get_opt("one").await?) }).await?;
     solo.enable(&under("Ignore")).await?;
@@ -257,7 +254,7 @@ async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
     solo.told(CONFIG_MAP, "thole", "settings").await?;
     ensure!(quays.get_opt("one").await?.is_none(), "it was made again");
 
-    // The user makes it, so it holds the module's end up.
+    // The user's own CR delays the removal.
     quays.create(&PostParams::default(), &stripped(made)).await?;
     solo.enable(&json!([])).await?;
     let waits = |m: &ModuleStatus| m.message.starts_with("waiting for module crs deletion: Quay thole/one");
@@ -275,7 +272,6 @@ async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
     observed::no_panic(&solo.receiver.process)
 }
 
-/// The object as its user would make it.
 fn stripped(object: DynamicObject) -> DynamicObject {
     let DynamicObject { types, metadata, data } = object;
     let metadata = ObjectMeta { name: metadata.name, namespace: metadata.namespace, ..ObjectMeta::default() };

@@ -28,7 +28,7 @@ pub(crate) fn guard(version: &str) -> Version {
     Version { release, ..Version::new("guard", version, vec![object]) }
 }
 
-/// Waits until the module is Ready in a version, with what that installs.
+/// Waits until the version is Ready and installed.
 pub(crate) async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
     wait::until(&format!("guard to be Ready in {version}"), SOON, || async {
         let manifest = solo.manifest("guard").await?;
@@ -40,7 +40,7 @@ pub(crate) async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
     .await
 }
 
-/// Those of a Kyma and its modules, which only an option shows.
+/// Metrics per Kyma and module need an option.
 async fn metrics_have_the_names_that_are_known(solo: &Solo) -> Result<()> {
     let wanted = [
         "lifecycle_mgr_mandatory_modules 1",
@@ -81,7 +81,7 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
     let status = kymas.get(solo.kyma).await?.status.context("no status")?;
     ensure!(status.modules.is_empty() && status.state == State::Ready, "{status:?}");
 
-    // Its user can neither ask for it nor give it up.
+    // Users can neither enable nor unmanage it.
     solo.enable(&json!([{"name": "guard", "managed": false}])).await?;
     let of =
         |m: &tidewatch_api::ModuleStatus| m.state == State::Warning && m.message.contains("is mandatory");
@@ -94,7 +94,7 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
     solo.offer(&guard("1.1.0")).await?;
     ready(&solo, "1.1.0").await?;
 
-    // Back to an older one: it stays, and that is said.
+    // A downgrade is refused and reported.
     solo.offer(&guard("1.0.0")).await?;
     let events: Api<Event> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let told = wait::until("an Event about the downgrade", SOON, || async {
@@ -108,7 +108,7 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
     ready(&solo, "1.1.0").await?;
     solo.offer(&guard("1.1.0")).await?;
 
-    // Deleted by hand it comes back.
+    // A deleted Manifest is recreated.
     let before = ready(&solo, "1.1.0").await?.metadata;
     manifests(&solo).delete(before.name.as_deref().context("no name")?, &DeleteParams::default()).await?;
     wait::until("another Manifest", SOON, || async {
@@ -117,7 +117,7 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
     .await?;
     ready(&solo, "1.1.0").await?;
 
-    // With its release it goes, and the release waits for that.
+    // Deleting the release removes the module; the release waits for it.
     releases.delete("guard", &DeleteParams::default()).await?;
     wait::until("the release to be gone", SOON, || async {
         Ok(releases.get_opt("guard").await?.is_none().then_some(()))
@@ -137,7 +137,7 @@ async fn what_its_user_asks_for_by_now_stays_though_nobody_was_told() -> Result<
     solo.offer(&guard("1.0.0")).await?;
     let first = ready(&solo, "1.0.0").await?;
     fleet::settled(&solo.receiver).await?;
-    // There is no agent, so that nobody hears of this.
+    // Without an agent there are no events.
     set_modules(&solo.runtime, &json!([{"name": "guard"}])).await?;
     let mut chosen = guard("1.0.0");
     chosen.release = json!({});
@@ -153,7 +153,7 @@ async fn what_its_user_asks_for_by_now_stays_though_nobody_was_told() -> Result<
         taken.metadata.uid == first.metadata.uid && !taken.is_mandatory(),
         "it is another one, or mandatory still"
     );
-    // And one that nobody asks for goes.
+    // A disabled module is removed.
     set_modules(&solo.runtime, &json!([])).await?;
     solo.look().await?;
     solo.gone("guard").await?;

@@ -1,4 +1,4 @@
-//! The listener's example with kube's `Controller::reconcile_on`, as a program of its own, on a real control plane.
+//! The listener's example with kube's `Controller::reconcile_on` on a real control plane.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use tidewatch_tests::{Process, binaries, cluster::ADMIN, env, observed, wait};
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// Both events are acknowledged by the controller alone: one when the reconcile of its object has finished, the other
-/// when the controller has found that there is no such object.
+/// The controller acknowledges one event after its reconcile, the other because the object does not exist.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_hears_of_a_runtime_reconciles_and_acknowledges() -> Result<()> {
     let env = env::shared().await?;

@@ -1,4 +1,4 @@
-//! Manifests that are left alone, those that no Kyma owns, and second ones of a module.
+//! Skipped, orphaned and duplicate Manifests.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     let (skip, go_on) =
         (json!({labels::SKIP_RECONCILIATION: "true"}), json!({labels::SKIP_RECONCILIATION: null}));
 
-    // The Kyma: nothing is planned.
+    // A skipped Kyma is not planned.
     solo.label(&skip).await?;
     solo.look().await?;
     solo.enable(&json!([{"name": "dock"}, {"name": "weir"}])).await?;
@@ -44,12 +44,12 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     solo.label(&go_on).await?;
     solo.ready("weir", "1.0.0").await?;
 
-    // A Manifest: what is changed stays changed, and even its deletion waits.
+    // A skipped Manifest reverts nothing and delays its deletion.
     let dock = solo.manifest("dock").await?.metadata.name.context("no name")?;
     label(&solo, &dock, &skip).await?;
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "dock", "settings", "user", &edit).await?;
-    // The first reconcile that ends may have another reason.
+    // The first reconcile can have another cause.
     solo.told(CONFIG_MAP, "dock", "settings").await?;
     solo.told(CONFIG_MAP, "dock", "settings").await?;
     let settings = solo.objects(CONFIG_MAP, Some("dock"));
@@ -64,7 +64,7 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     label(&solo, &dock, &go_on).await?;
     solo.gone("dock").await?;
 
-    // The deletion of a skipped Kyma goes on, up to a Manifest that is skipped, which it names.
+    // A skipped Kyma's deletion proceeds to a skipped Manifest and names it.
     solo.label(&skip).await?;
     let weir = solo.manifest("weir").await?.metadata.name.context("no name")?;
     label(&solo, &weir, &skip).await?;
@@ -85,7 +85,7 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     observed::no_panic(&solo.receiver.process)
 }
 
-/// Offers a version under another name of its component.
+/// Offers a version with a renamed component.
 async fn offer_renamed(solo: &Solo, mut new: Version) -> Result<()> {
     let renamed = format!("{}-renamed", kcp::component(&new.module));
     let documents: Vec<String> = new.objects.iter().map(ToString::to_string).collect();
@@ -139,7 +139,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
     solo.enable(&json!([{"name": "pontoon"}])).await?;
     solo.ready("pontoon", "1.0.0").await?;
     let (before, first) = (objects(&solo, "pontoon").await?, solo.manifest("pontoon").await?);
-    // An object of a user is not in the way of what is no removal.
+    // A user's object does not delay a transfer.
     let group = "pontoon.example.test";
     let quays = solo.objects((group, "v1", "Quay"), Some("pontoon"));
     let quay = json!({"apiVersion": format!("{group}/v1"), "kind": "Quay", "metadata": {"name": "users"}});
@@ -154,7 +154,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
     })
     .await?;
 
-    // A pass over the old Manifest that had begun before its end may have been the last to write; that is news for the new one.
+    // The old Manifest's last sync can write late; the successor must notice.
     let after = wait::until("the settings of the new version", SOON, || async {
         let all = objects(&solo, "pontoon").await?;
         Ok((all[1].data["data"]["version"] == "1.1.0").then_some(all))
@@ -187,7 +187,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     labels.insert(labels::MODULE_NAME.into(), "raft".into());
     stray.metadata = ObjectMeta { name: Some("stray".into()), labels: Some(labels), ..ObjectMeta::default() };
     stray.status = None;
-    // What its agent watches is written beside the module, and may come a moment after it is Ready.
+    // Watches are written asynchronously to readiness.
     fleet::at_rest(&solo.receiver).await?;
     let applies = solo.object_applies().await?;
     manifests(&solo).create(&PostParams::default(), &stray).await?;
@@ -204,7 +204,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     let now = solo.object_applies().await?;
     ensure!(now == applies, "its objects were written: {applies:?}, then {now:?}");
 
-    // One that loses its owner: what is installed stays as it is, and goes on when its Kyma takes it over.
+    // An orphaned Manifest keeps its installation and continues after adoption.
     let (name, settings) = (dock.metadata.name.context("no name")?, solo.objects(CONFIG_MAP, Some("dock")));
     let (skip, go_on) =
         (json!({labels::SKIP_RECONCILIATION: "true"}), json!({labels::SKIP_RECONCILIATION: null}));
@@ -214,7 +214,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     manifests(&solo).patch(&name, &PatchParams::default(), &disown).await?;
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "dock", "settings", "user", &edit).await?;
-    // The first reconcile that ends may have another reason.
+    // The first reconcile can have another cause.
     solo.told(CONFIG_MAP, "dock", "settings").await?;
     solo.told(CONFIG_MAP, "dock", "settings").await?;
     ensure!(settings.get("settings").await?.data["data"]["version"] == "theirs", "it is repaired");
@@ -225,7 +225,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     .await?;
     ensure!(solo.manifest("dock").await?.metadata.owner_references == dock.metadata.owner_references);
 
-    // Its end is an end like any other.
+    // Its deletion is a normal one.
     solo.label(&skip).await?;
     solo.look().await?;
     manifests(&solo).patch(&name, &PatchParams::default(), &disown).await?;

@@ -1,4 +1,4 @@
-//! The certificate by which the Go manager's watcher in a runtime was known goes with the Kyma.
+//! The Kyma's deletion removes the certificate of the Go manager's watcher.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -45,7 +45,7 @@ async fn the_certificate_of_the_go_managers_watcher_goes_with_its_kyma() -> Resu
     .await?;
     let secrets: Api<Secret> = Api::namespaced(kcp.clone(), NAMESPACE);
     let certificates = of(&kcp);
-    // Its own, and another Kyma's.
+    // The Kyma's own and another one's.
     let its = format!("{}-webhook-tls", world.namespace);
     let names = [its.as_str(), "another-webhook-tls"];
     for name in names {

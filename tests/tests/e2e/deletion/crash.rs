@@ -1,7 +1,6 @@
-//! The receiver is killed at every step of a Kyma's deletion, and the Kyma goes all the same.
+//! Kills the receiver at every step of a Kyma's deletion.
 //!
-//! Each step is made to wait by a finalizer of the test's own on what it removes: so the kill comes at this step for certain,
-//! and not a moment after.
+//! A test finalizer holds each step, so the kill hits exactly this step.
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -18,14 +17,12 @@ use super::{
     SOON, World, beacon, beacons, config_maps, crd_name, crds, deployments, dynamic, put, set_finalizers,
 };
 
-/// The test's finalizer.
 const HOLD: &str = "tidewatch.dev/hold";
 
-/// A step that waits for an object to be gone.
 struct Held {
     api: Api<DynamicObject>,
     name: String,
-    /// What the Manifest or the Kyma says meanwhile.
+    /// The status meanwhile.
     says: &'static str,
 }
 
@@ -88,7 +85,7 @@ async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> 
     let mut kills = 0;
     for (number, step) in steps.iter().enumerate() {
         if number == 0 {
-            // Users' objects are theirs to delete; until then nothing of ours goes.
+            // Users' objects hold the module's objects.
             says(&world, step.says).await?;
             kill(&mut world, &mut kills).await?;
             says(&world, step.says).await?;
@@ -112,7 +109,7 @@ async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> 
                 .get(&later.name)
                 .await
                 .with_context(|| format!("{} went before {}", later.name, step.name))?;
-            // One step: the agent's three objects.
+            // The agent's three objects are one step.
             let together = number >= 9;
             ensure!(
                 together || object.metadata.deletion_timestamp.is_none(),
@@ -121,13 +118,13 @@ async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> 
                 step.name
             );
         }
-        // CRDs have one of the API server's own besides.
+        // CRDs have the API server's finalizer besides.
         wait::until(&format!("nothing else to hold {}", step.name), SOON, || async {
             Ok((step.api.get(&step.name).await?.finalizers() == [HOLD]).then_some(()))
         })
         .await?;
         set_finalizers(&step.api, &step.name, &[]).await?;
-        // And at whatever it does then.
+        // Kills it again during the next step.
         kill(&mut world, &mut kills).await?;
     }
     wait::until("our finalizer to be off the Kyma", SOON, || async {
@@ -149,13 +146,13 @@ async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> 
     }
     ensure!(world.manifests().list(&ListParams::default()).await?.items.is_empty(), "a Manifest is left");
 
-    // The cluster can be had again at once.
+    // The cluster name can be registered again.
     fleet::register(&world.kcp, of, &world.member()).await?;
     fleet::kyma_in_state(&world.kcp, of, of, State::Ready).await?;
     observed::no_panic(&world.receiver.process)
 }
 
-/// Adds the test's finalizer, when the object is there: the agent's configuration is written beside the Kyma's own reconcile.
+/// Adds the finalizer once the object exists: the agent's configuration is written asynchronously.
 async fn hold(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     wait::until(&format!("{name} to be held"), SOON, || async {
         let object = api.get(name).await?;
@@ -173,7 +170,6 @@ async fn kill(world: &mut World, kills: &mut u32) -> Result<()> {
     world.receiver.start_again().await
 }
 
-/// The Kyma is Deleting, and it or its Manifest says what is waited for.
 async fn says(world: &World, what: &str) -> Result<()> {
     wait::until(&format!("the status to say '{what}'"), SOON, || async {
         let kyma = world.kymas().get(world.namespace).await?.status.context("the Kyma has no status")?;

@@ -1,4 +1,4 @@
-//! Modules that go at the same time, and hold each other up.
+//! Simultaneous deletion of interdependent modules.
 
 use anyhow::{Result, ensure};
 use kube::{ResourceExt, api::DeleteParams};
@@ -10,7 +10,7 @@ use super::{SOON, World, config_maps, crds, dynamic, put, set_finalizers};
 
 const MODULES: [&str; 2] = ["port", "starboard"];
 
-/// The kinds of a module are in a group of its own.
+/// A group per module.
 fn group(of: &str, module: &str) -> String {
     format!("{module}.{of}.tidewatch.dev")
 }
@@ -28,7 +28,7 @@ fn crd(of: &str, module: &str) -> Value {
                 {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
 }
 
-/// A kind, and an object of the other module's kind.
+/// A CRD and an object of the other module's kind.
 fn objects(of: &str, module: &str, other: &str) -> Vec<Value> {
     vec![crd(of, module), light(of, other, "others")]
 }
@@ -48,7 +48,7 @@ async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Res
         world.ready(module).await?;
     }
 
-    // A user's object holds up its own module, and that one the other's, but nothing for ever.
+    // A user's object delays both modules, but not permanently.
     let lights = |module: &str| {
         dynamic(&runtime, &format!("{}/v1", group(of, module)), "Light", "lights", Some(RUNTIME_NAMESPACE))
     };
@@ -57,7 +57,7 @@ async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Res
     let blocked = world.blocked("port", &["Light kyma-system/mine (1)"]).await?;
     ensure!(blocked.status.is_some_and(|status| !status.synced.is_empty()), "its inventory is lost");
     lights("port").delete("mine", &DeleteParams::default()).await?;
-    // Each hears of the other's objects, as from an agent.
+    // Each gets the other's events, like from an agent.
     wait::until("the Kyma to be gone", SOON, || async {
         if world.kymas().get_opt(of).await?.is_none() {
             return Ok(Some(()));
@@ -100,7 +100,7 @@ async fn modules_that_go_together_are_kept_in_order_while_their_default_crs_are_
     for module in MODULES {
         world.blocked(module, &["Light", "default"]).await?;
     }
-    // What would clean up is deleted by somebody, and comes back.
+    // A deleted controller is restored for the cleanup.
     for module in MODULES {
         config_maps(&runtime).delete(&gear(module), &DeleteParams::default()).await?;
         wait::until("what cleans up to be back", SOON, || async {
@@ -134,7 +134,7 @@ async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result
     let (runtime, of) = (world.runtime()?, world.namespace);
     let (shared, name) = ("lamp", format!("lights.{}", group(of, "lamp")));
     for module in MODULES {
-        // A kind that its template declares would hold it up, whoever else has it.
+        // A kind that the template declares delays it, even with other owners.
         let offered = Version::new(module, "1.0.0", vec![crd(of, shared)]);
         offered.offer(&world.kcp, of, &world.env.registry.of(of)).await?;
     }
@@ -146,7 +146,7 @@ async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result
         dynamic(&runtime, &format!("{}/v1", group(of, shared)), "Light", "lights", Some(RUNTIME_NAMESPACE));
     put(&lights, &light(of, shared, "mine")).await?;
 
-    // The user's light has who looks after it as long as one of them is there.
+    // One controller for the user's object remains.
     world.enable(&MODULES[1..]).await?;
     world.gone(MODULES[0]).await?;
     world.ready(MODULES[1]).await?;
@@ -178,7 +178,7 @@ async fn two_modules_whose_default_crs_are_of_one_kind_go_together() -> Result<(
         world.ready(module).await?;
     }
 
-    // Neither takes the other's for its user's.
+    // Modules' objects do not count as user objects.
     world.kymas().delete(of, &DeleteParams::default()).await?;
     wait::until("the Kyma to be gone", SOON, || async {
         if world.kymas().get_opt(of).await?.is_none() {

@@ -1,4 +1,4 @@
-//! A runtime that hibernates: its API server and its agent stop where they are, for long, and go on one day.
+//! A hibernated runtime: API server and agent are suspended and later resume.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 
 const NAME: &str = "doldrums";
 const ID: &str = "runtime-doldrums";
-/// Silence is noticed 75 s after the last canary, and then the engine has to find that the API server does not answer.
+/// A missing canary is noticed after 75 s; then the engine's calls must time out.
 const ASLEEP: Duration = Duration::from_mins(3);
 
 async fn runtimes(rig: &Rig, state: &str) -> Result<u64> {
@@ -30,14 +30,14 @@ async fn until_state(rig: &Rig, state: &str, within: Duration) -> Result<()> {
     .await
 }
 
-/// What the Kyma says of its runtime's events: the condition's status.
+/// Status of the event condition.
 async fn says(kymas: &Api<Kyma>) -> Result<String> {
     let status = kymas.get(NAME).await?.status.unwrap_or_default();
     let condition = status.conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
     Ok(condition.map(|c| c.status).unwrap_or_default())
 }
 
-/// Whether a reconcile was a retry, and if so after what.
+/// Returns the delays of retries.
 fn retried_after(page: &Value) -> Vec<String> {
     let records = page["reconciles"].as_array().map(Vec::as_slice).unwrap_or_default();
     let causes = records.iter().flat_map(|r| r["causes"].as_array().map(Vec::as_slice).unwrap_or_default());
@@ -49,7 +49,7 @@ fn retried_after(page: &Value) -> Vec<String> {
 async fn a_runtime_that_hibernates_is_no_alert_and_comes_back_on_its_own() -> Result<()> {
     let env = env::shared().await?;
     let cluster = runtime(NAME).await?;
-    // It is polled at once when it is found unproven, and every ten seconds until it is known to be gone.
+    // Polled at once when unproven, then every ten seconds until unreachable.
     let arguments = ["--fallback-poll=10", "--unknown-grace=5"];
     let mut rig = Rig::start_with(&env.kcp, &cluster, NAME, &arguments).await?;
     let kymas: Api<Kyma> = Api::namespaced(env.kcp.client()?, &rig.receiver.namespace);
@@ -58,7 +58,7 @@ async fn a_runtime_that_hibernates_is_no_alert_and_comes_back_on_its_own() -> Re
     cluster.freeze_api().await?;
     rig.agent.process.freeze().await?;
     until_state(&rig, "unreachable", ASLEEP).await.with_context(|| rig.logs())?;
-    // Every look finds the same, for longer than the pauses between two tries and two polls: no alert is about it.
+    // All retries fail alike, beyond the backoff and poll intervals. No alert fires.
     let polls = "tidewatch_receiver_looks_total{reason=\"poll\"}";
     let polled = metric(&rig.receiver.admin, polls).await?;
     let since = tokio::time::Instant::now();
@@ -70,17 +70,17 @@ async fn a_runtime_that_hibernates_is_no_alert_and_comes_back_on_its_own() -> Re
         Ok((since.elapsed() > Duration::from_secs(25)).then_some(()))
     })
     .await?;
-    // The last of the polls while it was unproven may have been due still.
+    // One last poll can be due.
     ensure!(metric(&rig.receiver.admin, polls).await? <= polled + 1, "it is asked once an hour");
     ensure!(says(&kymas).await? != "True");
-    // Each try ends with the deadline of a call. `explain` shows why there was another.
+    // Each retry hits the call's deadline. `explain` shows its reason.
     wait::until("a retry after silence", SOON, || async {
         let reasons = retried_after(&rig.receiver.runtime(ID).await?);
         Ok(reasons.iter().any(|reason| reason == "timeout" || reason == "unreachable").then_some(()))
     })
     .await?;
 
-    // Somebody changes something before the agent goes on.
+    // A change before the agent resumes.
     cluster.thaw_api().await?;
     let (_, before) = rig.last_change().await?;
     let woken = Timestamp::now();

@@ -1,4 +1,4 @@
-//! A runtime with the module `buoys`, its receiver and its agent, and a proxy on each of the agent's ways out.
+//! A runtime with `buoys`, receiver, agent, and a proxy on each of the agent's connections.
 
 use std::{
     sync::{
@@ -23,12 +23,12 @@ use tidewatch_tests::{
 };
 use tokio::task::JoinSet;
 
-/// For everything to be as asked again, when nothing is broken any more.
+/// Timeout of convergence without faults.
 pub(super) const SOON: Duration = Duration::from_mins(1);
-/// For a fault that nobody mends to be noticed, and for what happened during it to be reconciled.
+/// Timeout to notice a permanent fault and reconcile.
 pub(super) const NOTICED: Duration = Duration::from_secs(90);
 
-/// How many rounds of faults, instead of those that `make test` takes the time for.
+/// Number of rounds; `FAULT_ROUNDS` overrides it.
 pub(super) fn rounds(usual: u64) -> Result<u64> {
     match std::env::var("FAULT_ROUNDS") {
         Ok(text) => text.parse().context("FAULT_ROUNDS is not a number"),
@@ -36,7 +36,7 @@ pub(super) fn rounds(usual: u64) -> Result<u64> {
     }
 }
 
-/// The seed of this run; another one with `FAULT_SEED`.
+/// Seed of the run; `FAULT_SEED` overrides it.
 pub(super) fn seed() -> Result<u64> {
     match std::env::var("FAULT_SEED") {
         Ok(text) => text.parse().context("FAULT_SEED is not a number"),
@@ -49,27 +49,26 @@ pub(super) struct Rig {
     pub(super) agent: Agent,
     /// Between agent and receiver.
     pub(super) events: Proxy,
-    /// Between agent and the runtime's API server.
+    /// Between agent and API server.
     pub(super) api: Proxy,
     pub(super) buoys: Buoys,
     pub(super) dice: Dice,
     id: String,
 }
 
-/// Changes that go on until it is dropped or [`Stream::end`]s. Those that fail are tries like the others.
+/// Continuous changes until dropped or [`Stream::end`]. Failed changes count as attempts.
 pub(super) struct Stream {
     tries: Arc<AtomicU64>,
     tasks: JoinSet<()>,
 }
 
 impl Rig {
-    /// In a runtime that nobody else has registered, and a namespace of KCP by that name. The module is enabled, and
-    /// all is at rest.
+    /// Starts in an exclusive runtime and namespace; waits for the enabled module to rest.
     pub(super) async fn start(kcp: &ControlPlane, runtime: &ControlPlane, name: &str) -> Result<Self> {
         Self::start_with(kcp, runtime, name, &[]).await
     }
 
-    /// The same, with further arguments for the receiver.
+    /// Starts with further receiver arguments.
     pub(super) async fn start_with(
         kcp: &ControlPlane,
         runtime: &ControlPlane,
@@ -82,8 +81,8 @@ impl Rig {
         let control = kcp.client()?;
         fleet::prepare_kcp(&control, &namespace).await?;
         buoys::release(&control, &namespace, &env.registry.of(&namespace)).await?;
-        // An API server that is killed is away for some seconds, for more of them on a machine that is busy. What a receiver does
-        // that loses its Lease is another test's.
+        // A killed API server is away for seconds, so the lease duration is long. Other tests cover lease
+        // loss.
         let all = arguments.iter().copied().chain(["--lease=180"]);
         let more = |_: &_| Ok(all.map(str::to_owned).collect());
         let receiver =
@@ -114,14 +113,13 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Begins to change things.
     pub(super) fn changes(&mut self) -> Stream {
         let (buoys, mut dice) = (self.buoys.clone(), Dice::new(self.dice.below(u64::MAX)));
         let (tries, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
         let counter = Arc::clone(&tries);
         tasks.spawn(async move {
             loop {
-                // While an API server is down, nothing can be changed, and what was asked for may have happened or not.
+                // The outcome of a change is unknown while an API server is down.
                 let _tried = tokio::time::timeout(SOON, buoys.make(dice.change())).await;
                 counter.fetch_add(1, Ordering::Relaxed);
                 wait::pause().await;
@@ -130,20 +128,20 @@ impl Rig {
         Stream { tries, tasks }
     }
 
-    /// One more change, with an effect, and then the proof: everything becomes as asked, by a reconcile that began after
-    /// that change, and the agent has nothing left that is not acknowledged.
+    /// Makes an effective last change and waits for proof: a later reconcile, the requested state, and no
+    /// unacknowledged events.
     pub(super) async fn last_change_is_reconciled(&mut self, within: Duration) -> Result<()> {
         let (change, before) = self.last_change().await?;
         self.proven(before, within).await.with_context(|| format!("the last change was {change:?}"))
     }
 
-    /// One more change, with an effect, and a moment before it.
+    /// Makes an effective change and returns a time before it.
     pub(super) async fn last_change(&mut self) -> Result<(Change, Timestamp)> {
         let before = Timestamp::now();
         Ok((self.buoys.make_last(&mut self.dice).await?, before))
     }
 
-    /// What is promised of a change after that moment.
+    /// Waits for the reconcile of a change after that time.
     pub(super) async fn proven(&self, before: Timestamp, within: Duration) -> Result<()> {
         let deadline = tokio::time::Instant::now() + within;
         self.buoys.as_asked(within).await?;
@@ -153,7 +151,7 @@ impl Rig {
         self.agent.connected().await?;
         fleet::settled(&self.receiver).await?;
         self.agent.connected().await?;
-        // Nothing of what came to rest has changed it again.
+        // The state is stable.
         self.buoys.as_asked(SOON).await
     }
 
@@ -174,19 +172,18 @@ impl Rig {
         Ok(records.iter().filter(ours).filter_map(began).any(|began| began >= since).then_some(()))
     }
 
-    /// The agent's epoch, and the number of the last change it has seen.
+    /// Returns the agent's epoch and last sequence number.
     pub(super) async fn epoch(&self) -> Result<(String, u64)> {
         let status = self.agent.status().await?;
         let epoch = status["epoch"].as_str().context("no epoch")?.to_owned();
         Ok((epoch, status["lastObservedSeq"].as_u64().context("no number")?))
     }
 
-    /// Connections to the receiver that this agent has made.
+    /// Returns the agent's connections to the receiver.
     pub(super) async fn connections(&self) -> Result<u64> {
         metric(&self.agent.admin, "tidewatch_agent_connections_total").await
     }
 
-    /// Both programs run, and nothing in them has panicked.
     pub(super) fn healthy(&self) -> Result<()> {
         for process in [&self.receiver.process, &self.agent.process] {
             fleet::alive(process)?;
@@ -195,7 +192,7 @@ impl Rig {
         Ok(())
     }
 
-    /// What tells most about a failure.
+    /// Returns the most useful logs.
     pub(super) fn logs(&self) -> String {
         let log = |process: &tidewatch_tests::Process| {
             format!("--- {}\n{}", process.log().display(), process.log_tail(25))
@@ -205,7 +202,7 @@ impl Rig {
 }
 
 impl Stream {
-    /// Waits until so many more changes were tried.
+    /// Waits for this many further attempts.
     pub(super) async fn more(&self, count: u64) -> Result<()> {
         let until = self.tries.load(Ordering::Relaxed) + count;
         wait::until(&format!("{count} more changes"), SOON, || async {
@@ -214,7 +211,7 @@ impl Stream {
         .await
     }
 
-    /// Ends it; the last change has happened or has not.
+    /// Ends the changes; the last one may or may not have happened.
     pub(super) async fn end(mut self) -> Result<()> {
         self.tasks.shutdown().await;
         ensure!(self.tries.load(Ordering::Relaxed) > 0, "nothing was changed");

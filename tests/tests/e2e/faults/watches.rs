@@ -1,4 +1,4 @@
-//! What an agent's watches see when the connections below them die silently, and when the kind above them changes.
+//! Watches with silently broken connections, and changed kinds.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use super::rig::{NOTICED, SOON};
 
 const MANAGER: &str = "tidewatch-tests";
 
-/// An agent with one watch, in a runtime whose Kyma KCP knows only by name: its events have no owner.
+/// An agent with one watch. KCP has only the Kyma's name, so its events have no owner.
 struct Watching {
     receiver: Receiver,
     agent: Agent,
@@ -71,7 +71,6 @@ impl Watching {
         Ok(Self { receiver, agent, way })
     }
 
-    /// Events that the receiver has taken so far.
     async fn events(&self, change: &str) -> Result<u64> {
         let series = format!(
             "tidewatch_receiver_events_total{{change=\"{change}\",contract=\"v3\",fate=\"unowned\"}}"
@@ -79,7 +78,7 @@ impl Watching {
         metric(&self.receiver.admin, &series).await
     }
 
-    /// Waits until the receiver has taken one more event than `before`, and the agent knows it.
+    /// Waits for one more event than `before`, acknowledged at the agent.
     async fn one_more(&self, change: &str, before: u64, within: Duration) -> Result<()> {
         wait::until(&format!("one more event {change}"), within, || async {
             Ok((self.events(change).await? > before).then_some(()))
@@ -95,7 +94,7 @@ impl Watching {
     }
 }
 
-/// A deletion behind a watch whose connection is half-open is found.
+/// Detects a deletion behind a half-open watch.
 async fn half_open() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     let name = "half-open";
@@ -110,7 +109,7 @@ async fn half_open() -> Result<()> {
         watching.one_more("changed", before, SOON).await?;
     }
 
-    // Each watch has a connection of its own. New ones are not held up: nothing but silence tells of it.
+    // Each watch has its own connection. New connections work, so only silence reveals the fault.
     let (gone, connections) = (watching.events("gone").await?, api.accepted());
     api.strike(Blow::HalfOpen);
     accounts.delete("half-open-1", &DeleteParams::background()).await?;
@@ -119,8 +118,7 @@ async fn half_open() -> Result<()> {
     watching.healthy()
 }
 
-/// An event that is never sent, on a watch that is well, is found: of few objects by a list, and of so many that listing
-/// them would take long by what the API server tells again.
+/// Detects a dropped event on a healthy watch: by a list of few objects, or by a repeated watch of many.
 async fn swallowed(name: &str, many: usize) -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     let api = Censor::before(cluster.client_of(fleet::AGENT_USER)?).await?;
@@ -130,7 +128,7 @@ async fn swallowed(name: &str, many: usize) -> Result<()> {
                           "metadata": {"name": account, "labels": {"tidewatch.dev/test": name}}});
         accounts.patch(account, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await
     };
-    // Before the watch begins: how soon it lists again depends on what it found at first.
+    // Created first: the initial count sets the list interval.
     let others: Vec<_> = (0..many).map(|n| format!("{name}-other-{n}")).collect();
     stream::iter(&others)
         .map(|other| put(other))
@@ -152,7 +150,7 @@ async fn swallowed(name: &str, many: usize) -> Result<()> {
     accounts.delete(&first, &DeleteParams::background()).await?;
     wait::until("the event to be swallowed", SOON, || async { Ok((api.swallowed() > 0).then_some(())) })
         .await?;
-    // The watch goes on: it tells of something else.
+    // The watch itself continues.
     let before = watching.events("changed").await?;
     put(&second).await?;
     watching.one_more("changed", before, SOON).await?;
@@ -177,7 +175,7 @@ fn crd(versions: &[(&str, bool, bool)]) -> Value {
                     "names": {"kind": "Tide", "listKind": "TideList", "plural": "tides", "singular": "tide"}}})
 }
 
-/// A kind whose version changes goes on being seen. Then an answer is lost, after the receiver has taken the event.
+/// Watches a kind across version changes, then loses an answer after the receiver accepted the event.
 async fn versions() -> Result<()> {
     let cluster = &spare::shared().await?.runtime4;
     let (name, client) = ("versions", cluster.client()?);
@@ -202,7 +200,7 @@ async fn versions() -> Result<()> {
                           "metadata": {"name": "high", "labels": {"tidewatch.dev/test": name}}});
         let watching = &watching;
         async move {
-            // A version that has just come is not served everywhere at once.
+            // New versions are not served everywhere at once.
             let before = wait::until(&format!("height {height} to be taken in {version}"), SOON, || async {
                 let before = watching.events("changed").await?;
                 api.patch("high", &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await?;
@@ -213,7 +211,7 @@ async fn versions() -> Result<()> {
         }
     };
     rise("v1alpha1", 1).await?;
-    // Both versions, another one stored; then the old one is not served any more.
+    // Both versions with a new storage version, then only the new one.
     serve(&[("v1alpha1", true, false), ("v1", true, true)]).await?;
     rise("v1alpha1", 2).await?;
     rise("v1", 3).await?;
@@ -235,14 +233,14 @@ async fn versions() -> Result<()> {
     watching.healthy()
 }
 
-/// One test, since it mostly waits: as several they would take the others' turns.
+/// One test: it mostly waits, and several would block other tests.
 #[real_only("the stored version of a kind changes, and etcd forgets what was")]
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_watches_swallowed_events_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
     let (silent, few, many, new) = futures::future::join4(
         Box::pin(half_open()),
         Box::pin(swallowed("swallowed", 0)),
-        // Of a kind that has to be read whole: five a second, so the next list comes after more than two minutes.
+        // Fully read kinds list five objects per second, so the next list is minutes away.
         Box::pin(swallowed("swallowed-of-many", 900)),
         Box::pin(versions()),
     )

@@ -1,5 +1,4 @@
-//! The agent's way out: certificates and a CA that are replaced while changes go on, and an HTTP proxy that dies and
-//! comes back.
+//! The agent's connection: certificate and CA rotation during changes, and a restarted HTTP proxy.
 
 use std::{
     net::SocketAddr,
@@ -35,12 +34,12 @@ use super::{
 
 const NAME: &str = "leeward";
 const ID: &str = "runtime-leeward";
-/// Never resolved here: only the proxy knows where it is.
+/// Only the proxy resolves this name.
 const HOST: &str = "receiver.leeward.test";
 const LONG: SignedDuration = SignedDuration::from_hours(24);
-/// A connection is replaced half a minute before its certificate ends, at the latest.
+/// A connection is replaced at least half a minute before its certificate expires.
 const SHORT: SignedDuration = SignedDuration::from_mins(2);
-/// Files are looked at every half a minute.
+/// Files are read every half minute.
 const LOOKED: Duration = Duration::from_secs(75);
 
 fn agents(ca: &Ca, id: &str, domain: &str, validity: SignedDuration) -> Result<Issued> {
@@ -64,7 +63,7 @@ fn put(issued: &Issued, cert: &Path, key: &Path) -> Result<()> {
     write_private(key, issued.key_pem.as_str())
 }
 
-/// The file that a program was started with.
+/// The file of a program's flag.
 fn file(process: &Process, flag: &str) -> Result<PathBuf> {
     let value = process.spec().args.iter().find_map(|argument| argument.strip_prefix(flag));
     Ok(value.with_context(|| format!("it was started without {flag}"))?.into())
@@ -74,8 +73,7 @@ async fn agent_metric(rig: &Rig, series: &str) -> Result<u64> {
     metric(&rig.agent.admin, &format!("tidewatch_agent_{series}")).await
 }
 
-/// Whether the receiver takes this certificate, of a runtime that nobody has registered; it has to be the one of
-/// `rig.receiver.ca`.
+/// Returns whether the receiver accepts the certificate of an unregistered runtime from `rig.receiver.ca`.
 async fn takes(rig: &Rig, identity: &Issued) -> bool {
     let asked = async {
         let mut connection = Connection::open(&rig.receiver, Some(identity), Http::H2).await?;
@@ -84,7 +82,7 @@ async fn takes(rig: &Rig, identity: &Issued) -> bool {
     asked.await.is_ok_and(|answer| answer.status() == 403)
 }
 
-/// Another CA, and certificates by it, for both sides at once; then the old CA goes.
+/// Rotates the CA and certificates on both sides, then removes the old CA.
 async fn renewal(rig: &mut Rig, domain: &str) -> Result<()> {
     let (cert, key) = (rig.agent.identity.cert.clone(), rig.agent.identity.key.clone());
     put(&agents(&rig.receiver.ca, ID, domain, SHORT)?, &cert, &key)?;
@@ -119,7 +117,7 @@ async fn renewal(rig: &mut Rig, domain: &str) -> Result<()> {
     changes.more(10).await?;
     changes.end().await?;
     rig.last_change_is_reconciled(SOON).await?;
-    // The bundle without the old CA may have been a reason for one more.
+    // The smaller bundle can cause one more connection.
     let made = rig.connections().await? - connections;
     let renewed = agent_metric(rig, "connections_ended_total{reason=\"renewed\"}").await?;
     ensure!(
@@ -133,7 +131,7 @@ async fn renewal(rig: &mut Rig, domain: &str) -> Result<()> {
     rig.healthy()
 }
 
-/// An HTTP proxy that opens tunnels to one host. Dropping it ends it with all of them.
+/// A CONNECT proxy to one host. Dropping it closes all tunnels.
 struct Tunnels {
     address: SocketAddr,
     opened: Arc<AtomicU64>,
@@ -142,7 +140,7 @@ struct Tunnels {
 
 impl Tunnels {
     async fn open(address: SocketAddr, port: u16) -> Result<Self> {
-        // The port of one that has just ended may still be held by its connections.
+        // Old connections can hold the port.
         let listener = wait::until("the proxy's port to be free", SOON, || async {
             Ok(Some(TcpListener::bind(address).await?))
         })
@@ -153,7 +151,7 @@ impl Tunnels {
             let mut tunnels = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
                 let counter = Arc::clone(&counter);
-                // How a tunnel ends is seen at both of its ends.
+                // Both ends observe the end.
                 tunnels.spawn(async move { drop(tunnel(near, port, &counter).await) });
             }
         });
@@ -183,7 +181,6 @@ async fn tunnel(mut near: TcpStream, port: u16, opened: &AtomicU64) -> Result<()
     Ok(())
 }
 
-/// Starts the agent again with these variables besides its usual ones.
 async fn with_environment(agent: &mut Agent, variables: &[(&str, &str)]) -> Result<()> {
     let mut spec = agent.process.spec().clone();
     spec.env.retain(|(name, _)| variables.iter().all(|(new, _)| new != name));
@@ -193,7 +190,7 @@ async fn with_environment(agent: &mut Agent, variables: &[(&str, &str)]) -> Resu
     agent.process.ready("to live", SOON, || async { agent.status().await.map(Some) }).await.map(drop)
 }
 
-/// The agent's way is a proxy from its environment, which dies and comes back; then it is told to go past it.
+/// The agent uses a proxy that restarts; then `NO_PROXY` bypasses it.
 async fn egress(rig: &mut Rig, cluster: &ControlPlane, domain: &str) -> Result<()> {
     let env = env::shared().await?;
     let port: u16 = rig.receiver.url.rsplit(':').next().context("no port")?.parse()?;
@@ -234,7 +231,7 @@ async fn egress(rig: &mut Rig, cluster: &ControlPlane, domain: &str) -> Result<(
     rig.proven(before, NOTICED).await?;
     ensure!(proxy.opened() > 0);
 
-    // Past the proxy there is no way to that name.
+    // Without the proxy the name is unresolvable.
     let opened = proxy.opened();
     with_environment(&mut rig.agent, &[("HTTPS_PROXY", &way), ("NO_PROXY", ".leeward.test")]).await?;
     let direct = "send_failures_total{reason=\"connect\",what=\"connect\"}";
