@@ -1,4 +1,4 @@
-//! One reconcile of a Manifest: its objects in the runtime.
+//! Reconciles Manifests: applies and removes a module's objects in its runtime.
 
 mod apply;
 mod blockers;
@@ -135,7 +135,7 @@ impl ManifestReconciler {
         };
         match stage(Stage::ReadRuntime, self.owners.occupant(kyma, &runtime)).await {
             Ok(None) => {}
-            // Nothing there is this Kyma's.
+            // The runtime belongs to another Kyma, so no object in it is this Kyma's.
             Ok(Some(_)) if manifest.metadata.deletion_timestamp.is_some() => {
                 return self.removal.release_manifest(&manifest).await;
             }
@@ -145,14 +145,14 @@ impl ManifestReconciler {
             Err(error) => return self.failures.stopped(&manifest, error.into()).await,
         }
         if manifest.is_unmanaged() {
-            // Before anything that applies or deletes, however the Manifest is to end.
+            // Stop watching before any path that applies or deletes.
             self.watched.unwatch(kyma, name);
         }
         if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
-            // Boxed: its future is large.
+            // The future is large.
             return Box::pin(self.end(kyma, manifest, &runtime, force.as_ref())).await;
         }
-        // What holds a Manifest says that something may be in the runtime: of a new one, not before it is known that there is something.
+        // Finalizers mean that the runtime may have objects. A new Manifest gets them only after its bundle is known.
         let mut manifest = manifest;
         let is_installed = manifest.status.as_ref().is_some_and(|status| !status.synced.is_empty());
         if is_installed {
@@ -173,7 +173,7 @@ impl ManifestReconciler {
         self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
     }
 
-    /// A Manifest on its way out, in one of the ways there are.
+    /// Unmanages, transfers, deletes or force-deletes a Manifest.
     async fn end(
         &self,
         kyma: &str,
@@ -200,8 +200,9 @@ impl ManifestReconciler {
         Box::pin(self.removal.delete(kyma, &manifest, runtime)).await
     }
 
-    /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
-    /// watch has it now, and nothing that we have written to it is still to come.
+    /// Returns the Manifest and the Secrets that give access to its runtime.
+    ///
+    /// Uses the watched Manifest only if it is up to date and matches the last pass. Otherwise reads it from KCP.
     async fn manifest_of(
         &self,
         kyma: &str,
@@ -223,13 +224,13 @@ impl ManifestReconciler {
         Ok(manifest.map(|manifest| (manifest, secrets)))
     }
 
-    /// All of it that is known before anything is read.
+    /// Returns the mark as far as it is known before rendering.
     fn mark(&self, manifest: &Manifest, secrets: &[SecretRef]) -> Mark {
         let asked = asked(manifest, self.config.pull_secret.as_deref());
         Mark { place: place(manifest, secrets), asked, given: 0 }
     }
 
-    /// Finalizers, before anything is created in the runtime.
+    /// Adds the finalizers. Call it before anything is created in the runtime.
     async fn add_finalizers(&self, manifest: &mut Manifest) -> Result<(), Lost> {
         let wanted = held_by(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
@@ -296,7 +297,7 @@ impl ManifestReconciler {
             }
             Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
             Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
-            // What failed first is said.
+            // The first failure is reported.
             Err(error) => {
                 applied.failed.get_or_insert_with(|| error.into());
             }
@@ -337,7 +338,7 @@ impl ManifestReconciler {
             self.keep(kyma, manifest, passed);
         }
         if let Some(stopped) = applied.take_failed() {
-            // A module that is Ready is not said to be in error for what the next try, a moment later, may not meet.
+            // A Ready module stays Ready on a transient failure: the next retry often succeeds.
             let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
             if stopped.passing && stopped.lost.is_none() && is_ready && !again {
                 let report = error_report(stopped.message);
@@ -356,7 +357,7 @@ impl ManifestReconciler {
         }
         if let Some(what) = applied.missing.take() {
             let mut finish = self.missed(kyma, runtime, what.clone(), &applied.awaited, fresh).await;
-            // As a rule its operator brings it in a moment.
+            // The module's operator usually creates the kind within moments.
             if only_cr && finish.has_pace(RECHECK_RARELY) {
                 finish = Outcome::recheck_soon(finish.message().to_owned());
             }
@@ -375,7 +376,7 @@ impl ManifestReconciler {
             let report = found_report(State::Warning, first.message());
             let warned = manifest.status.as_ref().is_some_and(|status| status.state == State::Warning);
             if first.is_trial() && warned {
-                // What is said there is still so, until that is over.
+                // The reported warning is still valid until the trial ends.
                 return Ok(Outcome::failed(report).due_at(Some(first.until)));
             }
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
@@ -383,7 +384,7 @@ impl ManifestReconciler {
             self.notify_conflict(kyma, manifest, first).await;
             return Ok(Outcome::failed(report).due_at(Some(first.until)));
         }
-        // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
+        // A suspended object may be the reason. During a trial, the previous message stays.
         let conflict = parked.filter(|one| !one.is_trial());
         let before = manifest.status.as_ref().map(said).filter(|_| parked.is_some()).unwrap_or_default();
         let stays = manifest.status.as_ref().map(said).unwrap_or_default();
@@ -412,23 +413,22 @@ impl ManifestReconciler {
         if readiness == Readiness::Ready {
             return Ok(match status.state {
                 State::Ready => Outcome::done(),
-                // What its default CR says; each change of that is an event.
+                // The state comes from the default CR. Each change of it is an event.
                 _ => Outcome::waiting(said(&status)),
             });
         }
         if let Some(conflict) = conflict {
             self.notify_conflict(kyma, manifest, conflict).await;
         }
-        // The agent reports the next change of state.
         let told = self.watched.watches_status(kyma, runtime, &unready).await;
         let finish = match readiness {
-            // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
+            // The Deployment's own deadline applies only if the module does not set one.
             Readiness::Processing(what) | Readiness::Warning(what)
                 if unready.is_empty() && inside::deadline(manifest) == readiness::DEADLINE =>
             {
                 Outcome::waiting(what)
             }
-            // But not that there was none for too long.
+            // The agent reports changes, but not that a change failed to come before the deadline.
             Readiness::Processing(what) | Readiness::Warning(what) if told => {
                 let deadline =
                     self.kcp.now().saturating_add(inside::deadline(manifest)).unwrap_or(Timestamp::MAX);
@@ -443,11 +443,11 @@ impl ManifestReconciler {
             }
             Readiness::Ready => Outcome::done(),
         };
-        // At the end of its suspension, an object is set back once more.
+        // When a suspension ends, the object is reverted one more time.
         Ok(finish.if_waiting_due_by(looked.again).due_by(parked.map(|one| one.until)))
     }
 
-    /// What this pass has found, for the next one; not where nothing is written.
+    /// Keeps the result of this pass for the next one, in live mode only.
     fn keep(&self, kyma: &str, manifest: &Manifest, passed: Passed) {
         if matches!(self.kcp.gate.mode(), Mode::Live) {
             self.passes.put(kyma, &manifest.name_any(), passed);
@@ -468,7 +468,7 @@ impl ManifestReconciler {
         let _alone = self.notifier.notify(kyma, None, &[notice]).await;
     }
 
-    /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
+    /// Notifies the runtime's user that the deleted default CR was created again, and how to prevent that.
     pub(super) async fn notify_recreated(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
         let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
         let module = manifest.module_name().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A module that its user takes over: its objects stay and lose our marks, then its Manifest goes.
+//! Unmanages a module: its objects stay and lose the engine's marks, then its Manifest is deleted.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::ResourceExt;
@@ -16,12 +16,13 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Objects of one runtime that are worked on at the same time.
+/// Objects of one runtime that are processed concurrently.
 const CONCURRENCY: usize = 4;
 
 impl Removal {
-    /// Lets go of a module's objects, and then of its Manifest. Deletes nothing in the runtime and applies nothing there, whoever
-    /// has asked for the Manifest's end. `forced`: objects that cannot be written keep their marks.
+    /// Unmanages a module's objects, then releases its Manifest.
+    ///
+    /// Never deletes or applies anything in the runtime. `forced`: objects that cannot be written keep their marks.
     pub(super) async fn unmanage(
         &self,
         kyma: &str,
@@ -45,7 +46,7 @@ impl Removal {
         Ok(Outcome::done())
     }
 
-    /// Takes our marks off all objects of a Manifest that no managed one has too.
+    /// Removes the engine's marks from all objects of a Manifest, except those that a managed Manifest also has.
     async fn release(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) -> Result<(), ObjectError> {
         let mut objects = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         objects.extend(default_cr(manifest));

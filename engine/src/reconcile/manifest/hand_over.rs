@@ -1,4 +1,4 @@
-//! A Manifest whose module has another one by now, as after a component was renamed: that one takes over its objects.
+//! Transfers a Manifest's objects to its successor, for example after a component was renamed.
 
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, inventory, object::ObjectRef};
@@ -15,8 +15,9 @@ use crate::{
 };
 
 impl Removal {
-    /// As an upgrade does: what both have stays, the rest goes once the successor is Ready. Objects of users are not in the way,
-    /// and the default CR stays: after its creation it is the user's.
+    /// Transfers a Manifest's objects. Objects that the successor lacks are removed once the successor is Ready.
+    ///
+    /// User objects do not block this. The default CR stays, because it is user-owned after its creation.
     pub(super) async fn transfer(
         &self,
         kyma: &str,
@@ -45,7 +46,7 @@ impl Removal {
         }
         let name = manifest.name_any();
         tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");
-        // It marks as its own what the other has marked.
+        // The successor marks the shared objects as its own.
         self.remover.notify_sharer(kyma, &name, successor.name.clone());
         self.release_manifest(manifest).await
     }

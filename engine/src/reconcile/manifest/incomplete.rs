@@ -1,4 +1,4 @@
-//! A pass that could not be finished: something that an object needs is missing, or something has to go first.
+//! Ends passes that wait for a missing object or for a removal.
 
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, ManifestStatus, State, readiness::Readiness};
@@ -14,10 +14,10 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// What is said of it, and whether that was found out by a look that nobody else takes.
+/// Returns the progress to report. `found`: the cause was found by reading more than the objects themselves.
 fn says(readiness: Readiness, found: bool, what: &str, overdue: Option<String>) -> Progress {
     match readiness {
-        // What serves the missing kind may be what cannot start.
+        // The failing workload may be the one that serves the missing kind.
         Readiness::Error(message) => Progress::Applied(Readiness::Error(format!("{message}; {what}"))),
         _ if let Some(overdue) = overdue => {
             Progress::Failed { state: State::Error, message: format!("{overdue}: {what}") }
@@ -29,8 +29,9 @@ fn says(readiness: Readiness, found: bool, what: &str, overdue: Option<String>) 
 }
 
 impl ManifestReconciler {
-    /// Says what a pass waits for, beside what is wrong with the objects that are there, and that it is an error after the module's
-    /// deadline. Goes on waiting all the same.
+    /// Reports the object that a pass waits for, beside the failures of existing objects.
+    ///
+    /// After the module's deadline it reports an error, but keeps waiting.
     pub(super) async fn incomplete(
         &self,
         manifest: &Manifest,
@@ -49,7 +50,7 @@ impl ManifestReconciler {
         let held = self.write_status(manifest, &status, looked.found).await?;
         let said = held.filter(|_| finish.has_pace(RECHECK_RARELY)).map(|left| now + left);
         let again = [looked.again, said, Some(due).filter(|_| !overdue)].into_iter().flatten().min();
-        // Whoever was to end it in a moment has not.
+        // The deadline has passed, so a quick recheck is not expected to help.
         let finish = if overdue && finish.has_pace(RECHECK_SOON) {
             Outcome::recheck_rarely(finish.message().to_owned())
         } else {
@@ -59,8 +60,10 @@ impl ManifestReconciler {
     }
 }
 
-/// Since when a Manifest waits for the same thing, as its status says; now, if that says something else: a new version, or one step
-/// after the other, has its time anew. That it is `late` is said until something else is.
+/// Returns when the Manifest began to wait for `what`, according to its status.
+///
+/// Returns `now` if the status names another reason: each new version or step gets its full deadline. Returns the minimum if the status
+/// already says `late`.
 fn since(manifest: &Manifest, what: &str, late: &str, now: Timestamp) -> Timestamp {
     let said = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
     let Some(said) = said.filter(|said| said.operation.contains(what)) else { return now };
@@ -68,7 +71,7 @@ fn since(manifest: &Manifest, what: &str, late: &str, now: Timestamp) -> Timesta
         return Timestamp::MIN;
     }
     let at = said.last_update_time.as_ref().map_or(now, |at| at.0);
-    // Nothing can have begun later, whatever a status says.
+    // Never later than now, even if the status is forged.
     manifest::not_ready_since(manifest).map_or(at, |since| since.max(at)).min(now)
 }
 

@@ -1,4 +1,4 @@
-//! Objects whose kinds the module itself defines: what they wait for, and how that ends.
+//! Waits for kinds that the module itself defines.
 
 use tidewatch_api::object::Gvk;
 use tidewatch_planner::watches::definitions;
@@ -11,8 +11,10 @@ use crate::{
 };
 
 impl ManifestReconciler {
-    /// How a reconcile ends whose objects wait for others: by an event where the agent tells of all that is waited for, else by another
-    /// look, soon at first and then seldom. `fresh`: of some of it nobody was told until just now.
+    /// Returns the outcome of a reconcile whose objects wait for others.
+    ///
+    /// If the agent watches everything awaited, an event ends the wait. Otherwise rechecks become rare after a quick start.
+    /// `fresh`: some of the watches were requested only in this pass.
     pub(super) async fn missed(
         &self,
         kyma: &str,
@@ -34,7 +36,7 @@ impl ManifestReconciler {
                 || self.watched.watches_status_of_all(kyma, runtime, &definitions()).await);
         match told {
             true if fresh && !awaited.groups.is_empty() => {
-                // By an event that comes before that, this is not forgotten.
+                // An earlier event does not cancel this due time.
                 Outcome::waiting(what).due_at(Some(self.kcp.now() + SERVED_AFTER))
             }
             true => Outcome::waiting(what),

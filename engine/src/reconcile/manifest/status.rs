@@ -1,4 +1,4 @@
-//! Statuses of Manifests where the default CR was not looked at.
+//! Statuses of Manifests whose default CR was not read.
 
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, ManifestStatus, object::ObjectRef};
@@ -6,7 +6,7 @@ use tidewatch_planner::manifest_status::{self, Progress};
 
 use super::default_cr::cr_condition;
 
-/// A status that says of the default CR what it said before, since nobody has looked at it. Of a Manifest on its way out it says nothing.
+/// Returns a status that keeps the previous state of the default CR. In a deletion, it omits that state.
 pub(super) fn not_looked(
     manifest: &Manifest,
     progress: &Progress,

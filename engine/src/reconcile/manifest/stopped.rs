@@ -1,4 +1,4 @@
-//! A reconcile of a Manifest that stopped, and the status that says so.
+//! Reconciles of Manifests that stopped early, and the status that reports them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,22 +14,22 @@ use crate::{
     stages::Stage,
 };
 
-/// What a reconcile found out before it stopped.
+/// The reason why a reconcile stopped.
 pub(super) struct Stopped {
     pub(super) message: String,
-    /// Whether trying again can help without anybody changing anything.
+    /// Whether a retry can succeed without a change to the module or runtime.
     pub(super) retryable: bool,
-    /// Whether the client should be built anew.
+    /// Whether the runtime client must be rebuilt.
     pub(super) discredits_client: bool,
-    /// The kind of failure.
+    /// The failure class, a metric label.
     pub(super) class: &'static str,
-    /// How long trying again is of no use at least, if anybody knows.
+    /// Minimum wait before a retry, if known.
     pub(super) retry_after: Option<Duration>,
-    /// It is no failure, such as if nothing may be written now: nothing is said of it.
+    /// Set if this is not a failure, such as a dry run. Then no status is written.
     pub(super) lost: Option<Lost>,
-    /// The API server asks to come back later, and nothing is wrong with the module.
+    /// The API server asks to retry later. The module is not at fault.
     pub(super) passing: bool,
-    /// Where it stopped, if more is said of that: at [`Stage::Render`] what there is to apply could not be found out.
+    /// The stage, if it matters to the status. [`Stage::Render`]: the wanted objects are unknown.
     pub(super) at: Option<Stage>,
 }
 
@@ -41,7 +41,7 @@ impl From<ObjectError> for Stopped {
             retry_after: error.retry_after(),
             message: error.message(),
             retryable: error.is_retryable(),
-            // A connection by which an answer has come is good.
+            // A connection that delivered an answer works.
             discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
             class: error.class(),
             at: None,
@@ -63,7 +63,7 @@ impl Stopped {
         }
     }
 
-    /// Whether what stopped it may be wrong with one object alone, so that others can be tried.
+    /// Whether the failure may concern one object only, so that others can be tried.
     pub(super) const fn is_of_one_thing(&self) -> bool {
         self.lost.is_none() && !self.passing && !self.discredits_client
     }
@@ -81,7 +81,7 @@ pub(crate) struct ManifestFailures {
 }
 
 impl ManifestFailures {
-    /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
+    /// Ends a reconcile that stopped before it applied anything. The inventory and the owners stay.
     pub(super) async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Outcome, Lost> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.kcp.now());
@@ -103,7 +103,7 @@ impl ManifestFailures {
         Ok(finish)
     }
 
-    /// What a status says of a reconcile that stopped, and how that ends.
+    /// Returns the status and the outcome of a stopped reconcile.
     fn report(
         &self,
         kyma: &str,
@@ -124,7 +124,7 @@ impl ManifestFailures {
             "tried again when the module or the runtime changes".to_owned()
         };
         let message = format!("{}; {next}", stopped.message);
-        // What is on its way out stays so, whatever goes wrong with it.
+        // A Manifest in deletion stays in state Deleting, whatever fails.
         let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
             (State::Deleting, Progress::Deleting(message.clone()))
         } else if stopped.at == Some(Stage::Render) {

@@ -1,7 +1,7 @@
-//! Objects whose namespace is being deleted: they are left out, and the others go on.
+//! Leaves out objects whose namespace is terminating, and continues with the others.
 //!
-//! While there are any, the agent watches namespaces, so that the end of one is an event, and so are its conditions. What their messages
-//! say (which objects are left in it) is told as it was at the last of these.
+//! The agent watches namespaces meanwhile, so their end and their changed conditions are events. The reported remaining objects are as of
+//! the last such event.
 
 use std::collections::BTreeSet;
 
@@ -19,12 +19,13 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Namespaces of one module that are looked at.
+/// Maximum number of namespaces to read per module.
 const NAMESPACES: usize = 4;
 
 impl ManifestReconciler {
-    /// Ends a reconcile that has left objects out; `rest` is how it would end without these. Until the agent tells of namespaces this
-    /// looks again, soon at first and then seldom.
+    /// Ends a reconcile that left objects out. `rest` is its outcome without them.
+    ///
+    /// Rechecks, quickly at first and then rarely, until the agent watches namespaces.
     pub(super) async fn left_out(
         &self,
         manifest: &Manifest,
@@ -40,7 +41,7 @@ impl ManifestReconciler {
             applied.stuck.iter().map(|object| object.namespace.as_str()).collect();
         for name in namespaces.into_iter().take(NAMESPACES) {
             let id = ObjectRef { gvk: namespace_kind(), namespace: String::new(), name: name.to_owned() };
-            // One that cannot be read is told of by its name.
+            // If the namespace cannot be read, only its name is reported.
             let live = stage(Stage::ReadRuntime, objects::get(runtime, &id)).await;
             unread |= live.is_err();
             let found = live.ok().flatten().and_then(|live| stuck(name, &live));
@@ -76,7 +77,7 @@ impl ManifestReconciler {
             return Ok(Outcome::recheck_rarely(message).due_at(again.into_iter().min()));
         }
         if gone {
-            // Its end may have been told before anybody here waited for it.
+            // The namespace's end may have been reported before this Manifest waited for it.
             return Ok(Outcome::recheck_soon(message));
         }
         Ok(Outcome::waiting(message).due_at(again.into_iter().min()))

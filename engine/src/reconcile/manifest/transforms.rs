@@ -1,4 +1,4 @@
-//! What transforms of a module's objects need of the control plane.
+//! Reads the control plane data that transforms of a module's objects need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,13 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Secrets that a module may ask for.
+/// Maximum number of Secrets that a module may ask for.
 const INJECTED: usize = 16;
 
 impl Bundles {
-    /// Transforms a module's objects. What a runtime has named itself stays as it is, and gets nothing of the control plane.
-    /// Returns a number that is another one where what was given is other data.
+    /// Transforms a module's objects. Returns a number that changes if the injected data changes.
+    ///
+    /// Modules from a runtime's own template stay untransformed and get no control plane data.
     pub(super) async fn transform(&self, manifest: &Manifest, bundle: &mut Bundle) -> Result<u64, Stopped> {
         if manifest.is_of_runtime_template() {
             return Ok(0);
@@ -46,7 +47,7 @@ impl Bundles {
             injected: Some(&injected),
         };
         transform::transform(bundle.iter_mut(), &context).map_err(|error| Stopped {
-            // The control plane may not have answered. That a Secret is there is an event.
+            // The control plane may have failed to answer. The creation of the Secret is an event.
             retryable: matches!(error, TransformError::Injection { .. }),
             class: "transform",
             ..Stopped::for_good(error.to_string())

@@ -3,16 +3,16 @@
 use super::passed::{Mark, Only};
 use crate::key::WorkKey;
 
-/// A pass.
+/// The parameters of one pass.
 pub(super) struct Work<'a> {
     pub(super) key: &'a WorkKey,
     pub(super) kyma: &'a str,
-    /// Of what the Manifest asks for.
+    /// Identifies the Manifest's wanted state.
     pub(super) mark: Mark,
-    /// What it looks at, if not at everything.
+    /// The objects to look at; `None`: all.
     pub(super) only: Option<Only>,
-    /// Whether the one before has failed.
+    /// Whether this is a retry after a failure.
     pub(super) again: bool,
-    /// Whether the definition of a kind was heard of.
+    /// Whether an event reported a kind's definition.
     pub(super) defined: bool,
 }
