@@ -1,4 +1,4 @@
-//! Why something of a module is not ready, where it does not tell that itself: what its pods say, and how its storage is made.
+//! Finds why an object is not ready from its pods and storage.
 
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, object::ObjectRef};
@@ -17,17 +17,16 @@ use crate::{
     reconcile::manifest::ManifestReconciler,
 };
 
-/// What came of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looked {
-    /// When to look again, since nobody tells of pods.
+    /// When to read again: pod changes are not events.
     pub(super) again: Option<Timestamp>,
-    /// Whether something was found that the objects do not tell themselves.
+    /// Whether it found a cause that the objects do not report.
     pub(super) found: bool,
 }
 
 impl ManifestReconciler {
-    /// Judges the manager of a module that something else installs. `objects` are the module's own.
+    /// Judges a module manager that another party installs. `objects` are the module's own.
     pub(super) async fn judge_manager(
         &self,
         manifest: &Manifest,
@@ -35,12 +34,12 @@ impl ManifestReconciler {
         (manager, objects): (&ObjectRef, &[ObjectRef]),
         applied: &mut Applied,
     ) -> Result<(), ObjectError> {
-        // As its template has it.
+        // Named as in the template.
         let named = ObjectRef {
             namespace: manifest.spec.manager.as_ref().map(|m| m.namespace.clone()).unwrap_or_default(),
             ..manager.clone()
         };
-        // The Go manager has never looked for it.
+        // The Go manager never checked for it.
         let needs_it = || !is_as_left(manifest);
         let live = match objects::get(runtime, manager).await {
             Ok(Some(live)) => live,
@@ -62,7 +61,7 @@ impl ManifestReconciler {
         let since = manifest::not_ready_since(manifest);
         let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
         let judged = readiness::readiness(&live, &facts, self.kcp.now());
-        // As it is named, not as it is found: of a kind without namespaces it has none.
+        // Uses the name in the template, because a cluster-scoped object has no namespace.
         if can_tell_more(&live, &judged) {
             applied.unclear.push(live);
         }
@@ -70,12 +69,11 @@ impl ManifestReconciler {
         Ok(())
     }
 
-    /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
-    /// that the object tells itself.
+    /// Reads pods and storage of unready objects and judges them again. If that fails, the object's own cause stays.
     pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
         let now = self.kcp.now();
         let mut looked = Looked::default();
-        // What is not said yet is known all the same.
+        // Delayed statuses count too.
         let since = manifest::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
         let mut on_their_way = false;
         for object in std::mem::take(&mut applied.unclear) {
@@ -114,7 +112,7 @@ impl ManifestReconciler {
                 Err(error) => {
                     let (object, words) = (id.to_string(), error.message());
                     tracing::debug!(object, error = words, "its cause could not be looked for");
-                    // Each further call may take as long: what is known is still to be written.
+                    // Each call may take as long, and the status must still be written.
                     if error.is_cut_off() {
                         break;
                     }

@@ -1,4 +1,4 @@
-//! What each object of a Manifest is to be, hashed: an upgrade looks only at what it changes.
+//! Hashes of wanted objects, so that an upgrade reads only objects that it changes.
 
 use serde_json::Value;
 use tidewatch_api::{
@@ -10,15 +10,15 @@ use tidewatch_deployer::bundle::Bundle;
 
 use crate::alike;
 
-/// The hashes of all objects of a Manifest, sorted. The same in all runtimes that have the same version of the module.
+/// Sorted hashes of a Manifest's objects, equal across runtimes with the same module version.
 pub(super) type Contents = Vec<u64>;
 
-/// Where an object says which Manifest it is of.
+/// The fields that name an object's Manifest.
 const OWN: [(&str, &str); 2] = [("labels", labels::COMPONENT), ("annotations", annotations::OWNED_BY)];
 
-/// The objects of a bundle and their hashes, in which the name of their Manifest is left out: `own` is what its objects say it is. What
-/// may be left as it is in an object is a part of what it is to be. One that is marked for another Manifest has none: runtimes would not
-/// have it alike, and who owns it changes without an upgrade.
+/// Returns a bundle's objects and their hashes, without the Manifest's name (`own`). Ignored fields count.
+///
+/// Objects marked for another Manifest have no hash: their owner may change without an upgrade.
 pub(super) fn of(
     bundle: &mut Bundle,
     own: (&str, &str),
@@ -27,7 +27,7 @@ pub(super) fn of(
     let own = [own.1.to_owned(), format!("{}/{}", own.0, own.1)];
     let each = |object: &mut Value| {
         let id = ObjectRef::of(object)?;
-        // Without a field that is not there: indexing would make one.
+        // `get_mut`, because indexing would create the missing field.
         let marks = OWN.map(|(field, key)| object["metadata"].get_mut(field)?.as_object_mut()?.remove(key));
         let is_own = marks.iter().zip(&own).all(|(mark, own)| mark.as_ref().is_none_or(|mark| mark == own));
         let hash = is_own.then(|| alike::hash_of(&(content_hash(object), &terms.ignore_fields)));
@@ -41,14 +41,12 @@ pub(super) fn of(
     bundle.iter_mut().filter_map(each).collect()
 }
 
-/// As they are kept.
 pub(super) fn kept<'a>(contents: impl IntoIterator<Item = &'a (ObjectRef, Option<u64>)>) -> Contents {
     let mut kept: Contents = contents.into_iter().filter_map(|(_, hash)| *hash).collect();
     kept.sort_unstable();
     kept
 }
 
-/// Whether an object was to be the same before.
 pub(super) fn is_among(before: &Contents, hash: Option<u64>) -> bool {
     hash.is_some_and(|hash| before.binary_search(&hash).is_ok())
 }
@@ -66,7 +64,6 @@ mod tests {
 
     use super::*;
 
-    /// A ConfigMap of a Manifest.
     fn bundle_of(manifest: &str, color: &str) -> Bundle {
         let rendered = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"},
             "data": {"color": color}});

@@ -14,36 +14,31 @@ use crate::clusters::{
     objects::{self, ObjectError},
 };
 
-/// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
+/// Returns the `ModuleCR` condition, for Manifests that create a default CR. `None`: as before.
 pub(super) fn cr_condition(manifest: &Manifest, there: Option<bool>) -> Option<bool> {
     manifest.spec.creates_default_cr().then(|| there.unwrap_or_else(|| was_there(manifest)))
 }
 
-/// Whether a Manifest says that its default CR is there.
 fn was_there(manifest: &Manifest) -> bool {
     let said = manifest.status.iter().flat_map(|status| &status.conditions);
     said.filter(|c| c.type_ == conditions::MODULE_CR).any(|c| c.status == "True")
 }
 
-/// What became of the default CR.
+/// The state of the default CR.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DefaultCr {
-    /// None is wanted.
     NotWanted,
-    /// Its kind is not served yet.
     NotServed,
-    /// Nobody has looked.
     Unknown,
-    /// It was made just now, as this; `None` if somebody else was faster.
+    /// Created in this pass; `None` if another writer was faster.
     Made(Option<Value>),
-    /// It was there.
     There(Value),
-    /// Nothing was heard of it since it was looked at: whether it was there, and what it said.
+    /// No event since the last read: its existence and state then.
     AsBefore(Option<bool>, Option<CrState>),
 }
 
 impl DefaultCr {
-    /// Whether it is there; `None` if none is wanted, or nobody knows.
+    /// `None` if unwanted or unknown.
     pub(super) const fn there(&self) -> Option<bool> {
         match self {
             Self::NotWanted | Self::Unknown => None,
@@ -53,12 +48,11 @@ impl DefaultCr {
         }
     }
 
-    /// Whether it was made again: the Manifest says that it has been there.
+    /// Whether it was created again after a deletion.
     pub(super) fn is_anew(&self, manifest: &Manifest) -> bool {
         matches!(self, Self::Made(_)) && was_there(manifest)
     }
 
-    /// What it says of itself.
     pub(super) fn said(&self) -> Option<CrState> {
         match self {
             Self::Made(Some(live)) | Self::There(live) => Some(module_cr(Some(live))),
@@ -68,8 +62,9 @@ impl DefaultCr {
     }
 }
 
-/// Creates the default CR if it is not there. It is never changed: after its creation it is the user's. `saw` hears of what there is
-/// of it.
+/// Creates the default CR if it is missing. Never changes it, because it is then user-owned.
+///
+/// `saw` receives the live object.
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
     runtime: &Gated,
@@ -95,7 +90,7 @@ pub(super) async fn create_default_cr(
     if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there
         && let Some(id) = ObjectRef::of(live)
     {
-        // As events name it, which is not in a namespace if its kind has none.
+        // Events name it without a namespace if its kind is cluster-scoped.
         saw(&id, live, matches!(there, Ok(DefaultCr::Made(_))));
     }
     match there {
@@ -120,7 +115,7 @@ mod tests {
             (DefaultCr::NotServed, Some(false), None),
             (DefaultCr::Unknown, None, None),
             (DefaultCr::There(live.clone()), Some(true), said()),
-            // Somebody may have made it, and written its status, between the look and the write.
+            // Another writer may have created it between the read and the write.
             (DefaultCr::Made(Some(live)), Some(true), said()),
             (DefaultCr::Made(None), Some(true), None),
             (DefaultCr::AsBefore(Some(true), said()), Some(true), said()),

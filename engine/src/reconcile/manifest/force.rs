@@ -1,4 +1,4 @@
-//! A Manifest whose deletion somebody has forced: what can go goes, and nothing is waited for.
+//! Forced deletion of a Manifest: removes as much as possible and waits for nothing.
 
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, inventory, object::ObjectRef};
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Removal {
-    /// Whether the deletion of a Manifest is forced: by itself, or with that of its Kyma.
+    /// Returns the forced deletion of the Manifest itself or of its Kyma.
     pub(super) async fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
         if let Some(own) = force::forced(manifest) {
             return Some(own);
@@ -27,13 +27,14 @@ impl Removal {
         manifest.metadata.deletion_timestamp.as_ref()?;
         let seen = self.kcp.index().kyma(kyma)?;
         let forced = force::forced(&seen)?;
-        // Who has set it only KCP knows.
+        // Only KCP knows the user that set it.
         let fresh = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await.ok().flatten();
         Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))
     }
 
-    /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with
-    /// one that cannot be reached, everything in it is left. A Manifest comes with whether its inventory is known to be `whole`.
+    /// Removes objects without waiting, reports those left, and releases the Manifest.
+    ///
+    /// Without a reachable runtime, everything stays. `whole`: the inventory is known to be complete.
     pub(super) async fn force(
         &self,
         kyma: &str,
@@ -87,7 +88,7 @@ impl Removal {
         let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
         let own = match self.without_anothers(kyma, runtime, crs.clone()).await {
             Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-            // Whose the runtime is by now nobody says: they may be another Kyma's.
+            // The owner of the runtime is unknown, so they may be another Kyma's.
             Err(_) => {
                 left.extend(crs.iter().map(ToString::to_string));
                 Vec::new()

@@ -1,5 +1,6 @@
-//! What is said of a Manifest that is on its way is held for a moment: as a rule it is Ready soon, and nobody needs to be told of
-//! each step on the way there. Each would cost a write, and a reconcile and two writes of its Kyma.
+//! Delays the status writes of a Manifest in progress: it is usually Ready soon.
+//!
+//! Each write would also cost a reconcile and two writes of its Kyma.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -15,12 +16,12 @@ use crate::{
     reconcile::manifest::ManifestReconciler,
 };
 
-/// How long at most.
+/// Maximum delay.
 const FOR: SignedDuration = SignedDuration::from_secs(5);
-/// Manifests remembered, of the whole fleet. One that is forgotten is held once more.
+/// Manifests remembered in the fleet. An evicted one is delayed once more.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
-/// Since when something is to be said of Manifests, by uid.
+/// Start of the delay, by Manifest uid.
 #[derive(Debug)]
 pub(crate) struct Holds(Mutex<LruCache<String, Timestamp>>);
 
@@ -31,19 +32,19 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Since when something is held of a Manifest, if anything is.
+    /// Returns when the delay began.
     pub(super) fn since(&self, manifest: &Manifest) -> Option<Timestamp> {
         self.0.lock().get(&manifest.uid()?).copied()
     }
 
-    /// How long it is still held; `None`: no longer, or it is not to be.
+    /// Returns the remaining delay; `None`: write.
     fn left(&self, uid: &str, may: bool, now: Timestamp) -> Option<Duration> {
         let mut all = self.0.lock();
         if !may {
             all.pop(uid);
             return None;
         }
-        // A clock that was set back begins anew.
+        // A clock that was set back restarts the delay.
         let since = all.get(uid).copied().filter(|since| *since <= now);
         let left = FOR - since.map_or(SignedDuration::ZERO, |since| now.duration_since(since));
         let left = Duration::try_from(left).ok().filter(|left| !left.is_zero());
@@ -56,7 +57,7 @@ impl Holds {
     }
 }
 
-/// A reconcile that waits for an event looks again once what is held is to be said.
+/// Makes a waiting reconcile run again when the delayed status is due.
 pub(super) fn said_in_time(held: Option<Duration>, finish: Outcome) -> Outcome {
     match held {
         Some(left) if finish.waits_for_event() => Outcome { next: Next::After(left), ..finish },
@@ -65,8 +66,9 @@ pub(super) fn said_in_time(held: Option<Duration>, finish: Outcome) -> Outcome {
 }
 
 impl ManifestReconciler {
-    /// Writes a Manifest's status if it differs, unless that can wait. Returns how long: by then, the Manifest has to be looked at
-    /// again. `found`: it says what nobody but a look could find out, and is said at once.
+    /// Writes a changed status, or returns how long it may wait.
+    ///
+    /// `found`: only this read could find the cause, so it is written immediately.
     pub(super) async fn write_status(
         &self,
         manifest: &Manifest,
@@ -94,7 +96,6 @@ mod tests {
         let again = said_in_time(Some(HELD), waits());
         assert_eq!(again, Outcome::after(HELD, "for a kind".into()));
         assert_eq!(said_in_time(None, waits()), waits());
-        // It looks again soon, anyway.
         let soon = || Outcome::recheck_soon("w".into());
         assert_eq!(said_in_time(Some(HELD), soon()), soon());
     }

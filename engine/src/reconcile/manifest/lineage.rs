@@ -1,4 +1,4 @@
-//! What owns what is in the way of a removal, found by going up from owner to owner.
+//! Finds whether blocking objects belong to the module, through their chain of owners.
 
 use std::collections::HashMap;
 
@@ -12,20 +12,19 @@ use crate::clusters::{
     objects::{self, ObjectError},
 };
 
-/// Owners of owners that are asked for: in one chain, and in one look at what is in the way.
+/// Limits: owners per chain, and owners per check.
 const CHAIN: usize = 4;
 const LOOKS: usize = 50;
 
-/// The owners that one look has asked for.
+/// Owners read in one check.
 #[derive(Default)]
 pub(super) struct Lineage {
-    /// By the uid of an owner: its own owners.
+    /// The owners of each owner, by its uid.
     known: HashMap<String, Vec<OwnerReference>>,
 }
 
 impl Lineage {
-    /// Whether an object with these owners goes with something of the module's, if not at once: an owner of its owner is, or is owned so
-    /// in turn. Where an owner cannot be looked at, it is its users'.
+    /// Returns whether one of the module's objects is an indirect owner. An object with an unreadable owner counts as the user's.
     ///
     /// # Errors
     /// The runtime cannot be asked at the moment.

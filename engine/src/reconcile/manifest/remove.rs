@@ -1,5 +1,4 @@
-//! What goes: objects that are not wanted any more, and a Manifest that is being deleted (what users have made with it first,
-//! then the default CR, then its objects in a safe order, then the finalizers).
+//! Deletes a Manifest: first user objects, then the default CR, the module's objects in a safe order, and the finalizers.
 
 use std::sync::Arc;
 
@@ -41,7 +40,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Adds objects to a Manifest's inventory.
 fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
     if !objects.is_empty() {
         let status = manifest.status.get_or_insert_default();
@@ -49,9 +47,9 @@ fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
     }
 }
 
-/// What holds an object that has been on its way for long, and who can end that.
+/// Returns the reason why a long deletion does not finish.
 async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
-    // One that cannot be read is told of by its name.
+    // An unreadable object is reported by name only.
     let live = stage(Stage::ReadRuntime, objects::get(runtime, object)).await.ok().flatten();
     live.and_then(|live| held(object, &live)).map_or_else(
         || "it takes longer than a deletion does".to_owned(),
@@ -59,7 +57,7 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
     )
 }
 
-/// Ends Manifests: deleted, transferred, unmanaged or forced.
+/// Ends Manifests: deletes, transfers, unmanages or forces them.
 pub(crate) struct Removal {
     pub(crate) kcp: Kcp,
     pub(crate) owners: Arc<Owners>,
@@ -72,7 +70,7 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// A Manifest with what was in its inventory before somebody else wrote it or took it away, as far as it is remembered.
+    /// Adds the remembered inventory if another writer changed or removed it.
     pub(super) fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
         if has_written_inventory(&manifest) {
             return manifest;
@@ -82,9 +80,9 @@ impl Removal {
         manifest
     }
 
-    /// A Manifest that goes, with what it is to have besides where somebody else has written its inventory or taken it away, and
-    /// without what is not its own: for the objects of a kind that somebody only says it defines, nobody waits. Besides, why that is not
-    /// known, if it is not: without it something would be left in the runtime that nobody takes care of.
+    /// Rebuilds an inventory that another writer changed or removed, without objects that are not engine-owned.
+    ///
+    /// Also returns why the inventory is unknown. Deleting without it would leave unmanaged objects in the runtime.
     pub(super) async fn with_inventory(
         &self,
         kyma: &str,
@@ -113,7 +111,7 @@ impl Removal {
                     }
                     _ => own.push(object),
                 },
-                // Whoever removes it says so. Who does not answer is not asked for each of many objects.
+                // The removal reports this error. An unreachable server is not asked for the other objects.
                 Err(error) => {
                     own.push(object);
                     if error.is_cut_off() {
@@ -154,7 +152,7 @@ impl Removal {
         let status = |left: &[ObjectRef], progress: Progress| -> ManifestStatus {
             manifest_status::manifest_status(manifest, &progress, left, None, self.kcp.now())
         };
-        // Everything of ours is to go; `prune` knows what never does.
+        // Everything goes; `prune` exempts protected objects.
         let gone = prune::prune(&inventory, &[]);
         match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack))
             .await
@@ -199,8 +197,9 @@ impl Removal {
         }
     }
 
-    /// Lets go of what others that are on their way out may wait for, the module's custom resources of their kinds, and waits for
-    /// theirs: the rest, and with it what takes care of those, is kept in good order meanwhile, and goes after them.
+    /// Removes custom resources that other leaving modules may wait for, and waits for theirs.
+    ///
+    /// The rest of the module stays reconciled until then, because it serves those resources.
     async fn make_way(
         &self,
         kyma: &str,
@@ -213,7 +212,7 @@ impl Removal {
             |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let first = prune::prune(&inventory, &[]).into_iter().filter(&goes).collect();
-        // Whether or not what is kept can be found out.
+        // This does not depend on a successful render.
         let removing = self.remover.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
         if let Err(error) = stage(Stage::Delete, removing).await {
             return self.failures.stopped(manifest, error.into()).await;
@@ -221,7 +220,7 @@ impl Removal {
         self.wait_for(kyma, manifest, runtime, obstacle, goes).await
     }
 
-    /// Keeps a module that cannot go yet in good order, but for what `goes` already, and says what it waits for.
+    /// Keeps reconciling a blocked module, except objects that `goes` selects, and reports the obstacle.
     async fn wait_for(
         &self,
         kyma: &str,
@@ -275,7 +274,7 @@ impl Removal {
         })
     }
 
-    /// Tells the runtime's user once that a removal waits for what only they can end. The status says which objects these are.
+    /// Notifies the runtime's user once of blocking resources. The status names them.
     async fn notify_blocked(&self, kyma: &str, manifest: &Manifest, runtime: &Gated, kinds: &[Gvk]) {
         let kinds: Vec<String> = kinds.iter().map(|gvk| format!("{}.{}", gvk.kind, gvk.group)).collect();
         let notice = Notice::warning(About::RuntimeKyma, "ModuleDeletionBlocked", format!(
@@ -286,7 +285,7 @@ impl Removal {
         self.notifier.notify_user(kyma, runtime, notice).await;
     }
 
-    /// Takes our finalizers off a Manifest, and says which others hold it.
+    /// Removes the engine's finalizers, and reports other finalizers that remain.
     pub(super) async fn release_manifest(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
         self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &OURS).await?;
@@ -311,7 +310,7 @@ impl Removal {
         Ok(Outcome::done())
     }
 
-    /// Lets a Manifest go whose cluster is gone, whoever else holds it: nobody can do anything there any more.
+    /// Removes all finalizers of a Manifest whose cluster is gone: no controller can act there.
     pub(super) async fn release_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
         let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
         self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &all).await?;

@@ -1,4 +1,4 @@
-//! A Manifest's objects, before they are applied: read, verified, rendered, ordered.
+//! Reads, verifies, renders and orders a Manifest's objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -40,8 +40,7 @@ impl Bundles {
         Self { kcp, config, registries, rendered: Rendered::default() }
     }
 
-    /// Reads, verifies, renders and orders the module's objects. Besides, a number that is another one where the control plane's data in
-    /// them are others.
+    /// Returns the module's ordered objects, and a number that changes with injected control plane data.
     pub(super) async fn bundle(
         &self,
         manifest: &Manifest,
@@ -62,7 +61,6 @@ impl Bundles {
         Ok((bundle, given))
     }
 
-    /// The module's objects, as its layers have them.
     async fn rendered(&self, manifest: &Manifest) -> Result<Vec<Value>, Stopped> {
         let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
         let terms = manifest.terms().map_err(|e| Stopped::for_good(chain(&e)))?;
@@ -81,7 +79,6 @@ impl Bundles {
         sources::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
     }
 
-    /// The objects of a layer.
     async fn objects_of(
         &self,
         local: bool,
@@ -103,10 +100,10 @@ impl Bundles {
             self.registries.registry(local).layer(&source.repo, &source.name, &digest).await
         };
         read.await.map_err(|error: OciError| Stopped {
-            // Content that does not match its digest may be pushed again, and a registry sends no events.
+            // Mismatched content may be pushed again, and a registry sends no events.
             retryable: error.is_retryable()
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
-            // Whose credentials are refused is to be known by the word.
+            // The class names the registry if it refuses credentials.
             class: match error.metric_label() {
                 "unauthorized" => "registry_unauthorized",
                 class => class,
@@ -117,7 +114,7 @@ impl Bundles {
     }
 }
 
-/// How a layer is read; those that need a renderer of their own are refused.
+/// Returns the media type of a layer. Refuses types that need their own renderer.
 fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
     match layer.type_.as_str() {
         text if text == SourceType::OciDir.as_str() => Ok("application/x-tar"),
@@ -132,8 +129,9 @@ fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
     }
 }
 
-/// Where objects of a kind live; `None` if nobody knows. One kind that cannot be looked for, such as of an API server behind this
-/// one that is down, fails when its objects are applied, and holds no others up.
+/// Returns the scope of a kind; `None` if unknown.
+///
+/// An unreachable kind, such as of an aggregated API server, fails only when its objects are applied.
 async fn scope(runtime: &Gated, gvk: &Gvk, installed: &[ObjectRef]) -> Result<Option<Scope>, ObjectError> {
     match objects::scope(runtime, gvk).await {
         Ok(Some(scope)) => return Ok(Some(scope)),
@@ -142,7 +140,7 @@ async fn scope(runtime: &Gated, gvk: &Gvk, installed: &[ObjectRef]) -> Result<Op
         Err(error) => return Err(error),
     }
     let of_kind = |o: &&ObjectRef| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind);
-    // As when it was installed: else it would be taken for another object.
+    // As installed: a different scope would mean a different object.
     Ok(installed
         .iter()
         .find(of_kind)

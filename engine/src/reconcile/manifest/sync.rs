@@ -1,4 +1,4 @@
-//! Makes a runtime have what a Manifest's bundle says: its objects, and no others of its inventory.
+//! Applies a Manifest's bundle to its runtime, and removes other objects of its inventory.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -42,35 +42,32 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// A Manifest, its inventory before, the objects of it that go, and the objects that another Manifest has too, with its name.
+/// A Manifest, its previous inventory, its objects to remove, and shared objects with the other Manifest's name.
 type Own<'a> = (&'a Manifest, &'a [ObjectRef], &'a [ObjectRef], &'a [(ObjectRef, String)]);
 
-/// What became of it.
+/// The result of a sync.
 pub(super) struct Synced {
-    /// The Manifest with its status as it was written meanwhile.
+    /// With the status as last written.
     pub(super) manifest: Manifest,
     pub(super) applied: Applied,
-    /// Objects of the version before that are not gone yet.
+    /// Objects of the previous version that still exist.
     pub(super) left: Vec<ObjectRef>,
-    /// The kinds of what of these is on its way; `None` if the rest waits for more.
+    /// The kinds in deletion; `None` if the wait is for more than deletions.
     pub(super) going: Option<Vec<Gvk>>,
-    /// The inventory: the bundle's objects and those that are left.
+    /// The inventory: the bundle and the objects left.
     pub(super) objects: Vec<ObjectRef>,
-    /// What is in the inventory that KCP has, and gone for certain; `None` if something is to be removed that is not.
+    /// Removed objects still in KCP's inventory; `None` if a removal is incomplete.
     pub(super) gone: Option<Vec<ObjectRef>>,
-    /// What was looked at of what is asked for as before, if not everything: what is not among it is as it was.
+    /// The objects read, if not all. The others are unchanged.
     pub(super) only: Option<Only>,
-    /// What each object is to be.
     pub(super) contents: Arc<Contents>,
 }
 
-/// What was applied of a bundle.
 #[derive(Default)]
 struct Done {
     applied: Applied,
     /// What each object is to be.
     contents: Arc<Contents>,
-    /// What was looked at, if not everything.
     only: Option<Only>,
 }
 
@@ -80,11 +77,11 @@ impl Done {
     }
 }
 
-/// An inventory in which objects have the identity that is wanted of them, where the scope of their kind says that it is theirs:
-/// or they would be removed under their former one. Asks for the scope of few kinds, if any.
+/// Gives entries the identity of the wanted object if the scope shows that both are one.
+///
+/// Otherwise the object would be removed under its former identity.
 async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     for (at, twin) in prune::twins(&inventory, wanted) {
-        // Where nobody can tell, the entry stays as it is.
         if let Ok(scope) = objects::scope(runtime, &twin.gvk).await
             && let Some(entry) = inventory.get_mut(at)
             && prune::is_one(entry, twin, scope)
@@ -95,7 +92,7 @@ async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[Ob
     inventory
 }
 
-/// Makes runtimes have the objects of bundles.
+/// Applies bundles to runtimes.
 pub(crate) struct Syncer {
     pub(crate) kcp: Kcp,
     pub(crate) passes: Arc<Passes>,
@@ -106,7 +103,7 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    /// Applies what is wanted and removes what is not any more. `first` is what the status says if the inventory grows.
+    /// Applies wanted objects and removes the others. `first` is the status if the inventory grows.
     pub(super) async fn sync(
         &self,
         work: &Work<'_>,
@@ -121,12 +118,12 @@ impl Syncer {
         let mut gone = prune::prune(&before, &bundle.objects);
         let all = inventory::union(&before, &bundle.objects);
         let mut manifest = manifest.clone();
-        // Written before the first object is: whatever a crash leaves behind is in the inventory.
+        // Written before the first apply, so the inventory covers all objects after a crash.
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
-        // What no API server takes is not said to come at each pass.
+        // Objects that no API server accepts would otherwise cause a write in every pass.
         let grows = all.iter().any(|object| object.can_exist() && !known.contains(&object.identity()));
         let only = work.only.clone().filter(|only| only.is_anew() || !grows && only.all_gone(&gone));
-        // Then the pass before has left nothing to claim or to remove.
+        // Then the last pass left nothing to claim or remove.
         let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
         if grows {
             let status = not_looked(&manifest, &first, &all, self.kcp.now());
@@ -138,7 +135,7 @@ impl Syncer {
         let (definitions, cr) = (Definitions::of(&bundle.first), default_cr(&manifest));
         let named = bundle.objects.iter().chain(cr.as_ref());
         let only = only.map(|only| only.with_kinds(&definitions, named));
-        // What is not looked at is marked as it was.
+        // Unread objects keep their marks.
         let looked = only.as_ref().filter(|only| !only.is_anew());
         let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked);
 
@@ -155,7 +152,7 @@ impl Syncer {
             let gone = Some(gone);
             return Ok(Synced { manifest, applied, left, going: None, objects, gone, only, contents });
         }
-        // What was applied just now may have told the scope of a kind.
+        // The apply may have made a kind's scope known.
         gone = prune::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
@@ -165,7 +162,7 @@ impl Syncer {
             }
             let removing = self.remover.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
             match stage(Stage::Delete, removing).await {
-                // What is its users' stays theirs: the upgrade is complete without its removal.
+                // User-owned objects stay, and do not block the upgrade.
                 Ok(remains) => {
                     going = remains.going(Theirs::Stays);
                     kept = remains.theirs.into_iter().map(|(object, _)| object).collect();
@@ -175,14 +172,15 @@ impl Syncer {
             }
         }
         let objects = inventory::union(&inventory::union(&left, &kept), &bundle.objects);
-        // What was let go is not held against others any more.
+        // Releases the claims on removed objects.
         self.claim(kyma, &manifest, &objects);
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
         Ok(Synced { manifest, applied, left, going, objects, gone, only: None, contents })
     }
 
-    /// Applies the objects of a bundle: those that `only` says, and if it is about what was asked for before, what is to be another one.
-    /// The others were ready, or are nothing that could be.
+    /// Applies the objects that `only` selects and, for changed wanted state, the changed ones.
+    ///
+    /// The others were ready, or have no readiness.
     async fn apply(
         &self,
         work: &Work<'_>,
@@ -201,7 +199,7 @@ impl Syncer {
                 (Some(only), contents)
             }
             Some(only) if !only.is_anew() => {
-                // Whose an object is may have changed since it was looked at.
+                // The owner may have changed since the last read.
                 let each = contents::of(bundle, own_name, terms);
                 let known = |(id, hash): &&(ObjectRef, Option<u64>)| {
                     only.has(id) || contents::is_among(only.contents(), *hash)
@@ -243,8 +241,7 @@ impl Syncer {
         Done { applied, contents, only }
     }
 
-    /// What has to be looked at where something else is asked for than before: besides what was heard of, what is to be another one, and
-    /// what nobody would have told of.
+    /// Adds changed objects to `only`, and objects whose changes are not events.
     async fn changed(
         &self,
         kyma: &str,
@@ -262,7 +259,7 @@ impl Syncer {
         only
     }
 
-    /// The Manifests whose objects it may make anew as its own; none where it makes none anew.
+    /// The Manifests whose objects this one may delete and create again.
     fn predecessors(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
         if terms.recreate.is_empty() {
             return Vec::new();
@@ -302,14 +299,13 @@ impl Syncer {
         }
     }
 
-    /// What it owns from now on; others take that into account.
     fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
         let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(manifest)).collect();
         let mut state = self.kcp.index_mut();
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
-    /// Marks objects that another Manifest has too for one of them, and returns those that stay so: all, or `only` these.
+    /// Marks shared objects for one of their Manifests, and returns those that stay shared. `only`: of these.
     fn mark_shared(
         &self,
         kyma: &str,

@@ -1,4 +1,4 @@
-//! What the agent of a runtime tells of what a Manifest waits for. Where it does, nobody has to look again and again.
+//! Agent watches on awaited objects: where they exist, no polling is needed.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,12 +17,11 @@ use crate::{
     reconcile::followups::FollowUps,
 };
 
-/// The kind of a namespace.
 pub(super) fn namespace_kind() -> Gvk {
     Gvk::of("v1", "Namespace")
 }
 
-/// What may end what a pass has left undone, besides what is watched anyway.
+/// Returns the waits that the agent must watch in addition.
 fn awaited(applied: &Applied) -> Vec<Wait> {
     let mut waits = Vec::new();
     let groups = &applied.awaited.groups;
@@ -44,13 +43,12 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Has told to a Manifest, from now on, what becomes of all that may end what a pass has left undone, and nothing else. Returns
-    /// whether there is something of which it was not told before: that may have happened already.
+    /// Replaces the waits of a Manifest. Returns whether any wait is new: its event may have happened already.
     pub(super) fn watch(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
         let (mut waits, kyma) = (awaited(applied), work.kyma);
         let before = self.kcp.index().owners.waits_of(kyma, name);
         if applied.failed.is_some() {
-            // It may not have got to what it waited for before.
+            // After a failure, earlier waits may still apply.
             let found: BTreeSet<Gvk> = waits.iter().map(|wait| wait.kind.clone()).collect();
             waits.extend(before.iter().filter(|wait| !found.contains(&wait.kind)).cloned());
             waits.sort();
@@ -60,14 +58,14 @@ impl Watched {
         if changed {
             self.kcp.index_mut().wait_for(kyma, name, waits);
         }
-        // What has just been defined may be what the agent could not be told to watch.
+        // A newly defined kind may be one that the agent could not watch before.
         if changed || work.defined {
             self.followups.agent_config(kyma, &[]);
         }
         more
     }
 
-    /// A Manifest waits for nothing any more that would be told to it.
+    /// Removes all waits of a Manifest.
     pub(super) fn unwatch(&self, kyma: &str, name: &str) {
         if self.kcp.index().owners.waits_of(kyma, name).is_empty() {
             return;
@@ -76,7 +74,7 @@ impl Watched {
         self.followups.agent_config(kyma, &[]);
     }
 
-    /// How a reconcile ends that waits for objects of these kinds to be gone, and, without, for something else.
+    /// Returns the outcome of waiting for deletions of these kinds; `None`: it waits for more than deletions.
     pub(super) async fn leaving(
         &self,
         kyma: &str,
@@ -90,8 +88,9 @@ impl Watched {
         }
     }
 
-    /// Those of the kinds of which an event for our engine tells how what modules install changes, and its state where there is one:
-    /// all but what the safety resync is for, such as others' annotations and the marks of field managers.
+    /// Returns the kinds whose spec and status changes reach the engine for all installed objects.
+    ///
+    /// The safety resync covers the rest, such as others' annotations and managed fields.
     pub(super) async fn watched_kinds(
         &self,
         kyma: &str,
@@ -114,24 +113,24 @@ impl Watched {
         told
     }
 
-    /// Whether the end of each object of these kinds is an event for our engine.
+    /// Whether the deletion of any object of these kinds is an event.
     pub(super) async fn watches_changes(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
     }
 
-    /// Whether each change of state of each object of these kinds is one.
+    /// Whether each status change of any object of these kinds is an event.
     pub(crate) async fn watches_status_of_all(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         let is = |watch: &AgentWatch| watch.labels.is_empty() && watch.field == WatchedField::Status;
         self.are_watched(kyma, runtime, kinds, is).await
     }
 
-    /// Whether the end of each object that modules install of these kinds is one.
+    /// Whether the deletion of each installed object of these kinds is an event.
     pub(super) async fn watches_deletions(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         let ours = |watch: &AgentWatch| watch.labels.is_empty() || watches::is_of_installed(watch);
         self.are_watched(kyma, runtime, kinds, ours).await
     }
 
-    /// Whether each change of state of what modules install of these kinds is one.
+    /// Whether each status change of installed objects of these kinds is an event.
     pub(super) async fn watches_status(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.field == WatchedField::Status).await
     }
@@ -152,15 +151,13 @@ impl Watched {
         true
     }
 
-    /// What the agent of a runtime watches, if its path is proven. A watch that begins later than this reports what has happened
-    /// before, too.
+    /// Returns the agent's configuration if its path is proven. A watch that starts later also reports earlier changes.
     fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
         let state = self.kcp.index();
         state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
     }
 }
 
-/// Whether there is such a watch of ours for a kind.
 async fn is_watched(
     watched: &Configured,
     runtime: &Gated,
