@@ -1,4 +1,4 @@
-//! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
+//! Applies a bundle's objects, writing only those that differ, and collects the results.
 
 pub(super) mod jobs;
 
@@ -40,55 +40,54 @@ use crate::{
 pub(super) mod phases;
 mod write;
 
-/// Objects of one runtime that are worked on at the same time.
+/// Concurrent objects per runtime.
 const CONCURRENCY: usize = 4;
 
-/// Classes of errors that are an API server's refusal of one object.
+/// Error classes that mean that an API server refused one object.
 const REFUSALS: [&str; 5] = ["invalid", "forbidden", "not_found", "malformed", "final"];
 
-/// Refusals besides the first that are told with their cause.
+/// Further refusals reported with their cause.
 const MOST_REFUSALS: usize = 2;
 
-/// Objects of the version before that are read to find what holds a refused value.
+/// Previous objects read to find the holder of a refused value.
 const MOST_HOLDERS: usize = 8;
 
-/// What became of a set of objects.
+/// The result of applying a set of objects.
 #[derive(Default)]
 pub(super) struct Applied {
     pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
-    /// A kind that is not served yet, or an object that has to go first.
+    /// A kind that is not served, or an object that must be deleted first.
     pub(super) missing: Option<String>,
-    /// What ends that.
     pub(super) awaited: Awaited,
-    /// Whether an object is missing that may come any moment: what it is to take the place of has to stay until then.
+    /// Whether a missing object may come any moment: its predecessor must stay until then.
     pub(super) unasked: bool,
-    /// Whether objects were left out: their kind, which the module defines, is not served, or others got no answer.
+    /// Whether objects were left out because their kind is not served or calls got no answer.
     pub(super) left_out: bool,
-    /// Objects that were left out because their namespace is being deleted.
+    /// Objects left out because their namespace is terminating.
     pub(super) stuck: Vec<ObjectRef>,
     pub(super) failed: Option<Stopped>,
-    /// What an API server has refused besides that: the causes of the first few, and how many more.
+    /// Further refusals: the first causes, and the count of the others.
     pub(super) refused: (Vec<String>, usize),
     /// Objects that could not be applied.
     pub(super) failing: Vec<ObjectRef>,
-    /// Objects that are not known to be ready, and of which more can be found out.
+    /// Objects whose cause may be found by reading more.
     pub(super) unclear: Vec<Value>,
-    /// Objects that somebody keeps changing back.
+    /// Suspended objects.
     pub(super) parked: Vec<Suspended>,
-    /// Whether there are Jobs that go by themselves, and each has completed.
+    /// Whether all Jobs with a time to live have completed, and at least one exists.
     pub(super) jobs_completed: bool,
 }
 
-/// What ends what is missing: all of these.
+/// The events that end a wait: all are needed.
 #[derive(Default)]
 pub(super) struct Awaited {
-    /// Kinds of which an object changes its status.
+    /// Kinds with an awaited status change.
     pub(super) status: Vec<Gvk>,
-    /// Kinds of which one goes.
+    /// Kinds with an awaited deletion.
     pub(super) end: Vec<Gvk>,
-    /// Groups of which a kind comes to be served that nothing of the module defines.
+    /// Groups with an awaited kind that the module does not define.
     pub(super) groups: BTreeSet<String>,
-    /// Whether something happens of which no event tells.
+    /// Whether no event reports some of it.
     pub(super) untold: bool,
 }
 
@@ -120,7 +119,7 @@ impl Applied {
         self.refused.1 += more;
     }
 
-    /// Something could not be applied. The first is told with its class; of refusals that come later, the causes.
+    /// Records a failure: the first with its class, later refusals with their causes.
     fn fails(&mut self, stopped: Stopped) {
         match &self.failed {
             None => self.failed = Some(stopped),
@@ -134,7 +133,7 @@ impl Applied {
         if causes.len() < MOST_REFUSALS { causes.push(cause) } else { *more += 1 }
     }
 
-    /// What failed first, with what was refused besides.
+    /// Returns the first failure, with the other refusals.
     pub(super) fn take_failed(&mut self) -> Option<Stopped> {
         let mut stopped = self.failed.take()?;
         let (causes, more) = std::mem::take(&mut self.refused);
@@ -143,19 +142,18 @@ impl Applied {
         Some(stopped)
     }
 
-    /// Something is missing, of which no event tells when it is there.
+    /// Waits for something that no event reports.
     pub(super) fn waits_for(&mut self, what: String) {
         self.missing = Some(what);
         self.awaited.untold = true;
     }
 
-    /// Whether nothing is left undone: a later pass need not look at what is ready.
+    /// Whether all is done, so a later pass may skip ready objects.
     pub(super) const fn is_clean(&self) -> bool {
         self.failed.is_none() && self.is_whole()
     }
 
-    /// Whether nothing is left undone but what could not be applied: a later pass need not look at what is ready besides. Not where
-    /// something else failed, or comes first.
+    /// Whether only failed objects remain, so a later pass may skip ready ones.
     pub(super) const fn only_fails(&self) -> bool {
         self.failed.is_some() && !self.failing.is_empty() && self.is_whole()
     }
@@ -164,12 +162,11 @@ impl Applied {
         self.missing.is_none() && !self.left_out && self.parked.is_empty() && self.stuck.is_empty()
     }
 
-    /// What is not ready of what was looked at.
     pub(super) fn not_ready(&self) -> impl Iterator<Item = &ObjectRef> {
         self.judged.iter().filter(|(_, readiness)| readiness.is_unready()).map(|(object, _)| object)
     }
 
-    /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
+    /// The kinds that are not ready, except Deployments: an agent always reports those.
     pub(super) fn unready(&self) -> Vec<Gvk> {
         let unready = self.judged.iter().filter(|(_, readiness)| readiness.is_unready());
         let mut kinds: Vec<Gvk> = unready.map(|(object, _)| object.gvk.clone()).collect();
@@ -180,32 +177,32 @@ impl Applied {
     }
 }
 
-/// What became of one object.
+/// The result for one object.
 enum Settled {
-    /// It is there, as wanted or as somebody keeps it.
+    /// Unchanged: as wanted, or suspended.
     There(Value, Option<Suspended>),
-    /// It was written, and came back so.
+    /// Written; as the API server returned it.
     Written(Value, Option<Suspended>),
-    /// It is not there, and left so.
+    /// Missing, and not created while suspended.
     Missing(Suspended),
-    /// A Job that has ended and gone by itself.
+    /// A Job that ended and was removed by its time to live.
     Ended(ObjectRef, ObjectReadiness),
-    /// It has to go before it can be made anew, or is to be applied again in a moment.
+    /// Must be deleted first, or retried soon.
     Goes(String, Option<Gvk>),
-    /// Its namespace is being deleted.
+    /// Its namespace is terminating.
     Stuck(ObjectRef),
-    /// Nothing was tried, since others got no answer.
+    /// Skipped, since other calls got no answer.
     LeftOut,
 }
 
-/// Calls that got no answer in one pass. It has to come to its end, and say why, before its own deadline is over.
+/// Unanswered calls in one pass. The pass must end and report before its own deadline.
 #[derive(Debug, Default)]
 pub(super) struct Silent(Mutex<HashMap<Gvk, usize>>);
 
 impl Silent {
-    /// Of one kind, after which nothing more of that is tried: it may be a webhook for it that does not answer.
+    /// Per kind: its webhook may be down.
     const OF_KIND: usize = 2;
-    /// Of all kinds. With as many at a time as there may be, half of a reconcile's deadline.
+    /// In total. With full concurrency, these take half of a reconcile's deadline.
     const ALL: usize = 12;
 
     fn count(&self, gvk: &Gvk) {
@@ -219,40 +216,39 @@ impl Silent {
     }
 }
 
-/// Brings objects of one Manifest to what is wanted.
+/// Applies objects of one Manifest.
 pub(super) struct Installer<'a> {
     pub(super) runtime: &'a Gated,
     pub(super) standing: &'a Standing,
-    /// Objects that another Manifest has, too, and which.
+    /// Objects shared with another Manifest, and its name.
     pub(super) shared: &'a [(ObjectRef, String)],
-    /// The Manifests of the same module that this one takes over from.
+    /// Predecessors of this Manifest in the same module.
     pub(super) heir_to: &'a [String],
-    /// Notes which version of each was seen.
+    /// Remembers the versions read and written.
     pub(super) seen: &'a Seen,
-    /// The work in hand.
     pub(super) key: &'a WorkKey,
-    /// For [`Standing`]: whose objects they are.
+    /// The Kyma that owns the objects.
     pub(super) kyma: &'a str,
-    /// What was installed before. An object that was not is applied without a look at it.
+    /// The previous inventory. Other objects are applied without a read.
     pub(super) before: &'a [ObjectRef],
-    /// What of that goes when all that is wanted is there.
+    /// Objects of it to remove at the end.
     pub(super) gone: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
-    /// Whether the module was ready with what is wanted now.
+    /// Whether the module was ready with this wanted state.
     pub(super) was_ready: bool,
-    /// Whether each of its Jobs that go by themselves is known to have completed with what is wanted now.
+    /// Whether its Jobs are known to have completed with this wanted state.
     pub(super) jobs_completed: bool,
-    /// Whether its Manifest warns of something, such as of an object that was left alone.
+    /// Whether its Manifest has state Warning.
     pub(super) warned: bool,
-    /// The kinds that the module itself defines.
+    /// Kinds that the module defines.
     pub(super) definitions: &'a Definitions,
     pub(super) silent: Silent,
     pub(super) now: Timestamp,
 }
 
 impl Installer<'_> {
-    /// Side by side. One that fails does not hold the others back.
+    /// Applies objects concurrently. A failure does not stop the others.
     pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
         let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
         let (known, silent) = (&known, &self.silent);
@@ -313,7 +309,7 @@ impl Installer<'_> {
                 Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
                     let group = error.group_of_kind().unwrap_or_default();
                     if self.definitions.all().any(|definition| defines(definition, group)) {
-                        // Established, and served a moment later.
+                        // The kind is established and will be served within moments.
                         applied.waits_for(error.message());
                     } else {
                         applied.awaited.groups.insert(group.to_owned());
@@ -334,14 +330,13 @@ impl Installer<'_> {
         applied
     }
 
-    /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
+    /// Judges unserved CRDs once more, without waiting: they are often served moments later.
     pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
         let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
             id.gvk.is_crd() && matches!(judged, ObjectReadiness::Processing { .. })
         };
         stream::iter(applied.judged.iter_mut().filter(pending))
             .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
-                // One that cannot be read is looked at the next time.
                 if let Ok(Some(crd)) = objects::get(self.runtime, id).await {
                     self.seen.saw_status(self.key, id, &crd);
                     *judged = readiness::readiness(&crd, &self.facts, self.now);
@@ -352,8 +347,7 @@ impl Installer<'_> {
 
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
-        // What was not installed before may be there all the same, such as of a Manifest that this one succeeds: then what of it is
-        // its user's to change has to be seen before it is written.
+        // The object may exist, for example from a predecessor. User-owned fields must be read before a write.
         let look = known || !ignored.is_empty() || drift::can_grow(id);
         let live = if look { objects::get(self.runtime, id).await? } else { None };
         let Some(live) = live else { return self.make(id, &wanted, &ignored, known).await };
@@ -369,7 +363,7 @@ impl Installer<'_> {
         self.bring(id, live, wanted, &ignored).await
     }
 
-    /// An object that is not there, as far as is known.
+    /// Creates an object.
     async fn make(
         &self,
         id: &ObjectRef,
@@ -396,7 +390,7 @@ impl Installer<'_> {
         if known && self.was_ready {
             tracing::info!(kyma = self.kyma, object = %id, "made again: it was gone");
         }
-        // What was there before and is made again counts as a round of a fight.
+        // Creating a deleted object again counts as a conflict round.
         if known || drift::difference(&made, wanted, field_managers::APPLIER, ignored).is_some() {
             let made = drift::content(&made, wanted, field_managers::APPLIER);
             self.standing.applied(key, content, made, self.now);
@@ -404,7 +398,7 @@ impl Installer<'_> {
         Ok(Settled::Written(made, self.trial(id, key)))
     }
 
-    /// An object that is there.
+    /// Updates an existing object if it differs.
     async fn bring(
         &self,
         id: &ObjectRef,
@@ -416,7 +410,7 @@ impl Installer<'_> {
         match self.take_over(id, &live).await {
             Ok(Some(taken)) => live = taken,
             Err(error) if !error.is_passing() => return Err(error.into()),
-            // The next look tries again.
+            // The next pass retries.
             Ok(None) | Err(_) => {}
         }
         let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
@@ -442,7 +436,7 @@ impl Installer<'_> {
         if self.was_ready {
             tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
         } else {
-            // The line of an upgrade is its Kyma's.
+            // The Kyma logs the upgrade.
             tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
         }
         if self.met_old_schema(id, &applied, &wanted, ignored) {
@@ -454,39 +448,35 @@ impl Installer<'_> {
         Ok(Settled::Written(applied, self.trial(id, key)))
     }
 
-    /// What is to be said of an object that is as it is to be, if it was left alone before.
+    /// Returns the notice for an up-to-date object on trial.
     fn trial(&self, id: &ObjectRef, key: u64) -> Option<Suspended> {
         let until = self.standing.on_trial(key, self.now)?;
         Some(Suspended::of_module(id, OtherChange::Ended, until))
     }
 
-    /// The other Manifest that has an object, too.
     fn also_of(&self, id: &ObjectRef) -> Option<String> {
         self.shared.iter().find(|(shared, _)| shared.same_object(id)).map(|(_, other)| other.clone())
     }
 
-    /// Notes that a CRD was written.
     fn note_schema(&self, id: &ObjectRef) {
         if id.gvk.is_crd() {
             self.standing.wrote_schema(Standing::key(self.key, id), self.now);
         }
     }
 
-    /// Whether the CRD of an object's kind was written just now.
+    /// Whether the CRD was written moments ago.
     fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
         let crd = self.definitions.definition(&id.gvk);
         crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.key, crd), self.now))
     }
 
-    /// Whether an API server has left out what is wanted, and may have done so by a schema that it does not have any more: it
-    /// drops what a schema does not know, and says nothing.
+    /// Whether an API server may have dropped wanted fields by an old schema: it drops unknown fields silently.
     fn met_old_schema(&self, id: &ObjectRef, made: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
         self.is_schema_fresh(id)
             && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
     }
 
-    /// An object that was not taken. If its schema is fresh, it may be in a moment; if it is there and cannot be changed in place, its
-    /// module may have it made anew.
+    /// Handles a refused object: waits if its schema is fresh, or recreates an immutable one if the module allows it.
     async fn refused(
         &self,
         id: &ObjectRef,
@@ -507,7 +497,7 @@ impl Installer<'_> {
         }
     }
 
-    /// What is said of an object of the version before that holds what this one is refused, such as a port, and goes.
+    /// Returns the wait for a leaving object that holds a refused value, such as a port.
     async fn holder(&self, id: &ObjectRef, causes: &[Cause]) -> Result<Option<String>, ObjectError> {
         let is_alike = |other: &&ObjectRef| other.gvk.group == id.gvk.group && other.gvk.kind == id.gvk.kind;
         if causes.is_empty() {
@@ -524,7 +514,7 @@ impl Installer<'_> {
         Ok(None)
     }
 
-    /// Whether there are objects of the kind that a CRD defines. Where nobody can tell, there may be.
+    /// Whether the kind of a CRD has instances; true if unknown.
     async fn has_instances(&self, crd: &Value) -> Result<bool, ObjectError> {
         match objects::defined_kind(crd) {
             Some(gvk) => Ok(!objects::list(self.runtime, &gvk, "", 1).await?.first.is_empty()),
@@ -532,7 +522,7 @@ impl Installer<'_> {
         }
     }
 
-    /// A change that cannot be made in place.
+    /// Recreates an object that cannot be changed in place, if that is safe.
     async fn immutable(
         &self,
         id: &ObjectRef,
@@ -558,7 +548,7 @@ impl Installer<'_> {
             let name = owner.rsplit('/').next().unwrap_or(owner);
             self.heir_to.iter().any(|before| before == name)
         };
-        // It may be marked for the one before until this one has applied it, which it can not.
+        // It may carry the predecessor's marks until this Manifest applies it, which fails here.
         let whose = match (self.also_of(id).filter(|other| !is_inherited(other)), marks(live)) {
             (None, Marks { managed: true, owned_by: Some(owner) }) if is_inherited(&owner) => None,
             (Some(other), _) => Some(format!("the Manifest {other} has it, too")),
@@ -581,15 +571,13 @@ impl Installer<'_> {
     }
 }
 
-/// What became of an object that has met an old schema.
 fn behind(id: &ObjectRef) -> Settled {
     Settled::Goes(format!("waiting for the new schema of {id} to be served"), None)
 }
 
-/// Why an object is not as wanted.
 enum ObjectErrorOrFinal {
     Object(ObjectError),
-    /// Nothing but a change of the module or of the object can help.
+    /// Only a change of the module or object can help.
     Final(String),
 }
 

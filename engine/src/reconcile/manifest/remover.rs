@@ -1,4 +1,4 @@
-//! Deletes objects of a module that are not wanted any more.
+//! Deletes unwanted objects of a module.
 
 use std::sync::Arc;
 
@@ -26,53 +26,52 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// What is still there of what was to go.
+/// Objects that remain after a removal.
 #[derive(Default)]
 pub(super) struct Remains {
-    /// What is on its way, or waits for that, and why if that is worth saying.
+    /// In deletion, or waiting for it, with a reason if any.
     pub(super) left: Vec<(ObjectRef, Option<String>)>,
-    /// What stays for as long as its users want: CRDs with objects, namespaces with such objects; and why.
+    /// User-owned, with the reason: CRDs with instances, namespaces with user objects.
     pub(super) theirs: Vec<(ObjectRef, String)>,
-    /// The kinds of what is on its way.
+    /// The kinds in deletion.
     going: Vec<Gvk>,
-    /// Whether something has to happen besides.
+    /// Whether more than deletions must happen.
     besides: bool,
 }
 
 impl Remains {
-    /// The kinds of what the rest waits for; `None` if it waits for more than their end.
+    /// Returns the kinds in deletion; `None`: the rest waits for more.
     pub(super) fn going(&self, users: Theirs) -> Option<Vec<Gvk>> {
         let others = self.besides || users == Theirs::HoldsBack && !self.theirs.is_empty();
         (!others).then(|| self.going.clone())
     }
 
-    /// All of it. What is its users' comes first: the rest waits for that.
+    /// Returns all, user-owned objects first, because the rest waits for them.
     pub(super) fn all(self) -> Vec<(ObjectRef, Option<String>)> {
         let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
         theirs.chain(self.left).collect()
     }
 }
 
-/// Whether what is its users' holds back what would go after it.
+/// Whether user-owned objects block later ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Theirs {
-    /// The module goes, so it has to go first.
+    /// The module is removed, so they must go first.
     HoldsBack,
-    /// The module stays: an upgrade is complete without it.
+    /// The module stays, so an upgrade completes without them.
     Stays,
 }
 
-/// Why an object is still there after it was to go.
+/// Why an object still exists.
 enum Left {
-    /// It is on its way.
+    /// In deletion.
     Going,
-    /// A CRD with instances.
     Instances,
-    /// A namespace with objects of users, of kinds that the module defines: the first of them, and how many.
+    /// A namespace with user objects of the module's kinds, described.
     Users(String),
-    /// A CRD none of whose versions is served: nobody can tell whether it has instances.
+    /// A CRD without served versions, so its instances are unknown.
     Unserved,
-    /// Another Manifest, which is being deleted, has it too.
+    /// Another Manifest that is being deleted has it too.
     Await(String),
 }
 
@@ -84,8 +83,9 @@ pub(crate) struct Remover {
 }
 
 impl Remover {
-    /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. What is not ours,
-    /// or another Manifest's too, stays and is forgotten. A CRD that has instances is left alone.
+    /// Removes a Manifest's objects by rank: a rank waits for the one before.
+    ///
+    /// Shared objects and those without the engine's marks stay and are forgotten. CRDs with instances stay.
     pub(super) async fn remove(
         &self,
         kyma: &str,
@@ -134,7 +134,7 @@ impl Remover {
         Ok(remains)
     }
 
-    /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there, in words.
+    /// Removes objects without waiting, and describes those left.
     pub(super) async fn remove_by_force(
         &self,
         kyma: &str,
@@ -147,7 +147,7 @@ impl Remover {
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
                 Ok(None) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-                // A webhook without a server, a right that is missing: that is what the force is for.
+                // Force covers failing webhooks and missing rights.
                 Ok(Some(Left::Going)) => left.push(Forced::going(&object)),
                 Ok(Some(_)) | Err(_) => left.push(object.to_string()),
             }
@@ -155,7 +155,7 @@ impl Remover {
         Ok(left)
     }
 
-    /// Asks for the reconcile of another Manifest that has an object too: it applies it again, with its own marks.
+    /// Queues another Manifest that shares an object, so that it applies its own marks.
     pub(super) fn notify_sharer(&self, kyma: &str, manifest: &str, other: String) {
         let object = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.to_owned() };
         let cause = Trigger::Kcp { object, change: Change::SharedObjectReleased };
@@ -163,7 +163,7 @@ impl Remover {
         self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
     }
 
-    /// What becomes of an object of a Manifest's inventory that is there.
+    /// Returns the verdict on an existing object.
     pub(super) fn verdict(
         &self,
         kyma: &str,
@@ -178,7 +178,7 @@ impl Remover {
         ownership::verdict((&self.kcp.namespace, &name), &there.marks, &others, is_anothers)
     }
 
-    /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
+    /// Removes one object. `None`: gone, or not to be removed.
     async fn remove_one(
         &self,
         kyma: &str,

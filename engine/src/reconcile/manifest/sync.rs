@@ -66,7 +66,6 @@ pub(super) struct Synced {
 #[derive(Default)]
 struct Done {
     applied: Applied,
-    /// What each object is to be.
     contents: Arc<Contents>,
     only: Option<Only>,
 }

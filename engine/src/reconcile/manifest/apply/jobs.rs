@@ -1,8 +1,6 @@
-//! Jobs with a time to live (`ttlSecondsAfterFinished`): the control plane removes one some time after its end, or at once. It runs once
-//! for each spec that is wanted of it.
+//! Jobs with `ttlSecondsAfterFinished`: each runs once per wanted spec, and is removed after its end.
 //!
-//! Between its end and its removal may be a few milliseconds, which nobody sees. So a Job that was made and is gone counts as ended. Only
-//! who is seen to delete it before its end has it made again.
+//! The time between end and removal may be milliseconds. So a missing Job counts as ended, unless a deletion before its end was observed.
 
 use serde_json::Value;
 use tidewatch_api::object::{ObjectRef, content_hash};
@@ -20,7 +18,7 @@ use crate::{
 const FAILED: &str = "it failed, and its time to live has removed it: it runs again when the module's version changes its spec, or \
                       when the module is enabled anew";
 
-/// The Jobs among these objects that go by themselves: the key and the wanted spec of each.
+/// Returns the keys and spec hashes of Jobs with a time to live.
 pub(in crate::reconcile::manifest) fn among<'a>(
     work: &WorkKey,
     objects: impl Iterator<Item = &'a Value>,
@@ -30,26 +28,24 @@ pub(in crate::reconcile::manifest) fn among<'a>(
         .collect()
 }
 
-/// Whether there are such Jobs, and each has completed.
+/// Whether such Jobs exist and all have completed.
 pub(in crate::reconcile::manifest) fn have_completed(standing: &Standing, jobs: &[(u64, u64)]) -> bool {
     let completed = |(key, spec): &(u64, u64)| standing.run(*key, *spec) == Some(Run::Ended(End::Complete));
     !jobs.is_empty() && jobs.iter().all(completed)
 }
 
-/// The key of a Job that goes by itself, and its wanted spec.
 fn run_of(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<(u64, u64)> {
     readiness::goes_when_finished(wanted)
         .then(|| (Standing::key(installer.key, id), content_hash(&wanted["spec"])))
 }
 
-/// It was made.
 pub(super) fn made(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) {
     if let Some((key, spec)) = run_of(installer, id, wanted) {
         installer.standing.ran(key, spec, Run::Made);
     }
 }
 
-/// What becomes of one that is not there, and was to be installed before: `None` if it has to be made.
+/// Returns the result for a missing, previously installed Job; `None`: create it.
 pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<Settled> {
     let (key, spec) = run_of(installer, id, wanted)?;
     let end = match installer.standing.run(key, spec) {
@@ -62,7 +58,7 @@ pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) ->
     Some(ended(id, end))
 }
 
-/// Notes what is seen of one that is there. `Some` if it is on its way out after its end: then nothing is waited for.
+/// Records an existing Job. `Some`: it ended and is being deleted, so do not wait.
 pub(super) fn seen(
     installer: &Installer<'_>,
     id: &ObjectRef,
@@ -71,7 +67,7 @@ pub(super) fn seen(
 ) -> Option<Settled> {
     let (key, spec) = run_of(installer, id, wanted)?;
     if !drift::has(&live["spec"], &wanted["spec"]) {
-        // It is the one of another version.
+        // It belongs to another version.
         return None;
     }
     let leaves = live["metadata"]["deletionTimestamp"].is_string();

@@ -1,4 +1,4 @@
-//! Phases of a bundle: objects whose kinds the bundle itself defines wait for these to be served.
+//! Applies a bundle in phases: custom objects wait until their kinds are served.
 
 use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
@@ -12,20 +12,21 @@ use crate::{
 };
 
 impl Applied {
-    /// Takes up what waits for its CRD, and gives back what can be applied.
+    /// Records objects that wait for their CRD, and returns the others.
     pub(in crate::reconcile::manifest) fn hold_back(&mut self, sorted: Sorted) -> Vec<Value> {
         self.left_out |= sorted.held > 0;
         if let Some(what) = sorted.awaited {
             self.missing.get_or_insert(what);
-            // All that is judged by now was applied before: CRDs, and what they are not needed for.
+            // CRDs judged so far were all applied before.
             let definitions = self.judged.iter().map(|(id, _)| &id.gvk).filter(|gvk| gvk.is_crd());
             self.awaited.status.extend(definitions.cloned());
         }
         sorted.served
     }
 
-    /// Takes up that a kind of this group is not served. `objects` are the module's: for its own CRDs nobody else's have to be watched.
-    /// That one of them is established is an event; what is served a moment after that is not.
+    /// Records that a kind of this group is not served. `objects` are the module's.
+    ///
+    /// Establishing a CRD is an event. Serving its kind moments later is not.
     pub(in crate::reconcile::manifest) fn awaits_kind(&mut self, group: &str, objects: &[ObjectRef]) {
         let Some(own) = objects.iter().find(|object| defines(object, group)) else {
             self.awaited.groups.insert(group.to_owned());
@@ -42,17 +43,17 @@ impl Applied {
     }
 }
 
-/// Whether an object defines a kind of a group.
+/// Whether an object is a CRD of a group.
 pub(in crate::reconcile::manifest) fn defines(object: &ObjectRef, group: &str) -> bool {
     object.gvk.is_crd() && object.name.split_once('.').is_some_and(|(_, of)| of == group)
 }
 
-/// Whether a Manifest may still be worked on.
+/// Whether to continue with a Manifest.
 pub(in crate::reconcile::manifest) type GoOn<'a> = dyn Fn() -> bool + Send + Sync + 'a;
 
 impl Installer<'_> {
-    /// Applies phases in their order, the last one as far as its kinds are served. `stood` is what became before of those definitions
-    /// that are not among them. `go_on` is asked before each: a Manifest may be left alone from now on.
+    /// Applies the phases in order. `stood`: earlier results of other definitions.
+    /// `go_on` is called before each phase, because the Manifest may become skipped.
     pub(in crate::reconcile::manifest) async fn phases(
         &self,
         [first, main, custom]: [Vec<Value>; 3],
@@ -77,7 +78,7 @@ impl Installer<'_> {
     }
 }
 
-/// Nothing more is written: the next reconcile finds that it has to leave the Manifest alone.
+/// Stops all writes: the next reconcile skips the Manifest.
 pub(in crate::reconcile::manifest) fn left_alone() -> Lost {
     Lost::Behind("the Manifest is to be left alone".to_owned())
 }
@@ -116,7 +117,7 @@ mod tests {
             (1, 0, 0, false),
             "that its own is established is an event"
         );
-        // It is, and not served yet behind this API server, of which nothing tells.
+        // It is established but not yet served, which no event reports.
         assert_eq!(awaits("x.dev", Some(ObjectReadiness::Ready)), (0, 0, 0, true));
         assert_eq!(awaits("x.dev", None), (0, 0, 0, true));
     }

@@ -1,4 +1,4 @@
-//! The write of one object, and what an apply alone does not get done: leftovers, the fields of installers, a note of what was applied.
+//! Writes one object, including leftovers, installers' fields, and a note of the applied content.
 
 use serde_json::{Value, json};
 use tidewatch_api::{names::field_managers::APPLIER, object::ObjectRef};
@@ -10,12 +10,12 @@ use tidewatch_deployer::{
 use super::{Installer, ObjectErrorOrFinal};
 use crate::clusters::objects::{self, ObjectError};
 
-/// An object that the API server did not take.
+/// An object that the API server refused.
 pub(super) struct Refused {
     pub(super) error: ObjectError,
-    /// The live object, if it was read.
+    /// The live object, if read.
     pub(super) live: Option<Value>,
-    /// What of it may be the reason.
+    /// Fields that may be the reason.
     pub(super) leftovers: Vec<Leftover>,
 }
 
@@ -26,7 +26,7 @@ impl From<ObjectError> for Refused {
 }
 
 impl Refused {
-    /// The message, with the writer that keeps what is refused.
+    /// Returns the message, with the field manager that keeps the refused field.
     pub(super) fn message(&self) -> String {
         let kept = self.leftovers.iter().find_map(|left| Some((&left.path, left.by.as_ref()?)));
         let kept = kept.map_or_else(String::new, |(path, by)| {
@@ -37,8 +37,7 @@ impl Refused {
 }
 
 impl Installer<'_> {
-    /// Applies an object: once more if it is refused for what is nobody's, or if an installer keeps what is not wanted. `live`: the object
-    /// as it was read.
+    /// Applies an object. Retries without unowned fields if it is refused, or after taking fields over from installers.
     pub(super) async fn write(
         &self,
         id: &ObjectRef,
@@ -71,13 +70,13 @@ impl Installer<'_> {
         let Some(live) = live.filter(|_| !ignored.is_empty()) else {
             return objects::apply(self.runtime, wanted, APPLIER).await;
         };
-        // What was read is written again: a change in between is the user's, and must not be lost.
+        // A user's change since the read must not be lost.
         let mut wanted = wanted.clone();
         wanted["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
         objects::apply(self.runtime, &wanted, APPLIER).await
     }
 
-    /// Applies an object that was refused once more, without what is nobody's and may be the reason.
+    /// Applies a refused object again without the unowned fields that may be the reason.
     async fn without_leftovers(
         &self,
         id: &ObjectRef,
@@ -106,7 +105,7 @@ impl Installer<'_> {
         applied.map_err(|error| refused(error, [kept, nobodys].concat()))
     }
 
-    /// Takes over what installers own of an object; `None` if there is nothing.
+    /// Takes over fields that installers own; `None`: there are none.
     pub(super) async fn take_over(&self, id: &ObjectRef, live: &Value) -> Result<Option<Value>, ObjectError> {
         let Some(entries) = adoption::take_over_installed(live, APPLIER) else { return Ok(None) };
         if self.is_dry()? {
@@ -119,14 +118,14 @@ impl Installer<'_> {
         Ok(taken)
     }
 
-    /// Writes who owns what of an object as it was read.
+    /// Writes the field managers of an object.
     async fn own(&self, id: &ObjectRef, live: &Value, entries: &Value) -> Result<Option<Value>, ObjectError> {
         let version = &live["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
         objects::merge(self.runtime, id, &fields).await
     }
 
-    /// Notes in an object what was applied, if it does not show that. One that could not be noted is applied again some time.
+    /// Records the applied content in the object if needed. On failure, a later pass applies it again.
     async fn note(&self, wanted: &Value, ignored: &Ignored<'_>, made: Value) -> Value {
         let Some(noted) = drift::noted(&made, wanted, APPLIER, ignored) else { return made };
         if self.is_dry().unwrap_or(true) {
@@ -135,7 +134,7 @@ impl Installer<'_> {
         self.apply(&noted, ignored, Some(&made)).await.unwrap_or(made)
     }
 
-    /// Whether nothing is stored: then what one write has changed is not there for the next.
+    /// Whether this is a dry run: then one write does not see another.
     fn is_dry(&self) -> Result<bool, ObjectError> {
         Ok(self.runtime.permit()?.is_dry())
     }
