@@ -1,4 +1,4 @@
-//! What is in the way of a Manifest's deletion: objects of users, and the default CR.
+//! Finds objects that block a Manifest's deletion: user objects and the default CR.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -23,35 +23,32 @@ use crate::{
     reconcile::manifest::remove::Removal,
 };
 
-/// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
+/// Limit of listed objects per kind beyond the named ones: the module's own may be among them.
 const OWN: usize = 200;
-/// The same, where some are found that are of the module though nobody could know their names before.
+/// The limit if some objects belong to the module through their owners.
 const OWNED: u32 = 2_000;
 
-/// What a deletion waits for.
 pub(super) struct Obstacle {
-    /// For the status.
     pub(super) what: String,
-    /// The kinds whose objects have to go, whether or not there are any now.
+    /// The kinds to empty, even if they have no objects.
     pub(super) kinds: Vec<Gvk>,
-    /// Those of them of which there are some.
+    /// Kinds that still have objects.
     pub(super) there: Vec<Gvk>,
     pub(super) of: Whose,
 }
 
-/// Whose objects a deletion waits for.
+/// The owner of the objects that a deletion waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Users': nobody but them can end it.
+    /// Users: only they can end the wait.
     Users,
-    /// The module's own.
+    /// The module.
     Own,
-    /// Other modules', which are being deleted as well and may wait for objects of this one in turn.
+    /// Other modules in deletion, which may wait for this one in turn.
     Leaving,
 }
 
-/// The default CR that goes with the module, as it is found in the runtime: its Manifest may name one of a kind without namespaces in
-/// one.
+/// Returns the module's default CR as found in the runtime: the Manifest may give a namespace to a cluster-scoped kind.
 async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef>, ObjectError> {
     let Some(mut cr) = default_cr(manifest) else { return Ok(None) };
     if !cr.namespace.is_empty()
@@ -62,8 +59,9 @@ async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef
     Ok(Some(cr))
 }
 
-/// Default CRs that earlier versions of a module have made, of kinds that its CRDs define, and that no later version names: they go with
-/// the module like the present one, unless another module has them. Where there are more objects than a page has, of the first page.
+/// Returns default CRs of earlier versions that the present version does not name. They are deleted with the module, unless another module
+/// has them.
+/// Reads one page per kind.
 async fn former_crs(
     runtime: &Gated,
     manifest: &Manifest,
@@ -71,7 +69,7 @@ async fn former_crs(
     present: Option<&ObjectRef>,
 ) -> Result<Vec<ObjectRef>, ObjectError> {
     let mut former = Vec::new();
-    // Where none is made, all of them are their users'.
+    // If the module creates none, all belong to users.
     if !manifest.spec.creates_default_cr() {
         return Ok(former);
     }
@@ -83,7 +81,7 @@ async fn former_crs(
     Ok(former)
 }
 
-/// Kinds that the module's CRDs define, by group and kind, in a version that is served.
+/// Returns the served kinds of the module's CRDs, by group and kind.
 async fn defined_kinds(
     runtime: &Gated,
     inventory: &[ObjectRef],
@@ -98,7 +96,7 @@ async fn defined_kinds(
     Ok(kinds)
 }
 
-/// The kinds that a module declares, in versions that are served: the template's may not be, and the agent watches one that is.
+/// Returns the declared kinds in served versions: the template's may not be served, and the agent watches a served one.
 async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>, Stopped> {
     let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
     let mut kinds = Vec::with_capacity(declared.len());
@@ -108,14 +106,14 @@ async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>
     Ok(kinds)
 }
 
-/// Kinds whose objects are users' where the module does not have them itself: those that its CRDs define, and those that it declares.
+/// Returns the kinds that the module's CRDs define or that it declares.
 async fn users_kinds(
     runtime: &Gated,
     manifest: &Manifest,
     inventory: &[ObjectRef],
 ) -> Result<BTreeMap<(String, String), Gvk>, ObjectError> {
     let mut kinds = defined_kinds(runtime, inventory).await?;
-    // Terms that cannot be read declare nothing; whoever needs them says so.
+    // Unreadable terms declare nothing here; other callers report them.
     for gvk in blockers::declared(manifest).unwrap_or_default() {
         if let Entry::Vacant(none) = kinds.entry((gvk.group.clone(), gvk.kind.clone())) {
             none.insert(objects::served(runtime, gvk).await?);
@@ -124,7 +122,7 @@ async fn users_kinds(
     Ok(kinds)
 }
 
-/// What users have in a namespace of the kinds that a module defines or declares, in words; `None` if that is nothing.
+/// Describes user objects of the module's kinds in a namespace; `None`: there are none.
 pub(super) async fn users_in(
     runtime: &Gated,
     manifest: &Manifest,
@@ -132,14 +130,14 @@ pub(super) async fn users_in(
 ) -> Result<Option<String>, ObjectError> {
     let own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
     let kinds = users_kinds(runtime, manifest, &own).await?;
-    // The default CR counts as its user's, who has changed it: it goes with the module, and not with a namespace.
+    // The default CR is user-owned and may be changed, so it must not be deleted with the namespace.
     let mut owners_of_own = own.clone();
     owners_of_own.extend(own_cr(runtime, manifest).await?);
     let mut users = Users::default();
     for gvk in kinds.values() {
         let room = NAMED + 1 + own.len().min(OWN);
         let page = objects::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
-        // Objects of a kind without namespaces are in none.
+        // Cluster-scoped objects are in no namespace.
         let there = page.first.into_iter().filter(|Listed { object, owners, .. }| {
             let is_own = || own.iter().any(|own| own.names(object));
             object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &owners_of_own)
@@ -151,7 +149,7 @@ pub(super) async fn users_in(
     Ok(users.named())
 }
 
-/// Objects of these kinds that are not of the module itself.
+/// Returns objects of these kinds that the module does not own.
 async fn users_of(
     runtime: &Gated,
     kinds: impl IntoIterator<Item = &Gvk>,
@@ -163,7 +161,7 @@ async fn users_of(
         let is_owned = |listed: &Listed| blockers::is_owned(&listed.object, &listed.owners, own);
         let mut of_kind: Vec<&ObjectRef> =
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
-        // A page with room for our own always has as many of the others as are named.
+        // The page has room for the module's own objects and all named ones.
         let limit = u32::try_from(NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
         let mut page = objects::list(runtime, gvk, "", limit).await?;
         if page.more > 0 && page.first.iter().any(|listed| !listed.owners.is_empty()) {
@@ -179,7 +177,7 @@ async fn users_of(
                 None => others.push(found.object),
             }
         }
-        // Ours behind the page are counted in `more`, if they are there.
+        // Own objects beyond the page are counted in `more`.
         for object in of_kind.into_iter().take(OWN) {
             if more > 0 && objects::look(runtime, object).await?.is_some() {
                 more -= 1;
@@ -192,8 +190,7 @@ async fn users_of(
 }
 
 impl Removal {
-    /// What has to go before the module does; `None` if nothing is in the way any more. Deletes the default CR when no
-    /// object of a user is left.
+    /// Returns the next obstacle, or `None`. Deletes the default CR when no user object is left.
     pub(super) async fn obstacle(
         &self,
         kyma: &str,
@@ -204,7 +201,7 @@ impl Removal {
         let mut own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let defined = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
-        // Before they are listed: an object that goes meanwhile is an event for this Manifest.
+        // Watch before listing: a deletion meanwhile is then an event.
         self.kcp.index_mut().wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.watched.followups.agent_config(kyma, &[]);
 
@@ -218,15 +215,14 @@ impl Removal {
         }
         for cr in self.without_anothers(kyma, runtime, crs).await? {
             if !self.is_needed(kyma, &name, &cr) && objects::remove(runtime, &cr).await? == Deleted::Going {
-                // Its operator may have to clean up for it; or waits for objects that others, on their way out, have of its kinds.
+                // Its operator may be cleaning up, or waiting for objects of other leaving modules.
                 let what = format!("waiting for the module's {cr} to be gone");
                 let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
                 return Ok(Some(Obstacle { what, there: vec![cr.gvk.clone()], kinds: vec![cr.gvk], of }));
             }
         }
         let defined = self.alone(kyma, &name, runtime, defined).await;
-        // Of kinds that nobody has declared, and that the module alone defines: with instances their CRDs could not go, and nobody
-        // would be left to take care of them.
+        // Undeclared kinds that only this module defines: their CRDs cannot go with instances, and no operator would remain.
         let users = users_of(runtime, defined.values(), &modules).await?;
         if let Some(what) = users.message() {
             let kinds = defined.into_values().collect();
@@ -244,7 +240,7 @@ impl Removal {
         Ok(users.message().map(|what| Obstacle { what, kinds, there: users.kinds, of: Whose::Leaving }))
     }
 
-    /// Those of the kinds that a module defines whose CRDs go with it: one that a module has that stays is that one's to take care of.
+    /// Returns the defined kinds whose CRDs are deleted: a remaining module keeps its shared CRDs.
     async fn alone(
         &self,
         kyma: &str,
@@ -265,7 +261,6 @@ impl Removal {
         alone
     }
 
-    /// The default CR that goes with the module, and those that no version names any more.
     async fn default_crs(
         &self,
         kyma: &str,
@@ -276,7 +271,7 @@ impl Removal {
         let present = own_cr(runtime, manifest).await?;
         let mut all: Vec<ObjectRef> = present.iter().cloned().collect();
         for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
-            // Where another module has the kind as well, it may have made it, or have left it to its user.
+            // Another module with the kind may have created it or left it to its user.
             let name = manifest.name_any();
             let claims = self.kcp.index().other_claims(kyma, &name, &former);
             let is_also_theirs = match objects::crd_of(runtime, &former.gvk).await {
@@ -290,7 +285,7 @@ impl Removal {
         Ok(all)
     }
 
-    /// Those of a module's default CRs that no module of another Kyma has, which has the runtime by now: neither them nor their kind.
+    /// Returns the default CRs that no other Kyma in the runtime has, by object or kind.
     pub(super) async fn without_anothers(
         &self,
         kyma: &str,
@@ -313,7 +308,7 @@ impl Removal {
         Ok(left)
     }
 
-    /// The module's own default CRs, for a forced deletion. Without an answer about those of earlier versions, the present one.
+    /// Returns the default CRs for a forced deletion, or only the present one if former ones are unreadable.
     ///
     /// # Errors
     /// The runtime cannot be asked at the moment.
@@ -334,13 +329,13 @@ impl Removal {
         }
     }
 
-    /// Whether another Manifest of the Kyma, which stays, has it too.
+    /// Whether a remaining Manifest of the Kyma has it too.
     pub(super) fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
         let others = self.kcp.index().other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
     }
 
-    /// What a forced deletion does not wait for, as far as it can be found out. `crs` are the module's own.
+    /// Returns user objects that a forced deletion skips. `crs` are the module's own.
     pub(super) async fn skipped(
         &self,
         manifest: &Manifest,

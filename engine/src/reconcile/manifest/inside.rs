@@ -1,4 +1,4 @@
-//! Looks inside objects that do not tell why they are not ready: at pods, claims, storage classes and Events.
+//! Finds why objects are not ready from pods, claims, storage classes and Events.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::clusters::{
     objects::{self, ObjectError},
 };
 
-/// Objects of a module that are looked into in one reconcile. One cause is told.
+/// Limit of objects per reconcile: one cause is reported.
 pub(super) const OBJECTS: usize = 4;
-/// Pods that are read of one of them.
+/// Limit of pods per object.
 const PODS: u32 = 20;
-/// Claims of them that are looked at.
+/// Limit of claims per object.
 const CLAIMS: usize = 3;
-/// Events of a workload without pods that are read: its controller repeats one of them.
+/// Limit of Events of a workload without pods: its controller repeats one of them.
 const EVENTS: u32 = 20;
 
-/// What there is to look into.
+/// The related objects to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
     Pods,
@@ -39,25 +39,25 @@ pub(super) fn inside(gvk: &Gvk) -> Option<Inside> {
     }
 }
 
-/// Whether more can be found out about an object than it tells. A claim without a volume does not even tell whether it waits for one.
+/// Whether more can be found about an object. A claim without a volume does not report whether it waits.
 pub(super) fn can_tell_more(object: &Value, judged: &ObjectReadiness) -> bool {
     *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
 }
 
-/// Pods, what is told of claims by their names, and what is told of pods that there are not.
+/// Pods, claims' causes by name, and the cause of missing pods.
 pub(super) type Inner = (Vec<Value>, Vec<(String, String)>, Option<String>);
 
-/// How long the objects of a Manifest may be on their way.
+/// The module's readiness deadline.
 pub(super) fn deadline(manifest: &Manifest) -> Duration {
     manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
 }
 
-/// What is said now, or what was said before if that says the same and why: a kubelet that waits before its next try may not say why.
+/// Returns the previous message if it extends `now` with a cause: a kubelet in backoff may omit it.
 pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
     if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
 }
 
-/// The pods of a workload, why claims that they wait for have no volume, and why there are none.
+/// Reads a workload's pods, its claims' causes, and the cause of missing pods.
 pub(super) async fn inside_of(
     runtime: &Gated,
     id: &ObjectRef,
@@ -69,7 +69,7 @@ pub(super) async fn inside_of(
     Ok((pods, claims, refused))
 }
 
-/// Nothing where it could not be read; an error where nobody answers any more.
+/// Returns `None` if unreadable, an error if the runtime does not answer.
 fn unless_cut_off<T>(read: Result<T, ObjectError>) -> Result<Option<T>, ObjectError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -86,7 +86,7 @@ async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<V
     Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
 }
 
-/// Why claims that pods wait for have no volume, by their names. What cannot be read is left out.
+/// Returns why claims have no volume, by name, without unreadable ones.
 async fn claims(
     runtime: &Gated,
     id: &ObjectRef,
@@ -104,8 +104,9 @@ async fn claims(
     Ok(found)
 }
 
-/// What the controller of a workload without pods was last told where it could not make one. A Deployment says so itself; others leave it
-/// to Events.
+/// Returns the last error of a workload's controller in creating pods.
+///
+/// A Deployment reports it itself; others only in Events.
 async fn refused(
     runtime: &Gated,
     id: &ObjectRef,
@@ -128,7 +129,7 @@ async fn refused(
     Ok(newest.and_then(|event| event.data["message"].as_str().map(str::to_owned)))
 }
 
-/// The class that a claim names; null if there is none.
+/// Returns the claim's storage class, or null.
 pub(super) async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Value, ObjectError> {
     let Some(name) = claim["spec"]["storageClassName"].as_str().filter(|name| !name.is_empty()) else {
         return Ok(Value::Null);

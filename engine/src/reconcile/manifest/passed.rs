@@ -1,5 +1,4 @@
-//! What the last pass over a Manifest has found, so that the next one looks only at what something was heard of, at what was not ready,
-//! and at what is to be another one than before. Whatever it does not know makes it look at everything.
+//! Remembers the last pass over a Manifest. The next pass then reads only changed and unready objects, or all if anything is unknown.
 
 use std::{
     collections::BTreeSet,
@@ -23,16 +22,16 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
+/// Manifests remembered in the fleet. An evicted one is read as a whole.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(50_000).unwrap();
-/// The epoch of events of the v2 contract. They come before their change is committed: what they name may not be all that is to come.
+/// The epoch of v2 contract events. They precede the commit of their change, so more changes may follow.
 const V2: &str = "v2";
 
-/// The last passes of which it is known what they have left undone.
+/// Results of last passes, by Manifest.
 #[derive(Debug)]
 pub(crate) struct Passes {
     kept: Mutex<LruCache<u64, Kept>>,
-    /// What runtimes have alike that have the same version of a module.
+    /// Shared between runtimes with the same module version.
     contents: Mutex<alike::Shared<Contents>>,
 }
 
@@ -42,35 +41,32 @@ impl Default for Passes {
     }
 }
 
-/// What a pass was to bring about, and of what.
+/// Hashes that identify a pass's wanted state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Which Manifest it is, and where its objects are; see [`place`].
+    /// The Manifest and its cluster; see [`place`].
     pub(super) place: u64,
-    /// What the Manifest asks for; see [`asked`].
+    /// The Manifest's wanted state; see [`asked`].
     pub(super) asked: u64,
-    /// What data of the control plane are in its objects.
+    /// The injected control plane data.
     pub(super) given: u64,
 }
 
-/// What a pass has found.
+/// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Passed {
-    /// Of what it was to bring about.
     pub(super) mark: Mark,
-    /// What each object was to be.
     pub(super) contents: Arc<Contents>,
-    /// What was not ready, or could not be applied.
+    /// Objects not ready or not applied.
     pub(super) unready: Vec<ObjectRef>,
-    /// What is gone, and still in the inventory that KCP has.
+    /// Removed objects that KCP's inventory still has.
     pub(super) gone: Vec<ObjectRef>,
-    /// Whether the default CR was there; `None`: none is wanted.
+    /// Whether the default CR existed; `None`: unwanted.
     pub(super) cr: Option<bool>,
-    /// What the default CR said of itself.
     pub(super) said: Option<CrState>,
 }
 
-/// As it is kept, of every Manifest of a fleet: nearly always everything is ready, and nothing is told.
+/// [`Passed`] in a compact form: usually all objects are ready and there is no message.
 #[derive(Debug)]
 struct Kept {
     mark: Mark,
@@ -110,17 +106,17 @@ fn key(kyma: &str, name: &str) -> u64 {
 }
 
 impl Passes {
-    /// What the last pass has found. It counts no more: the pass that begins now may not get to its end.
+    /// Removes and returns the last result, because the new pass may not finish.
     pub(super) fn take(&self, kyma: &str, name: &str) -> Option<Passed> {
         self.kept.lock().pop(&key(kyma, name)).map(Passed::from)
     }
 
-    /// Forgets what the last pass has found: the next one looks at everything.
+    /// Forgets the last result: the next pass reads everything.
     pub(crate) fn forget_one(&self, kyma: &str, name: &str) {
         self.kept.lock().pop(&key(kyma, name));
     }
 
-    /// Forgets all of it.
+    /// Forgets all results.
     pub(crate) fn forget(&self) {
         self.kept.lock().clear();
     }
@@ -129,13 +125,13 @@ impl Passes {
         self.kept.lock().put(key(kyma, name), passed.into());
     }
 
-    /// The same contents, held together with whoever else has them.
+    /// Shares equal contents.
     pub(super) fn share(&self, contents: Contents) -> Arc<Contents> {
         self.contents.lock().share(alike::hash_of(&contents), contents)
     }
 }
 
-/// The same number for as long as it is the same Manifest, in the same cluster.
+/// Returns a hash of the Manifest's identity and its cluster access.
 pub(super) fn place(manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
     let mut mark = Xxh3::new();
     manifest.metadata.uid.hash(&mut mark);
@@ -145,8 +141,9 @@ pub(super) fn place(manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
     mark.finish()
 }
 
-/// The same number for as long as a Manifest asks for the same, and is transformed alike. Its terms, and with them its further sources,
-/// are in its annotations; `pull_secret` is the name of the platform's image pull Secret.
+/// Returns a hash of the Manifest's wanted state, including its annotations with terms and further sources.
+///
+/// `pull_secret`: the name of the platform's image pull Secret.
 pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
     let mut mark = Xxh3::new();
     pull_secret.hash(&mut mark);
@@ -156,44 +153,43 @@ pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
     mark.finish()
 }
 
-/// Which objects a pass looks at.
+/// The objects that a pass reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Only {
-    /// Those that something was heard of, as events name them: objects, and kinds of which all are meant.
+    /// Objects and whole kinds named by events.
     named: BTreeSet<ObjectRef>,
-    /// Whether something else is asked for than before: what that changes is looked at besides.
+    /// Whether the wanted state changed: then changed objects are read too.
     is_anew: bool,
     before: Passed,
 }
 
 impl Only {
-    /// What has to be looked at after a pass for these causes; `None`: everything.
+    /// Returns the objects to read after a pass; `None`: all.
     pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<ObjectRef>>) -> Option<Self> {
         let named = named.filter(|_| before.mark.place == mark.place && before.cr != Some(false))?;
         Some(Self { named, is_anew: before.mark != mark, before })
     }
 
-    /// Whether something else is asked for than before.
+    /// Whether the wanted state changed.
     pub(super) const fn is_anew(&self) -> bool {
         self.is_anew
     }
 
-    /// What each object was to be.
     pub(super) const fn contents(&self) -> &Arc<Contents> {
         &self.before.contents
     }
 
-    /// These are looked at, too.
+    /// Adds objects to read.
     pub(super) fn look_at<'a>(&mut self, objects: impl IntoIterator<Item = &'a ObjectRef>) {
         self.named.extend(objects.into_iter().map(ObjectRef::unversioned));
     }
 
-    /// Whether an object has to be looked at.
+    /// Whether to read an object.
     pub(super) fn has(&self, object: &ObjectRef) -> bool {
         self.before.unready.iter().any(|o| o.same_object(object)) || self.names(object)
     }
 
-    /// Whether something was heard of an object. A default CR of a kind without namespaces may be named in one.
+    /// Whether an event named an object. The default CR may have a namespace though its kind is cluster-scoped.
     pub(super) fn names(&self, object: &ObjectRef) -> bool {
         let bare = || ObjectRef { namespace: String::new(), ..object.unversioned() };
         self.named.contains(&object.unversioned())
@@ -201,13 +197,12 @@ impl Only {
             || object.namespace == RUNTIME_NAMESPACE && self.named.contains(&bare())
     }
 
-    /// Whether nothing is left to remove of these, which are not wanted any more.
+    /// Whether all these unwanted objects are gone.
     pub(super) fn all_gone(&self, gone: &[ObjectRef]) -> bool {
         gone.iter().all(|object| self.before.gone.iter().any(|o| o.same_object(object)))
     }
 
-    /// The same, and those of these objects whose kinds are defined by what is looked at: of a definition that was changed, or was not
-    /// served, nobody knows what has become of them.
+    /// Adds objects whose definition is read: a changed or unserved definition leaves their state unknown.
     pub(super) fn with_kinds<'a>(
         mut self,
         definitions: &Definitions,
@@ -221,22 +216,22 @@ impl Only {
         self
     }
 
-    /// The definitions that are not looked at, as they were: all of them were served.
+    /// Returns the other definitions as ready: all were served.
     pub(super) fn stood(&self, definitions: &Definitions) -> Vec<(ObjectRef, ObjectReadiness)> {
         let others = definitions.all().filter(|definition| !self.has(definition));
         others.map(|definition| (definition.clone(), ObjectReadiness::Ready)).collect()
     }
 
-    /// What was found of the default CR.
     pub(super) fn cr(&self) -> DefaultCr {
         DefaultCr::AsBefore(self.before.cr, self.before.said.clone())
     }
 }
 
-/// The objects that the causes of work on a Manifest name, and the kinds, of `count` that there were; `None` where one of them may be
-/// about any object. An agent that lists anew says so of each kind that it watches.
+/// Returns the objects and kinds that a reconcile's triggers name; `None`: any object may be affected.
 ///
-/// What has changed in KCP names none: what the Manifest asks for is in the mark.
+/// `count` is the number of triggers. An agent that lists again reports each kind that it watches.
+///
+/// KCP changes name no objects, because the mark covers the wanted state.
 pub(super) fn named(own: &WorkKey, causes: &[Trigger], count: usize) -> Option<BTreeSet<ObjectRef>> {
     if causes.is_empty() || causes.len() < count {
         return None;
@@ -252,9 +247,9 @@ pub(super) fn named(own: &WorkKey, causes: &[Trigger], count: usize) -> Option<B
                 });
             }
             Trigger::Kcp { object, change: Change::Added | Change::Changed } if object == own => {}
-            // Its Kyma's plan has changed it.
+            // The Kyma's plan changed it.
             Trigger::Kcp { object: WorkKey::Kyma { .. }, .. } | Trigger::Due { .. } => {}
-            // What a pass has left undone it has noted, or it has noted nothing. Where none was begun, nobody knows what it was for.
+            // A pass that began has noted its unfinished work. Otherwise its purpose is unknown.
             Trigger::Retry { key, reason, .. } if key == own && reason.was_begun() => {}
             _ => return None,
         }
@@ -486,7 +481,7 @@ mod tests {
         let mut another = manifest("1", 1, "a");
         another.metadata.uid = Some("v".into());
         assert_ne!(here, place(&another, std::slice::from_ref(&secret)), "nobody knows what it has applied");
-        // What is asked for besides the spec: a deadline, a further source.
+        // Wanted state outside the spec: a deadline, a further source.
         let with = |terms: &ModuleTerms| {
             let mut manifest = manifest("1", 1, "a");
             let text = terms.to_annotation().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What layers hold, unpacked and parsed once for all runtimes that install them.
+//! Caches parsed layers for all runtimes.
 
 use std::{
     collections::HashMap,
@@ -14,29 +14,29 @@ use tokio::sync::Semaphore;
 use super::stopped::Stopped;
 use crate::error::chain;
 
-/// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
+/// Estimated bytes of cached layers. A larger layer is parsed each time.
 const KEPT: u64 = 64 * 1024 * 1024;
-/// The same of those that runtimes name themselves. They cannot drive out the others.
+/// The separate limit for layers that runtimes name, so that they cannot evict the others.
 const KEPT_FOR_TENANTS: u64 = 8 * 1024 * 1024;
-/// What a JSON value takes besides its text, by estimate.
+/// Estimated bytes of a JSON value besides its text.
 const VALUE: u64 = 96;
-/// Layers that are parsed at the same time.
+/// Layers parsed concurrently.
 const PARSED: usize = 8;
-/// Layers that are waited for, beyond which those are looked for that nobody waits for any more.
+/// Number of turns above which unused ones are removed.
 const AWAITED: usize = 64;
 
 type Objects = Arc<Vec<Value>>;
-/// To read and parse one layer.
+/// The lock for reading and parsing one layer.
 type Turn = tokio::sync::Mutex<()>;
 
-/// See the module.
+/// Caches parsed layers.
 #[derive(Debug)]
 pub(crate) struct Rendered {
     central: Mutex<ByteLru<String, Objects>>,
     tenants: Mutex<ByteLru<String, Objects>>,
-    /// Whoever comes while a layer is read and parsed waits for it, and for no other. By who names it, and its key.
+    /// Requests for a layer in progress wait for it only. By origin (`local`) and key.
     turns: Mutex<HashMap<(bool, String), Weak<Turn>>>,
-    /// Places for those that are parsed.
+    /// Capacity for parsing.
     places: Semaphore,
 }
 
@@ -70,7 +70,7 @@ impl Rendered {
         turn
     }
 
-    /// The objects of a layer, by its digest: kept ones, else those of what `read` gives. `local` says that a runtime names it.
+    /// Returns a layer's objects by digest, from the cache or `read`. `local`: a runtime names it.
     pub(super) async fn objects(
         &self,
         local: bool,
@@ -78,7 +78,7 @@ impl Rendered {
         media_type: &'static str,
         read: impl Future<Output = Result<Arc<[u8]>, Stopped>> + Send,
     ) -> Result<Objects, Stopped> {
-        // The type settles whether some old archives are taken for one.
+        // The media type decides how some old archives are read.
         let key = format!("{media_type} {digest}");
         if let Some(objects) = self.shelf(local).lock().get(&key) {
             return Ok(Arc::clone(objects));
@@ -90,7 +90,7 @@ impl Rendered {
         }
         let layer = read.await?;
         let _place = self.places.acquire().await.ok();
-        // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
+        // CPU work on up to 32 MiB must not block the I/O threads.
         let parsed = tokio::task::spawn_blocking(move || {
             let tidewatch_oci::Rendered { objects, mistakes, .. } =
                 tidewatch_oci::render(&layer, media_type)?;
@@ -113,7 +113,7 @@ impl Rendered {
     }
 }
 
-/// Bytes that a value takes, by estimate. Its depth is bounded by the parser.
+/// Estimated bytes of a value. The parser bounds its depth.
 fn weight(value: &Value) -> u64 {
     let below: u64 = match value {
         Value::String(text) => text.len() as u64,
@@ -155,7 +155,7 @@ mod tests {
         let all = futures::future::join_all((0..100).map(|_| ask(false, "d1"))).await;
         assert_eq!(reads.load(Ordering::SeqCst), 1);
         assert!(all.iter().all(|one| Arc::ptr_eq(one, &all[0]) && one[0]["metadata"]["name"] == "a"));
-        // What a tenant names is read in their name, whoever else has it.
+        // A tenant's layer is read with the tenant's credentials.
         ask(true, "d1").await;
         ask(false, "d2").await;
         assert_eq!(reads.load(Ordering::SeqCst), 3);

@@ -1,4 +1,4 @@
-//! A Manifest that no Kyma owns: nothing of it is installed, and what was before stays.
+//! Orphaned Manifests: installed objects stay, and nothing is applied.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl ManifestReconciler {
-    /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
+    /// Ends the reconcile of an orphaned Manifest; `None`: a Kyma owns it. A new owner is an event.
     pub(super) async fn leave_orphaned(
         &self,
         kyma: &str,
@@ -27,7 +27,7 @@ impl ManifestReconciler {
         if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
         }
-        // The watch on Kymas may lag behind that on Manifests.
+        // The Kyma watch may lag behind the Manifest watch.
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await;
         let there = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
         let Some(Stray { message, told_from }) = Stray::of(there.as_ref(), manifest) else {
@@ -65,7 +65,7 @@ mod tests {
         reconcile::tests::{Heard, engine_on, not_found},
     };
 
-    /// A Manifest of which an object is installed, made in this second of the year 1970.
+    /// A Manifest with an installed object, created at this second of 1970.
     fn manifest(made: i64) -> Value {
         let made = jiff::Timestamp::from_second(made).unwrap().to_string();
         json!({"apiVersion": API_VERSION, "kind": "Manifest",
@@ -76,7 +76,7 @@ mod tests {
                 {"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": "a"}]}})
     }
 
-    /// An engine on a KCP with a Manifest, which keeps the status it is told, and with a Kyma. There is no kubeconfig.
+    /// An engine whose KCP has a Manifest and a Kyma, and no kubeconfig.
     fn engine(manifest: Value) -> (Engine, Heard, Arc<Mutex<Value>>) {
         let kept = Arc::new(Mutex::new(manifest));
         let there = Arc::clone(&kept);
@@ -104,7 +104,7 @@ mod tests {
 
     async fn reconcile(engine: &Engine) -> Outcome {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-        // Boxed: its future is large.
+        // The future is large.
         let reconciled = engine.dispatcher.reconcilers.manifest.reconcile(
             &key,
             ("harbour", "m"),
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_gets_no_finalizer_and_says_so_once_when_it_is_old_enough() {
-        // The engine's clock stands at the beginning of 1970.
+        // The engine's clock is at the start of 1970.
         let (engine, heard, _) = engine(manifest(-10));
         let finish = reconcile(&engine).await;
         assert!(
@@ -135,7 +135,7 @@ mod tests {
         let path = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m/status";
         assert_eq!(writes(&heard), [path]);
 
-        // What was said stands there now.
+        // Store the reported status.
         let before: Manifest = serde_json::from_value(kept.lock().clone()).unwrap();
         let message = Stray::of(None, &before).unwrap().message;
         let inventory = inventory::inventory(&before.status.clone().unwrap().synced);
@@ -158,7 +158,7 @@ mod tests {
         let (engine, _, kept) = engine(owned);
         let finish = reconcile(&engine).await;
         assert!(finish.report().is_some_and(|report| report.message.contains("kubeconfig")), "{finish:?}");
-        // So does the end of one that nobody owns.
+        // A deleted orphan continues too.
         {
             let metadata = &mut kept.lock()["metadata"];
             metadata["ownerReferences"] = json!([]);

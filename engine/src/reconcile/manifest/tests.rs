@@ -1,4 +1,4 @@
-//! Passes over a Manifest, on a scripted runtime and a scripted KCP.
+//! Passes on a scripted runtime and KCP.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,7 +28,7 @@ const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/beaco
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/n/deployments/a";
 const BEACON: &str = "/apis/x.dev/v1/namespaces/n/beacons/a";
 const DEFAULT_CR: &str = "/apis/x.dev/v1/namespaces/n/beacons/b";
-/// In place of a path: how each write is refused.
+/// A key instead of a path: refuses each write.
 const THROTTLED: &str = "throttled";
 const UNASKED: &str = "a webhook that cannot be asked";
 const PODS: &str = "/api/v1/namespaces/n/pods";
@@ -37,7 +37,6 @@ fn beacon(name: &str) -> Value {
     json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": name, "namespace": "n"}, "spec": {"light": "on"}})
 }
 
-/// A CRD, an object of it, and a Deployment.
 fn bundle() -> Bundle {
     let rendered = vec![
         json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "beacons.x.dev"},
@@ -53,12 +52,11 @@ fn bundle() -> Bundle {
     bundle::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
 }
 
-/// Work on all of its objects.
 fn whole(key: &WorkKey) -> Work<'_> {
     Work { key, kyma: "harbour", mark: Mark::default(), only: None, again: false, defined: false }
 }
 
-/// Its Manifest, on its way for a minute, with a default CR.
+/// In progress for a minute, with a default CR.
 fn manifest() -> Manifest {
     let installation = json!({"type": conditions::INSTALLATION, "status": "False", "reason": "Ready", "message": "",
         "observedGeneration": 1, "lastTransitionTime": "1969-12-31T23:59:00Z"});
@@ -78,7 +76,7 @@ fn with_status(object: Value, status: Value) -> Value {
     object
 }
 
-/// What is in the runtime, by path: all of the module, and all well.
+/// The complete module, ready, by path.
 fn well() -> BTreeMap<&'static str, Value> {
     let Bundle { mut first, mut main, mut custom, .. } = bundle();
     let holds = |type_: &str| json!({"type": type_, "status": "True"});
@@ -92,7 +90,7 @@ fn well() -> BTreeMap<&'static str, Value> {
     ])
 }
 
-/// A runtime with these objects, which takes what is applied, and what it has heard but discovery.
+/// A runtime that accepts applies, and its requests except discovery.
 fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
     let heard = Heard::default();
     let recorder = Arc::clone(&heard);
@@ -125,7 +123,7 @@ fn kinds(path: &str) -> Option<scripted::Answer> {
     }
 }
 
-/// An engine, and the writes that its KCP has heard.
+/// An engine and its KCP writes.
 fn engine() -> (Engine, Heard) {
     engine_on(|method, path| match (method, path.contains("/manifests/")) {
         ("PATCH", true) => (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})),
@@ -133,7 +131,7 @@ fn engine() -> (Engine, Heard) {
     })
 }
 
-/// One pass: over what these causes say after such a pass, else over all.
+/// Runs a pass, limited by the triggers if `before` is set.
 async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Trigger]) -> Outcome {
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let mark = Mark::default();
@@ -216,7 +214,7 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
     }
 }
 
-/// Something else is to install it. Of what the Go manager has left, which has never looked for it, nothing is said.
+/// The Go manager never looked for the manager, so a takeover reports nothing.
 #[tokio::test]
 async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
     let (engine, _) = engine();
@@ -259,7 +257,6 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
     }
 }
 
-/// However many objects a module has of which one is refused: that one costs each try.
 #[tokio::test]
 async fn what_alone_could_not_be_applied_is_alone_tried_again() {
     let (engine, _) = engine();
@@ -315,7 +312,7 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     assert!(finish == Outcome::done());
     assert_eq!(passed(&engine).unwrap().said.unwrap().state, State::Ready);
 
-    // One that was deleted is made again.
+    // A deleted object is created again.
     let mut objects = well();
     objects.remove(DEFAULT_CR);
     let (runtime, heard) = self::runtime(objects);
@@ -349,7 +346,7 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
     let mut objects = well();
     for (status, waits) in [
         (json!({}), true),
-        // Its names are another one's: nothing is on its way, and its objects were left out.
+        // Another CRD has its names, so its objects are left out.
         (
             json!({"conditions": [{"type": "NamesAccepted", "status": "False", "reason": "KindConflict", "message": "taken"}]}),
             false,
@@ -374,7 +371,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
     objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
     let (runtime, _) = runtime(objects);
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-    // For a minute, for as long as it may, and for less than its module gives it.
+    // Within the deadline, past it, and within the module's own deadline.
     for (since, seconds, due) in [
         ("1969-12-31T23:59:00Z", None, Some(540)),
         ("1969-12-31T23:50:00Z", None, None),

@@ -17,12 +17,12 @@ use crate::{
     scripted::{self, stored},
 };
 
-/// What the scripted API server makes of a Beacon that is applied.
+/// How the scripted API server treats an applied Beacon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Schema {
-    /// It drops what it does not know.
+    /// Drops unknown fields.
     Old,
-    /// It does not take it.
+    /// Refuses it.
     Strict,
     New,
 }
@@ -40,7 +40,7 @@ fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
     runtime_with(schema, false)
 }
 
-/// `established`: a CRD that is read is served.
+/// `established`: CRDs are served.
 fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
     scripted::runtime(move |asked| match asked.path.as_str() {
         "/apis/apiextensions.k8s.io/v1" => scripted::definitions(),
@@ -71,13 +71,11 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
     })
 }
 
-/// Applies objects at a second, for the first time.
 async fn install(runtime: &Gated, standing: &Standing, objects: Vec<Value>, second: i64) -> Applied {
     let beside = Beside::default();
     installer(runtime, standing, &beside, second).all(objects).await
 }
 
-/// What an installer has besides.
 struct Beside {
     terms: ModuleTerms,
     definitions: Definitions,
@@ -120,7 +118,7 @@ fn installer<'a>(
     }
 }
 
-/// A runtime in which there is this Job, or none, and what it was told to make.
+/// A runtime with or without this Job, and its count of creations.
 fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
     let made = Arc::new(Mutex::new(0));
     let recorder = Arc::clone(&made);
@@ -172,7 +170,7 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     assert_eq!(pass(true, stays).await, (3, false), "somebody has deleted it");
 }
 
-/// What became of a pass over this Job, as [`jobs`] has it: how often any was made, and whether it counts as ready.
+/// The number of creations and the readiness after a pass.
 async fn pass_over(
     (runtime, made): &(Gated, Arc<Mutex<usize>>),
     standing: &Standing,
@@ -186,7 +184,6 @@ async fn pass_over(
     (*made.lock(), ready)
 }
 
-/// A Job that is there, with a condition or without one.
 fn living(condition: Option<&str>, leaves: bool) -> Value {
     let mut live = stored(job());
     if let Some(condition) = condition {
@@ -207,7 +204,7 @@ async fn a_job_that_nobody_has_seen_end_runs_once() {
     let mut another = job();
     another["spec"]["backoffLimit"] = 3.into();
     assert_eq!(pass_over(&jobs, &standing, another.clone()).await, (2, Some(false)), "another version of it");
-    // The end of the one before says nothing of the one that is wanted.
+    // The previous Job's end does not count for the wanted one.
     *live.lock() = Some(living(Some("Complete"), true));
     let mut third = another;
     third["spec"]["backoffLimit"] = 4.into();
@@ -297,8 +294,7 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
     assert_eq!(*written.lock(), [json!({"old": "theirs", "new": "3"})]);
 }
 
-/// A runtime whose CRD of Beacons cannot be changed in place, carries the marks of `owner`, and has so many of them; and what it was told
-/// to delete.
+/// A runtime with an immutable CRD marked for `owner`, so many instances, and its count of deletions.
 fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc<Mutex<usize>>) {
     let deleted = Arc::new(Mutex::new(0));
     let recorder = Arc::clone(&deleted);
@@ -368,7 +364,7 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
         (None, &[], &predecessors, Some("may be its user's")),
         (Some("other"), &[], &[], Some("carries the marks of kcp-system/other")),
         (Some("m"), &shared, &[], Some("the Manifest other has it, too")),
-        // The same module by another name.
+        // The module under another name.
         (Some("other"), &shared, &predecessors, None),
         (Some("m"), &shared, &predecessors, None),
     ] {
@@ -394,8 +390,7 @@ fn deployment(strategy: Value) -> Value {
     object
 }
 
-/// A runtime with one Deployment, which does not become `Recreate` while it has `rollingUpdate`, whose entry names `by` if that is
-/// anybody's. The requests that it got, each as its method and what it sends.
+/// A runtime whose Deployment cannot become `Recreate` while it has `rollingUpdate`, owned by `by`; and its requests.
 fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
     let mut live = stored(deployment(json!({"type": "RollingUpdate"})));
     live["spec"]["strategy"]["rollingUpdate"] = json!({"maxSurge": 1});
@@ -548,14 +543,13 @@ async fn later_or_without_a_change_of_the_schema_it_is() {
 #[tokio::test]
 async fn objects_wait_for_a_definition_that_is_not_served() {
     let (runtime, standing) = (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default());
-    // Nothing has established it yet.
     let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
     let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
     assert!(applied.hold_back(sorted).is_empty());
     assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
     assert_eq!(applied.awaited.status, [ObjectRef::of(&crd()).unwrap().gvk]);
     assert!(!applied.awaited.untold, "its definition's next change of status is an event");
-    // A moment later it may be; nobody waits for that.
+    // It may be established moments later, without a wait.
     for (established, served) in [(false, 0), (true, 1)] {
         let (runtime, standing) =
             (runtime_with(Arc::new(Mutex::new(Schema::New)), established), Standing::default());
@@ -599,7 +593,7 @@ async fn what_waits_for_a_definition_is_not_done() {
     let installer = installer(&runtime, &standing, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.missing.is_some() && applied.left_out && !applied.is_clean());
-    // One whose names are not accepted: nothing is on its way, and still its objects were left out.
+    // Names not accepted: its objects are left out without a wait.
     let mut applied = Applied::default();
     assert!(applied.is_clean());
     applied.hold_back(Sorted { held: 1, ..Sorted::default() });
@@ -630,7 +624,7 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
     let stood = vec![(ObjectRef::of(&crd()).unwrap(), ObjectReadiness::Ready)];
     let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood, &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 1);
-    // Of one that nobody knows, nothing is.
+    // An unknown definition has no state.
     let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(!applied.is_clean() && applied.judged.is_empty());
 }

@@ -14,7 +14,7 @@ fn kinds(group: &str, version: &str, plural: &str, kind: &str) -> (u16, Value) {
     (200, answer)
 }
 
-/// A runtime whose Kyma is `owner`'s by now, with a Beacon that was made as a default CR.
+/// A runtime that belongs to `owner`, with a Beacon created as a default CR.
 fn runtime(owner: &'static str) -> Gated {
     runtime_on(move |path| match path {
         "/apis/operator.kyma-project.io/v1beta2" => {
@@ -59,7 +59,7 @@ async fn what_belongs_to_what_belongs_to_the_module_is_no_users() {
             "/apis/x.dev/v1/namespaces/n/lamps/a" => (200, lamp("a", owned_by("u", "Beacon", "default"))),
             "/apis/x.dev/v1/namespaces/n/lamps/b" => (200, lamp("b", owned_by("v", "Beacon", "users"))),
             "/apis/x.dev/v1/namespaces/n/lamps/c" => (200, lamp("c", owned_by("lamp-c", "Lamp", "c"))),
-            // One whose kind's server is down.
+            // The server of this kind is down.
             path if path.ends_with("/lamps/d") => {
                 (500, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500}))
             }

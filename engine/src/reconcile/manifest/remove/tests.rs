@@ -7,7 +7,7 @@ use crate::{
     scripted,
 };
 
-/// One that goes, whose content cannot be read.
+/// A Manifest in deletion with an unreadable layer.
 fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
     serde_json::from_value(json!({
         "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "labels": {labels::KYMA_NAME: "harbour"},
@@ -18,7 +18,7 @@ fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
     .unwrap()
 }
 
-/// How it ends, and the paths of what was written to KCP.
+/// The outcome and the paths of KCP writes.
 async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
     let (engine, heard) = engine_on(|method, path| match method {
         "PATCH" if path.contains("/manifests/m") => {

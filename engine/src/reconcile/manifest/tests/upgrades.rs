@@ -1,4 +1,4 @@
-//! What a pass looks at where something else is asked for than before.
+//! The objects read after the wanted state changed.
 
 use tidewatch_api::watcher::WatchedField;
 use tidewatch_planner::agent::{AgentConfig, AgentWatch, ENGINE_ROUTE};
@@ -6,7 +6,7 @@ use tidewatch_planner::agent::{AgentConfig, AgentWatch, ENGINE_ROUTE};
 use super::*;
 use crate::index::{PathReport, owners::Speaker};
 
-/// The agent of the runtime watches all kinds of the module, and its path is proven.
+/// The agent watches all of the module's kinds, on a proven path.
 fn watch_all(engine: &Engine) {
     let watch = |(group, resource): (&str, &str)| {
         [WatchedField::Spec, WatchedField::Status].map(|field| AgentWatch {
@@ -31,7 +31,7 @@ fn watch_all(engine: &Engine) {
     state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
 }
 
-/// What the new version has changed.
+/// The new version's change.
 type Edit = fn(&mut Bundle, &mut Manifest);
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
     };
     let cases: [(Edit, bool, &[Trigger], Vec<String>); 6] = [
         (to_two, true, &[], vec![cr.clone(), deployment.clone(), of("PATCH", DEPLOYMENT)]),
-        // Nothing but its marks, such as the channel's label.
+        // Only the marks changed, such as the channel label.
         (|_, _| (), true, &[], vec![cr.clone()]),
         (
             to_two,
@@ -56,14 +56,14 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
             &[event(&beacon("a"))],
             vec![object.clone(), cr.clone(), deployment.clone(), of("PATCH", DEPLOYMENT)],
         ),
-        // Of a definition that changes nobody knows what becomes of its objects.
+        // A changed definition leaves its objects' state unknown.
         (
             |bundle, _| bundle.first[0]["spec"]["names"]["singular"] = "light".into(),
             true,
             &[],
             vec![crd.clone(), object.clone(), cr.clone(), of("PATCH", CRD)],
         ),
-        // What counted as its user's to change may be what the module has to set now.
+        // The module may have to set a formerly user-owned field.
         (ignores, true, &[], vec![crd.clone(), deployment.clone(), object.clone(), cr.clone()]),
         (to_two, false, &[], vec![crd, deployment, object, cr, of("PATCH", DEPLOYMENT)]),
     ];
@@ -87,7 +87,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         let mut wanted = wanted;
         wanted.sort();
         let mut heard = heard_paths(&heard);
-        // What is written has no status here: whether a definition is served is looked at again, and why a Deployment is not ready.
+        // Written objects have no status here, so definitions and pods are read again.
         heard.retain(|line| !line.ends_with(PODS));
         heard.dedup();
         assert_eq!(heard, wanted, "{number}");
@@ -112,7 +112,7 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
         "a",
         std::slice::from_ref(&id),
     );
-    // Whether all is looked at, or that one since it was marked for the other.
+    // Reads all, or only the object that is marked for the other Manifest.
     for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
         pass(&engine, &runtime, before, &causes).await;
         let shared = passed(&engine).unwrap();
