@@ -1,4 +1,4 @@
-//! Indexes over the watched objects. Plain data behind one lock; the watches apply, the reconciles look.
+//! Indexes over the watched objects: plain data behind one lock. Watches apply changes; reconciles read.
 
 mod agents;
 mod catalog;
@@ -44,27 +44,27 @@ pub use manifests::Successor;
 /// A kubeconfig Secret, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRef {
-    /// Its name.
+    /// The Secret's name.
     pub name: String,
-    /// Its uid.
+    /// The Secret's uid.
     pub uid: String,
-    /// Its resourceVersion.
+    /// The Secret's resourceVersion.
     pub resource_version: String,
 }
 
-/// What is registered under a runtime id.
+/// The Kymas registered under a runtime id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeLookup {
-    /// No Kyma carries it.
+    /// No Kyma carries the id.
     Unknown,
-    /// Exactly one does.
+    /// Exactly one Kyma carries the id.
     One {
         /// Name of the Kyma.
         kyma: String,
-        /// Its registered domain.
+        /// Registered domain of the runtime.
         domain: Option<String>,
     },
-    /// Several do, so none can be meant.
+    /// This many Kymas carry the id, so it identifies none.
     Ambiguous(usize),
 }
 
@@ -73,80 +73,83 @@ pub enum RuntimeLookup {
 pub struct KcpState {
     kymas: kymas::Kymas,
     told: told::Told,
-    /// Runtime id → Kymas that carry it. One as a rule, as of `secrets`.
+    /// Runtime id → Kymas that carry it; normally one.
     by_runtime: HashMap<String, Vec<String>>,
     manifests: store::Store,
     by_kyma: names::Names,
     offered: catalog::Offered,
-    /// Mandatory modules, by name. Made of `offered`.
+    /// Mandatory modules, by name. Derived from `offered`.
     mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
     readers: readers::Readers,
-    /// Kyma → kubeconfig Secrets, by name. One as a rule, for which a map of its own would take a KiB.
+    /// Kyma → kubeconfig Secrets, sorted by name. Normally one; a map per Kyma would take a KiB.
     secrets: HashMap<String, Vec<SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
     /// Counts the changes of `watchers`.
     watchers_version: u64,
-    /// What was last told about the way of each Kyma's events.
+    /// Last reported event path of each Kyma.
     paths: HashMap<String, PathReport>,
-    /// Made of `watchers`.
+    /// Derived from `watchers`.
     agent_plan: Arc<AgentPlan>,
     agents: agents::Agents,
-    /// By Kyma: the groups of kinds that its modules wait for.
+    /// Kyma → API groups that its modules wait for.
     definitions: HashMap<String, BTreeSet<String>>,
     /// Kymas whose runtimes do not serve all kinds that their agents should watch.
     lacking: HashSet<String>,
-    /// Kymas whose runtime was found to be another one's → whose.
+    /// Kyma → other Kyma that its runtime belongs to.
     taken: BTreeMap<String, String>,
-    /// By Kyma: the modules that modules of its list require.
+    /// Kyma → modules that the modules of its list require.
     required: HashMap<String, BTreeSet<String>>,
-    /// By Kyma: what its mandatory modules require.
+    /// Kyma → requirements of its mandatory modules.
     mandatory_awaits: HashMap<String, Awaits>,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
     pub owners: Owners,
-    /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.
+    /// resourceVersions of the engine's own writes, by `Kind/name`, to recognise their echoes.
     own_writes: HashMap<String, String>,
     suspicions: suspicions::Suspicions,
 }
 
-/// What is known of the way of a runtime's events, for its Kyma's condition.
+/// State of a runtime's event path, for the Kyma's condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReport {
     /// Whether events are proven to arrive.
     pub proven: bool,
-    /// One word.
+    /// One-word reason for the condition.
     pub reason: &'static str,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
 }
 
-/// Somebody else who has written of a status what is ours to write.
+/// Another writer of an engine-owned part of a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspected {
-    /// Their field manager, if the API server tells.
+    /// The other field manager, if the API server reports it.
     pub by: Option<String>,
 }
 
-/// Whose of our writers' part of a status somebody else has written or taken away since it was last seen; none if nobody has. Of what is
-/// seen for the first time nobody knows: what the Go manager or an old client has left is no news.
+/// Returns the engine's field managers whose part of a status another writer has changed or removed since it was last
+/// seen.
+///
+/// Objects seen for the first time are not compared: leftovers of the Go manager or an old client are no change.
 fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'static str> {
     let mut taken = writers::taken(old, new);
-    // Something that was not there.
+    // Another writer added fields.
     if taken.is_empty() && other_writer(new).is_some() && other_writer(old) != other_writer(new) {
         taken.push(main);
     }
     taken
 }
 
-/// Whether somebody has taken one of these finalizers of an object that stays: with its end nobody would wait for us then.
+/// Returns whether one of `ours` was removed from an object that is not being deleted. Without the finalizer, a
+/// deletion would not wait for the engine.
 fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
     let has = |meta: &ObjectMeta, one: &str| meta.finalizers.iter().flatten().any(|f| f == one);
     new.deletion_timestamp.is_none() && ours.iter().any(|one| has(old, one) && !has(new, one))
 }
 
-/// A reconcile that a change asks for, and a word for the change.
+/// A reconcile to request, and the change that caused it.
 pub type Wanted = (WorkKey, Change);
 
 fn kyma_key(kyma: &str) -> WorkKey {
@@ -161,7 +164,7 @@ fn manifest_key(kyma: &str, name: &str) -> WorkKey {
     WorkKey::Manifest { kyma: kyma.to_owned(), name: name.to_owned() }
 }
 
-/// Kind and name of the object of whose status a reconcile writes a part.
+/// Returns kind and name of the object whose status the reconcile writes.
 fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
     match key {
         WorkKey::Manifest { name, .. } => Some(("Manifest", name)),
@@ -172,7 +175,7 @@ fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
     }
 }
 
-/// Takes `value` out of the set under `key`, and the set with its last value.
+/// Removes `value` from the set under `key`, and the set if it is empty then.
 fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str) {
     if let Some(set) = index.get_mut(key) {
         set.remove(value);
@@ -183,10 +186,10 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
 }
 
 impl KcpState {
-    /// Remembers a write of ours, so that its echo is not taken for news.
+    /// Remembers an own write, so that its echo is not taken for a change.
     pub fn wrote(&mut self, kind: &str, name: &str, resource_version: Option<String>) {
         let Some(version) = resource_version else { return };
-        // The watch may have been faster than the answer.
+        // The watch may be faster than the response to the write.
         let seen = match kind {
             "Kyma" => self.kymas.get(name).and_then(|o| o.resource_version()),
             "Manifest" => self.manifests.get(name).and_then(|o| o.metadata.resource_version),
@@ -202,12 +205,12 @@ impl KcpState {
         }
     }
 
-    /// Whether a Manifest is to be left alone, as it was last seen.
+    /// Returns whether a Manifest, as last seen, carries the skip label.
     pub fn is_skipped(&self, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|manifest| manifest.is_skipped())
     }
 
-    /// A Manifest as last seen, unless something that we have written to it is still to come.
+    /// Returns a Manifest as last seen, or `None` while the watch lacks an own write to it.
     pub fn up_to_date(&self, manifest: &str) -> Option<Manifest> {
         if self.own_writes.contains_key(&format!("Manifest/{manifest}")) {
             return None;
@@ -215,8 +218,7 @@ impl KcpState {
         self.manifests.full(manifest)
     }
 
-    /// Whether somebody else has written what a reconcile is to set right of a status: then it is looked at now, and the field manager is
-    /// told, if the API server tells.
+    /// Returns the other writer of a status that this reconcile owns, and clears the suspicion.
     pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Suspected> {
         let (kind, name) = written_at(key)?;
         let meta = || match kind {
@@ -228,7 +230,7 @@ impl KcpState {
         self.suspicions.take(&format!("{kind}/{name}"), key).then_some(Suspected { by })
     }
 
-    /// Whether somebody else has written what a reconcile is to set right of a status ([`KcpState::take_suspicion`]).
+    /// Returns whether another writer has changed a status that this reconcile owns ([`KcpState::take_suspicion`]).
     pub fn is_suspected(&self, key: &WorkKey) -> bool {
         !self.suspicions.is_empty()
             && written_at(key)
@@ -244,10 +246,10 @@ impl KcpState {
         false
     }
 
-    /// A Kyma appeared or changed. Its status is ours and asks for nothing.
+    /// Applies a new or changed Kyma. Engine-owned status changes request no reconcile.
     pub fn apply_kyma(&mut self, mut kyma: Kyma) -> Vec<Wanted> {
         let name = kyma.name_any();
-        // Nobody asks for more of what it says of its modules: that is read freshly, or stands in their Manifests.
+        // Readers need only name and state of each module; the rest is read fresh or is in the Manifests.
         let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
         self.told.put(&name, &modules.unwrap_or_default());
         let echo = self.is_echo("Kyma", &kyma);
@@ -287,7 +289,7 @@ impl KcpState {
             names.reserve_exact(1);
             names.push(name.clone());
         }
-        // Each is set right by whom it is written.
+        // Each part of the status is restored by the reconcile that owns it.
         for whose in overwritten.unwrap_or_default() {
             let of = name.clone();
             let key = match whose {
@@ -298,24 +300,24 @@ impl KcpState {
             self.suspicions.note(&format!("Kyma/{name}"), &key, kyma.resource_version());
             wanted.push((key, Change::StatusOverwritten));
         }
-        // Nor is it ours that it went, if a list shows it together with a later write of ours.
+        // A list may show a finalizer's removal together with a later own write, so an echo does not hide the removal.
         let Some(change) = change.filter(|change| !echo || *change == Change::FinalizerRemoved) else {
             return wanted;
         };
         wanted.push((kyma_key(&name), change));
-        // Whether it is left alone is a label.
+        // The skip marker is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));
         }
         wanted
     }
 
-    /// The Kymas that carry a runtime id.
+    /// Returns a request for each Kyma that carries a runtime id.
     fn of_runtime(&self, id: &str, change: Change) -> Vec<Wanted> {
         self.by_runtime.get(id).into_iter().flatten().map(|kyma| (kyma_key(kyma), change)).collect()
     }
 
-    /// A Kyma does not carry this runtime id any more.
+    /// Removes a Kyma from a runtime id.
     fn unregister(&mut self, id: &str, kyma: &str) {
         if let Some(names) = self.by_runtime.get_mut(id) {
             names.retain(|name| name != kyma);
@@ -325,7 +327,7 @@ impl KcpState {
         }
     }
 
-    /// A Kyma is gone.
+    /// Removes a deleted Kyma.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
         let mut wanted = vec![(kyma_key(name), Change::Deleted)];
         if let Some(id) = self.kymas.remove(name).as_ref().and_then(Kyma::runtime_id) {
@@ -348,7 +350,7 @@ impl KcpState {
         wanted
     }
 
-    /// A kubeconfig Secret appeared, changed or is gone.
+    /// Applies a new, changed or deleted kubeconfig Secret.
     pub fn apply_secret(&mut self, kyma: &str, name: &str, secret: Option<SecretRef>) -> Vec<Wanted> {
         let secrets = self.secrets.entry(kyma.to_owned()).or_default();
         let place = secrets.binary_search_by(|other| other.name.as_str().cmp(name));
@@ -372,8 +374,9 @@ impl KcpState {
         std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, Change::Kubeconfig)).collect()
     }
 
-    /// A Watcher appeared, changed or is gone: asks for every runtime's agent if the agents' configuration is another
-    /// one now, and for the status of each Watcher about which there is something else to say.
+    /// Applies a new, changed or deleted Watcher.
+    ///
+    /// Requests every runtime's agent if the agents' configuration changes, and each Watcher with a new verdict.
     pub fn apply_watcher(&mut self, name: &str, watcher: Option<Watcher>) -> Vec<Wanted> {
         let change = match (&watcher, self.watchers.contains_key(name)) {
             (None, _) => Change::WatcherDeleted,
@@ -412,69 +415,69 @@ impl KcpState {
         wanted
     }
 
-    /// What all agents are to watch, besides what is derived for each.
+    /// Returns the watches for all agents; each runtime's derived watches come on top.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
     }
 
-    /// Another number than before when a Watcher has changed.
+    /// Returns a counter that changes with every Watcher change.
     pub fn watchers_version(&self) -> u64 {
         self.watchers_version
     }
 
-    /// All Watchers as last seen.
+    /// Returns all Watchers as last seen.
     pub fn watchers(&self) -> Vec<Arc<Watcher>> {
         self.watchers.values().cloned().collect()
     }
 
-    /// A Watcher as last seen.
+    /// Returns a Watcher as last seen.
     pub fn watcher(&self, name: &str) -> Option<Arc<Watcher>> {
         self.watchers.get(name).cloned()
     }
 
-    /// Remembers what is known of the way of a Kyma's events.
+    /// Remembers the state of a Kyma's event path.
     pub fn tell_path(&mut self, kyma: &str, report: PathReport) {
         if self.kymas.contains_key(kyma) {
             self.paths.insert(kyma.to_owned(), report);
         }
     }
 
-    /// What was last told about the way of a Kyma's events.
+    /// Returns the last reported state of a Kyma's event path.
     pub fn path(&self, kyma: &str) -> Option<PathReport> {
         self.paths.get(kyma).cloned()
     }
 
-    /// A Kyma as last seen, without what its status says of modules.
+    /// Returns a Kyma as last seen, without `status.modules`.
     pub fn kyma(&self, name: &str) -> Option<Kyma> {
         self.kymas.get(name)
     }
 
-    /// The modules of which a Kyma's status tells, and their states, as last seen.
+    /// Returns the modules in a Kyma's status and their states, as last seen.
     pub fn modules_of(&self, kyma: &str) -> Arc<Vec<(String, State)>> {
         self.told.of(kyma)
     }
 
-    /// Names of all Kymas.
+    /// Returns the names of all Kymas.
     pub fn kymas(&self) -> Vec<String> {
         self.kymas.keys().cloned().collect()
     }
 
-    /// Names of all Kymas but these.
+    /// Returns the names of all other Kymas.
     pub(super) fn kymas_besides(&self, names: &HashSet<String>) -> Vec<String> {
         self.kymas.keys().filter(|name| !names.contains(*name)).cloned().collect()
     }
 
-    /// Names of all Manifests but these.
+    /// Returns the names of all other Manifests.
     pub(super) fn manifests_besides(&self, names: &HashSet<String>) -> Vec<String> {
         self.manifests.names().filter(|name| !names.contains(*name)).cloned().collect()
     }
 
-    /// The kubeconfig Secrets of a Kyma.
+    /// Returns the kubeconfig Secrets of a Kyma.
     pub fn secrets_of(&self, kyma: &str) -> Vec<SecretRef> {
         self.secrets.get(kyma).cloned().unwrap_or_default()
     }
 
-    /// What is registered under a runtime id.
+    /// Returns the Kymas registered under a runtime id.
     pub fn runtime(&self, id: &str) -> RuntimeLookup {
         let names = self.by_runtime.get(id);
         match names.map(|n| (n.len(), n.first())) {
@@ -486,8 +489,10 @@ impl KcpState {
         }
     }
 
-    /// Other Kymas that are said to have the same runtime and are not on their way out: by the label, of which the agent's events are nobody's
-    /// then, or by what the Kyma in the runtime has said.
+    /// Returns other Kymas, not being deleted, that claim the same runtime: by the label, or by the Kyma found in the
+    /// runtime.
+    ///
+    /// Events of an agent whose label is ambiguous belong to no Kyma.
     pub fn others_of_runtime(&self, kyma: &str) -> Vec<String> {
         let id = self.kymas.get(kyma).as_ref().and_then(Kyma::runtime_id).map(str::to_owned);
         let all = id.and_then(|id| self.by_runtime.get(&id)).into_iter().flatten();
@@ -498,17 +503,17 @@ impl KcpState {
         all
     }
 
-    /// Whether a Kyma is there, and not on its way out.
+    /// Returns whether a Kyma exists and is not being deleted.
     pub fn stays(&self, kyma: &str) -> bool {
         self.kymas.contains_key(kyma) && !self.kymas.is_leaving(kyma)
     }
 
-    /// Which other Kyma a Kyma's runtime was last found to be of.
+    /// Returns the other Kyma that this Kyma's runtime was last found to belong to.
     pub fn taken_by(&self, kyma: &str) -> Option<&String> {
         self.taken.get(kyma)
     }
 
-    /// A Kyma's runtime was found to be another's, or nobody else's. When that other one goes, this one is asked for.
+    /// Notes the other Kyma that owns this Kyma's runtime, if any. Its deletion requests this Kyma.
     pub fn note_taken(&mut self, kyma: &str, by: Option<String>) {
         match by {
             Some(other) => drop(self.taken.insert(kyma.to_owned(), other)),
@@ -516,13 +521,13 @@ impl KcpState {
         }
     }
 
-    /// The Kymas whose runtime is another one's.
+    /// Returns a request for each Kyma whose runtime belongs to `by`.
     fn of_taken(&self, by: &str, change: Change) -> Vec<Wanted> {
         let all = self.taken.iter().filter(|(_, other)| *other == by);
         all.map(|(kyma, _)| (kyma_key(kyma), change)).collect()
     }
 
-    /// Whether a Watcher names this manager.
+    /// Returns whether a Watcher names this manager.
     pub fn has_manager(&self, manager: &str) -> bool {
         self.watchers.values().any(|w| w.manager_name() == Some(manager))
     }

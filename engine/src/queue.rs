@@ -1,11 +1,10 @@
 //! The work queue: classes, fairness per runtime, one reconcile per key at a time.
 //!
-//! [`Queue`] is plain data; time is an argument. [`worker`] is the shell that waits on it.
+//! [`Queue`] is plain data; time is an argument. [`worker`] is the asynchronous shell around it.
 //!
-//! Whatever is pushed for a key that is already queued is merged into it, so the queue holds at most
-//! one entry per key and its size is bounded by the number of Kymas and Manifests. The only thing that
-//! adds up in an entry are its guards (what waits for the work to finish). Those of numbers that the receiver's
-//! ledger has forgotten are dropped at each retry, so the ledger's capacity is their bound.
+//! Pushes for a queued key are merged. The queue holds at most one entry per key, so the number of Kymas and Manifests
+//! bounds it. Only guards add up in an entry. Each retry drops the guards of numbers that the receiver's ledger has
+//! forgotten, so the ledger's capacity bounds them.
 
 mod capacity;
 mod round_robin;
@@ -22,21 +21,23 @@ use round_robin::Lane;
 /// Time since an arbitrary start, on one monotonic clock.
 pub type Tick = Duration;
 
-/// How urgent work is. A smaller class is served first.
+/// Urgency of a request. A smaller class is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// A canary: it proves that the way is open, not that it is short, and a queue that is long for a while is no reason to
-    /// poll. There is one for each runtime and minute, which as a rule costs no call.
+    /// A canary, one per runtime and minute, normally without an API call.
+    ///
+    /// It proves that the event path is open, not that it is fast. It goes first so that a long queue does not cause
+    /// polling.
     Path,
-    /// Somebody changed something and waits for it.
+    /// A user has changed something and waits for the result.
     UserEdit,
     /// A new version or a central configuration reaches the fleet.
     Rollout,
-    /// A failed or waiting reconcile is tried again.
+    /// A failed or waiting reconcile is retried.
     Retry,
-    /// Rebuilding state after a start, or the safety resync.
+    /// State is rebuilt after a start, or the safety resync runs.
     Resync,
-    /// The catalog of a runtime follows KCP's: many small writes, for which nobody waits.
+    /// The catalog of a runtime follows KCP's: many small, non-urgent writes.
     Catalog,
     /// A runtime whose event path is not proven is polled.
     Poll,
@@ -47,7 +48,7 @@ impl Class {
     pub const ALL: [Self; 7] =
         [Self::Path, Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Catalog, Self::Poll];
 
-    /// A stable word for metrics.
+    /// Returns a stable word for metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -62,55 +63,56 @@ impl Class {
     }
 }
 
-/// What the queue needs to know of a key.
+/// A key of the queue.
 pub trait Key: Clone + Eq + Hash + Ord {
-    /// What fairness is counted by.
+    /// The unit of fairness.
     type Group: Clone + Eq + Hash + Ord;
-    /// The group (the runtime) this key belongs to.
+    /// Returns the group (the runtime) of this key.
     fn group(&self) -> Self::Group;
 }
 
-/// A request for work.
+/// A request for a reconcile.
 #[derive(Clone, Debug)]
 pub struct Push<C, G> {
-    /// Its class.
+    /// Urgency of the request.
     pub class: Class,
-    /// Why. An entry remembers its first [`CAUSES`] causes, each once, and counts the rest.
+    /// Reason. An entry remembers its first [`CAUSES`] causes, each once, and counts the rest.
     pub cause: Option<C>,
-    /// What waits for the work to finish.
+    /// Guards that wait for the reconcile to finish.
     pub guards: Vec<G>,
 }
 
 /// Causes remembered per entry.
 pub const CAUSES: usize = 8;
 
-/// Work handed out by [`Queue::pop`].
+/// A reconcile handed out by [`Queue::pop`].
 #[derive(Debug)]
 pub struct Work<K, C, G> {
-    /// What to reconcile.
+    /// The key to reconcile.
     pub key: K,
-    /// Its class.
+    /// Urgency of the request.
     pub class: Class,
-    /// Why, the first [`CAUSES`] of them.
+    /// The first [`CAUSES`] reasons.
     pub causes: Vec<C>,
-    /// How many causes there were in all; one that came again while it was remembered is one.
+    /// Number of all causes; repeats of a remembered cause count once.
     pub cause_count: usize,
-    /// What waits for it to finish.
+    /// Guards that wait for the reconcile to finish.
     pub guards: Vec<G>,
     /// When the oldest cause was pushed.
     pub queued_at: Tick,
-    /// How often this key was retried in a row, without the tries that something else caused before their time.
+    /// Retries in a row, without early attempts that another cause triggered.
     pub attempt: u32,
 }
 
-/// What to do with a key whose work has ended.
+/// Result of a reconcile.
 #[derive(Debug)]
 pub enum Ended<C, G> {
-    /// Finished; the count of attempts starts anew.
+    /// Finished; the attempt counter is reset.
     Done,
-    /// Not finished for good: look again after the delay, which the caller lets grow with
-    /// [`Work::attempt`], or when the retry before was due, if that is sooner. Guards that could not be satisfied stay with the key.
-    /// The causes are the retry's, and come before those of what asked for the key while it was worked on.
+    /// Retry after the delay, or when the previous retry was due if that is sooner. The caller grows the delay with
+    /// [`Work::attempt`].
+    ///
+    /// Unsatisfied guards stay with the key. The causes precede those of pushes during the reconcile.
     Retry(Duration, Vec<G>, Vec<C>),
 }
 
@@ -121,13 +123,12 @@ struct Pending<C, G> {
     cause_count: usize,
     guards: Vec<G>,
     queued_at: Tick,
-    /// `Some((due, order))` while it is delayed.
+    /// `Some((due, order))` while delayed.
     due: Option<(Tick, u64)>,
 }
 
 impl<C: PartialEq, G> Pending<C, G> {
-    /// Remembers and counts causes. The same once more, as from each of many objects at a start, says nothing, and would take the room of
-    /// others.
+    /// Remembers and counts causes. A repeat (as from each of many objects at a start) would only displace others.
     fn note(&mut self, causes: impl IntoIterator<Item = C>) {
         for cause in causes {
             if self.causes.contains(&cause) {
@@ -144,10 +145,10 @@ impl<C: PartialEq, G> Pending<C, G> {
 #[derive(Debug)]
 struct Slot<C, G> {
     pending: Option<Pending<C, G>>,
-    /// The class it is worked on under, and since when, if it is.
+    /// Class and start of the reconcile in flight.
     working: Option<(Class, Tick)>,
     attempt: u32,
-    /// When the retry is or was due that was asked for last, since the key was finished last.
+    /// Due time of the last requested retry since the key last finished.
     retry_at: Option<Tick>,
     looks: BTreeMap<Class, Looks<C>>,
 }
@@ -158,16 +159,17 @@ impl<C, G> Default for Slot<C, G> {
     }
 }
 
-/// Later looks of one class that were asked for: the first and the last, if that is another one. One in between is served by
-/// the last, since a reconcile sees all that happened before it. By class, because what is due tomorrow does not serve
-/// an edit that is looked at again in a moment.
+/// Later looks of one class: the first and, if different, the last.
+///
+/// The last serves every look in between, since a reconcile observes all earlier changes. Looks are kept per class: a
+/// look due tomorrow does not serve an edit's look.
 #[derive(Debug)]
 struct Looks<C> {
     first: Look<C>,
     last: Option<Look<C>>,
 }
 
-/// When, and why.
+/// Due time and reason.
 #[derive(Debug)]
 struct Look<C> {
     at: Tick,
@@ -190,12 +192,12 @@ impl<C> Looks<C> {
 pub struct Queue<K: Key, C, G> {
     slots: HashMap<K, Slot<C, G>>,
     lanes: BTreeMap<Class, Lane<K>>,
-    /// How many keys of each class are ready. Lanes also hold keys that have gone elsewhere.
+    /// Number of ready keys per class. Lanes may also hold keys that have moved elsewhere.
     ready: BTreeMap<Class, usize>,
     delayed: BTreeMap<(Tick, u64), K>,
     looks: BTreeSet<(Tick, Class, K)>,
     working: HashMap<K::Group, usize>,
-    /// How many keys of each class are worked on, and how many may be.
+    /// Number of keys in flight per class, and the caps.
     working_by_class: BTreeMap<Class, usize>,
     caps: BTreeMap<Class, usize>,
     per_group: usize,
@@ -203,7 +205,7 @@ pub struct Queue<K: Key, C, G> {
 }
 
 impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
-    /// An empty queue that hands out at most `per_group` keys of one group at a time.
+    /// Returns an empty queue that hands out at most `per_group` keys of one group at a time.
     #[must_use]
     pub fn new(per_group: usize) -> Self {
         Self {
@@ -220,17 +222,17 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Hands out at most `most` (at least 1) keys of a class at a time, so that it cannot take all workers.
+    /// Limits a class to `most` (at least 1) keys at a time, so that it cannot occupy all workers.
     pub fn cap(&mut self, class: Class, most: usize) {
         self.caps.insert(class, most.max(1));
     }
 
-    /// Asks for work on `key` now. Ends the delay of a retry that waits.
+    /// Requests a reconcile of `key` now. Ends the delay of a waiting retry.
     pub fn push(&mut self, key: K, push: Push<C, G>, now: Tick) {
         self.put(&key, push, None, now);
     }
 
-    /// Asks for work on `key` once `delay` has passed, whatever is done about it before, and why.
+    /// Requests a reconcile of `key` after `delay`, even if the key is reconciled earlier.
     pub fn look_again(&mut self, key: K, class: Class, cause: Option<C>, delay: Duration, now: Tick) {
         let look = Look { at: now + delay, cause };
         let slot = self.slots.entry(key.clone()).or_default();
@@ -246,7 +248,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         slot.looks.insert(class, looks);
     }
 
-    /// Merges into what is pending for the key, or makes it pending: ready, or delayed until `due`.
+    /// Merges into the key's pending request, or creates one: ready, or delayed until `due`.
     fn put(&mut self, key: &K, push: Push<C, G>, due: Option<Tick>, now: Tick) {
         let Push { class, cause, guards } = push;
         let slot = self.slots.entry(key.clone()).or_default();
@@ -266,7 +268,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                     }
                 }
                 let class = before.class.min(class);
-                // None (now) is sooner than any delay.
+                // `None` (ready) is sooner than any delay.
                 let due = due.and_then(|d| before.due.map(|b| b.min(d)));
                 Pending { class, due, queued_at: before.queued_at.min(now), ..before }
             }
@@ -278,7 +280,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 Some(at) => drop(self.delayed.insert(at, key.clone())),
                 None => {
                     *self.ready.entry(pending.class).or_default() += 1;
-                    // A key that stands there already keeps its place.
+                    // A key already in the lane keeps its place.
                     if let Some(lane) = self.lanes.get_mut(&pending.class) {
                         lane.push(key);
                     }
@@ -288,7 +290,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         slot.pending = Some(pending);
     }
 
-    /// The next work to do now, if any may be done.
+    /// Returns the next reconcile that may start now.
     pub fn pop(&mut self, now: Tick) -> Option<Work<K, C, G>> {
         self.promote(now);
         let (working, per_group) = (&self.working, self.per_group);
@@ -322,7 +324,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    /// Keys that are ready, and since when they were asked for; in no order.
+    /// Returns ready keys and when they were requested, in no order.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, Tick)> {
         let ready = self.slots.iter().filter(|(_, slot)| slot.working.is_none());
         ready.filter_map(|(key, slot)| {
@@ -331,7 +333,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    /// Puts delayed work and later looks that are due into their lanes.
+    /// Moves due retries and later looks into their lanes.
     fn promote(&mut self, now: Tick) {
         while let Some((&at, _)) = self.delayed.first_key_value() {
             if at.0 > now {
@@ -358,14 +360,14 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// When the next delayed work or later look is due.
+    /// Returns when the next retry or later look is due.
     pub fn next_due(&self) -> Option<Tick> {
         let delayed = self.delayed.first_key_value().map(|((at, _), _)| *at);
         let look = self.looks.first().map(|(at, ..)| *at);
         delayed.into_iter().chain(look).min()
     }
 
-    /// Ends the work on a key that [`Queue::pop`] handed out.
+    /// Ends a reconcile that [`Queue::pop`] handed out.
     pub fn end(&mut self, key: &K, ended: Ended<C, G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let Some((class, _)) = slot.working.take() else { return };
@@ -386,8 +388,8 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 (None, Vec::new(), Vec::new())
             }
             Ended::Retry(delay, guards, causes) => {
-                // An event has caused it before the retry was due. If that counted, a second of failures with many
-                // events would be followed by minutes of rest.
+                // An event triggered this attempt before the retry was due. If it counted, one second of failures with
+                // many events would cause minutes of backoff.
                 let due = match slot.retry_at {
                     Some(at) if now < at => at.min(now + delay),
                     _ => {
@@ -406,7 +408,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                     capacity::entries(&mut self.slots);
                 }
             }
-            // It was asked for again while it was worked on.
+            // The key was requested again during the reconcile.
             (Some(pending), _) => {
                 let retry = causes;
                 let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
@@ -420,7 +422,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 }
             }
             (None, Some(due)) => {
-                // What was a poll stays one, else its retries would pass the cap of its class.
+                // A poll stays a poll; otherwise its retries would exceed the cap of its class.
                 let push = Push { class: class.max(Class::Retry), cause: None, guards };
                 self.put(key, push, Some(due), now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
@@ -430,27 +432,27 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Keys per class that are ready to be worked on.
+    /// Returns the number of ready keys per class.
     pub fn ready(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
         Class::ALL.into_iter().map(|class| (class, self.ready.get(&class).copied().unwrap_or_default()))
     }
 
-    /// Keys whose retry waits for its time.
+    /// Returns the number of keys with a delayed retry.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Keys that are to be looked at at a later time, whatever is done before.
+    /// Returns the number of keys with a later look.
     pub fn later(&self) -> usize {
         self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
     }
 
-    /// The keys that are worked on, and since when; in no order.
+    /// Returns keys in flight and since when, in no order.
     pub fn in_work(&self) -> impl Iterator<Item = (&K, Tick)> {
         self.slots.iter().filter_map(|(key, slot)| Some((key, slot.working?.1)))
     }
 
-    /// Keys that are worked on.
+    /// Returns the number of keys in flight.
     pub fn working(&self) -> usize {
         self.working.values().sum()
     }

@@ -1,29 +1,30 @@
-//! Shrinks tables after a busy time. A hash table keeps its capacity for ever: after the installation of a fleet it has room for all keys,
-//! and at rest there are none.
+//! Shrinks hash tables after a busy time. Tables keep their capacity: after the installation of a fleet they have room
+//! for all keys.
 
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
 };
 
-/// Capacity that is always kept.
+/// Minimum capacity kept, in entries.
 const KEPT: usize = 1_024;
-/// A table whose capacity is more than this many times its length shrinks to twice its length. The amortised cost of a removal is constant.
+/// A table with more than this many times its length of capacity shrinks to twice its length. Removal stays amortised
+/// constant.
 const LOOSE: usize = 8;
 
-/// The capacity to which a table shrinks; `None` if it stays.
+/// Returns the capacity to shrink to, or `None`.
 fn less(entries: usize, room: usize) -> Option<usize> {
     (room > KEPT.max(entries * LOOSE)).then(|| (entries * 2).max(KEPT / 2))
 }
 
-/// Shrinks a map that has lost an entry, if it is too large.
+/// Shrinks a map after a removal if it is too large.
 pub(super) fn entries<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if let Some(room) = less(map.len(), map.capacity()) {
         map.shrink_to(room);
     }
 }
 
-/// Shrinks a set that has lost a member, if it is too large.
+/// Shrinks a set after a removal if it is too large.
 pub(super) fn members<K: Eq + Hash>(set: &mut HashSet<K>) {
     if let Some(room) = less(set.len(), set.capacity()) {
         set.shrink_to(room);

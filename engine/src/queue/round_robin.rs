@@ -5,17 +5,18 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::Key;
 use crate::queue::capacity;
 
-/// Keys of one class, in the order in which they are served. Taking a key out of the middle would cost a
-/// look at everything, so a key that has gone elsewhere stays until its turn and is passed over then: who
-/// pops says which keys still count. A key stands here at most once.
+/// Ready keys of one class, each at most once.
 ///
-/// A group that is found full at its turn leaves the round until [`Lane::freed`], so that full groups are not looked at
-/// again and again. It has lost nothing by that: it was being served.
+/// Removal from the middle would be linear, so a key that moved elsewhere stays until its turn. [`Lane::pop`] skips it
+/// then.
+///
+/// A group found full at its turn leaves the round until [`Lane::freed`], so it is not checked repeatedly. It loses
+/// nothing: it is being served.
 #[derive(Debug)]
 pub(super) struct Lane<K: Key> {
-    /// Every group here has at least one key in `keys`, and is not in `full`.
+    /// Each group has a key in `keys` and is not in `full`.
     turns: VecDeque<K::Group>,
-    /// Groups that were full at their turn; each has at least one key in `keys`.
+    /// Groups that were full at their turn; each has a key in `keys`.
     full: HashSet<K::Group>,
     keys: HashMap<K::Group, VecDeque<K>>,
     members: HashSet<K>,
@@ -40,15 +41,14 @@ impl<K: Key> Lane<K> {
         keys.push_back(key.clone());
     }
 
-    /// A group has become free.
+    /// Returns a group to the round after it has freed capacity.
     pub(super) fn freed(&mut self, group: &K::Group) {
         if let Some(group) = self.full.take(group) {
             self.turns.push_back(group);
         }
     }
 
-    /// The next key that `counts`, of the next group for which `free` holds. Groups for which it does not are not asked
-    /// about again before they are [`Lane::freed`].
+    /// Returns the next key that `counts`, from the next group that is `free`. Full groups wait for [`Lane::freed`].
     pub(super) fn pop(
         &mut self,
         free: &impl Fn(&K::Group) -> bool,
@@ -71,7 +71,7 @@ impl<K: Key> Lane<K> {
             } else if counted {
                 self.turns.push_back(group);
             } else {
-                // It was passed over, so its group keeps its turn.
+                // The key was skipped, so its group keeps its turn.
                 self.turns.push_front(group);
             }
             if counted {

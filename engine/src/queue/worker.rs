@@ -1,4 +1,4 @@
-//! The shell around [`Queue`]: waits for work, hands it out as leases, takes it back.
+//! The asynchronous shell around [`Queue`]: waits for requests and hands them out as leases.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ struct Shared<K: Key, C, G> {
     start: Instant,
 }
 
-/// A queue shared by those who push and those who work. Cheap to clone.
+/// A queue shared by producers and workers. Cheap to clone.
 pub struct WorkQueue<K: Key, C, G>(Arc<Shared<K, C, G>>);
 
 impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
@@ -22,30 +22,30 @@ impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
     }
 }
 
-/// Work in hand. Dropping it without [`Lease::end`] (a panic, a cancelled task) is a failure: the key
-/// is tried again and its guards stay with it, so nothing that waits for it is let go.
+/// A reconcile in flight. Dropping it without [`Lease::end`] (a panic, a cancelled task) retries the key. Its guards
+/// stay with it, so nothing is acknowledged early.
 pub struct Lease<K: Key, C: PartialEq, G> {
     shared: Arc<Shared<K, C, G>>,
     key: K,
     guards: Vec<G>,
-    /// The work, without its guards.
+    /// Urgency of the request.
     pub class: Class,
-    /// Why, the first few.
+    /// The first few reasons.
     pub causes: Vec<C>,
-    /// How many causes there were.
+    /// Number of all causes.
     pub cause_count: usize,
     /// When the oldest cause was pushed.
     pub queued_at: Tick,
-    /// When the work was handed out.
+    /// When the lease was handed out.
     pub started_at: Tick,
-    /// Retries in a row before this.
+    /// Previous retries in a row.
     pub attempt: u32,
-    /// Why it is tried again if the lease is dropped.
+    /// Cause of the retry if the lease is dropped.
     pub if_dropped: Option<C>,
     ended: bool,
 }
 
-/// How long a key rests after its work was dropped: doubling with each retry in a row, to the second.
+/// First and longest backoff after a dropped lease; it doubles with each retry.
 const AFTER_DROP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
 
 fn after_drop(attempt: u32) -> Duration {
@@ -53,7 +53,7 @@ fn after_drop(attempt: u32) -> Duration {
 }
 
 impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
-    /// An empty queue; see [`Queue::new`].
+    /// Returns an empty queue; see [`Queue::new`].
     #[must_use]
     pub fn new(per_group: usize) -> Self {
         Self(Arc::new(Shared {
@@ -63,47 +63,47 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         }))
     }
 
-    /// Hands out at most `most` keys of a class at a time; see [`Queue::cap`].
+    /// Limits a class to `most` keys at a time; see [`Queue::cap`].
     pub fn cap(&self, class: Class, most: usize) {
         self.0.queue.lock().cap(class, most);
     }
 
-    /// Now, on this queue's clock.
+    /// Returns the current time on this queue's clock.
     pub fn now(&self) -> Tick {
         Instant::now().duration_since(self.0.start)
     }
 
-    /// Asks for work.
+    /// Requests a reconcile.
     pub fn push(&self, key: K, push: Push<C, G>) {
         self.push_of(key, push, self.now());
     }
 
-    /// Asks for work for what has come at `since`: its time in the queue counts from then.
+    /// Requests a reconcile whose waiting time counts from `since`.
     pub fn push_of(&self, key: K, push: Push<C, G>, since: Tick) {
         self.0.queue.lock().push(key, push, since);
         self.0.changed.notify_one();
     }
 
-    /// Asks for work once `delay` has passed, whatever is done before; see [`Queue::look_again`].
+    /// Requests a reconcile after `delay`; see [`Queue::look_again`].
     pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: Duration) {
         let now = self.now();
         self.0.queue.lock().look_again(key, class, cause, delay, now);
         self.0.changed.notify_one();
     }
 
-    /// Looks at the queue, for metrics.
+    /// Reads the queue, for metrics.
     pub fn inspect<T>(&self, look: impl FnOnce(&Queue<K, C, G>) -> T) -> T {
         look(&self.0.queue.lock())
     }
 
-    /// Waits for work. Cancel-safe: work is handed out only by the return itself.
+    /// Waits for a request. Cancel-safe: a request is handed out only on return.
     pub async fn next(&self) -> Lease<K, C, G> {
         loop {
             let due = {
                 let now = self.now();
                 let mut queue = self.0.queue.lock();
                 if let Some(work) = queue.pop(now) {
-                    // There may be more; wake the next worker.
+                    // There may be more: wake the next worker.
                     self.0.changed.notify_one();
                     return self.lease(work, now);
                 }
@@ -112,7 +112,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
             let changed = self.0.changed.notified();
             match due {
                 Some(at) => {
-                    // Repeatable, which an order by chance is not.
+                    // A fixed order is reproducible; a random one is not.
                     tokio::select! {
                         biased;
                         () = changed => {}
@@ -144,17 +144,17 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
 }
 
 impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
-    /// What to reconcile.
+    /// Returns the key to reconcile.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Takes what waits for this work, to let it go once the work is finished.
+    /// Takes the guards, to release them once the reconcile has finished.
     pub fn take_guards(&mut self) -> Vec<G> {
         std::mem::take(&mut self.guards)
     }
 
-    /// Ends the work.
+    /// Ends the reconcile.
     pub fn end(mut self, ended: Ended<C, G>) {
         self.give_back(ended);
     }
@@ -229,7 +229,6 @@ mod tests {
         lease.end(Ended::Done);
     }
 
-    /// A bug that everything depends on does not take a worker once a second for ever.
     #[tokio::test(start_paused = true)]
     async fn what_is_dropped_again_and_again_rests_longer() {
         let queue = WorkQueue::new(1);
