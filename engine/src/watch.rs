@@ -1,4 +1,4 @@
-//! The watches on KCP that keep [`KcpState`] up to date and ask for reconciles.
+//! Watches on KCP that keep [`KcpState`] up to date and request reconciles.
 
 mod known;
 
@@ -30,11 +30,10 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// A watch is ended by the server after this time and started again, so that a half-open connection is
-/// noticed (kube adds a few seconds of its own).
+/// Seconds after which the server ends a watch, so that half-open connections are noticed. kube adds a few seconds.
 const WATCH_SECONDS: u32 = 200;
 
-/// For how long a status that somebody else has written stays as it is: who writes it again and again is answered this often.
+/// Delay before an overwritten status is restored. It limits a conflict with another writer to this rate.
 pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
 
 /// The watches on KCP. Dropping it ends them.
@@ -44,21 +43,21 @@ pub struct Feeds {
     count: usize,
 }
 
-/// What the watch on the image pull Secret is called, to tell it from that on kubeconfigs.
+/// Name of the image pull Secret's watch, unlike the kubeconfig watch.
 const PULL_SECRET: &str = "PullSecret";
 
-/// The same of the watch on the Secrets whose data a module gets.
+/// Name of the watch on Secrets with module data.
 const MODULE_SECRET: &str = "ModuleSecret";
 
 struct Context {
     state: Arc<RwLock<KcpState>>,
     queue: Queue,
     ready: watch::Sender<usize>,
-    /// Over which time a change of the catalog reaches those whom it concerns.
+    /// Rollout window of a catalog change.
     rollout: Duration,
 }
 
-/// A reconcile that a change asks for, and which change that was: the name of its object, and its uid and generation.
+/// A requested reconcile, with the changed object's name and its uid and generation.
 struct Asked {
     wanted: Wanted,
     object: Arc<str>,
@@ -68,7 +67,7 @@ struct Asked {
 impl Feeds {
     /// Starts all watches in one namespace of KCP.
     ///
-    /// A change of the catalog reaches the Kymas that it concerns over the time of the rollout window, each at its turn.
+    /// Catalog changes reach the affected Kymas spread over the rollout window.
     pub(crate) fn start(
         kcp: &Client,
         config: &EngineConfig,
@@ -131,7 +130,7 @@ impl Feeds {
                 Arc::clone(&context),
                 PULL_SECRET.to_owned(),
                 events,
-                // A list that is read again says nothing new.
+                // A relist is no change.
                 move |s, _, o| {
                     let version = o.resource_version();
                     let before = std::mem::replace(&mut *seen.lock(), version.clone());
@@ -141,7 +140,7 @@ impl Feeds {
                 None,
             ));
         }
-        // Those that say so: no others are given to it.
+        // Only labelled Secrets: the module gets no others.
         let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
         let module_secrets = metadata(Api::namespaced(client(), namespace), of_module);
         let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
@@ -150,7 +149,7 @@ impl Feeds {
             Arc::clone(&context),
             MODULE_SECRET.to_owned(),
             module_secrets,
-            // A list that is read again says nothing new.
+            // A relist is no change.
             move |s, n, o| {
                 let version = o.resource_version();
                 let before = seen.lock().insert(n.to_owned(), version.clone());
@@ -193,32 +192,30 @@ impl Feeds {
         Self { tasks, ready, count }
     }
 
-    /// Waits until every watch has seen what there is. Work must not begin before, or a plan would be
-    /// made from half a picture.
+    /// Waits until every watch has its first list. Earlier reconciles would plan from incomplete state.
     pub async fn ready(&mut self) {
         let mut ready = self.ready.clone();
         let all = ready.wait_for(|n| *n >= self.count);
-        // The senders live as long as the tasks, and those as long as self.
+        // The senders live as long as the tasks, and the tasks as long as self.
         let _ = all.await;
     }
 
-    /// Ends if a watch ends, which none does by itself.
+    /// Returns if a watch ends, which should never happen.
     pub async fn failed(&mut self) {
         self.tasks.join_next().await;
     }
 }
 
-/// An object of a watch: what it is, or why it cannot be read.
+/// A watched object, or the reason it cannot be parsed.
 struct Seen<K> {
     name: String,
     object: Result<K, String>,
-    /// Its uid and generation, which tell one change of the catalog from the next.
+    /// Uid and generation, to distinguish catalog changes.
     change: Arc<str>,
 }
 
 type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
 
-/// Replaces the object in an event.
 fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event<B> {
     match event {
         watcher::Event::Apply(o) => watcher::Event::Apply(f(o)),
@@ -233,12 +230,13 @@ fn change_of(object: &impl ResourceExt) -> Arc<str> {
     rollout::change_of(object).into()
 }
 
-/// Of managed fields, which are large.
+/// Drops the managed fields, which are large.
 fn nothing(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
 }
 
-/// Whole objects, of whose managed fields this is kept. One that does not parse is told as such and does not hold up the others.
+/// Watches whole objects; `keep` reduces their managed fields. An unparsable object is reported and does not block the
+/// others.
 fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, keep: fn(&mut ObjectMeta)) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -255,7 +253,7 @@ where
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
-/// Metadata only: the kubeconfig itself is read when it is needed, and never kept here.
+/// Watches metadata only: kubeconfigs are read on demand and never kept here.
 fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
     let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
     metadata(api, watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME))
@@ -273,7 +271,7 @@ fn metadata(
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
-/// What an API server says that does not allow a watch.
+/// Returns the API server's message if it forbids the watch.
 fn forbidden(error: &watcher::Error) -> Option<&str> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
     | watcher::Error::WatchStartFailed(kube::Error::Api(status))
@@ -284,7 +282,7 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
     (status.code == 403).then_some(&*status.message)
 }
 
-/// Follows a watch to its end. With `others`, all that it shows is in the state.
+/// Follows a watch to its end. With `others`, the state holds all shown objects.
 async fn run<K, A, R>(
     context: Arc<Context>,
     kind: String,
@@ -311,7 +309,7 @@ async fn run<K, A, R>(
                 ),
                 None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
             },
-            // What a list that broke off has asked for stays asked for: its objects are in the state already.
+            // Requests from an interrupted list stay pending: its objects are already in the state.
             Ok(watcher::Event::Init) => known.list_begins(),
             Ok(watcher::Event::InitApply(seen)) => {
                 known.listed(&seen.name);
@@ -323,7 +321,7 @@ async fn run<K, A, R>(
                 for name in &over {
                     pending.extend(gone(name, remove(&mut context.state.write(), name)));
                 }
-                // That there is no policy is one, too.
+                // A missing policy is also a policy.
                 if first && kind == "ConfigMap" && is_empty {
                     pending.extend(gone(policy::NAME, remove(&mut context.state.write(), policy::NAME)));
                 }
@@ -347,7 +345,7 @@ async fn run<K, A, R>(
 }
 
 impl Context {
-    /// Takes an object over. One that does not parse leaves what was known of it as it is.
+    /// Applies an object. An unparsable object leaves the state unchanged.
     fn apply<K>(
         &self,
         kind: &str,
@@ -366,16 +364,16 @@ impl Context {
 
     fn push(&self, kind: &str, asked: &mut Vec<Asked>, start: bool) {
         for Asked { wanted: (key, change), object, change: which } in asked.drain(..) {
-            // At a start each Kyma is reconciled, and asks for its agent when the runtime is prepared for it.
+            // At a start each Kyma is reconciled, and requests its agent once the runtime is prepared.
             if start && matches!(key, WorkKey::AgentConfig { .. }) {
                 continue;
             }
             let class = match kind {
                 _ if matches!(key, WorkKey::Catalog { .. }) => Class::Catalog,
                 _ if start => Class::Resync,
-                // Nobody waits for what is watched.
+                // Agent configurations are not urgent.
                 _ if matches!(key, WorkKey::AgentConfig { .. }) => Class::Rollout,
-                // Nor for what somebody makes of our bookkeeping, again and again maybe.
+                // Interference with the engine's bookkeeping may repeat, so it is not urgent.
                 _ if change.is_interference() => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
                 | MODULE_SECRET => Class::Rollout,
@@ -383,13 +381,13 @@ impl Context {
                 _ => Class::UserEdit,
             };
             let delay = match kind {
-                // The deletion of a release has no turn: it is for nobody in particular.
+                // The deletion of a release concerns no single Kyma, so it is not spread.
                 "ModuleTemplate" | "ModuleReleaseMeta" | "ConfigMap" | PULL_SECRET
                     if !start && !key.kyma().is_empty() =>
                 {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
-                // Not before the Manifest was looked at, which may tell more.
+                // The Manifest's own reconcile comes first; it may report more.
                 _ if change == Change::ManifestStatusOverwritten && !start => 2 * SET_RIGHT,
                 _ if change.is_interference() && !start => SET_RIGHT,
                 _ => Duration::ZERO,

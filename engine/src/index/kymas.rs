@@ -1,5 +1,6 @@
-//! Kymas as they are kept: as how they differ from another one ([`packed`](super::packed)). Each as the tree of small pieces that it is
-//! would lie among what comes and goes while a fleet is installed, and keep the pages around it (docs/scale.md).
+//! Kymas, each stored as its difference from another one ([`packed`](super::packed)).
+//!
+//! Full trees would fragment the heap during a fleet's installation and keep pages allocated (docs/scale.md).
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use tidewatch_api::{Kyma, State};
 
 use super::packed::{Packed, Patterns};
 
-/// There is one kind of patterns.
+/// All Kymas share one pattern.
 const KIND: u64 = 0;
 
 /// All Kymas, by name.
@@ -21,13 +22,13 @@ pub(super) struct Kymas {
 #[derive(Debug)]
 struct Held {
     packed: Packed,
-    /// The domain that is registered for its runtime: each notification asks for it.
+    /// Registered domain of the runtime; each notification reads it.
     domain: Option<Box<str>>,
     leaving: bool,
 }
 
 impl Kymas {
-    /// Keeps a Kyma, and returns what was kept of it before.
+    /// Stores a Kyma and returns the previous one.
     pub(super) fn insert(&mut self, kyma: &Kyma) -> Option<Kyma> {
         let settled = kyma.status.as_ref().is_some_and(|status| status.state == State::Ready);
         let held = Held {
@@ -39,7 +40,6 @@ impl Kymas {
         self.let_go(old)
     }
 
-    /// Forgets a Kyma, and returns what was kept of it.
     pub(super) fn remove(&mut self, name: &str) -> Option<Kyma> {
         let old = self.held.remove(name);
         self.let_go(old)
@@ -52,7 +52,6 @@ impl Kymas {
         Some(kyma)
     }
 
-    /// As it was kept.
     pub(super) fn get(&self, name: &str) -> Option<Kyma> {
         self.held.get(name).map(|held| self.patterns.unpack(&held.packed))
     }
@@ -61,17 +60,14 @@ impl Kymas {
         self.held.contains_key(name)
     }
 
-    /// Their names.
     pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
         self.held.keys()
     }
 
-    /// The domain that is registered for the runtime of one.
     pub(super) fn domain(&self, name: &str) -> Option<&str> {
         self.held.get(name)?.domain.as_deref()
     }
 
-    /// Whether one is being deleted.
     pub(super) fn is_leaving(&self, name: &str) -> bool {
         self.held.get(name).is_some_and(|held| held.leaving)
     }

@@ -1,4 +1,4 @@
-//! Mandatory modules, and whom a change of them concerns: every Kyma.
+//! Mandatory modules. A change of them concerns every Kyma.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,18 +9,18 @@ use tidewatch_planner::mandatory::{Offer, is_legacy, is_withdrawn};
 use super::{KcpState, Wanted, agents::is_of_groups};
 use crate::{key::WorkKey, trigger::Change};
 
-/// What makes a module mandatory, or has made it so: its release meta, and its templates of the old kind.
+/// Objects that make, or made, a module mandatory.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
     /// The release meta.
     pub release: Option<Arc<ModuleReleaseMeta>>,
-    /// The templates.
+    /// Legacy mandatory templates.
     pub templates: Vec<Arc<ModuleTemplate>>,
-    /// Whether the templates do not make the module mandatory, since the release that did was deleted.
+    /// Whether the mandatory release was deleted, so the templates do not count.
     pub is_withdrawn: bool,
 }
 
-/// Whether an object lacks the finalizer, or has it and waits for its end.
+/// Returns whether the finalizer must be added, or a deleted object still has it.
 fn wants_work(object: &impl ResourceExt, mandatory: bool) -> bool {
     let held = object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE);
     match object.meta().deletion_timestamp {
@@ -30,7 +30,7 @@ fn wants_work(object: &impl ResourceExt, mandatory: bool) -> bool {
 }
 
 impl Holders {
-    /// Whether there is anything to do about them.
+    /// Returns whether any finalizer needs a reconcile.
     #[must_use]
     pub fn want_work(&self) -> bool {
         let release = |r: &Arc<ModuleReleaseMeta>| wants_work(r.as_ref(), r.mandatory_version().is_some());
@@ -39,22 +39,22 @@ impl Holders {
     }
 }
 
-/// What mandatory modules of a Kyma require.
+/// Requirements of a Kyma's mandatory modules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Awaits {
-    /// The groups of kinds.
+    /// API groups.
     pub groups: BTreeSet<String>,
     /// Modules.
     pub modules: BTreeSet<String>,
 }
 
 impl KcpState {
-    /// All mandatory modules.
+    /// Returns all mandatory modules.
     pub fn mandatory(&self) -> Vec<Arc<Offer>> {
         self.mandatory.values().cloned().collect()
     }
 
-    /// What makes a module mandatory.
+    /// Returns the objects that make a module mandatory.
     pub fn holders(&self, module: &str) -> Holders {
         let catalog = self.catalog();
         let templates = catalog.templates_of(module);
@@ -70,8 +70,9 @@ impl KcpState {
         }
     }
 
-    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list had when it was
-    /// last read, `None` if that was not since this process began.
+    /// Returns modules of a Kyma's mandatory Manifests that users choose, and the modules of its list when last read.
+    ///
+    /// The list is `None` if it is unread since the process start.
     pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
         let manifests = self.by_kyma.of(kyma);
         let modules = manifests.filter_map(|name| self.manifests.mandatory_module(name));
@@ -81,8 +82,10 @@ impl KcpState {
         (modules.filter(chosen).map(str::to_owned).collect(), self.users.modules_of(kyma))
     }
 
-    /// Sets the modules that modules of a Kyma's list require, in place of those before: a change of what is installed of them
-    /// asks for the Kyma even where they are mandatory. As large as what the catalog's templates say, which their CRD bounds.
+    /// Replaces the modules required by a Kyma's list. A change of their installation requests the Kyma, even if they
+    /// are mandatory.
+    ///
+    /// The CRD of the catalog's templates bounds the size.
     pub fn require(&mut self, kyma: &str, modules: BTreeSet<String>) {
         if modules.is_empty() || !self.kymas.contains_key(kyma) {
             self.required.remove(kyma);
@@ -91,14 +94,15 @@ impl KcpState {
         }
     }
 
-    /// The modules that modules of a Kyma's list require, as last noted.
+    /// Returns the modules last set with `require`.
     pub fn required(&self, kyma: &str) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         self.required.get(kyma).unwrap_or(&NONE)
     }
 
-    /// Sets what the mandatory modules of a Kyma require, in place of what they did before: what becomes of that asks for their plan. As
-    /// large as what the catalog's templates say, which their CRD bounds.
+    /// Replaces the requirements of a Kyma's mandatory modules. Their changes request the mandatory reconcile.
+    ///
+    /// The CRD of the catalog's templates bounds the size.
     pub fn await_for_mandatory(&mut self, kyma: &str, awaits: Awaits) {
         if awaits == Awaits::default() || !self.kymas.contains_key(kyma) {
             self.mandatory_awaits.remove(kyma);
@@ -107,18 +111,18 @@ impl KcpState {
         }
     }
 
-    /// What the mandatory modules of a Kyma require, as last noted.
+    /// Returns the requirements of a Kyma's mandatory modules.
     pub fn mandatory_awaits(&self, kyma: &str) -> &Awaits {
         static NONE: Awaits = Awaits { groups: BTreeSet::new(), modules: BTreeSet::new() };
         self.mandatory_awaits.get(kyma).unwrap_or(&NONE)
     }
 
-    /// Whether mandatory modules of a Kyma are interested in the definition of this name, as `beams.x.dev`; in any without a name.
+    /// Returns whether mandatory modules wait for a definition, such as `beams.x.dev`; without a name, for any.
     pub fn mandatory_await_definition(&self, kyma: &str, name: Option<&str>) -> bool {
         is_of_groups(&self.mandatory_awaits(kyma).groups, name)
     }
 
-    /// Looks at what the catalog says of some modules, and asks for every Kyma if that is something else than before.
+    /// Updates the offers of `modules`, and requests every Kyma if one differs.
     pub(super) fn mandatory_changed(&mut self, modules: &BTreeSet<String>, change: Change) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         let mut differs = false;
@@ -147,20 +151,20 @@ impl KcpState {
         wanted
     }
 
-    /// Kymas with a Manifest of a module that is mandatory no more and that was not taken over as one meanwhile: it was kept
-    /// for that, and is the list's matter again.
+    /// Returns Kymas with a non-transferred Manifest of a module that is no longer mandatory. The Kyma's list decides
+    /// about it again.
     fn left_behind(&self, module: &str) -> impl Iterator<Item = String> {
         let all = self.manifests.of_module(module).filter(|m| !m.is_mandatory());
         all.filter_map(|m| m.kyma_name().map(str::to_owned))
     }
 
-    /// Whether a Kyma has mandatory modules, or is to get some.
+    /// Returns whether a Kyma has or should get mandatory modules.
     pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
         let mut manifests = self.by_kyma.of(kyma);
         !self.mandatory.is_empty() || manifests.any(|name| self.manifests.is_mandatory(name))
     }
 
-    /// What a change of a Manifest, or its end, asks for besides its own reconcile and its Kyma's.
+    /// Returns the requests of a changed or deleted Manifest besides its own and its Kyma's.
     pub(super) fn after_manifest(&self, manifest: &Manifest, change: Change) -> Vec<Wanted> {
         let (Some(kyma), Some(module)) = (manifest.kyma_name(), manifest.module_name()) else {
             return Vec::new();

@@ -1,5 +1,6 @@
-//! Objects that are almost like others: what is kept of one is how its text differs from a pattern, the text of another one of its
-//! kind, such as a Manifest of the same version. Both as bytes in which UUIDs and times are short ([`dense`]).
+//! Objects stored as differences from a pattern: the text of a similar object, such as a Manifest of the same version.
+//!
+//! Texts are bytes with short UUIDs and times ([`dense`]).
 
 use std::{
     collections::HashMap,
@@ -15,43 +16,44 @@ use crate::{
     texts::as_number,
 };
 
-/// Patterns, beyond which those are looked for that nobody needs any more.
+/// Number of patterns above which unused ones are removed.
 const SHELF: usize = 1024;
-/// A text is a pattern of its own if it takes more than one part of so many of its size to tell it by the one there is.
+/// A text becomes its own pattern if its difference exceeds 1/`WORTH` of its size.
 const WORTH: usize = 3;
-/// Bytes that are kept together.
+/// Block size of stored differences, in bytes.
 const BLOCK: usize = 60;
 
-/// See the module.
+/// All patterns and differences.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
-    /// The last pattern of each kind, and whether it is the text of one that was settled.
+    /// Last pattern of each kind, and whether its object was settled.
     last: HashMap<u64, (Weak<[u8]>, bool)>,
     differences: Lists<[u8; BLOCK]>,
 }
 
-/// An object. Whoever has one gives it back ([`Patterns::let_go`]).
+/// A stored object. Release it with [`Patterns::let_go`].
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Packed {
     pattern: Arc<[u8]>,
-    /// Of the text, as it is kept, in bytes.
+    /// Size of the dense text, in bytes.
     size: u32,
-    /// The same of the differences.
+    /// Size of the differences, in bytes.
     taken: u32,
     differences: List,
 }
 
 impl Patterns {
-    /// Packs one of a kind, which is any number. As most of a fleet is at rest most of the time, those that are `settled` are patterns
-    /// for the others. It has no maps but those of texts: such cannot fail.
+    /// Packs an object of any `kind` number. Only `settled` objects replace patterns, since most of a fleet is idle.
+    ///
+    /// Serialization cannot fail: all maps have text keys.
     pub(super) fn pack(&mut self, kind: u64, object: &impl Serialize, settled: bool) -> Packed {
         let text = dense::dense(&serde_json::to_string(object).unwrap_or_default());
         let last =
             self.last.get(&kind).and_then(|(pattern, of_settled)| Some((pattern.upgrade()?, *of_settled)));
         if let Some((pattern, of_settled)) = last {
             let differences = compress_with_dict(&text, &pattern);
-            // The first one of a kind is new: what all of them have when they are settled it has not.
+            // A kind's first object is new and lacks parts that all settled ones have.
             if !settled || of_settled && differences.len() * WORTH <= text.len() {
                 return self.keep(pattern, text.len(), &differences);
             }
@@ -75,7 +77,7 @@ impl Patterns {
         Packed { pattern, size, taken, differences: self.differences.put(blocks) }
     }
 
-    /// The object as it was packed.
+    /// Restores a packed object.
     pub(super) fn unpack<T: Default + DeserializeOwned>(&self, packed: &Packed) -> T {
         let mut differences =
             self.differences.of(&packed.differences).flatten().copied().collect::<Vec<u8>>();
@@ -83,7 +85,7 @@ impl Patterns {
         let text = decompress_with_dict(&differences, packed.size as usize, &packed.pattern);
         let text = text.ok().and_then(|text| dense::text(&text));
         let object = text.and_then(|text| serde_json::from_slice(&text).ok());
-        // What was packed is unpacked: neither can fail.
+        // Only packed data gets here, so neither step can fail.
         debug_assert!(object.is_some(), "what is kept cannot be unpacked");
         if object.is_none() {
             tracing::error!("an object that is kept cannot be read; restart this receiver and report it");
@@ -91,7 +93,7 @@ impl Patterns {
         object.unwrap_or_default()
     }
 
-    /// Forgets what was packed.
+    /// Releases a packed object.
     pub(super) fn let_go(&mut self, packed: Packed) {
         self.differences.let_go(packed.differences);
     }
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn of_those_that_are_alike_only_what_differs_is_kept() {
         let mut patterns = Patterns::default();
-        // The first one is only made.
+        // The first object is still new.
         let bare = Manifest { status: None, ..manifest("kyma-1", "Ready") };
         let first = patterns.pack(1, &bare, false);
         let settled = patterns.pack(1, &manifest("kyma-1", "Ready"), true);

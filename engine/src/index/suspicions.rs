@@ -1,19 +1,20 @@
-//! Changes of statuses that may be somebody else's. Of our own writes the watch may show one before its answer has come: then it is
-//! told a moment later that it was ours.
+//! Status changes possibly made by another writer.
+//!
+//! The watch may show an own write before its response arrives. The response then clears the suspicion.
 
 use std::collections::HashMap;
 
 use crate::key::WorkKey;
 
-/// Changes of one object that are kept apart. Beyond, one of them is somebody else's for certain, or a look too many does no harm.
+/// Limit of separate suspicions per object. Beyond it, another writer is certain, or one extra look is harmless.
 const MOST: usize = 16;
 
-/// By `Kind/name`: who is to set it right, and the version in which it was seen.
+/// By `Kind/name`: the reconcile that restores the status, and the version seen.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions(HashMap<String, Vec<(WorkKey, Option<String>)>>);
 
 impl Suspicions {
-    /// A change was seen that nobody of ours is known to have made.
+    /// Notes a change that is no known own write.
     pub(super) fn note(&mut self, object: &str, key: &WorkKey, version: Option<String>) {
         let all = self.0.entry(object.to_owned()).or_default();
         if all.len() < MOST {
@@ -21,7 +22,7 @@ impl Suspicions {
         }
     }
 
-    /// This version was ours.
+    /// Clears a version that is an own write.
     pub(super) fn clear(&mut self, object: &str, version: &str) {
         let Some(all) = self.0.get_mut(object) else { return };
         all.retain(|(_, of)| of.as_deref() != Some(version));
@@ -30,7 +31,7 @@ impl Suspicions {
         }
     }
 
-    /// Whether there is anything for a reconcile to set right. What there was is looked at now.
+    /// Clears a reconcile's suspicions of an object, and returns whether there were any.
     pub(super) fn take(&mut self, object: &str, key: &WorkKey) -> bool {
         let Some(all) = self.0.get_mut(object) else { return false };
         let before = all.len();
@@ -46,17 +47,15 @@ impl Suspicions {
         self.0.is_empty()
     }
 
-    /// Whether there is anything for a reconcile to set right.
+    /// Returns whether a reconcile has something to restore.
     pub(super) fn is_of(&self, object: &str, key: &WorkKey) -> bool {
         self.0.get(object).is_some_and(|all| all.iter().any(|(of, _)| of == key))
     }
 
-    /// Whether there is anything of an object to set right.
     pub(super) fn has(&self, object: &str) -> bool {
         self.0.contains_key(object)
     }
 
-    /// The object is gone.
     pub(super) fn forget(&mut self, object: &str) {
         self.0.remove(object);
     }

@@ -1,4 +1,4 @@
-//! What Kymas say of their modules, as far as it is shown: for most of a fleet it is the same, and is held once.
+//! Modules in Kyma statuses, reduced to name and state. Equal lists, most of a fleet, are stored once.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use crate::alike::{Shared, hash_of};
 
 type Modules = Vec<(String, State)>;
 
-/// By Kyma. One that says nothing is not here.
+/// By Kyma; without empty lists.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     of: HashMap<String, Arc<Modules>>,
@@ -16,7 +16,6 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// A Kyma says this of its modules.
     pub(super) fn put(&mut self, kyma: &str, modules: &[Arc<ModuleStatus>]) {
         if modules.is_empty() {
             return self.forget(kyma);
@@ -26,12 +25,10 @@ impl Told {
         self.of.insert(kyma.to_owned(), told);
     }
 
-    /// A Kyma is gone, or says nothing.
     pub(super) fn forget(&mut self, kyma: &str) {
         self.of.remove(kyma);
     }
 
-    /// What a Kyma says.
     pub(super) fn of(&self, kyma: &str) -> Arc<Modules> {
         self.of.get(kyma).map(Arc::clone).unwrap_or_default()
     }

@@ -1,33 +1,33 @@
-//! The names that a watch has shown, so that a list tells what is gone.
+//! Names that a watch has shown, to detect deletions from a list.
 
 use std::collections::HashSet;
 
 use crate::index::KcpState;
 
-/// The names of a kind that are in the state and not among these.
+/// Returns the names of a kind in the state, except these.
 pub(super) type Others = fn(&KcpState, &HashSet<String>) -> Vec<String>;
 
-/// Where the names stand that were shown before a list.
+/// Names shown before the current list.
 enum Before {
     Here(HashSet<String>),
-    /// In the state: of what a fleet has thousands of, no name is held twice.
+    /// The state has them, so a fleet's names are not held twice.
     State(Others),
 }
 
-/// See the module.
+/// Names shown by a watch.
 pub(super) struct Known {
     before: Before,
     listed: HashSet<String>,
 }
 
 impl Known {
-    /// Nothing was shown yet. With `others`, all that is shown is in the state.
+    /// Returns an empty set. With `others`, the state holds all shown names.
     pub(super) fn new(others: Option<Others>) -> Self {
         let before = others.map_or_else(|| Before::Here(HashSet::new()), Before::State);
         Self { before, listed: HashSet::new() }
     }
 
-    /// A list begins. What the last one has shown, if it broke off, is in the state: what of it is gone by now is to be taken out.
+    /// Starts a list. Names from an interrupted list count as shown, so their deletions are detected.
     pub(super) fn list_begins(&mut self) {
         let listed = std::mem::take(&mut self.listed);
         if let Before::Here(names) = &mut self.before {
@@ -35,17 +35,15 @@ impl Known {
         }
     }
 
-    /// The list has this object.
     pub(super) fn listed(&mut self, name: &str) {
         self.listed.insert(name.to_owned());
     }
 
-    /// The list has no object so far.
     pub(super) fn is_list_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// The list is complete: what was shown before it, and is gone.
+    /// Ends the list and returns the names that it lacks.
     pub(super) fn list_ends(&mut self, state: &KcpState) -> Vec<String> {
         let listed = std::mem::take(&mut self.listed);
         match &mut self.before {
@@ -57,14 +55,12 @@ impl Known {
         }
     }
 
-    /// An object was made or changed.
     pub(super) fn shown(&mut self, name: &str) {
         if let Before::Here(names) = &mut self.before {
             names.insert(name.to_owned());
         }
     }
 
-    /// An object is gone.
     pub(super) fn gone(&mut self, name: &str) {
         if let Before::Here(names) = &mut self.before {
             names.remove(name);
