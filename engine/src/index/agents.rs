@@ -1,4 +1,4 @@
-//! What each runtime's agent should watch, and what it was last told to.
+//! Desired watches of each runtime's agent, and its last configuration.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -16,27 +16,27 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::KcpState;
 
-/// A configuration as it was written, or is about to be.
+/// An agent's configuration, written or about to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
     /// The watches.
     pub config: AgentConfig,
-    /// What an agent reports that works by it; empty if any configuration will do, as without a watch.
+    /// Identifier that an agent with this configuration reports. Empty if any configuration is accepted.
     pub configuration: String,
 }
 
-/// What an agent's configuration is made of.
+/// Inputs of an agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentInput {
-    /// For all runtimes.
+    /// Shared by all runtimes.
     pub plan: Arc<AgentPlan>,
-    /// For this one.
+    /// Needs of this runtime.
     pub needs: Needs,
-    /// A hash of both.
+    /// Hash of both.
     pub hash: u64,
 }
 
-/// Configurations by Kyma. Runtimes with the same modules have the same one, and share it.
+/// Configurations by Kyma. Runtimes with equal modules share one.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     by_kyma: HashMap<String, Arc<Configured>>,
@@ -63,14 +63,15 @@ impl Agents {
 
     pub(super) fn forget(&mut self, kyma: &str) {
         let Some(old) = self.by_kyma.remove(kyma) else { return };
-        // This one and the index.
+        // The removed reference and the index.
         if Arc::strong_count(&old) <= 2 {
             self.by_generation.remove(&old.config.generation);
         }
     }
 }
 
-/// Whether the definition of this name, as `beams.x.dev`, is of a kind of one of these groups; without a name, whether any may be.
+/// Returns whether a definition, such as `beams.x.dev`, is in one of the groups; without a name, whether there are
+/// groups.
 pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> bool {
     match name.map(|name| name.split_once('.')) {
         None => !groups.is_empty(),
@@ -79,7 +80,7 @@ pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> boo
 }
 
 impl KcpState {
-    /// What the agent of a Kyma should watch, by what is known of its Manifests.
+    /// Returns the inputs of an agent's configuration, from the known Manifests.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
         let names = self.by_kyma.of(kyma);
         let mut needs = Needs::default();
@@ -97,8 +98,9 @@ impl KcpState {
         AgentInput { plan, needs, hash: hash.finish() }
     }
 
-    /// Notes whether there are kinds that the agent of a Kyma should watch and its runtime does not serve: then each definition is
-    /// news for its configuration. Returns whether that was not so before.
+    /// Notes whether the runtime lacks watched kinds; then every definition may change its configuration.
+    ///
+    /// Returns whether this is new.
     pub fn lacks_kinds(&mut self, kyma: &str, any: bool) -> bool {
         if any && self.kymas.contains_key(kyma) {
             return self.lacking.insert(kyma.to_owned());
@@ -107,12 +109,12 @@ impl KcpState {
         false
     }
 
-    /// Whether there are such kinds.
+    /// Returns whether the runtime lacks watched kinds.
     pub fn is_lacking_kinds(&self, kyma: &str) -> bool {
         self.lacking.contains(kyma)
     }
 
-    /// Sets the groups in whose kinds' definitions a Kyma is interested, in place of those before.
+    /// Replaces the API groups with definitions that a Kyma waits for.
     pub fn await_kinds(&mut self, kyma: &str, groups: BTreeSet<String>) {
         if groups.is_empty() || !self.kymas.contains_key(kyma) {
             self.definitions.remove(kyma);
@@ -121,35 +123,34 @@ impl KcpState {
         }
     }
 
-    /// The groups in whose kinds' definitions a Kyma is interested.
+    /// Returns the API groups with definitions that a Kyma waits for.
     pub fn awaits(&self, kyma: &str) -> BTreeSet<String> {
         self.definitions.get(kyma).cloned().unwrap_or_default()
     }
 
-    /// Whether a Kyma is interested in the definition of this name, as `beams.x.dev`; in any without a name.
+    /// Returns whether a Kyma waits for a definition, such as `beams.x.dev`; without a name, for any.
     pub fn awaits_definition(&self, kyma: &str, name: Option<&str>) -> bool {
         self.definitions.get(kyma).is_some_and(|groups| is_of_groups(groups, name))
     }
 
-    /// Remembers the configuration that the agent of a Kyma is to work by from now on.
+    /// Remembers the configuration for a Kyma's agent.
     pub fn configure_agent(&mut self, kyma: &str, config: AgentConfig) {
         if self.kymas.contains_key(kyma) {
             self.agents.set(kyma, config);
         }
     }
 
-    /// Any configuration will do for the agent of a Kyma: it has none of ours any more.
+    /// Removes the configuration of a Kyma's agent; any is accepted then.
     pub fn forget_agent(&mut self, kyma: &str) {
         self.agents.forget(kyma);
     }
 
-    /// What the agent of a Kyma was last told to watch, since this process began.
+    /// Returns the last configuration of a Kyma's agent since the process start.
     pub fn agent_config(&self, kyma: &str) -> Option<Arc<Configured>> {
         self.agents.of(kyma).cloned()
     }
 
-    /// The configuration that the agent of a Kyma is expected to report; empty if any will do, as long as nobody has
-    /// found out which.
+    /// Returns the identifier that a Kyma's agent should report; empty if unknown or any is accepted.
     pub fn agent_configuration(&self, kyma: &str) -> &str {
         self.agents.of(kyma).map_or("", |configured| &configured.configuration)
     }

@@ -1,4 +1,4 @@
-//! The catalog: releases and templates, and whom their changes concern.
+//! The catalog of releases and templates, and the Kymas that its changes concern.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,7 +22,7 @@ use crate::trigger::Change;
 pub(super) struct Offered {
     releases: HashMap<String, Arc<ModuleReleaseMeta>>,
     templates: HashMap<String, Arc<ModuleTemplate>>,
-    /// Module → names of templates.
+    /// Module → template names.
     by_module: HashMap<String, BTreeSet<String>>,
 }
 
@@ -41,7 +41,6 @@ impl Offered {
 }
 
 impl Offered {
-    /// Names of all modules that there is anything of.
     pub(super) fn modules(&self) -> BTreeSet<&str> {
         self.releases.keys().chain(self.by_module.keys()).map(String::as_str).collect()
     }
@@ -63,18 +62,18 @@ impl Catalog for Offered {
 }
 
 impl KcpState {
-    /// A ModuleTemplate appeared, changed or is gone.
+    /// Applies a new, changed or deleted ModuleTemplate.
     pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
         let new = template.map(Arc::new);
         let old = self.offered.template(name);
         let mut modules: BTreeSet<String> =
             [&old, &new].into_iter().flatten().filter_map(|t| t.module_name()).map(str::to_owned).collect();
-        // A release meta finds its templates by name: `<module>-<version>`, where both may have hyphens.
+        // A release meta finds templates by name, `<module>-<version>`. Both parts may contain hyphens.
         modules.extend(name.match_indices('-').map(|(end, _)| name[..end].to_owned()));
         let mut have = BTreeSet::new();
         let labels = |template: &Option<Arc<ModuleTemplate>>| template.as_ref().map(|t| t.labels().clone());
         if labels(&old) != labels(&new) {
-            // They say who may have what is installed, be it wanted or not.
+            // Labels restrict access to installed versions, even unrequested ones.
             for (end, _) in name.match_indices('-') {
                 let versions = BTreeSet::from([name[end + 1..].to_owned()]);
                 have.extend(self.manifests.kymas_with(&name[..end], &versions));
@@ -83,7 +82,7 @@ impl KcpState {
         self.changed(&modules, have, Change::ModuleTemplate, |offered| offered.put_template(name, new))
     }
 
-    /// A ModuleReleaseMeta appeared, changed or is gone.
+    /// Applies a new, changed or deleted ModuleReleaseMeta.
     pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
         let module = BTreeSet::from([name.to_owned()]);
         self.changed(&module, BTreeSet::new(), Change::ModuleRelease, |offered| match release {
@@ -92,7 +91,7 @@ impl KcpState {
         })
     }
 
-    /// Modules of a Kyma that are concerned by a rollout whose turn for it has not come, as far as Manifests tell, and when it comes.
+    /// Returns a Kyma's modules with a pending rollout and their start times, according to its Manifests.
     pub fn turns(&self, kyma: &str, window: Duration, now: Timestamp) -> BTreeMap<String, Timestamp> {
         if window.is_zero() {
             return BTreeMap::new();
@@ -106,14 +105,14 @@ impl KcpState {
         manifests.iter().filter_map(turn).collect()
     }
 
-    /// The catalog as it stands.
+    /// Returns the catalog.
     pub fn catalog(&self) -> &dyn Catalog {
         &self.offered
     }
 
-    /// Changes the catalog and asks for the Kymas to which it answers otherwise now: for what each of them has asked
-    /// last, whether it got an answer or not; for those that have a version of whose end it says something else; and for those that
-    /// `have` what has changed.
+    /// Changes the catalog and requests the affected Kymas.
+    ///
+    /// A Kyma is affected if the answer to its last request or the end of its version changes, or if it is in `have`.
     fn changed(
         &mut self,
         modules: &BTreeSet<String>,
@@ -147,7 +146,7 @@ impl KcpState {
         have.iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
     }
 
-    /// One answer for each different wish about these modules, in the order of [`super::users::Users::of`].
+    /// Returns an answer per distinct request, in the order of [`super::users::Users::of`].
     fn answers(&self, modules: &BTreeSet<String>) -> Vec<Answer> {
         let of = |module: &String| {
             let module = module.clone();

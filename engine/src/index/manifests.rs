@@ -1,4 +1,4 @@
-//! Manifests: what is installed where.
+//! Index of Manifests: the installed modules of each runtime.
 
 use std::collections::BTreeSet;
 
@@ -26,17 +26,17 @@ use crate::{
     trigger::Change,
 };
 
-/// The Manifest that has taken the place of another one.
+/// The Manifest that replaces another one of its module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Successor {
-    /// Its name.
+    /// Name of the Manifest.
     pub name: String,
-    /// Its inventory, if it is Ready for its present spec, or was.
+    /// Its inventory, if it was Ready for its present spec.
     pub settled: Option<Vec<ObjectRef>>,
 }
 
 impl KcpState {
-    /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
+    /// Applies a new or changed Manifest. Spec changes request its own reconcile, state changes its Kyma's.
     pub fn apply_manifest(&mut self, mut manifest: Manifest) -> Vec<Wanted> {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
@@ -47,10 +47,10 @@ impl KcpState {
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
         let is_installed = !synced.is_empty();
         let manager = manager_beside(&manifest, &synced);
-        // What no Kyma owns has what it has installed, and makes no more.
+        // An orphaned Manifest keeps its installed objects and creates no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
-        // While its spec is there to tell by.
+        // Evaluated before the store takes the spec.
         let holds = held_by(&manifest);
         let is_held = holds.iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
         let is_told = says_all(&manifest);
@@ -63,11 +63,11 @@ impl KcpState {
                 m.metadata.deletion_timestamp.is_some(),
             )
         };
-        // What its Kyma shows of it: of a status for another spec, nothing.
+        // The state that its Kyma shows: none, if the status is for another spec.
         let generation = manifest.metadata.generation;
         let told = |m: &Manifest| {
             let (state, message) = progress_at(m, generation);
-            // It may have been Ready between two sights of it.
+            // The watch may miss an intermediate Ready.
             let ready = has_been_ready(m, generation);
             (state, message.to_owned(), leaving_message(m).map(str::to_owned), ready)
         };
@@ -76,7 +76,7 @@ impl KcpState {
             Some(store::Kept { thin, needs }) => (Some(thin), Some(needs)),
             None => (None, None),
         };
-        // Whose it was puts it right, or plans without it.
+        // Requeue the previous owner.
         let mut wanted = Vec::new();
         let before = old.as_ref().filter(|old| old.kyma_name() != manifest.kyma_name());
         if let Some((old, kyma)) = before.and_then(|old| Some((old, old.kyma_name()?))) {
@@ -112,10 +112,11 @@ impl KcpState {
             );
             wanted.push((key, Change::StatusOverwritten));
         }
-        // At a start everything is Change::Added; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
-        // more has still to say so.
-        // Without a whole inventory it has been robbed of it: what is installed has one. Of KCP's Secrets that the deployer gets nobody knows
-        // whether they have changed meanwhile.
+        // After a start every Manifest is `Change::Added`. Settled ones need no reconcile: the runtime's agent reports
+        // drift.
+        //
+        // Exceptions: orphaned Manifests still have to report it, and an incomplete inventory was overwritten. The
+        // deployer's Secrets in KCP may have changed unobserved.
         let settled = old.is_none()
             && is_settled(&manifest)
             && is_installed
@@ -124,15 +125,15 @@ impl KcpState {
             && is_held
             && manifest.module_name() != Some(DEPLOYER)
             && !is_nobodys(&manifest);
-        // That a finalizer went is not ours, if a list shows it together with a later write of ours.
+        // A list may show a finalizer's removal together with a later own write, so an echo does not hide the removal.
         if let Some(change) =
             change.filter(|change| !settled && (!echo || *change == Change::FinalizerRemoved))
         {
             wanted.push((manifest_key(&kyma, &name), change));
-            // Whoever has changed it, a mandatory module's is set right.
+            // A mandatory module's Manifest is restored regardless of the writer.
             if let Some(old) = &old {
                 wanted.extend(self.after_manifest(&manifest, change));
-                // Whose it is, and of which module, is for its Kyma to see: it may be one that it misses, or none of its any more.
+                // Owner and module concern the Kyma: it may gain or lose this Manifest.
                 let whose = |m: &Manifest| {
                     (
                         m.module_name().map(str::to_owned),
@@ -145,17 +146,17 @@ impl KcpState {
                 }
             }
         }
-        // What its release has become while nobody looked told nobody.
+        // A release may have changed unobserved.
         if old.is_none() && !echo && manifest.is_mandatory() {
             wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::Added));
         }
-        // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too, as does one with a
-        // module that requires this one.
+        // Kymas do not report mandatory modules. They still wait for them while being deleted, or if a module requires
+        // them.
         let leaving = || self.kymas.is_leaving(&kyma);
         let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
         let shown = !manifest.is_mandatory() || required() || leaving();
-        // Whoever has planned a Manifest knows that it is not ready yet. A watch that broke off may show it first as it is after its own
-        // reconcile, whose write that is then.
+        // The planning reconcile knows that the Manifest is not ready yet. After an interruption the watch may first
+        // show it with an own status write.
         let planned = old.is_none() && echo && manifest.status.is_none();
         let is_news = old.as_ref().map(told) != Some(told(&manifest));
         let module = manifest.module_name();
@@ -163,7 +164,7 @@ impl KcpState {
             wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::ManifestStatus));
         }
         if shown && !planned && is_news {
-            // What somebody else says of it, or has made it say no more, is not told before it was looked at.
+            // A status from another writer, or without a state, is reported only after the Manifest's own reconcile.
             let is_silent = manifest.status.as_ref().is_none_or(|status| status.state == State::Empty);
             let by_another = !echo && old.is_some() && (another_tells(&manifest.metadata) || is_silent);
             let change = if by_another { Change::ManifestStatusOverwritten } else { Change::ManifestStatus };
@@ -176,7 +177,7 @@ impl KcpState {
         wanted
     }
 
-    /// What was in the inventory before somebody else wrote it may be in the runtime still.
+    /// Keeps objects of the previous inventory after another writer changed it: they may still be in the runtime.
     fn keep_inventory(&self, manifest: &mut Manifest) {
         let name = manifest.name_any();
         if self.manifests.get(&name).is_none_or(|old| old.metadata.uid != manifest.metadata.uid) {
@@ -189,15 +190,15 @@ impl KcpState {
         }
     }
 
-    /// The inventory of a Manifest as last seen, with what it had before somebody else wrote it, if somebody has. Nothing of another one by
-    /// its name.
+    /// Returns a Manifest's inventory as last seen, including objects that another writer removed. Empty if the uid
+    /// differs.
     pub fn inventory(&self, manifest: &Manifest) -> Vec<ObjectRef> {
         let name = manifest.name_any();
         let same = self.manifests.get(&name).is_some_and(|seen| seen.metadata.uid == manifest.metadata.uid);
         if same { self.manifests.inventory(&name) } else { Vec::new() }
     }
 
-    /// A Manifest is gone.
+    /// Removes a deleted Manifest.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
         self.suspicions.forget(&format!("Manifest/{name}"));
@@ -213,8 +214,7 @@ impl KcpState {
         wanted.chain(kinds).collect()
     }
 
-    /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
-    /// again or found anew by a resync.
+    /// Remembers the class of a Manifest's reconcile. User edits and rollouts keep theirs over retries and resyncs.
     pub fn working_on(&mut self, name: &str, class: Class) {
         let Some(before) = self.manifests.class_mut(name) else { return };
         if class <= Class::Rollout || before.is_none() {
@@ -222,20 +222,19 @@ impl KcpState {
         }
     }
 
-    /// How urgent it is for its Kyma that a Manifest's state has changed: as urgent as the work on the Manifest was. What
-    /// nobody is known to have worked on may be what a user waits for.
+    /// Returns the class for its Kyma after a state change: the Manifest's own, or a user edit if unknown.
     pub fn urgency(&self, manifest: &str) -> Class {
         self.manifests.class(manifest).unwrap_or(Class::UserEdit)
     }
 
-    /// Sets what a Manifest waits for in its runtime, in place of what it did before. One that is not there waits for nothing.
+    /// Replaces the objects that a Manifest waits for in its runtime. Ignored for an unknown Manifest.
     pub fn wait_for(&mut self, kyma: &str, manifest: &str, waits: impl IntoIterator<Item = impl Into<Wait>>) {
         if self.by_kyma.contains(kyma, manifest) {
             self.owners.wait_for(kyma, manifest, waits);
         }
     }
 
-    /// The other Manifests of a Kyma with this object in their inventory, as last seen.
+    /// Returns a Kyma's other Manifests with this object in their inventory.
     pub fn other_claims(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Vec<Claim> {
         let others = self.owners.of(kyma, object).into_iter().filter(|name| name != manifest);
         let deleting =
@@ -243,8 +242,9 @@ impl KcpState {
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
-    /// What the other Manifests of a Kyma that are being deleted have installed, and their default CRs, as last seen. Not what
-    /// another one has too that stays, as where one takes over from another.
+    /// Returns installed objects and default CRs of a Kyma's other Manifests that are being deleted.
+    ///
+    /// Objects that a remaining Manifest also has, as after a transfer, are excluded.
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
         let others = self.by_kyma.of(kyma).filter(|name| *name != manifest);
         let leaving = others.filter_map(|name| {
@@ -258,8 +258,8 @@ impl KcpState {
         leaving.flatten().filter(|object| !stays(object)).collect()
     }
 
-    /// The groups of the kinds that the Manifests of a Kyma which are being deleted define or declare: they may wait for the end of all
-    /// objects of those. As last seen.
+    /// Returns API groups that a Kyma's Manifests in deletion define or declare. Their deletion may wait for all
+    /// objects of these groups.
     pub fn groups_of_leaving(&self, kyma: &str) -> BTreeSet<String> {
         let all = self.manifests_of(kyma).into_iter();
         let leaving = all.filter(|manifest| manifest.metadata.deletion_timestamp.is_some());
@@ -275,19 +275,19 @@ impl KcpState {
         groups.collect()
     }
 
-    /// Whether there is a Manifest of this name that belongs to another Kyma, as last seen.
+    /// Returns whether a Manifest of this name belongs to another Kyma.
     pub fn is_of_another(&self, kyma: &str, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|m| m.kyma_name().is_some_and(|owner| owner != kyma))
     }
 
-    /// Another Manifest of a Kyma that has this object too and goes on managing it, as last seen.
+    /// Returns another managed Manifest of the Kyma with this object that is not being deleted.
     pub fn needed_by(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Option<String> {
         let managed = |name: &String| self.manifests.get(name).is_some_and(|m| !m.is_unmanaged());
         let others = self.other_claims(kyma, manifest, object).into_iter();
         others.filter(|claim| !claim.deleting).map(|claim| claim.manifest).find(managed)
     }
 
-    /// Another Manifest of the same module and owner that is installed and there to stay, as last seen.
+    /// Returns the Manifest that replaces this one: same module and owner, managed, and not being deleted.
     pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
         let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
         manifest.module_name()?;
@@ -301,16 +301,15 @@ impl KcpState {
                 && Stray::of(self.kymas.get(kyma).as_ref(), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
-        // What it warns of later is no reason to leave the other's objects where they are. By an inventory that is not whole, objects of
-        // its own would be removed.
+        // Later warnings do not block the transfer. With an incomplete inventory, the successor's own objects would be
+        // removed.
         let settled = has_been_ready(&next, next.metadata.generation)
             && has_own_inventory(&next)
             && !self.suspicions.has(&format!("Manifest/{}", next.name_any()));
         Some(Successor { name: next.name_any(), settled: settled.then(synced) })
     }
 
-    /// The Manifests that this one takes over from ([`KcpState::successor`]), as last seen: those that are being deleted, or were made
-    /// before it.
+    /// Returns the Manifests that this one replaces ([`KcpState::successor`]): older ones and those being deleted.
     pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
         let name = manifest.name_any();
         let all = self.by_kyma.of(kyma).filter(|other| *other != name);
@@ -326,36 +325,36 @@ impl KcpState {
         all.map(|other| other.name_any()).collect()
     }
 
-    /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.
+    /// Returns whether a Manifest is settled: Ready for its present spec, managed, and not being deleted.
     pub fn is_ready(&self, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|manifest| is_settled(&manifest))
     }
 
-    /// Whether somebody else has written the status of a Manifest of a Kyma, and it was not set right yet.
+    /// Returns whether another writer's status change on a Kyma's Manifests is not restored yet.
     pub fn doubts_manifests_of(&self, kyma: &str) -> bool {
         !self.suspicions.is_empty()
             && self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
     }
 
-    /// Whether a Kyma has Manifests, as last seen.
+    /// Returns whether a Kyma has Manifests.
     pub fn has_manifests(&self, kyma: &str) -> bool {
         self.by_kyma.has_any(kyma)
     }
 
-    /// The Manifests of a Kyma as last seen, without their specs and inventories.
+    /// Returns a Kyma's Manifests without specs and inventories.
     pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = Manifest> {
         let names = self.by_kyma.of(kyma);
         names.filter_map(|name| self.manifests.get(name))
     }
 
-    /// The Manifests of a Kyma as last seen, without their inventories.
+    /// Returns a Kyma's Manifests without inventories.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
         let names = self.by_kyma.of(kyma);
         names.filter_map(|n| self.manifests.without_inventory(n)).collect()
     }
 }
 
-/// Whether a Manifest's status says all that that of one which is Ready says. Nobody may have been there to see what was taken away.
+/// Returns whether the status has all parts of a Ready one. A part may have been removed unobserved.
 fn says_all(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     let says = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
@@ -365,7 +364,7 @@ fn says_all(manifest: &Manifest) -> bool {
         && (says(conditions::MODULE_CR) || !manifest.spec.creates_default_cr())
 }
 
-/// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.
+/// Returns whether a Manifest is Ready for its present spec, managed, and not being deleted.
 pub(super) fn is_settled(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     manifest.metadata.deletion_timestamp.is_none()

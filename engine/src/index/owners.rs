@@ -1,7 +1,7 @@
-//! Which Manifest an object in a runtime belongs to, by the inventories.
+//! Index from objects in a runtime to their Manifests, by inventory.
 //!
-//! An event names an object; this index names the reconciles that could care. It is fed before the
-//! objects are applied, so an object's first event finds its owner.
+//! It maps an event's object to reconciles. It is filled before objects are applied, so the first event finds its
+//! owner.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,8 +19,9 @@ use crate::{
     lines::Lines,
 };
 
-/// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
-/// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
+/// Source of a claim. Each source replaces only its own claims.
+///
+/// A lagging watch must not remove a reconcile's new claims, or first events would find no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Speaker {
     /// The watch on KCP, from the inventory in a Manifest's status.
@@ -29,34 +30,34 @@ pub enum Speaker {
     Reconcile,
 }
 
-/// Group, kind, namespace and name of an object.
+/// Group, kind, namespace and name.
 type Identity = [Box<str>; 4];
 
-/// Objects, sorted, so that those of a kind stand together.
+/// Sorted objects, so that a kind is contiguous.
 type Objects = Arc<Box<[Identity]>>;
 
-/// Owners of installed objects, per runtime. Bounded by the inventories of the fleet. What two Manifests have alike, as those of one
-/// version of a module in two runtimes do, is held once: however many objects modules have, a runtime more costs its Manifests' names.
+/// Owners of installed objects, per runtime. The fleet's inventories bound the size.
+///
+/// Equal lists are stored once, so another runtime costs only the names of its Manifests.
 #[derive(Debug, Default)]
 pub struct Owners {
     runtimes: HashMap<Box<str>, Claims>,
     lists: Shared<Box<[Identity]>>,
-    /// Runtime → Manifest → an object by which it is judged and that something else installs. Few have one.
+    /// Runtime → Manifest → object that decides its readiness but that it does not install. Rare.
     judged_by: HashMap<String, BTreeMap<String, ObjectRef>>,
-    /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
+    /// Runtime → (group, kind) → Manifests that wait for the kind's objects.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
 
-/// What the Manifests of a runtime own. In two pieces, as most of what is kept of a fleet (docs/scale.md).
+/// Claims of a runtime, in two allocations to avoid fragmentation (docs/scale.md).
 #[derive(Debug, Default)]
 struct Claims {
-    /// Of the Manifests, sorted.
+    /// Sorted names of Manifests.
     names: Lines,
-    /// Of each, in the same order. None has nothing.
+    /// Non-empty claims, in the same order.
     of: Box<[Claim]>,
 }
 
-/// What one Manifest owns, by who says so.
 #[derive(Debug, Default)]
 struct Claim {
     watch: Option<Objects>,
@@ -75,7 +76,7 @@ impl Claim {
         self.watch.is_none() && self.reconcile.is_none()
     }
 
-    /// Whether any speaker names an object that begins like this: with group and kind, or all four parts.
+    /// Returns whether any source claims an object with this prefix: group and kind, or all four parts.
     fn has(&self, start: &[&str]) -> bool {
         let parts = |object: &'_ Identity| {
             object.iter().take(start.len()).map(AsRef::as_ref).cmp(start.iter().copied())
@@ -86,7 +87,6 @@ impl Claim {
 }
 
 impl Claims {
-    /// All of them, by name.
     fn iter(&self) -> impl Iterator<Item = (&str, &Claim)> {
         self.names.iter().zip(&self.of)
     }
@@ -102,12 +102,12 @@ impl Claims {
     }
 }
 
-/// What a Manifest waits for: what becomes of objects of a kind.
+/// Objects of one kind that a Manifest waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
     /// The kind.
     pub kind: Gvk,
-    /// The objects' names; of what says which kinds are served, the groups of those. Empty: all objects.
+    /// Object names; for definitions and API services, their API groups. Empty: all objects.
     pub only: BTreeSet<String>,
 }
 
@@ -117,16 +117,16 @@ impl From<&Gvk> for Wait {
     }
 }
 
-/// Who waits for objects of a kind.
+/// Manifests that wait for one kind.
 #[derive(Debug, Default)]
 struct Awaiting {
-    /// A version in which the kind was named.
+    /// A version of the kind.
     version: String,
-    /// By Manifest which objects: see [`Wait::only`].
+    /// Manifest → objects, as in [`Wait::only`].
     manifests: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What an object is about, as [`Wait::only`] names it.
+/// Returns an object's identifier in [`Wait::only`].
 fn subject(object: &ObjectRef) -> &str {
     let Gvk { group, kind, .. } = &object.gvk;
     let serves = watches::SERVES.contains(&(group.as_str(), kind.as_str()));
@@ -135,7 +135,7 @@ fn subject(object: &ObjectRef) -> &str {
 }
 
 impl Owners {
-    /// Sets what a Manifest owns in a runtime, in place of what it owned before.
+    /// Replaces the objects that a Manifest owns in a runtime, for one source.
     pub fn claim<'a>(
         &mut self,
         speaker: Speaker,
@@ -163,7 +163,7 @@ impl Owners {
         }
     }
 
-    /// Sets by which object a Manifest is judged that it does not own, in place of the one before.
+    /// Sets or clears the foreign object that decides a Manifest's readiness.
     pub fn judge_by(&mut self, runtime: &str, manifest: &str, object: Option<ObjectRef>) {
         let Some(object) = object else {
             if let Some(all) = self.judged_by.get_mut(runtime) {
@@ -177,7 +177,6 @@ impl Owners {
         self.judged_by.entry(runtime.to_owned()).or_default().insert(manifest.to_owned(), object);
     }
 
-    /// The Manifests that are judged by an object that they do not own.
     fn judged<'a>(
         &'a self,
         runtime: &str,
@@ -187,7 +186,7 @@ impl Owners {
         all.filter(move |(_, object)| is(object)).map(|(manifest, _)| manifest)
     }
 
-    /// Sets what a Manifest waits for, in place of what it did before: an event about any such object is for it.
+    /// Replaces the waits of a Manifest. Events about these objects concern it.
     pub fn wait_for(
         &mut self,
         runtime: &str,
@@ -212,7 +211,7 @@ impl Owners {
         }
     }
 
-    /// What a Manifest waits for, sorted.
+    /// Returns the waits of a Manifest, sorted.
     pub fn waits_of(&self, runtime: &str, manifest: &str) -> Vec<Wait> {
         let awaited = self.awaited.get(runtime).into_iter().flatten();
         let its = awaited.filter_map(|((group, kind), Awaiting { version, manifests })| {
@@ -224,7 +223,7 @@ impl Owners {
         its
     }
 
-    /// Who waits for an object of a kind; without a `subject`, for any.
+    /// Returns Manifests that wait for an object of a kind; without a `subject`, for any.
     fn waiting<'a>(
         &'a self,
         runtime: &str,
@@ -241,17 +240,16 @@ impl Owners {
         all.filter(move |(_, only)| is(only)).map(|(manifest, _)| manifest)
     }
 
-    /// The kinds whose objects any Manifest of a runtime waits for, each with a version; sorted.
+    /// Returns all awaited kinds of a runtime with a version, sorted.
     pub fn awaited(&self, runtime: &str) -> impl Iterator<Item = (&(String, String), &str)> {
         let awaited = self.awaited.get(runtime).into_iter().flatten();
         awaited.map(|(kind, awaiting)| (kind, awaiting.version.as_str()))
     }
 
-    /// The Manifests that an event about an object is for: its owners, those that are judged by it, and those that wait for its end.
-    /// Sorted.
+    /// Returns the Manifests that an object's event concerns, sorted: owners, readiness, and waits.
     pub fn interested(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let mut names = self.of(runtime, object);
-        // One of a kind without namespaces is named in the default one.
+        // A cluster-scoped object may be named in the default namespace.
         let in_default = ObjectRef { namespace: "default".to_owned(), ..object.clone() };
         let is = |by: &ObjectRef| {
             by.same_object(object) || object.namespace.is_empty() && by.same_object(&in_default)
@@ -264,7 +262,7 @@ impl Owners {
         names
     }
 
-    /// The same for whatever may have happened to objects of a kind.
+    /// Returns the Manifests that any event of a kind concerns, sorted.
     pub fn interested_in_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         let mut names = self.of_kind(runtime, group, kind);
         let is = |by: &ObjectRef| (by.gvk.group.as_str(), by.gvk.kind.as_str()) == (group, kind);
@@ -275,7 +273,7 @@ impl Owners {
         names
     }
 
-    /// Forgets a Manifest.
+    /// Removes a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
         self.wait_for(runtime, manifest, None::<Wait>);
         self.judge_by(runtime, manifest, None);
@@ -283,12 +281,12 @@ impl Owners {
         self.claim(Speaker::Reconcile, runtime, manifest, []);
     }
 
-    /// The Manifests that own any object of a kind, sorted.
+    /// Returns the owners of any object of a kind, sorted.
     pub fn of_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         self.with(runtime, &[group, kind])
     }
 
-    /// The Manifests that own an object, sorted. A default CR of a kind without namespaces may be named in one.
+    /// Returns the owners of an object, sorted. A cluster-scoped default CR may be claimed with a namespace.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let (group, kind, namespace, name) = object.identity();
         let mut names = self.with(runtime, &[group, kind, namespace, name]);
@@ -300,7 +298,6 @@ impl Owners {
         names
     }
 
-    /// The Manifests that own an object that begins like this, sorted.
     fn with(&self, runtime: &str, start: &[&str]) -> Vec<String> {
         let all = self.runtimes.get(runtime).into_iter().flat_map(Claims::iter);
         all.filter(|(_, claim)| claim.has(start)).map(|(manifest, _)| manifest.to_owned()).collect()
@@ -323,7 +320,6 @@ mod tests {
         assert_eq!(owners.interested("r1", &manager), ["m1"]);
         assert_eq!(owners.interested_in_kind("r1", &manager.gvk.group, &manager.gvk.kind), ["m1"]);
         assert!(owners.of("r1", &manager).is_empty() && owners.interested("r1", &object("b")).is_empty());
-        // Named without a namespace.
         let nowhere = |namespace: &str| ObjectRef { namespace: namespace.to_owned(), ..manager.clone() };
         owners.judge_by("r1", "m1", Some(nowhere("default")));
         assert_eq!(owners.interested("r1", &nowhere("")), ["m1"]);
@@ -348,7 +344,6 @@ mod tests {
         assert!(owners.runtimes.is_empty());
     }
 
-    /// Against an index as simple as can be.
     #[test]
     fn any_claims_in_any_order_leave_what_was_claimed_last() {
         let mut owners = Owners::default();

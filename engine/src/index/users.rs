@@ -1,4 +1,4 @@
-//! Who has asked for which module.
+//! Modules requested by each Kyma.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,27 +15,27 @@ use crate::{
     trigger::Change,
 };
 
-/// What each Kyma has asked for when it was last planned, and the reverse.
+/// Requests of each Kyma at its last plan, and the reverse index.
 ///
-/// As large as the lists of modules of the runtimes, which their API servers bound.
+/// The runtimes' API servers bound the module lists.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     by_kyma: HashMap<String, Arc<Wants>>,
     by_module: HashMap<String, BTreeMap<Want, BTreeSet<Arc<str>>>>,
-    /// Of most runtimes of a fleet they are equal.
+    /// Equal lists, as in most runtimes, are stored once.
     wants: Shared<Wants>,
 }
 
-/// Modules by name, and what is asked for of them.
+/// Module names and requests.
 type Wants = BTreeSet<(String, Want)>;
 
 impl Users {
-    /// The different wishes about a module, and whose they are.
+    /// Returns the distinct requests for a module, with their Kymas.
     pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<Arc<str>>)> {
         self.by_module.get(module).into_iter().flatten()
     }
 
-    /// A Kyma asks for this from now on, and for nothing else.
+    /// Replaces a Kyma's requests.
     fn put(&mut self, kyma: &str, wants: Wants) {
         self.forget(kyma);
         let name: Arc<str> = kyma.into();
@@ -43,18 +43,17 @@ impl Users {
             let by_want = self.by_module.entry(module.clone()).or_default();
             by_want.entry(want.clone()).or_default().insert(Arc::clone(&name));
         }
-        // An empty list too: it is known, and not the same as one that nobody has read yet.
+        // An empty list is stored too: it differs from an unread one.
         let wants = self.wants.share(hash_of(&wants), wants);
         self.by_kyma.insert(kyma.to_owned(), wants);
     }
 
-    /// Names of the modules that a Kyma has asked for last; `None` if its list was not read since this process began.
+    /// Returns the modules of a Kyma's list; `None` if unread since the process start.
     pub(super) fn modules_of(&self, kyma: &str) -> Option<BTreeSet<String>> {
         let known = self.by_kyma.get(kyma)?;
         Some(known.iter().map(|(module, _)| module.clone()).collect())
     }
 
-    /// What a Kyma has asked for last.
     pub(super) fn wants_of(&self, kyma: &str) -> impl Iterator<Item = &(String, Want)> {
         self.by_kyma.get(kyma).into_iter().flat_map(|wants| wants.iter())
     }
@@ -81,11 +80,10 @@ fn wants(wanted: &KymaSpec) -> Wants {
 }
 
 impl KcpState {
-    /// Chooses a version for each module of a Kyma's list, by the catalog as it stands, if the Kyma is known to ask for
-    /// just these; else it has to be noted first ([`KcpState::note`]).
+    /// Chooses a version for each module of a Kyma's list. Returns `None` until [`KcpState::note`] has recorded this
+    /// list.
     ///
-    /// What is read from the catalog and who reads it belong together: a release that comes later finds whom it
-    /// concerns, even before anything of the answer is written anywhere.
+    /// The order matters: a later release then finds the Kyma, even before the result is written.
     pub fn choose(
         &self,
         kyma: &str,
@@ -96,8 +94,10 @@ impl KcpState {
         noted.then(|| choose(wanted, self.catalog(), local))
     }
 
-    /// Notes what a Kyma asks for. One that is gone asks for nothing. What is mandatory no more and not on this list was kept as
-    /// long as nobody knew the list: now it is looked at again.
+    /// Records a Kyma's list; ignored for a deleted Kyma.
+    ///
+    /// Manifests of formerly mandatory modules stay until the list is known, so it may request the mandatory
+    /// reconcile.
     pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) -> Vec<Wanted> {
         if !self.kymas.contains_key(kyma) {
             return Vec::new();
@@ -110,8 +110,7 @@ impl KcpState {
         vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::ModuleList)]
     }
 
-    /// Names of modules of a list that the runtime itself may have: KCP has nothing of them, neither a release nor a
-    /// template, or it does not offer the version that is asked for.
+    /// Returns listed modules that only the runtime can offer: KCP has no release, template, or requested version.
     pub fn unknown<'a>(&self, wanted: &'a KymaSpec) -> BTreeSet<&'a str> {
         let catalog = self.catalog();
         let unknown = |module: &&'a Module| match catalog.release(&module.name) {
