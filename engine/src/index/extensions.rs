@@ -1,4 +1,4 @@
-//! Who uses fields that only this engine knows (`docs/extensions.md`): the Go manager would not act on them.
+//! Uses of fields that only this engine supports (`docs/extensions.md`). The Go manager ignores them.
 
 use kube::ResourceExt;
 use tidewatch_api::{
@@ -10,7 +10,7 @@ use tidewatch_planner::versions::registry_of;
 use super::KcpState;
 
 impl KcpState {
-    /// What a Kyma uses of it, each in a line for people, sorted. Wishes of its runtime are known once they were read.
+    /// Returns a Kyma's uses as sorted, readable lines. Requests in its runtime count once they are read.
     pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
         let mut used = Vec::new();
         if let Some(kyma) = self.kymas.get(kyma) {
@@ -32,8 +32,8 @@ impl KcpState {
         used
     }
 
-    /// What KCP uses of it for all: the platform's policy, releases and templates, by name, sorted. `external` are the registries that
-    /// templates may name.
+    /// Returns the central uses in KCP as sorted lines: policy, releases and templates. `external` lists the
+    /// registries allowed to templates.
     pub fn extensions_of_catalog(&self, external: &[String]) -> Vec<String> {
         let mut used = Vec::new();
         if self.policy().is_ok_and(|policy| policy.is_some()) || self.policy_fault().is_some() {
@@ -63,7 +63,7 @@ impl KcpState {
     }
 }
 
-/// Somebody wants it gone by force, once it is deleted.
+/// Returns the annotation for forced deletion, if set.
 fn forced(object: &impl ResourceExt) -> Option<String> {
     let is_there = object.annotations().contains_key(annotations::FORCE_DELETE);
     is_there.then(|| format!("annotation {}", annotations::FORCE_DELETE))
@@ -81,7 +81,7 @@ fn of_manifest(manifest: &Manifest) -> Vec<String> {
     used
 }
 
-/// The fields of a template that only we know; what the Go manager knows, too, is among the terms as well.
+/// Returns the used template fields that only this engine supports. Some terms are also known to the Go manager.
 fn of_terms(terms: &ModuleTerms) -> Vec<&'static str> {
     let ModuleTerms {
         associated_resources: _,

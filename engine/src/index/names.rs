@@ -1,20 +1,19 @@
-//! The names of a Kyma's Manifests.
+//! Manifest names by Kyma.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::lines::Lines;
 
-/// Sets of names, by Kyma. None is empty.
+/// Non-empty sets of names, by Kyma.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<String, Lines>);
 
 impl Names {
-    /// Those of a Kyma, in order.
+    /// Returns a Kyma's names in order.
     pub(super) fn of(&self, kyma: &str) -> impl Iterator<Item = &str> {
         self.0.get(kyma).into_iter().flat_map(Lines::iter)
     }
 
-    /// Whether a Kyma has any.
     pub(super) fn has_any(&self, kyma: &str) -> bool {
         self.0.contains_key(kyma)
     }

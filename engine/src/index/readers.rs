@@ -1,4 +1,4 @@
-//! Whose runtimes have the catalog, and whom its changes concern.
+//! Kymas with the catalog in their runtimes, and the effect of catalog changes on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,15 +11,15 @@ use tidewatch_planner::catalog::{Known, Reader, View, part, view};
 use super::{KcpState, Wanted};
 use crate::{key::WorkKey, trigger::Change};
 
-/// Views of the catalog kept at a time. Kymas differ in few labels that matter.
+/// Maximum number of cached views. Kymas differ in few relevant labels.
 const VIEWS: usize = 64;
 
-/// Who reads the catalog, and what was answered.
+/// Readers of the catalog, and cached answers.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    /// Kymas that were answered. As many as there are.
+    /// Kymas that have read the catalog.
     kymas: BTreeSet<String>,
-    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    /// Modules restricted to Kymas that their ModuleReleaseMeta selects.
     restricted: Vec<String>,
     known: Known,
     /// Counts the changes of the catalog.
@@ -29,7 +29,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// The catalog is another one now.
+    /// Invalidates cached answers after a catalog change.
     pub(super) fn forget_answers(&mut self) {
         self.revision += 1;
         self.known = Known::default();
@@ -42,13 +42,14 @@ impl Readers {
 }
 
 impl KcpState {
-    /// Names the modules that only Kymas get whom their ModuleReleaseMeta selects. Before anything is read.
+    /// Sets the modules restricted to Kymas that their ModuleReleaseMeta selects. Call it before any read.
     pub fn restrict(&mut self, modules: &[String]) {
         self.readers.restricted = modules.to_vec();
     }
 
-    /// What a Kyma may see of the catalog as it stands. From then on a change of that asks for the catalog of its runtime; what is
-    /// read and who reads it belong together, so it is noted in the same breath. `None` for a Kyma that is not there.
+    /// Returns a Kyma's view of the catalog; `None` for an unknown Kyma.
+    ///
+    /// It also records the reader, atomically, so later changes request the runtime's catalog.
     pub fn view(&mut self, kyma: &str) -> Option<Arc<View>> {
         let found = self.kymas.get(kyma)?;
         self.readers.kymas.insert(kyma.to_owned());
@@ -64,7 +65,7 @@ impl KcpState {
         Some(Arc::clone(views.entry(parts).or_insert_with(made)))
     }
 
-    /// The same number for as long as the catalog and the labels of a Kyma are the same.
+    /// Returns a mark that is stable while the catalog and the Kyma's labels are.
     pub fn catalog_mark(&self, kyma: &str) -> Option<u64> {
         let mut mark = xxhash_rust::xxh3::Xxh3::new();
         mark.update(&self.readers.revision.to_le_bytes());
@@ -75,7 +76,7 @@ impl KcpState {
         Some(mark.digest())
     }
 
-    /// What each Kyma that has the catalog may see of some modules.
+    /// Returns hashes of each reader's view of these modules.
     pub(super) fn seen_of(&self, modules: &BTreeSet<String>) -> BTreeMap<String, Vec<u64>> {
         let mut known = Known::default();
         let mut of = |kyma: &String| {
@@ -87,7 +88,7 @@ impl KcpState {
         self.readers.kymas.iter().filter_map(&mut of).collect()
     }
 
-    /// The runtimes whose users may see something else than before.
+    /// Invalidates cached answers and requests the catalogs of runtimes with a different view.
     pub(super) fn readers_concerned(
         &mut self,
         modules: &BTreeSet<String>,

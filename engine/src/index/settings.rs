@@ -1,4 +1,4 @@
-//! Central settings that are kept in KCP.
+//! Central settings in KCP.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,20 +10,24 @@ use tidewatch_planner::policy::{self, Policy, PolicyError};
 use super::{KcpState, Wanted, kyma_key, manifest_key};
 use crate::trigger::Change;
 
-/// The central policy as it was last read.
+/// The last read central policy.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// The last one that could be read; none where there was no ConfigMap. One that cannot be read changes nothing: what it forbids would
+    /// Last valid policy; `None` without a ConfigMap. An invalid one changes nothing, or forbidden modules would
     /// appear everywhere.
     policy: Option<Arc<Policy>>,
-    /// Whether that is known: one was read, or there was none.
+    /// Whether a valid policy, or its absence, has been read.
     is_known: bool,
-    /// Why the present one cannot be read.
+    /// Error of the present text.
     fault: Option<PolicyError>,
 }
 
 impl KcpState {
-    /// The policy that counts; none without a ConfigMap. An error only if none could be read yet.
+    /// Returns the policy in force; `None` without a ConfigMap.
+    ///
+    /// # Errors
+    ///
+    /// If no valid policy has been read yet.
     pub fn policy(&self) -> Result<Option<Arc<Policy>>, PolicyError> {
         match &self.policy.fault {
             Some(fault) if !self.policy.is_known => Err(fault.clone()),
@@ -31,12 +35,12 @@ impl KcpState {
         }
     }
 
-    /// The image pull Secret has changed: every runtime is to get it.
+    /// Requests every Kyma after a change of the image pull Secret.
     pub fn pull_secret_changed(&self) -> Vec<Wanted> {
         self.kymas.keys().map(|kyma| (kyma_key(kyma), Change::PullSecret)).collect()
     }
 
-    /// A Secret has changed whose data the one module gets that is given any: each of its Manifests is to have them.
+    /// Requests each Manifest of the deployer, the only module with Secret data, after a change.
     pub fn module_secret_changed(&self) -> Vec<Wanted> {
         let of = |manifest: Manifest| {
             let kyma = manifest.kyma_name()?.to_owned();
@@ -45,13 +49,12 @@ impl KcpState {
         self.manifests.of_module(DEPLOYER).filter_map(of).collect()
     }
 
-    /// Why the present text of the policy cannot be read.
+    /// Returns the error of the present policy text.
     pub fn policy_fault(&self) -> Option<&PolicyError> {
         self.policy.fault.as_ref()
     }
 
-    /// The policy's text appeared or changed (`Some(None)`: without its key), or the ConfigMap is gone. Asks for the Kymas of
-    /// which the new one says something else.
+    /// Applies the policy's text (`Some(None)`: without its key), or its removal. Requests Kymas with different rules.
     pub fn apply_policy(&mut self, text: Option<Option<&str>>) -> Vec<Wanted> {
         let read = match text {
             None => Ok(None),
@@ -74,7 +77,7 @@ impl KcpState {
             let rules = policy.iter().flat_map(|p| &p.rules);
             rules.filter(|r| tidewatch_planner::access::selects(&r.of, kyma.labels())).cloned().collect()
         };
-        // The user's list is in the runtime, so the rules are compared, and not only what they make of KCP's.
+        // Users' lists are in the runtimes, so the rules themselves are compared.
         let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);
         let kymas: BTreeSet<&String> =
             self.kymas.keys().filter(|name| self.kymas.get(name).as_ref().is_some_and(differs)).collect();
@@ -124,7 +127,7 @@ mod tests {
         assert!(state.apply_policy(Some(None)).is_empty());
         assert_eq!(state.policy_fault(), Some(&PolicyError::NoKey));
         assert_eq!(state.policy().unwrap().unwrap().rules[0].forbid, ["crane"]);
-        // Without the ConfigMap there are no rules, and that stays so.
+        // Without the ConfigMap there are no rules; an invalid text does not change that.
         assert_eq!(state.apply_policy(None).len(), 2);
         assert!(state.apply_policy(Some(Some("rules: {"))).is_empty());
         assert_eq!((state.policy(), state.policy_fault().is_some()), (Ok(None), true));

@@ -1,5 +1,7 @@
-//! Manifests as they are kept. What many runtimes have in common, such as the spec of a version and the names of its objects, is held
-//! once for all of them, and of the rest what differs ([`packed`]): else they were most of what the engine remembers.
+//! Storage of Manifests. Specs, object names and other common parts are stored once; the rest as differences
+//! ([`packed`]).
+//!
+//! Full Manifests would be most of the engine's memory.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -35,35 +37,34 @@ pub(super) struct Store {
     texts: Texts,
 }
 
-/// One of them.
 #[derive(Debug)]
 struct Held {
-    /// Without its spec (but see [`slight`]), and without its inventory: metadata and status.
+    /// Metadata and status, without inventory and spec (but see [`slight`]).
     thin: Packed,
     needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
     synced: Arc<Inventory>,
-    /// The module, by its number, and whether it is a mandatory one.
+    /// Number of the module's name.
     module: Option<u32>,
     mandatory: bool,
-    /// The class under which it was last worked on, if that is one that its Kyma inherits.
+    /// Class of the last reconcile, if its Kyma inherits it.
     class: Option<Class>,
 }
 
-/// Name, namespace, group, version and kind of each object, by the numbers of these texts.
+/// Name, namespace, group, version and kind of each object, as text numbers.
 type Inventory = Box<[[u32; 5]]>;
 
-/// What was kept of a Manifest.
+/// A replaced or removed Manifest.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// Without its spec, and without its inventory.
+    /// Without spec and inventory.
     pub(super) thin: Manifest,
-    /// What its runtime's agent watched for it.
+    /// Its agent's watches.
     pub(super) needs: Arc<Needs>,
 }
 
 impl Store {
-    /// Keeps a Manifest, and returns it without its spec and its inventory, and what was kept of it before.
+    /// Stores a Manifest. Returns it without spec and inventory, and the previous one.
     pub(super) fn insert(&mut self, mut manifest: Manifest) -> (Manifest, Option<Kept>) {
         let name = manifest.name_any();
         let needs = Needs::of([&manifest]);
@@ -88,7 +89,6 @@ impl Store {
         (manifest, self.let_go(old))
     }
 
-    /// Forgets a Manifest, and returns what was kept of it.
     pub(super) fn remove(&mut self, name: &str) -> Option<Kept> {
         let old = self.held.remove(name);
         self.let_go(old)
@@ -116,24 +116,23 @@ impl Store {
         Manifest { metadata, status, ..Manifest::default() }
     }
 
-    /// Of all of them.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.held.keys()
     }
 
-    /// Without its spec, and without its inventory.
+    /// Returns a Manifest without spec and inventory.
     pub(super) fn get(&self, name: &str) -> Option<Manifest> {
         self.held.get(name).map(|held| self.thin(held))
     }
 
-    /// Those of a module, without their specs and inventories.
+    /// Returns a module's Manifests, without specs and inventories.
     pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = Manifest> {
         let number = self.texts.number(module);
         let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
         all.map(|held| self.thin(held))
     }
 
-    /// Kymas that have a module in one of these versions, unless it is mandatory.
+    /// Returns Kymas with a module in one of these versions, unless it is mandatory.
     pub(super) fn kymas_with(
         &self,
         module: &str,
@@ -145,33 +144,31 @@ impl Store {
         having.filter_map(|held| self.thin(held).kyma_name().map(str::to_owned))
     }
 
-    /// The module of a Manifest, if it is a mandatory one that says which.
+    /// Returns the module of a mandatory Manifest.
     pub(super) fn mandatory_module(&self, name: &str) -> Option<&str> {
         let held = self.held.get(name).filter(|held| held.mandatory)?;
         held.module.map(|number| self.texts.text(number))
     }
 
-    /// Whether a Manifest is of a mandatory module.
     pub(super) fn is_mandatory(&self, name: &str) -> bool {
         self.held.get(name).is_some_and(|held| held.mandatory)
     }
 
-    /// The class under which a Manifest was last worked on; none of one that is not here.
+    /// Returns the class of a stored Manifest's last reconcile, to change it.
     pub(super) fn class_mut(&mut self, name: &str) -> Option<&mut Option<Class>> {
         self.held.get_mut(name).map(|held| &mut held.class)
     }
 
-    /// The same.
     pub(super) fn class(&self, name: &str) -> Option<Class> {
         self.held.get(name)?.class
     }
 
-    /// What a runtime's agent watches for it.
+    /// Returns the watches that a Manifest needs from its agent.
     pub(super) fn needs(&self, name: &str) -> Option<&Needs> {
         self.held.get(name).map(|held| held.needs.as_ref())
     }
 
-    /// As it was seen.
+    /// Returns the whole Manifest.
     pub(super) fn full(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let mut manifest = self.without_inventory(name)?;
@@ -181,14 +178,13 @@ impl Store {
         Some(manifest)
     }
 
-    /// The same without its inventory.
+    /// Returns a Manifest without its inventory.
     pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let spec = ManifestSpec::clone(&held.spec);
         Some(Manifest { spec, ..self.without_spec(held) })
     }
 
-    /// The objects in its inventory.
     pub(super) fn inventory(&self, name: &str) -> Vec<ObjectRef> {
         self.held.get(name).map(|held| inventory(&self.synced(held))).unwrap_or_default()
     }
@@ -203,7 +199,8 @@ impl Store {
     }
 }
 
-/// What a Manifest without its spec has of it all the same: by what the Go manager has noted beside it, it is known to be finished.
+/// Returns the part of a spec kept in a thin Manifest: the OCI ref that the Go manager has noted, which proves it
+/// finished.
 fn slight(manifest: &Manifest, spec: &ManifestSpec) -> ManifestSpec {
     let noted = mark(manifest.annotations(), annotations::SYNC_OCI_REF).is_some();
     let ref_ = spec.install.source.0.get_key_value("ref").filter(|_| noted);

@@ -116,7 +116,7 @@ fn our_own_write_coming_back_is_not_news() {
     assert_eq!(keys(state.apply_kyma(kyma("a", "r9", 3, 2))), ["Kyma/a"]);
 }
 
-/// As the watch keeps it: how many fields each of ours has, and who else has written something, and when.
+/// As kept by the watch: field counts of the engine's managers, and the last other write.
 fn written_by(meta: &mut ObjectMeta, ours: &[(&str, u64)], time: Option<&str>) {
     let own = ours.iter().map(|(manager, count)| {
         json!({"manager": manager, "operation": "Apply", "subresource": "status", "time": "2026-01-01T11:00:00Z",
@@ -141,7 +141,7 @@ fn a_runtime_id_must_be_registered_once() {
     assert_eq!(state.runtime("r1"), one);
 }
 
-/// As where the watch broke off while the Manifest was made, and lists again.
+/// As after a watch interruption during the creation.
 #[test]
 fn a_manifest_that_is_first_seen_after_its_own_reconcile_is_news_for_its_kyma() {
     let mut state = KcpState::default();
@@ -232,7 +232,7 @@ fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
         [1, 0],
         "it will not make its default CR, so another's is not held back by it"
     );
-    // Its Kyma, too: it may have missed this one, or be the one to take it over.
+    // Its Kyma may miss this Manifest, or gain it.
     assert_eq!(keys(state.apply_manifest(ours.clone())), ["Manifest/m", "Kyma/a"]);
     assert_eq!(owners(&state), [1, 1]);
     let mut relabelled = ours.clone();
@@ -271,7 +271,7 @@ fn inventories_make_the_index_of_owners() {
     assert!(state.owners.of("a", &object).is_empty());
 }
 
-/// A Kyma that asks for modules, each by `name`, `name/channel` or `name=version`.
+/// A Kyma that requests modules, each as `name`, `name/channel` or `name=version`.
 fn asking(state: &mut KcpState, name: &str, entries: &[&str]) {
     state.apply_kyma(kyma(name, name, 1, 1));
     let module = |entry: &str| {
@@ -381,7 +381,7 @@ fn a_template_of_the_old_kind_reaches_its_channel() {
 fn a_wish_is_known_from_the_moment_it_was_answered() {
     let mut state = KcpState::default();
     asking(&mut state, "a", &["lighthouse"]);
-    // Nothing of it stands in any status yet.
+    // No status mentions it yet.
     let wanted = state.apply_release("lighthouse", Some(release("1.0.0")));
     assert_eq!(keys(wanted), ["Kyma/a"]);
     state.delete_kyma("a");

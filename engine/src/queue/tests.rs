@@ -46,7 +46,7 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
     assert_eq!(work.causes, ["event", "resync"], "what comes again says nothing");
     assert_eq!(q.pop(tick(6)).unwrap().key, K(1, 1));
     assert!(q.pop(tick(6)).is_none());
-    // What has come before, and is asked for only now.
+    // An earlier event, pushed late.
     q.push(K(3, 1), now_with(Class::Resync, 4), tick(9));
     q.push(K(3, 1), now_with(Class::UserEdit, 5), tick(7));
     assert_eq!(q.pop(tick(9)).unwrap().queued_at, tick(7));
@@ -86,7 +86,7 @@ fn a_group_has_a_limit_and_a_key_is_worked_on_once() {
     q.push(K(1, 2), now_with(Class::UserEdit, 2), tick(0));
     let first = q.pop(tick(0)).unwrap();
     assert!(q.pop(tick(0)).is_none(), "the runtime's budget is used up");
-    // Asked for again while it is worked on: done again afterwards, with the new guard.
+    // Requested during its reconcile: reconciled again, with the new guard.
     q.push(K(1, 1), now_with(Class::UserEdit, 3), tick(1));
     q.end(&first.key, Ended::Done, tick(2));
     assert_eq!(q.pop(tick(2)).unwrap().key, K(1, 2));
@@ -211,7 +211,6 @@ fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
     assert!(q.slots.is_empty() && q.looks.is_empty());
 }
 
-/// Whatever the order in which they are asked for.
 #[test]
 fn the_first_and_the_last_of_many_looks_are_taken_with_their_causes() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
@@ -249,7 +248,7 @@ fn failures_are_counted_and_keep_their_guards() {
     assert_eq!(q.pop(tick(41)).unwrap().attempt, 0);
 }
 
-/// A control plane that is away for two seconds, while events come in all the time.
+/// KCP is unavailable for two seconds while events arrive.
 #[test]
 fn tries_before_their_time_make_no_pause_longer() {
     let mut q = Q::new(4);
@@ -257,7 +256,7 @@ fn tries_before_their_time_make_no_pause_longer() {
     let mut tried = Vec::new();
     for now in (0..2_000).step_by(50) {
         q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(now));
-        // One more while it is worked on: the next try comes at once.
+        // A push during the reconcile: the next attempt starts at once.
         let work = q.pop(tick(now)).unwrap();
         q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
         q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], vec![]), tick(now));
@@ -302,7 +301,6 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// No guard is lost or doubled, no key is worked on twice at once, limits hold.
     #[test]
     fn nothing_is_lost(steps in prop::collection::vec(step(), 1..120)) {
         let mut q = Q::new(2);
@@ -340,7 +338,7 @@ proptest! {
             }
             check(&working);
         }
-        // Everything still open comes out in the end, once.
+        // Everything pending comes out, once.
         for _ in 0..200 {
             now += 5;
             working.extend(q.pop(tick(now)));

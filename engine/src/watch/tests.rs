@@ -68,7 +68,7 @@ async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
     let events = [
         watcher::Event::Init,
         watcher::Event::InitApply(seen),
-        // Its next page did not come, and the list begins anew.
+        // The next page failed, so the list restarts.
         watcher::Event::Init,
         watcher::Event::InitDone,
     ];

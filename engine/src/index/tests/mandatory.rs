@@ -1,4 +1,4 @@
-//! Whom a change of a mandatory module concerns.
+//! Kymas affected by a mandatory module's change.
 
 use super::*;
 
@@ -58,7 +58,6 @@ fn a_mandatory_manifest_is_its_own_plans_and_no_kymas() {
     assert_eq!(keys(state.delete_manifest("g")), ["Kyma/a", "Mandatory/a", "Release/guard"]);
 }
 
-/// The release of `guard` with channels.
 fn guard_to_choose() -> ModuleReleaseMeta {
     serde_json::from_value(json!({"metadata": {"name": "guard"}, "spec": {"moduleName": "guard",
         "ocmComponentName": "tidewatch.dev/module/guard", "channels": [{"channel": "regular", "version": "1.0.0"}]}}))

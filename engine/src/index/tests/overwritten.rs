@@ -1,4 +1,4 @@
-//! What somebody else writes of an object in KCP, or takes away.
+//! Other writers' changes and removals on objects in KCP.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     assert!(see(2, at_noon).is_empty(), "it is still the same");
     assert_eq!(see(3, later), ["Kyma/a", "Manifest/m"]);
     assert!(see(4, later).is_empty());
-    // Set right by us, and written again.
+    // Restored by the engine, and overwritten again.
     state.apply_kyma(kyma("a", "r1", 5, 1));
     assert_eq!(keys(state.apply_kyma(of_another(6, later).0)), ["Kyma/a"]);
 }
@@ -74,7 +74,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
     state.apply_manifest(of(4, 9, "Ready"));
     state.wrote("Manifest", "m", Some("5".into()));
     assert!(state.apply_manifest(of(5, 8, "Ready")).is_empty(), "we have written it");
-    // The watch may be faster than the answer to our write, which takes something away in the second of the one before.
+    // The watch may be faster than the response to an own write. This write removes fields within the same second.
     state.apply_manifest(of(6, 9, "Processing"));
     let own = state.apply_manifest(of(7, 8, "Ready"));
     assert_eq!(
@@ -126,7 +126,7 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
     let mut anew = of(7, None, false);
     anew.metadata.uid = Some("w".into());
     assert!(state.inventory(&anew).is_empty(), "another Manifest, of which the watch has not told yet");
-    // Nobody may have been there to see it.
+    // The removal may be unobserved.
     let found = KcpState::default().apply_manifest(of(1, Some("d"), false));
     assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory of ours");
 }
