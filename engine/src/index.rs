@@ -44,27 +44,27 @@ pub use manifests::Successor;
 /// A kubeconfig Secret, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRef {
-    /// The Secret's name.
+    /// Name.
     pub name: String,
-    /// The Secret's uid.
+    /// Uid.
     pub uid: String,
-    /// The Secret's resourceVersion.
+    /// resourceVersion.
     pub resource_version: String,
 }
 
-/// The Kymas registered under a runtime id.
+/// Kymas with a runtime id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeLookup {
-    /// No Kyma carries the id.
+    /// None.
     Unknown,
-    /// Exactly one Kyma carries the id.
+    /// Exactly one.
     One {
-        /// Name of the Kyma.
+        /// Its name.
         kyma: String,
-        /// Registered domain of the runtime.
+        /// Its registered domain.
         domain: Option<String>,
     },
-    /// This many Kymas carry the id, so it identifies none.
+    /// Several; the id identifies none.
     Ambiguous(usize),
 }
 
@@ -73,66 +73,63 @@ pub enum RuntimeLookup {
 pub struct KcpState {
     kymas: kymas::Kymas,
     told: told::Told,
-    /// Runtime id → Kymas that carry it; normally one.
+    /// Runtime id → Kymas, normally one.
     by_runtime: HashMap<String, Vec<String>>,
     manifests: store::Store,
     by_kyma: names::Names,
     offered: catalog::Offered,
-    /// Mandatory modules, by name. Derived from `offered`.
+    /// By name; derived from `offered`.
     mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
     readers: readers::Readers,
-    /// Kyma → kubeconfig Secrets, sorted by name. Normally one; a map per Kyma would take a KiB.
+    /// Kyma → Secrets, sorted by name. Normally one; a map would take a KiB.
     secrets: HashMap<String, Vec<SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
-    /// Counts the changes of `watchers`.
     watchers_version: u64,
-    /// Last reported event path of each Kyma.
+    /// By Kyma.
     paths: HashMap<String, PathReport>,
     /// Derived from `watchers`.
     agent_plan: Arc<AgentPlan>,
     agents: agents::Agents,
-    /// Kyma → API groups that its modules wait for.
+    /// Kyma → awaited API groups.
     definitions: HashMap<String, BTreeSet<String>>,
-    /// Kymas whose runtimes do not serve all kinds that their agents should watch.
+    /// Kymas with watched kinds that their runtime does not serve.
     lacking: HashSet<String>,
-    /// Kyma → other Kyma that its runtime belongs to.
+    /// Kyma → Kyma that owns its runtime.
     taken: BTreeMap<String, String>,
-    /// Kyma → modules that the modules of its list require.
+    /// Kyma → modules required by its list.
     required: HashMap<String, BTreeSet<String>>,
-    /// Kyma → requirements of its mandatory modules.
+    /// By Kyma.
     mandatory_awaits: HashMap<String, Awaits>,
-    /// The central policy.
     policy: settings::Settings,
-    /// Owners of installed objects, by Kyma name.
+    /// Owners of installed objects, by Kyma.
     pub owners: Owners,
-    /// resourceVersions of the engine's own writes, by `Kind/name`, to recognise their echoes.
+    /// resourceVersions of own writes by `Kind/name`, to recognise echoes.
     own_writes: HashMap<String, String>,
     suspicions: suspicions::Suspicions,
 }
 
-/// State of a runtime's event path, for the Kyma's condition.
+/// State of a runtime's event path, for its Kyma's condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReport {
     /// Whether events are proven to arrive.
     pub proven: bool,
-    /// One-word reason for the condition.
+    /// One-word reason.
     pub reason: &'static str,
     /// Human-readable message.
     pub message: String,
 }
 
-/// Another writer of an engine-owned part of a status.
+/// Another writer of an engine-owned status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspected {
-    /// The other field manager, if the API server reports it.
+    /// Its field manager, if the API server reports it.
     pub by: Option<String>,
 }
 
-/// Returns the engine's field managers whose part of a status another writer has changed or removed since it was last
-/// seen.
+/// Field managers of the engine with status fields that another writer changed or removed since last seen.
 ///
-/// Objects seen for the first time are not compared: leftovers of the Go manager or an old client are no change.
+/// Leftovers of the Go manager or an old client on a new object are no change.
 fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'static str> {
     let mut taken = writers::taken(old, new);
     // Another writer added fields.
@@ -142,14 +139,13 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
     taken
 }
 
-/// Returns whether one of `ours` was removed from an object that is not being deleted. Without the finalizer, a
-/// deletion would not wait for the engine.
+/// Whether a finalizer in `ours` was removed early: the deletion would not wait for the engine.
 fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
     let has = |meta: &ObjectMeta, one: &str| meta.finalizers.iter().flatten().any(|f| f == one);
     new.deletion_timestamp.is_none() && ours.iter().any(|one| has(old, one) && !has(new, one))
 }
 
-/// A reconcile to request, and the change that caused it.
+/// A requested reconcile and its change.
 pub type Wanted = (WorkKey, Change);
 
 fn kyma_key(kyma: &str) -> WorkKey {
@@ -164,7 +160,6 @@ fn manifest_key(kyma: &str, name: &str) -> WorkKey {
     WorkKey::Manifest { kyma: kyma.to_owned(), name: name.to_owned() }
 }
 
-/// Returns kind and name of the object whose status the reconcile writes.
 fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
     match key {
         WorkKey::Manifest { name, .. } => Some(("Manifest", name)),
@@ -175,7 +170,6 @@ fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
     }
 }
 
-/// Removes `value` from the set under `key`, and the set if it is empty then.
 fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str) {
     if let Some(set) = index.get_mut(key) {
         set.remove(value);
@@ -186,7 +180,7 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
 }
 
 impl KcpState {
-    /// Remembers an own write, so that its echo is not taken for a change.
+    /// Remembers an own write, to recognise its echo.
     pub fn wrote(&mut self, kind: &str, name: &str, resource_version: Option<String>) {
         let Some(version) = resource_version else { return };
         // The watch may be faster than the response to the write.
@@ -205,12 +199,12 @@ impl KcpState {
         }
     }
 
-    /// Returns whether a Manifest, as last seen, carries the skip label.
+    /// Whether a Manifest has the skip label.
     pub fn is_skipped(&self, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|manifest| manifest.is_skipped())
     }
 
-    /// Returns a Manifest as last seen, or `None` while the watch lacks an own write to it.
+    /// A Manifest, or `None` before the echo of an own write.
     pub fn up_to_date(&self, manifest: &str) -> Option<Manifest> {
         if self.own_writes.contains_key(&format!("Manifest/{manifest}")) {
             return None;
@@ -218,7 +212,7 @@ impl KcpState {
         self.manifests.full(manifest)
     }
 
-    /// Returns the other writer of a status that this reconcile owns, and clears the suspicion.
+    /// Another writer of this reconcile's status part. Clears the suspicion.
     pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Suspected> {
         let (kind, name) = written_at(key)?;
         let meta = || match kind {
@@ -230,7 +224,7 @@ impl KcpState {
         self.suspicions.take(&format!("{kind}/{name}"), key).then_some(Suspected { by })
     }
 
-    /// Returns whether another writer has changed a status that this reconcile owns ([`KcpState::take_suspicion`]).
+    /// Whether another writer changed this reconcile's status part ([`KcpState::take_suspicion`]).
     pub fn is_suspected(&self, key: &WorkKey) -> bool {
         !self.suspicions.is_empty()
             && written_at(key)
@@ -246,7 +240,7 @@ impl KcpState {
         false
     }
 
-    /// Applies a new or changed Kyma. Engine-owned status changes request no reconcile.
+    /// Applies a new or changed Kyma. The engine's status writes request nothing.
     pub fn apply_kyma(&mut self, mut kyma: Kyma) -> Vec<Wanted> {
         let name = kyma.name_any();
         // Readers need only name and state of each module; the rest is read fresh or is in the Manifests.
@@ -312,12 +306,10 @@ impl KcpState {
         wanted
     }
 
-    /// Returns a request for each Kyma that carries a runtime id.
     fn of_runtime(&self, id: &str, change: Change) -> Vec<Wanted> {
         self.by_runtime.get(id).into_iter().flatten().map(|kyma| (kyma_key(kyma), change)).collect()
     }
 
-    /// Removes a Kyma from a runtime id.
     fn unregister(&mut self, id: &str, kyma: &str) {
         if let Some(names) = self.by_runtime.get_mut(id) {
             names.retain(|name| name != kyma);
@@ -327,7 +319,7 @@ impl KcpState {
         }
     }
 
-    /// Removes a deleted Kyma.
+    /// Removes a Kyma.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
         let mut wanted = vec![(kyma_key(name), Change::Deleted)];
         if let Some(id) = self.kymas.remove(name).as_ref().and_then(Kyma::runtime_id) {
@@ -350,7 +342,7 @@ impl KcpState {
         wanted
     }
 
-    /// Applies a new, changed or deleted kubeconfig Secret.
+    /// Applies a kubeconfig Secret or its deletion.
     pub fn apply_secret(&mut self, kyma: &str, name: &str, secret: Option<SecretRef>) -> Vec<Wanted> {
         let secrets = self.secrets.entry(kyma.to_owned()).or_default();
         let place = secrets.binary_search_by(|other| other.name.as_str().cmp(name));
@@ -374,9 +366,9 @@ impl KcpState {
         std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, Change::Kubeconfig)).collect()
     }
 
-    /// Applies a new, changed or deleted Watcher.
+    /// Applies a Watcher or its deletion.
     ///
-    /// Requests every runtime's agent if the agents' configuration changes, and each Watcher with a new verdict.
+    /// Requests every agent if the common watches change, and Watchers with a new verdict.
     pub fn apply_watcher(&mut self, name: &str, watcher: Option<Watcher>) -> Vec<Wanted> {
         let change = match (&watcher, self.watchers.contains_key(name)) {
             (None, _) => Change::WatcherDeleted,
@@ -415,69 +407,67 @@ impl KcpState {
         wanted
     }
 
-    /// Returns the watches for all agents; each runtime's derived watches come on top.
+    /// Watches common to all agents.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
     }
 
-    /// Returns a counter that changes with every Watcher change.
+    /// Counter of Watcher changes.
     pub fn watchers_version(&self) -> u64 {
         self.watchers_version
     }
 
-    /// Returns all Watchers as last seen.
+    /// All Watchers.
     pub fn watchers(&self) -> Vec<Arc<Watcher>> {
         self.watchers.values().cloned().collect()
     }
 
-    /// Returns a Watcher as last seen.
+    /// A Watcher.
     pub fn watcher(&self, name: &str) -> Option<Arc<Watcher>> {
         self.watchers.get(name).cloned()
     }
 
-    /// Remembers the state of a Kyma's event path.
+    /// Remembers a Kyma's event path state.
     pub fn tell_path(&mut self, kyma: &str, report: PathReport) {
         if self.kymas.contains_key(kyma) {
             self.paths.insert(kyma.to_owned(), report);
         }
     }
 
-    /// Returns the last reported state of a Kyma's event path.
+    /// A Kyma's event path state.
     pub fn path(&self, kyma: &str) -> Option<PathReport> {
         self.paths.get(kyma).cloned()
     }
 
-    /// Returns a Kyma as last seen, without `status.modules`.
+    /// A Kyma, without `status.modules`.
     pub fn kyma(&self, name: &str) -> Option<Kyma> {
         self.kymas.get(name)
     }
 
-    /// Returns the modules in a Kyma's status and their states, as last seen.
+    /// Names and states in `status.modules`.
     pub fn modules_of(&self, kyma: &str) -> Arc<Vec<(String, State)>> {
         self.told.of(kyma)
     }
 
-    /// Returns the names of all Kymas.
+    /// Names of all Kymas.
     pub fn kymas(&self) -> Vec<String> {
         self.kymas.keys().cloned().collect()
     }
 
-    /// Returns the names of all other Kymas.
     pub(super) fn kymas_besides(&self, names: &HashSet<String>) -> Vec<String> {
         self.kymas.keys().filter(|name| !names.contains(*name)).cloned().collect()
     }
 
-    /// Returns the names of all other Manifests.
     pub(super) fn manifests_besides(&self, names: &HashSet<String>) -> Vec<String> {
         self.manifests.names().filter(|name| !names.contains(*name)).cloned().collect()
     }
 
-    /// Returns the kubeconfig Secrets of a Kyma.
+    /// Kubeconfig Secrets of a Kyma.
     pub fn secrets_of(&self, kyma: &str) -> Vec<SecretRef> {
         self.secrets.get(kyma).cloned().unwrap_or_default()
     }
 
-    /// Returns the Kymas registered under a runtime id.
+    /// Kymas with a runtime id.
     pub fn runtime(&self, id: &str) -> RuntimeLookup {
         let names = self.by_runtime.get(id);
         match names.map(|n| (n.len(), n.first())) {
@@ -489,10 +479,9 @@ impl KcpState {
         }
     }
 
-    /// Returns other Kymas, not being deleted, that claim the same runtime: by the label, or by the Kyma found in the
-    /// runtime.
+    /// Other remaining Kymas of the same runtime: by label, or found in the runtime.
     ///
-    /// Events of an agent whose label is ambiguous belong to no Kyma.
+    /// An ambiguous label makes its agent's events unassignable.
     pub fn others_of_runtime(&self, kyma: &str) -> Vec<String> {
         let id = self.kymas.get(kyma).as_ref().and_then(Kyma::runtime_id).map(str::to_owned);
         let all = id.and_then(|id| self.by_runtime.get(&id)).into_iter().flatten();
@@ -503,17 +492,17 @@ impl KcpState {
         all
     }
 
-    /// Returns whether a Kyma exists and is not being deleted.
+    /// Whether a Kyma exists and is not being deleted.
     pub fn stays(&self, kyma: &str) -> bool {
         self.kymas.contains_key(kyma) && !self.kymas.is_leaving(kyma)
     }
 
-    /// Returns the other Kyma that this Kyma's runtime was last found to belong to.
+    /// The other Kyma found in this Kyma's runtime.
     pub fn taken_by(&self, kyma: &str) -> Option<&String> {
         self.taken.get(kyma)
     }
 
-    /// Notes the other Kyma that owns this Kyma's runtime, if any. Its deletion requests this Kyma.
+    /// Notes the Kyma found in this one's runtime. Its deletion requests this Kyma.
     pub fn note_taken(&mut self, kyma: &str, by: Option<String>) {
         match by {
             Some(other) => drop(self.taken.insert(kyma.to_owned(), other)),
@@ -521,13 +510,12 @@ impl KcpState {
         }
     }
 
-    /// Returns a request for each Kyma whose runtime belongs to `by`.
     fn of_taken(&self, by: &str, change: Change) -> Vec<Wanted> {
         let all = self.taken.iter().filter(|(_, other)| *other == by);
         all.map(|(kyma, _)| (kyma_key(kyma), change)).collect()
     }
 
-    /// Returns whether a Watcher names this manager.
+    /// Whether a Watcher names this manager.
     pub fn has_manager(&self, manager: &str) -> bool {
         self.watchers.values().any(|w| w.manager_name() == Some(manager))
     }

@@ -1,10 +1,9 @@
 //! The work queue: classes, fairness per runtime, one reconcile per key at a time.
 //!
-//! [`Queue`] is plain data; time is an argument. [`worker`] is the asynchronous shell around it.
+//! [`Queue`] is plain data; [`worker`] is its asynchronous shell.
 //!
-//! Pushes for a queued key are merged. The queue holds at most one entry per key, so the number of Kymas and Manifests
-//! bounds it. Only guards add up in an entry. Each retry drops the guards of numbers that the receiver's ledger has
-//! forgotten, so the ledger's capacity bounds them.
+//! Pushes for a queued key are merged, so the number of Kymas and Manifests bounds the queue. Only guards add up.
+//! Retries drop guards that the receiver's ledger has forgotten, so its capacity bounds them.
 
 mod capacity;
 mod round_robin;
@@ -18,28 +17,27 @@ use std::{
 
 use round_robin::Lane;
 
-/// Time since an arbitrary start, on one monotonic clock.
+/// Time since an arbitrary start, monotonic.
 pub type Tick = Duration;
 
-/// Urgency of a request. A smaller class is served first.
+/// Urgency. A smaller class goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// A canary, one per runtime and minute, normally without an API call.
+    /// A canary per runtime and minute, normally without an API call.
     ///
-    /// It proves that the event path is open, not that it is fast. It goes first so that a long queue does not cause
-    /// polling.
+    /// It proves an open event path, not a fast one. A long queue must not cause polling.
     Path,
-    /// A user has changed something and waits for the result.
+    /// A user waits for the result.
     UserEdit,
-    /// A new version or a central configuration reaches the fleet.
+    /// A new version or central configuration.
     Rollout,
-    /// A failed or waiting reconcile is retried.
+    /// A retry.
     Retry,
-    /// State is rebuilt after a start, or the safety resync runs.
+    /// State rebuild after a start, or safety resync.
     Resync,
-    /// The catalog of a runtime follows KCP's: many small, non-urgent writes.
+    /// Copies of the catalog in runtimes: many small, non-urgent writes.
     Catalog,
-    /// A runtime whose event path is not proven is polled.
+    /// Poll of a runtime without a proven event path.
     Poll,
 }
 
@@ -48,7 +46,7 @@ impl Class {
     pub const ALL: [Self; 7] =
         [Self::Path, Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Catalog, Self::Poll];
 
-    /// Returns a stable word for metrics.
+    /// Stable word for metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -65,54 +63,53 @@ impl Class {
 
 /// A key of the queue.
 pub trait Key: Clone + Eq + Hash + Ord {
-    /// The unit of fairness.
+    /// Unit of fairness.
     type Group: Clone + Eq + Hash + Ord;
-    /// Returns the group (the runtime) of this key.
+    /// The key's group (its runtime).
     fn group(&self) -> Self::Group;
 }
 
 /// A request for a reconcile.
 #[derive(Clone, Debug)]
 pub struct Push<C, G> {
-    /// Urgency of the request.
+    /// Urgency.
     pub class: Class,
-    /// Reason. An entry remembers its first [`CAUSES`] causes, each once, and counts the rest.
+    /// Reason. An entry keeps its first [`CAUSES`] distinct causes and counts the rest.
     pub cause: Option<C>,
-    /// Guards that wait for the reconcile to finish.
+    /// Released when the reconcile finishes.
     pub guards: Vec<G>,
 }
 
-/// Causes remembered per entry.
+/// Causes kept per entry.
 pub const CAUSES: usize = 8;
 
 /// A reconcile handed out by [`Queue::pop`].
 #[derive(Debug)]
 pub struct Work<K, C, G> {
-    /// The key to reconcile.
+    /// Key.
     pub key: K,
-    /// Urgency of the request.
+    /// Urgency.
     pub class: Class,
-    /// The first [`CAUSES`] reasons.
+    /// First [`CAUSES`] reasons.
     pub causes: Vec<C>,
-    /// Number of all causes; repeats of a remembered cause count once.
+    /// Number of all causes, without repeats of a kept one.
     pub cause_count: usize,
-    /// Guards that wait for the reconcile to finish.
+    /// Released when the reconcile finishes.
     pub guards: Vec<G>,
-    /// When the oldest cause was pushed.
+    /// Time of the oldest push.
     pub queued_at: Tick,
-    /// Retries in a row, without early attempts that another cause triggered.
+    /// Retries in a row, without early attempts.
     pub attempt: u32,
 }
 
 /// Result of a reconcile.
 #[derive(Debug)]
 pub enum Ended<C, G> {
-    /// Finished; the attempt counter is reset.
+    /// Finished; resets the attempts.
     Done,
-    /// Retry after the delay, or when the previous retry was due if that is sooner. The caller grows the delay with
-    /// [`Work::attempt`].
+    /// Retry after the delay, or at the previous due time if sooner. The delay should grow with [`Work::attempt`].
     ///
-    /// Unsatisfied guards stay with the key. The causes precede those of pushes during the reconcile.
+    /// Unsatisfied guards stay. The causes precede those of concurrent pushes.
     Retry(Duration, Vec<G>, Vec<C>),
 }
 
@@ -123,12 +120,12 @@ struct Pending<C, G> {
     cause_count: usize,
     guards: Vec<G>,
     queued_at: Tick,
-    /// `Some((due, order))` while delayed.
+    /// `(due, order)` of a delayed retry.
     due: Option<(Tick, u64)>,
 }
 
 impl<C: PartialEq, G> Pending<C, G> {
-    /// Remembers and counts causes. A repeat (as from each of many objects at a start) would only displace others.
+    /// Counts distinct causes: repeats, as at a start, would displace others.
     fn note(&mut self, causes: impl IntoIterator<Item = C>) {
         for cause in causes {
             if self.causes.contains(&cause) {
@@ -145,10 +142,10 @@ impl<C: PartialEq, G> Pending<C, G> {
 #[derive(Debug)]
 struct Slot<C, G> {
     pending: Option<Pending<C, G>>,
-    /// Class and start of the reconcile in flight.
+    /// Class and start.
     working: Option<(Class, Tick)>,
     attempt: u32,
-    /// Due time of the last requested retry since the key last finished.
+    /// Due time of the last retry, until `Done`.
     retry_at: Option<Tick>,
     looks: BTreeMap<Class, Looks<C>>,
 }
@@ -159,17 +156,15 @@ impl<C, G> Default for Slot<C, G> {
     }
 }
 
-/// Later looks of one class: the first and, if different, the last.
+/// First and last later look of a class.
 ///
-/// The last serves every look in between, since a reconcile observes all earlier changes. Looks are kept per class: a
-/// look due tomorrow does not serve an edit's look.
+/// The last look also observes all changes in between. Classes are separate: tomorrow's look does not serve an edit.
 #[derive(Debug)]
 struct Looks<C> {
     first: Look<C>,
     last: Option<Look<C>>,
 }
 
-/// Due time and reason.
 #[derive(Debug)]
 struct Look<C> {
     at: Tick,
@@ -192,12 +187,12 @@ impl<C> Looks<C> {
 pub struct Queue<K: Key, C, G> {
     slots: HashMap<K, Slot<C, G>>,
     lanes: BTreeMap<Class, Lane<K>>,
-    /// Number of ready keys per class. Lanes may also hold keys that have moved elsewhere.
+    /// Ready keys per class. Lanes may also hold moved keys.
     ready: BTreeMap<Class, usize>,
     delayed: BTreeMap<(Tick, u64), K>,
     looks: BTreeSet<(Tick, Class, K)>,
     working: HashMap<K::Group, usize>,
-    /// Number of keys in flight per class, and the caps.
+    /// Keys in flight per class, and their limits.
     working_by_class: BTreeMap<Class, usize>,
     caps: BTreeMap<Class, usize>,
     per_group: usize,
@@ -205,7 +200,7 @@ pub struct Queue<K: Key, C, G> {
 }
 
 impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
-    /// Returns an empty queue that hands out at most `per_group` keys of one group at a time.
+    /// An empty queue with at most `per_group` keys of a group in flight.
     #[must_use]
     pub fn new(per_group: usize) -> Self {
         Self {
@@ -222,17 +217,17 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Limits a class to `most` (at least 1) keys at a time, so that it cannot occupy all workers.
+    /// Limits a class to `most` (at least 1) keys in flight, so other classes keep workers.
     pub fn cap(&mut self, class: Class, most: usize) {
         self.caps.insert(class, most.max(1));
     }
 
-    /// Requests a reconcile of `key` now. Ends the delay of a waiting retry.
+    /// Requests a reconcile now; ends a retry's delay.
     pub fn push(&mut self, key: K, push: Push<C, G>, now: Tick) {
         self.put(&key, push, None, now);
     }
 
-    /// Requests a reconcile of `key` after `delay`, even if the key is reconciled earlier.
+    /// Requests a reconcile after `delay`, regardless of earlier ones.
     pub fn look_again(&mut self, key: K, class: Class, cause: Option<C>, delay: Duration, now: Tick) {
         let look = Look { at: now + delay, cause };
         let slot = self.slots.entry(key.clone()).or_default();
@@ -248,7 +243,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         slot.looks.insert(class, looks);
     }
 
-    /// Merges into the key's pending request, or creates one: ready, or delayed until `due`.
+    /// Creates or merges the pending request; ready, or delayed until `due`.
     fn put(&mut self, key: &K, push: Push<C, G>, due: Option<Tick>, now: Tick) {
         let Push { class, cause, guards } = push;
         let slot = self.slots.entry(key.clone()).or_default();
@@ -290,7 +285,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         slot.pending = Some(pending);
     }
 
-    /// Returns the next reconcile that may start now.
+    /// Hands out the next reconcile.
     pub fn pop(&mut self, now: Tick) -> Option<Work<K, C, G>> {
         self.promote(now);
         let (working, per_group) = (&self.working, self.per_group);
@@ -324,7 +319,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    /// Returns ready keys and when they were requested, in no order.
+    /// Ready keys with their push time, unordered.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, Tick)> {
         let ready = self.slots.iter().filter(|(_, slot)| slot.working.is_none());
         ready.filter_map(|(key, slot)| {
@@ -333,7 +328,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    /// Moves due retries and later looks into their lanes.
+    /// Makes due retries and looks ready.
     fn promote(&mut self, now: Tick) {
         while let Some((&at, _)) = self.delayed.first_key_value() {
             if at.0 > now {
@@ -360,14 +355,14 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Returns when the next retry or later look is due.
+    /// Time of the next retry or look.
     pub fn next_due(&self) -> Option<Tick> {
         let delayed = self.delayed.first_key_value().map(|((at, _), _)| *at);
         let look = self.looks.first().map(|(at, ..)| *at);
         delayed.into_iter().chain(look).min()
     }
 
-    /// Ends a reconcile that [`Queue::pop`] handed out.
+    /// Ends a reconcile from [`Queue::pop`].
     pub fn end(&mut self, key: &K, ended: Ended<C, G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let Some((class, _)) = slot.working.take() else { return };
@@ -432,27 +427,27 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Returns the number of ready keys per class.
+    /// Ready keys per class.
     pub fn ready(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
         Class::ALL.into_iter().map(|class| (class, self.ready.get(&class).copied().unwrap_or_default()))
     }
 
-    /// Returns the number of keys with a delayed retry.
+    /// Number of delayed retries.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Returns the number of keys with a later look.
+    /// Number of keys with later looks.
     pub fn later(&self) -> usize {
         self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
     }
 
-    /// Returns keys in flight and since when, in no order.
+    /// Keys in flight with their start, unordered.
     pub fn in_work(&self) -> impl Iterator<Item = (&K, Tick)> {
         self.slots.iter().filter_map(|(key, slot)| Some((key, slot.working?.1)))
     }
 
-    /// Returns the number of keys in flight.
+    /// Number of keys in flight.
     pub fn working(&self) -> usize {
         self.working.values().sum()
     }

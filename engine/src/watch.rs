@@ -30,10 +30,10 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// Seconds after which the server ends a watch, so that half-open connections are noticed. kube adds a few seconds.
+/// Seconds until the server ends a watch, to notice half-open connections. kube adds a few.
 const WATCH_SECONDS: u32 = 200;
 
-/// Delay before an overwritten status is restored. It limits a conflict with another writer to this rate.
+/// Delay before an overwritten status is restored: the rate limit of a conflict.
 pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
 
 /// The watches on KCP. Dropping it ends them.
@@ -43,10 +43,10 @@ pub struct Feeds {
     count: usize,
 }
 
-/// Name of the image pull Secret's watch, unlike the kubeconfig watch.
+/// Watch of the image pull Secret.
 const PULL_SECRET: &str = "PullSecret";
 
-/// Name of the watch on Secrets with module data.
+/// Watch of Secrets with module data.
 const MODULE_SECRET: &str = "ModuleSecret";
 
 struct Context {
@@ -57,7 +57,7 @@ struct Context {
     rollout: Duration,
 }
 
-/// A requested reconcile, with the changed object's name and its uid and generation.
+/// A requested reconcile, with the changed object's name and change mark.
 struct Asked {
     wanted: Wanted,
     object: Arc<str>,
@@ -65,9 +65,9 @@ struct Asked {
 }
 
 impl Feeds {
-    /// Starts all watches in one namespace of KCP.
+    /// Starts all watches in one KCP namespace.
     ///
-    /// Catalog changes reach the affected Kymas spread over the rollout window.
+    /// Catalog changes reach Kymas spread over the rollout window.
     pub(crate) fn start(
         kcp: &Client,
         config: &EngineConfig,
@@ -192,7 +192,7 @@ impl Feeds {
         Self { tasks, ready, count }
     }
 
-    /// Waits until every watch has its first list. Earlier reconciles would plan from incomplete state.
+    /// Waits for every first list. Earlier plans would be incomplete.
     pub async fn ready(&mut self) {
         let mut ready = self.ready.clone();
         let all = ready.wait_for(|n| *n >= self.count);
@@ -200,17 +200,17 @@ impl Feeds {
         let _ = all.await;
     }
 
-    /// Returns if a watch ends, which should never happen.
+    /// Returns if a watch ends, which is unexpected.
     pub async fn failed(&mut self) {
         self.tasks.join_next().await;
     }
 }
 
-/// A watched object, or the reason it cannot be parsed.
+/// A watched object, or its parse error.
 struct Seen<K> {
     name: String,
     object: Result<K, String>,
-    /// Uid and generation, to distinguish catalog changes.
+    /// Uid and generation.
     change: Arc<str>,
 }
 
@@ -230,13 +230,12 @@ fn change_of(object: &impl ResourceExt) -> Arc<str> {
     rollout::change_of(object).into()
 }
 
-/// Drops the managed fields, which are large.
+/// Drops the large managed fields.
 fn nothing(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
 }
 
-/// Watches whole objects; `keep` reduces their managed fields. An unparsable object is reported and does not block the
-/// others.
+/// Watches whole objects; `keep` reduces managed fields. Unparsable objects do not block others.
 fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, keep: fn(&mut ObjectMeta)) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -253,7 +252,7 @@ where
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
-/// Watches metadata only: kubeconfigs are read on demand and never kept here.
+/// Watches metadata only: kubeconfigs are read on demand, never kept.
 fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
     let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
     metadata(api, watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME))
@@ -271,7 +270,7 @@ fn metadata(
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
-/// Returns the API server's message if it forbids the watch.
+/// Message of a forbidden watch.
 fn forbidden(error: &watcher::Error) -> Option<&str> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
     | watcher::Error::WatchStartFailed(kube::Error::Api(status))
@@ -282,7 +281,7 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
     (status.code == 403).then_some(&*status.message)
 }
 
-/// Follows a watch to its end. With `others`, the state holds all shown objects.
+/// Follows a watch. With `others`, the state holds all its objects.
 async fn run<K, A, R>(
     context: Arc<Context>,
     kind: String,
@@ -345,7 +344,7 @@ async fn run<K, A, R>(
 }
 
 impl Context {
-    /// Applies an object. An unparsable object leaves the state unchanged.
+    /// Applies an object; an unparsable one changes nothing.
     fn apply<K>(
         &self,
         kind: &str,

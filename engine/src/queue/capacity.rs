@@ -1,30 +1,26 @@
-//! Shrinks hash tables after a busy time. Tables keep their capacity: after the installation of a fleet they have room
-//! for all keys.
+//! Shrinks hash tables, which otherwise keep a fleet installation's capacity.
 
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
 };
 
-/// Minimum capacity kept, in entries.
+/// Capacity always kept, in entries.
 const KEPT: usize = 1_024;
-/// A table with more than this many times its length of capacity shrinks to twice its length. Removal stays amortised
-/// constant.
+/// Capacity per entry above which a table shrinks to twice its length. Removal stays amortised constant.
 const LOOSE: usize = 8;
 
-/// Returns the capacity to shrink to, or `None`.
+/// Smaller capacity, if any.
 fn less(entries: usize, room: usize) -> Option<usize> {
     (room > KEPT.max(entries * LOOSE)).then(|| (entries * 2).max(KEPT / 2))
 }
 
-/// Shrinks a map after a removal if it is too large.
 pub(super) fn entries<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if let Some(room) = less(map.len(), map.capacity()) {
         map.shrink_to(room);
     }
 }
 
-/// Shrinks a set after a removal if it is too large.
 pub(super) fn members<K: Eq + Hash>(set: &mut HashSet<K>) {
     if let Some(room) = less(set.len(), set.capacity()) {
         set.shrink_to(room);

@@ -5,18 +5,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::Key;
 use crate::queue::capacity;
 
-/// Ready keys of one class, each at most once.
+/// Ready keys of one class, without duplicates.
 ///
-/// Removal from the middle would be linear, so a key that moved elsewhere stays until its turn. [`Lane::pop`] skips it
-/// then.
+/// A key that moved elsewhere stays until [`Lane::pop`] skips it; earlier removal would be linear.
 ///
-/// A group found full at its turn leaves the round until [`Lane::freed`], so it is not checked repeatedly. It loses
-/// nothing: it is being served.
+/// A full group leaves the round until [`Lane::freed`], to avoid repeated checks. It loses nothing: it is being
+/// served.
 #[derive(Debug)]
 pub(super) struct Lane<K: Key> {
-    /// Each group has a key in `keys` and is not in `full`.
+    /// Groups with keys, not in `full`.
     turns: VecDeque<K::Group>,
-    /// Groups that were full at their turn; each has a key in `keys`.
+    /// Groups with keys that were full at their turn.
     full: HashSet<K::Group>,
     keys: HashMap<K::Group, VecDeque<K>>,
     members: HashSet<K>,
@@ -41,14 +40,14 @@ impl<K: Key> Lane<K> {
         keys.push_back(key.clone());
     }
 
-    /// Returns a group to the round after it has freed capacity.
+    /// Returns a group with new capacity to the round.
     pub(super) fn freed(&mut self, group: &K::Group) {
         if let Some(group) = self.full.take(group) {
             self.turns.push_back(group);
         }
     }
 
-    /// Returns the next key that `counts`, from the next group that is `free`. Full groups wait for [`Lane::freed`].
+    /// Next key that `counts` of a `free` group. Full groups wait for [`Lane::freed`].
     pub(super) fn pop(
         &mut self,
         free: &impl Fn(&K::Group) -> bool,

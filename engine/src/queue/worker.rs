@@ -1,4 +1,4 @@
-//! The asynchronous shell around [`Queue`]: waits for requests and hands them out as leases.
+//! Asynchronous shell of [`Queue`]: hands out leases.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ struct Shared<K: Key, C, G> {
     start: Instant,
 }
 
-/// A queue shared by producers and workers. Cheap to clone.
+/// A shared queue. Cheap to clone.
 pub struct WorkQueue<K: Key, C, G>(Arc<Shared<K, C, G>>);
 
 impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
@@ -22,30 +22,30 @@ impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
     }
 }
 
-/// A reconcile in flight. Dropping it without [`Lease::end`] (a panic, a cancelled task) retries the key. Its guards
-/// stay with it, so nothing is acknowledged early.
+/// A reconcile in flight. A drop without [`Lease::end`] (panic, cancelled task) retries the key. Its guards stay, so
+/// nothing is acknowledged early.
 pub struct Lease<K: Key, C: PartialEq, G> {
     shared: Arc<Shared<K, C, G>>,
     key: K,
     guards: Vec<G>,
-    /// Urgency of the request.
+    /// Urgency.
     pub class: Class,
-    /// The first few reasons.
+    /// First reasons.
     pub causes: Vec<C>,
     /// Number of all causes.
     pub cause_count: usize,
-    /// When the oldest cause was pushed.
+    /// Time of the oldest push.
     pub queued_at: Tick,
-    /// When the lease was handed out.
+    /// Start.
     pub started_at: Tick,
     /// Previous retries in a row.
     pub attempt: u32,
-    /// Cause of the retry if the lease is dropped.
+    /// Cause of a drop's retry.
     pub if_dropped: Option<C>,
     ended: bool,
 }
 
-/// First and longest backoff after a dropped lease; it doubles with each retry.
+/// First and longest backoff after a drop; doubles each time.
 const AFTER_DROP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
 
 fn after_drop(attempt: u32) -> Duration {
@@ -53,7 +53,7 @@ fn after_drop(attempt: u32) -> Duration {
 }
 
 impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
-    /// Returns an empty queue; see [`Queue::new`].
+    /// An empty queue; see [`Queue::new`].
     #[must_use]
     pub fn new(per_group: usize) -> Self {
         Self(Arc::new(Shared {
@@ -63,12 +63,12 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         }))
     }
 
-    /// Limits a class to `most` keys at a time; see [`Queue::cap`].
+    /// Limits a class; see [`Queue::cap`].
     pub fn cap(&self, class: Class, most: usize) {
         self.0.queue.lock().cap(class, most);
     }
 
-    /// Returns the current time on this queue's clock.
+    /// This queue's time.
     pub fn now(&self) -> Tick {
         Instant::now().duration_since(self.0.start)
     }
@@ -78,13 +78,13 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         self.push_of(key, push, self.now());
     }
 
-    /// Requests a reconcile whose waiting time counts from `since`.
+    /// Requests a reconcile that has waited since `since`.
     pub fn push_of(&self, key: K, push: Push<C, G>, since: Tick) {
         self.0.queue.lock().push(key, push, since);
         self.0.changed.notify_one();
     }
 
-    /// Requests a reconcile after `delay`; see [`Queue::look_again`].
+    /// Requests a later reconcile; see [`Queue::look_again`].
     pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: Duration) {
         let now = self.now();
         self.0.queue.lock().look_again(key, class, cause, delay, now);
@@ -96,7 +96,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         look(&self.0.queue.lock())
     }
 
-    /// Waits for a request. Cancel-safe: a request is handed out only on return.
+    /// Waits for a reconcile. Cancel-safe.
     pub async fn next(&self) -> Lease<K, C, G> {
         loop {
             let due = {
@@ -144,12 +144,12 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
 }
 
 impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
-    /// Returns the key to reconcile.
+    /// Key to reconcile.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Takes the guards, to release them once the reconcile has finished.
+    /// Takes the guards, to release them after the reconcile.
     pub fn take_guards(&mut self) -> Vec<G> {
         std::mem::take(&mut self.guards)
     }

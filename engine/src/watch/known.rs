@@ -4,13 +4,12 @@ use std::collections::HashSet;
 
 use crate::index::KcpState;
 
-/// Returns the names of a kind in the state, except these.
+/// Other names of a kind in the state.
 pub(super) type Others = fn(&KcpState, &HashSet<String>) -> Vec<String>;
 
-/// Names shown before the current list.
 enum Before {
     Here(HashSet<String>),
-    /// The state has them, so a fleet's names are not held twice.
+    /// The state, so a fleet's names are not held twice.
     State(Others),
 }
 
@@ -21,13 +20,13 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns an empty set. With `others`, the state holds all shown names.
+    /// With `others`, the state holds all shown names.
     pub(super) fn new(others: Option<Others>) -> Self {
         let before = others.map_or_else(|| Before::Here(HashSet::new()), Before::State);
         Self { before, listed: HashSet::new() }
     }
 
-    /// Starts a list. Names from an interrupted list count as shown, so their deletions are detected.
+    /// Starts a list. Names of an interrupted list count as shown, to detect their deletion.
     pub(super) fn list_begins(&mut self) {
         let listed = std::mem::take(&mut self.listed);
         if let Before::Here(names) = &mut self.before {
@@ -43,7 +42,7 @@ impl Known {
         self.listed.is_empty()
     }
 
-    /// Ends the list and returns the names that it lacks.
+    /// Ends the list; returns deleted names.
     pub(super) fn list_ends(&mut self, state: &KcpState) -> Vec<String> {
         let listed = std::mem::take(&mut self.listed);
         match &mut self.before {
