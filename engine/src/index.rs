@@ -132,7 +132,6 @@ pub struct Suspected {
 /// Leftovers of the Go manager or an old client on a new object are no change.
 fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'static str> {
     let mut taken = writers::taken(old, new);
-    // Another writer added fields.
     if taken.is_empty() && other_writer(new).is_some() && other_writer(old) != other_writer(new) {
         taken.push(main);
     }
@@ -183,7 +182,7 @@ impl KcpState {
     /// Remembers an own write, to recognise its echo.
     pub fn wrote(&mut self, kind: &str, name: &str, resource_version: Option<String>) {
         let Some(version) = resource_version else { return };
-        // The watch may be faster than the response to the write.
+        // The watch may precede the response.
         let seen = match kind {
             "Kyma" => self.kymas.get(name).and_then(|o| o.resource_version()),
             "Manifest" => self.manifests.get(name).and_then(|o| o.metadata.resource_version),
@@ -243,7 +242,7 @@ impl KcpState {
     /// Applies a new or changed Kyma. The engine's status writes request nothing.
     pub fn apply_kyma(&mut self, mut kyma: Kyma) -> Vec<Wanted> {
         let name = kyma.name_any();
-        // Readers need only name and state of each module; the rest is read fresh or is in the Manifests.
+        // Readers need only names and states.
         let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
         self.told.put(&name, &modules.unwrap_or_default());
         let echo = self.is_echo("Kyma", &kyma);
@@ -283,7 +282,7 @@ impl KcpState {
             names.reserve_exact(1);
             names.push(name.clone());
         }
-        // Each part of the status is restored by the reconcile that owns it.
+        // Each part has its own reconcile.
         for whose in overwritten.unwrap_or_default() {
             let of = name.clone();
             let key = match whose {
@@ -294,7 +293,7 @@ impl KcpState {
             self.suspicions.note(&format!("Kyma/{name}"), &key, kyma.resource_version());
             wanted.push((key, Change::StatusOverwritten));
         }
-        // A list may show a finalizer's removal together with a later own write, so an echo does not hide the removal.
+        // A list may merge a finalizer's removal with a later own write.
         let Some(change) = change.filter(|change| !echo || *change == Change::FinalizerRemoved) else {
             return wanted;
         };

@@ -263,7 +263,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                     }
                 }
                 let class = before.class.min(class);
-                // `None` (ready) is sooner than any delay.
+                // `None` means ready.
                 let due = due.and_then(|d| before.due.map(|b| b.min(d)));
                 Pending { class, due, queued_at: before.queued_at.min(now), ..before }
             }
@@ -275,7 +275,6 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 Some(at) => drop(self.delayed.insert(at, key.clone())),
                 None => {
                     *self.ready.entry(pending.class).or_default() += 1;
-                    // A key already in the lane keeps its place.
                     if let Some(lane) = self.lanes.get_mut(&pending.class) {
                         lane.push(key);
                     }
@@ -383,8 +382,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 (None, Vec::new(), Vec::new())
             }
             Ended::Retry(delay, guards, causes) => {
-                // An event triggered this attempt before the retry was due. If it counted, one second of failures with
-                // many events would cause minutes of backoff.
+                // Early attempts by events do not count, or a second of failures would cause minutes of backoff.
                 let due = match slot.retry_at {
                     Some(at) if now < at => at.min(now + delay),
                     _ => {
@@ -403,7 +401,6 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                     capacity::entries(&mut self.slots);
                 }
             }
-            // The key was requested again during the reconcile.
             (Some(pending), _) => {
                 let retry = causes;
                 let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
@@ -417,7 +414,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 }
             }
             (None, Some(due)) => {
-                // A poll stays a poll; otherwise its retries would exceed the cap of its class.
+                // Polls stay polls, so retries respect the class limit.
                 let push = Push { class: class.max(Class::Retry), cause: None, guards };
                 self.put(key, push, Some(due), now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {

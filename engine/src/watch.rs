@@ -140,7 +140,7 @@ impl Feeds {
                 None,
             ));
         }
-        // Only labelled Secrets: the module gets no others.
+        // The module gets no other Secrets.
         let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
         let module_secrets = metadata(Api::namespaced(client(), namespace), of_module);
         let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
@@ -196,7 +196,7 @@ impl Feeds {
     pub async fn ready(&mut self) {
         let mut ready = self.ready.clone();
         let all = ready.wait_for(|n| *n >= self.count);
-        // The senders live as long as the tasks, and the tasks as long as self.
+        // The senders live as long as self.
         let _ = all.await;
     }
 
@@ -308,7 +308,7 @@ async fn run<K, A, R>(
                 ),
                 None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
             },
-            // Requests from an interrupted list stay pending: its objects are already in the state.
+            // An interrupted list's requests stay pending: its objects are in the state.
             Ok(watcher::Event::Init) => known.list_begins(),
             Ok(watcher::Event::InitApply(seen)) => {
                 known.listed(&seen.name);
@@ -363,16 +363,15 @@ impl Context {
 
     fn push(&self, kind: &str, asked: &mut Vec<Asked>, start: bool) {
         for Asked { wanted: (key, change), object, change: which } in asked.drain(..) {
-            // At a start each Kyma is reconciled, and requests its agent once the runtime is prepared.
+            // At a start each Kyma's reconcile requests its agent after preparing the runtime.
             if start && matches!(key, WorkKey::AgentConfig { .. }) {
                 continue;
             }
             let class = match kind {
                 _ if matches!(key, WorkKey::Catalog { .. }) => Class::Catalog,
                 _ if start => Class::Resync,
-                // Agent configurations are not urgent.
                 _ if matches!(key, WorkKey::AgentConfig { .. }) => Class::Rollout,
-                // Interference with the engine's bookkeeping may repeat, so it is not urgent.
+                // Interference may repeat, so it is not urgent.
                 _ if change.is_interference() => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
                 | MODULE_SECRET => Class::Rollout,
@@ -380,13 +379,13 @@ impl Context {
                 _ => Class::UserEdit,
             };
             let delay = match kind {
-                // The deletion of a release concerns no single Kyma, so it is not spread.
+                // A release's deletion concerns no single Kyma.
                 "ModuleTemplate" | "ModuleReleaseMeta" | "ConfigMap" | PULL_SECRET
                     if !start && !key.kyma().is_empty() =>
                 {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
-                // The Manifest's own reconcile comes first; it may report more.
+                // After the Manifest's own reconcile, which may report more.
                 _ if change == Change::ManifestStatusOverwritten && !start => 2 * SET_RIGHT,
                 _ if change.is_interference() && !start => SET_RIGHT,
                 _ => Duration::ZERO,

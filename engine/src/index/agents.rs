@@ -16,27 +16,27 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::KcpState;
 
-/// An agent's configuration, written or about to be.
+/// An agent's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
     /// The watches.
     pub config: AgentConfig,
-    /// Identifier that an agent with this configuration reports. Empty if any configuration is accepted.
+    /// Reported by an agent with this configuration; empty if any is accepted.
     pub configuration: String,
 }
 
 /// Inputs of an agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentInput {
-    /// Shared by all runtimes.
+    /// Common to all runtimes.
     pub plan: Arc<AgentPlan>,
-    /// Needs of this runtime.
+    /// Of this runtime.
     pub needs: Needs,
     /// Hash of both.
     pub hash: u64,
 }
 
-/// Configurations by Kyma. Runtimes with equal modules share one.
+/// By Kyma. Runtimes with equal modules share one.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     by_kyma: HashMap<String, Arc<Configured>>,
@@ -70,8 +70,7 @@ impl Agents {
     }
 }
 
-/// Returns whether a definition, such as `beams.x.dev`, is in one of the groups; without a name, whether there are
-/// groups.
+/// Whether the groups include that of a definition, such as `beams.x.dev`; without a name, any group.
 pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> bool {
     match name.map(|name| name.split_once('.')) {
         None => !groups.is_empty(),
@@ -80,7 +79,7 @@ pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> boo
 }
 
 impl KcpState {
-    /// Returns the inputs of an agent's configuration, from the known Manifests.
+    /// Inputs of an agent's configuration.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
         let names = self.by_kyma.of(kyma);
         let mut needs = Needs::default();
@@ -98,7 +97,7 @@ impl KcpState {
         AgentInput { plan, needs, hash: hash.finish() }
     }
 
-    /// Notes whether the runtime lacks watched kinds; then every definition may change its configuration.
+    /// Notes whether the runtime lacks watched kinds: then every definition matters.
     ///
     /// Returns whether this is new.
     pub fn lacks_kinds(&mut self, kyma: &str, any: bool) -> bool {
@@ -109,12 +108,12 @@ impl KcpState {
         false
     }
 
-    /// Returns whether the runtime lacks watched kinds.
+    /// Whether the runtime lacks watched kinds.
     pub fn is_lacking_kinds(&self, kyma: &str) -> bool {
         self.lacking.contains(kyma)
     }
 
-    /// Replaces the API groups with definitions that a Kyma waits for.
+    /// Replaces the API groups that a Kyma waits for.
     pub fn await_kinds(&mut self, kyma: &str, groups: BTreeSet<String>) {
         if groups.is_empty() || !self.kymas.contains_key(kyma) {
             self.definitions.remove(kyma);
@@ -123,34 +122,34 @@ impl KcpState {
         }
     }
 
-    /// Returns the API groups with definitions that a Kyma waits for.
+    /// API groups that a Kyma waits for.
     pub fn awaits(&self, kyma: &str) -> BTreeSet<String> {
         self.definitions.get(kyma).cloned().unwrap_or_default()
     }
 
-    /// Returns whether a Kyma waits for a definition, such as `beams.x.dev`; without a name, for any.
+    /// Whether a Kyma waits for a definition, such as `beams.x.dev`; without a name, for any.
     pub fn awaits_definition(&self, kyma: &str, name: Option<&str>) -> bool {
         self.definitions.get(kyma).is_some_and(|groups| is_of_groups(groups, name))
     }
 
-    /// Remembers the configuration for a Kyma's agent.
+    /// Remembers a Kyma's agent configuration.
     pub fn configure_agent(&mut self, kyma: &str, config: AgentConfig) {
         if self.kymas.contains_key(kyma) {
             self.agents.set(kyma, config);
         }
     }
 
-    /// Removes the configuration of a Kyma's agent; any is accepted then.
+    /// Accepts any configuration of a Kyma's agent.
     pub fn forget_agent(&mut self, kyma: &str) {
         self.agents.forget(kyma);
     }
 
-    /// Returns the last configuration of a Kyma's agent since the process start.
+    /// A Kyma's agent configuration, if written since the process start.
     pub fn agent_config(&self, kyma: &str) -> Option<Arc<Configured>> {
         self.agents.of(kyma).cloned()
     }
 
-    /// Returns the identifier that a Kyma's agent should report; empty if unknown or any is accepted.
+    /// The report expected from a Kyma's agent; empty if any is accepted.
     pub fn agent_configuration(&self, kyma: &str) -> &str {
         self.agents.of(kyma).map_or("", |configured| &configured.configuration)
     }

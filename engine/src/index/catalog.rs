@@ -1,4 +1,4 @@
-//! The catalog of releases and templates, and the Kymas that its changes concern.
+//! The catalog, and the Kymas that its changes affect.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,7 +17,6 @@ use tidewatch_planner::{
 use super::{KcpState, Wanted, kyma_key, unindex};
 use crate::trigger::Change;
 
-/// Releases and templates as last seen.
 #[derive(Debug, Default)]
 pub(super) struct Offered {
     releases: HashMap<String, Arc<ModuleReleaseMeta>>,
@@ -62,18 +61,18 @@ impl Catalog for Offered {
 }
 
 impl KcpState {
-    /// Applies a new, changed or deleted ModuleTemplate.
+    /// Applies a ModuleTemplate or its deletion.
     pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
         let new = template.map(Arc::new);
         let old = self.offered.template(name);
         let mut modules: BTreeSet<String> =
             [&old, &new].into_iter().flatten().filter_map(|t| t.module_name()).map(str::to_owned).collect();
-        // A release meta finds templates by name, `<module>-<version>`. Both parts may contain hyphens.
+        // Releases find templates by name, `<module>-<version>`; both parts may contain hyphens.
         modules.extend(name.match_indices('-').map(|(end, _)| name[..end].to_owned()));
         let mut have = BTreeSet::new();
         let labels = |template: &Option<Arc<ModuleTemplate>>| template.as_ref().map(|t| t.labels().clone());
         if labels(&old) != labels(&new) {
-            // Labels restrict access to installed versions, even unrequested ones.
+            // Labels restrict access even to installed, unrequested versions.
             for (end, _) in name.match_indices('-') {
                 let versions = BTreeSet::from([name[end + 1..].to_owned()]);
                 have.extend(self.manifests.kymas_with(&name[..end], &versions));
@@ -82,7 +81,7 @@ impl KcpState {
         self.changed(&modules, have, Change::ModuleTemplate, |offered| offered.put_template(name, new))
     }
 
-    /// Applies a new, changed or deleted ModuleReleaseMeta.
+    /// Applies a ModuleReleaseMeta or its deletion.
     pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
         let module = BTreeSet::from([name.to_owned()]);
         self.changed(&module, BTreeSet::new(), Change::ModuleRelease, |offered| match release {
@@ -91,7 +90,7 @@ impl KcpState {
         })
     }
 
-    /// Returns a Kyma's modules with a pending rollout and their start times, according to its Manifests.
+    /// Modules of a Kyma with a pending rollout, and their start times.
     pub fn turns(&self, kyma: &str, window: Duration, now: Timestamp) -> BTreeMap<String, Timestamp> {
         if window.is_zero() {
             return BTreeMap::new();
@@ -105,14 +104,12 @@ impl KcpState {
         manifests.iter().filter_map(turn).collect()
     }
 
-    /// Returns the catalog.
+    /// The catalog.
     pub fn catalog(&self) -> &dyn Catalog {
         &self.offered
     }
 
-    /// Changes the catalog and requests the affected Kymas.
-    ///
-    /// A Kyma is affected if the answer to its last request or the end of its version changes, or if it is in `have`.
+    /// Changes the catalog and requests the affected Kymas: those in `have`, or with a changed answer or end of version.
     fn changed(
         &mut self,
         modules: &BTreeSet<String>,
@@ -146,7 +143,7 @@ impl KcpState {
         have.iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
     }
 
-    /// Returns an answer per distinct request, in the order of [`super::users::Users::of`].
+    /// One answer per distinct request, as [`super::users::Users::of`] orders them.
     fn answers(&self, modules: &BTreeSet<String>) -> Vec<Answer> {
         let of = |module: &String| {
             let module = module.clone();

@@ -1,16 +1,15 @@
-//! JSON with UUIDs and times as bytes. Similar objects differ mostly in these.
+//! JSON with binary UUIDs and times, which are most of the difference between similar objects.
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
-/// Markers of binary data: bytes that never occur in UTF-8.
+/// Binary markers: never in UTF-8.
 const UUID: u8 = 0xff;
 const TIME: u8 = 0xfe;
-/// Text lengths between quotation marks, in bytes.
+/// Text lengths without quotation marks, in bytes.
 const UUID_TEXT: usize = 36;
 const TIME_TEXT: usize = 20;
 
-/// Encodes any text.
 pub(super) fn dense(text: &str) -> Vec<u8> {
     let mut dense = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -31,7 +30,6 @@ pub(super) fn dense(text: &str) -> Vec<u8> {
     dense
 }
 
-/// Decodes a dense text.
 pub(super) fn text(dense: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(dense.len() * 2);
     let mut rest = dense;
@@ -56,19 +54,19 @@ pub(super) fn text(dense: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Returns the text of `size` bytes between quotation marks.
+/// A quoted text of `size` bytes.
 fn quoted(bytes: &[u8], size: usize) -> Option<&str> {
     let (inner, end) = bytes.strip_prefix(b"\"")?.split_at_checked(size)?;
     if end.first() == Some(&b'"') { std::str::from_utf8(inner).ok() } else { None }
 }
 
-/// Only in canonical form.
+/// Canonical form only.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let uuid = Uuid::try_parse(text).ok()?;
     (uuid.to_string() == text).then(|| uuid.into_bytes())
 }
 
-/// Only in the form of [`time_text`].
+/// The form of [`time_text`] only.
 fn seconds(text: &str) -> Option<u32> {
     let seconds = u32::try_from(text.parse::<Timestamp>().ok()?.as_second()).ok()?;
     (time_text(seconds)? == text).then_some(seconds)
@@ -96,7 +94,7 @@ mod tests {
             (r#""6e94b08b-d0ce-4eb4-82c1-f272f48599da""#, 17),
             (r#"{"uid":"00000000-0000-0000-0000-000000000000","a":"1970-01-01T00:00:00Z"}"#, 35),
             (r#""2106-02-07T06:28:15Z""#, 5),
-            // Not canonical, or neither UUID nor time.
+            // Not canonical, or neither.
             (r#""2106-02-07T06:28:16Z""#, 22),
             (r#""1969-12-31T23:59:59Z""#, 22),
             (r#""2026-02-30T00:00:00Z""#, 22),

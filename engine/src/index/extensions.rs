@@ -1,4 +1,4 @@
-//! Uses of fields that only this engine supports (`docs/extensions.md`). The Go manager ignores them.
+//! Uses of fields that the Go manager ignores (`docs/extensions.md`).
 
 use kube::ResourceExt;
 use tidewatch_api::{
@@ -10,7 +10,7 @@ use tidewatch_planner::versions::registry_of;
 use super::KcpState;
 
 impl KcpState {
-    /// Returns a Kyma's uses as sorted, readable lines. Requests in its runtime count once they are read.
+    /// A Kyma's uses, as sorted lines. Its runtime's list counts once read.
     pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
         let mut used = Vec::new();
         if let Some(kyma) = self.kymas.get(kyma) {
@@ -32,8 +32,7 @@ impl KcpState {
         used
     }
 
-    /// Returns the central uses in KCP as sorted lines: policy, releases and templates. `external` lists the
-    /// registries allowed to templates.
+    /// Uses in the policy and the catalog, as sorted lines. `external`: registries open to templates.
     pub fn extensions_of_catalog(&self, external: &[String]) -> Vec<String> {
         let mut used = Vec::new();
         if self.policy().is_ok_and(|policy| policy.is_some()) || self.policy_fault().is_some() {
@@ -63,7 +62,6 @@ impl KcpState {
     }
 }
 
-/// Returns the annotation for forced deletion, if set.
 fn forced(object: &impl ResourceExt) -> Option<String> {
     let is_there = object.annotations().contains_key(annotations::FORCE_DELETE);
     is_there.then(|| format!("annotation {}", annotations::FORCE_DELETE))
@@ -81,7 +79,7 @@ fn of_manifest(manifest: &Manifest) -> Vec<String> {
     used
 }
 
-/// Returns the used template fields that only this engine supports. Some terms are also known to the Go manager.
+/// Used fields unknown to the Go manager.
 fn of_terms(terms: &ModuleTerms) -> Vec<&'static str> {
     let ModuleTerms {
         associated_resources: _,

@@ -1,6 +1,6 @@
-//! Kymas, each stored as its difference from another one ([`packed`](super::packed)).
+//! Kymas, stored as differences ([`packed`](super::packed)).
 //!
-//! Full trees would fragment the heap during a fleet's installation and keep pages allocated (docs/scale.md).
+//! Object trees would fragment the heap during a fleet's installation (docs/scale.md).
 
 use std::collections::HashMap;
 
@@ -9,10 +9,9 @@ use tidewatch_api::{Kyma, State};
 
 use super::packed::{Packed, Patterns};
 
-/// All Kymas share one pattern.
+/// All Kymas share a pattern.
 const KIND: u64 = 0;
 
-/// All Kymas, by name.
 #[derive(Debug, Default)]
 pub(super) struct Kymas {
     held: HashMap<String, Held>,
@@ -22,13 +21,13 @@ pub(super) struct Kymas {
 #[derive(Debug)]
 struct Held {
     packed: Packed,
-    /// Registered domain of the runtime; each notification reads it.
+    /// Registered domain; each notification reads it.
     domain: Option<Box<str>>,
     leaving: bool,
 }
 
 impl Kymas {
-    /// Stores a Kyma and returns the previous one.
+    /// Returns the previous one.
     pub(super) fn insert(&mut self, kyma: &Kyma) -> Option<Kyma> {
         let settled = kyma.status.as_ref().is_some_and(|status| status.state == State::Ready);
         let held = Held {

@@ -1,4 +1,4 @@
-//! Mandatory modules. A change of them concerns every Kyma.
+//! Mandatory modules, which concern every Kyma.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,15 +12,15 @@ use crate::{key::WorkKey, trigger::Change};
 /// Objects that make, or made, a module mandatory.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
-    /// The release meta.
+    /// Release meta.
     pub release: Option<Arc<ModuleReleaseMeta>>,
-    /// Legacy mandatory templates.
+    /// Legacy templates.
     pub templates: Vec<Arc<ModuleTemplate>>,
-    /// Whether the mandatory release was deleted, so the templates do not count.
+    /// Whether the mandatory release was deleted, which voids the templates.
     pub is_withdrawn: bool,
 }
 
-/// Returns whether the finalizer must be added, or a deleted object still has it.
+/// Whether the finalizer is missing, or holds up a deletion.
 fn wants_work(object: &impl ResourceExt, mandatory: bool) -> bool {
     let held = object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE);
     match object.meta().deletion_timestamp {
@@ -30,7 +30,7 @@ fn wants_work(object: &impl ResourceExt, mandatory: bool) -> bool {
 }
 
 impl Holders {
-    /// Returns whether any finalizer needs a reconcile.
+    /// Whether a finalizer needs a reconcile.
     #[must_use]
     pub fn want_work(&self) -> bool {
         let release = |r: &Arc<ModuleReleaseMeta>| wants_work(r.as_ref(), r.mandatory_version().is_some());
@@ -39,7 +39,7 @@ impl Holders {
     }
 }
 
-/// Requirements of a Kyma's mandatory modules.
+/// Requirements of mandatory modules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Awaits {
     /// API groups.
@@ -49,12 +49,12 @@ pub struct Awaits {
 }
 
 impl KcpState {
-    /// Returns all mandatory modules.
+    /// All mandatory modules.
     pub fn mandatory(&self) -> Vec<Arc<Offer>> {
         self.mandatory.values().cloned().collect()
     }
 
-    /// Returns the objects that make a module mandatory.
+    /// Objects that make a module mandatory.
     pub fn holders(&self, module: &str) -> Holders {
         let catalog = self.catalog();
         let templates = catalog.templates_of(module);
@@ -70,9 +70,9 @@ impl KcpState {
         }
     }
 
-    /// Returns modules of a Kyma's mandatory Manifests that users choose, and the modules of its list when last read.
+    /// Modules of mandatory Manifests that users choose, and the Kyma's last list.
     ///
-    /// The list is `None` if it is unread since the process start.
+    /// The list is `None` if unread since the process start.
     pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
         let manifests = self.by_kyma.of(kyma);
         let modules = manifests.filter_map(|name| self.manifests.mandatory_module(name));
@@ -82,10 +82,9 @@ impl KcpState {
         (modules.filter(chosen).map(str::to_owned).collect(), self.users.modules_of(kyma))
     }
 
-    /// Replaces the modules required by a Kyma's list. A change of their installation requests the Kyma, even if they
-    /// are mandatory.
+    /// Replaces the modules that a Kyma's list requires. Their installation requests the Kyma, even if mandatory.
     ///
-    /// The CRD of the catalog's templates bounds the size.
+    /// The templates' CRD bounds the size.
     pub fn require(&mut self, kyma: &str, modules: BTreeSet<String>) {
         if modules.is_empty() || !self.kymas.contains_key(kyma) {
             self.required.remove(kyma);
@@ -94,15 +93,15 @@ impl KcpState {
         }
     }
 
-    /// Returns the modules last set with `require`.
+    /// Modules set with `require`.
     pub fn required(&self, kyma: &str) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         self.required.get(kyma).unwrap_or(&NONE)
     }
 
-    /// Replaces the requirements of a Kyma's mandatory modules. Their changes request the mandatory reconcile.
+    /// Replaces the requirements of a Kyma's mandatory modules.
     ///
-    /// The CRD of the catalog's templates bounds the size.
+    /// The templates' CRD bounds the size.
     pub fn await_for_mandatory(&mut self, kyma: &str, awaits: Awaits) {
         if awaits == Awaits::default() || !self.kymas.contains_key(kyma) {
             self.mandatory_awaits.remove(kyma);
@@ -111,18 +110,18 @@ impl KcpState {
         }
     }
 
-    /// Returns the requirements of a Kyma's mandatory modules.
+    /// Requirements of a Kyma's mandatory modules.
     pub fn mandatory_awaits(&self, kyma: &str) -> &Awaits {
         static NONE: Awaits = Awaits { groups: BTreeSet::new(), modules: BTreeSet::new() };
         self.mandatory_awaits.get(kyma).unwrap_or(&NONE)
     }
 
-    /// Returns whether mandatory modules wait for a definition, such as `beams.x.dev`; without a name, for any.
+    /// Whether mandatory modules wait for a definition, such as `beams.x.dev`; without a name, for any.
     pub fn mandatory_await_definition(&self, kyma: &str, name: Option<&str>) -> bool {
         is_of_groups(&self.mandatory_awaits(kyma).groups, name)
     }
 
-    /// Updates the offers of `modules`, and requests every Kyma if one differs.
+    /// Updates the offers, and requests every Kyma if one differs.
     pub(super) fn mandatory_changed(&mut self, modules: &BTreeSet<String>, change: Change) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         let mut differs = false;
@@ -151,20 +150,19 @@ impl KcpState {
         wanted
     }
 
-    /// Returns Kymas with a non-transferred Manifest of a module that is no longer mandatory. The Kyma's list decides
-    /// about it again.
+    /// Kymas with a Manifest of a formerly mandatory module that was never transferred. Their lists decide about it.
     fn left_behind(&self, module: &str) -> impl Iterator<Item = String> {
         let all = self.manifests.of_module(module).filter(|m| !m.is_mandatory());
         all.filter_map(|m| m.kyma_name().map(str::to_owned))
     }
 
-    /// Returns whether a Kyma has or should get mandatory modules.
+    /// Whether a Kyma has or should get mandatory modules.
     pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
         let mut manifests = self.by_kyma.of(kyma);
         !self.mandatory.is_empty() || manifests.any(|name| self.manifests.is_mandatory(name))
     }
 
-    /// Returns the requests of a changed or deleted Manifest besides its own and its Kyma's.
+    /// Additional requests of a changed Manifest.
     pub(super) fn after_manifest(&self, manifest: &Manifest, change: Change) -> Vec<Wanted> {
         let (Some(kyma), Some(module)) = (manifest.kyma_name(), manifest.module_name()) else {
             return Vec::new();

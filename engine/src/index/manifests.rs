@@ -1,4 +1,4 @@
-//! Index of Manifests: the installed modules of each runtime.
+//! Manifests: the installed modules.
 
 use std::collections::BTreeSet;
 
@@ -26,17 +26,17 @@ use crate::{
     trigger::Change,
 };
 
-/// The Manifest that replaces another one of its module.
+/// The Manifest that replaces another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Successor {
-    /// Name of the Manifest.
+    /// Its name.
     pub name: String,
-    /// Its inventory, if it was Ready for its present spec.
+    /// Its inventory, if it has been Ready for its spec.
     pub settled: Option<Vec<ObjectRef>>,
 }
 
 impl KcpState {
-    /// Applies a new or changed Manifest. Spec changes request its own reconcile, state changes its Kyma's.
+    /// Applies a Manifest. Its spec requests its own reconcile, its state its Kyma's.
     pub fn apply_manifest(&mut self, mut manifest: Manifest) -> Vec<Wanted> {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
@@ -47,10 +47,10 @@ impl KcpState {
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
         let is_installed = !synced.is_empty();
         let manager = manager_beside(&manifest, &synced);
-        // An orphaned Manifest keeps its installed objects and creates no more.
+        // An orphaned Manifest creates nothing more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
-        // Evaluated before the store takes the spec.
+        // The store takes the spec later.
         let holds = held_by(&manifest);
         let is_held = holds.iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
         let is_told = says_all(&manifest);
@@ -63,7 +63,7 @@ impl KcpState {
                 m.metadata.deletion_timestamp.is_some(),
             )
         };
-        // The state that its Kyma shows: none, if the status is for another spec.
+        // Kymas show no state for another spec.
         let generation = manifest.metadata.generation;
         let told = |m: &Manifest| {
             let (state, message) = progress_at(m, generation);
@@ -112,11 +112,9 @@ impl KcpState {
             );
             wanted.push((key, Change::StatusOverwritten));
         }
-        // After a start every Manifest is `Change::Added`. Settled ones need no reconcile: the runtime's agent reports
-        // drift.
-        //
-        // Exceptions: orphaned Manifests still have to report it, and an incomplete inventory was overwritten. The
-        // deployer's Secrets in KCP may have changed unobserved.
+        // At a start all are `Added`. Settled ones need no reconcile: agents report drift. Exceptions: orphaned
+        // Manifests must report it, overwritten inventories are incomplete, and the deployer's Secrets may have
+        // changed unobserved.
         let settled = old.is_none()
             && is_settled(&manifest)
             && is_installed
@@ -125,15 +123,15 @@ impl KcpState {
             && is_held
             && manifest.module_name() != Some(DEPLOYER)
             && !is_nobodys(&manifest);
-        // A list may show a finalizer's removal together with a later own write, so an echo does not hide the removal.
+        // A list may merge a finalizer's removal with a later own write.
         if let Some(change) =
             change.filter(|change| !settled && (!echo || *change == Change::FinalizerRemoved))
         {
             wanted.push((manifest_key(&kyma, &name), change));
-            // A mandatory module's Manifest is restored regardless of the writer.
+            // A mandatory module's Manifest is restored from any change.
             if let Some(old) = &old {
                 wanted.extend(self.after_manifest(&manifest, change));
-                // Owner and module concern the Kyma: it may gain or lose this Manifest.
+                // Its Kyma may gain or lose this Manifest.
                 let whose = |m: &Manifest| {
                     (
                         m.module_name().map(str::to_owned),
@@ -150,13 +148,12 @@ impl KcpState {
         if old.is_none() && !echo && manifest.is_mandatory() {
             wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::Added));
         }
-        // Kymas do not report mandatory modules. They still wait for them while being deleted, or if a module requires
-        // them.
+        // Kymas do not report mandatory modules, but wait for them when required or during deletion.
         let leaving = || self.kymas.is_leaving(&kyma);
         let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
         let shown = !manifest.is_mandatory() || required() || leaving();
-        // The planning reconcile knows that the Manifest is not ready yet. After an interruption the watch may first
-        // show it with an own status write.
+        // The planning reconcile knows it is not ready. An interrupted watch may first show it with an own status
+        // write.
         let planned = old.is_none() && echo && manifest.status.is_none();
         let is_news = old.as_ref().map(told) != Some(told(&manifest));
         let module = manifest.module_name();
@@ -164,7 +161,7 @@ impl KcpState {
             wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::ManifestStatus));
         }
         if shown && !planned && is_news {
-            // A status from another writer, or without a state, is reported only after the Manifest's own reconcile.
+            // Another writer's status, or none, is reported only after the Manifest's reconcile.
             let is_silent = manifest.status.as_ref().is_none_or(|status| status.state == State::Empty);
             let by_another = !echo && old.is_some() && (another_tells(&manifest.metadata) || is_silent);
             let change = if by_another { Change::ManifestStatusOverwritten } else { Change::ManifestStatus };
@@ -177,7 +174,7 @@ impl KcpState {
         wanted
     }
 
-    /// Keeps objects of the previous inventory after another writer changed it: they may still be in the runtime.
+    /// Keeps objects that another writer dropped from the inventory: the runtime may still have them.
     fn keep_inventory(&self, manifest: &mut Manifest) {
         let name = manifest.name_any();
         if self.manifests.get(&name).is_none_or(|old| old.metadata.uid != manifest.metadata.uid) {
@@ -190,15 +187,14 @@ impl KcpState {
         }
     }
 
-    /// Returns a Manifest's inventory as last seen, including objects that another writer removed. Empty if the uid
-    /// differs.
+    /// A Manifest's inventory, with objects that another writer dropped. Empty if the uid differs.
     pub fn inventory(&self, manifest: &Manifest) -> Vec<ObjectRef> {
         let name = manifest.name_any();
         let same = self.manifests.get(&name).is_some_and(|seen| seen.metadata.uid == manifest.metadata.uid);
         if same { self.manifests.inventory(&name) } else { Vec::new() }
     }
 
-    /// Removes a deleted Manifest.
+    /// Removes a Manifest.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
         self.suspicions.forget(&format!("Manifest/{name}"));
@@ -214,7 +210,7 @@ impl KcpState {
         wanted.chain(kinds).collect()
     }
 
-    /// Remembers the class of a Manifest's reconcile. User edits and rollouts keep theirs over retries and resyncs.
+    /// Remembers a reconcile's class. User edits and rollouts keep theirs over retries and resyncs.
     pub fn working_on(&mut self, name: &str, class: Class) {
         let Some(before) = self.manifests.class_mut(name) else { return };
         if class <= Class::Rollout || before.is_none() {
@@ -222,19 +218,19 @@ impl KcpState {
         }
     }
 
-    /// Returns the class for its Kyma after a state change: the Manifest's own, or a user edit if unknown.
+    /// Class of the Manifest's last reconcile; a user edit if unknown.
     pub fn urgency(&self, manifest: &str) -> Class {
         self.manifests.class(manifest).unwrap_or(Class::UserEdit)
     }
 
-    /// Replaces the objects that a Manifest waits for in its runtime. Ignored for an unknown Manifest.
+    /// Replaces the objects in the runtime that a known Manifest waits for.
     pub fn wait_for(&mut self, kyma: &str, manifest: &str, waits: impl IntoIterator<Item = impl Into<Wait>>) {
         if self.by_kyma.contains(kyma, manifest) {
             self.owners.wait_for(kyma, manifest, waits);
         }
     }
 
-    /// Returns a Kyma's other Manifests with this object in their inventory.
+    /// Other Manifests of a Kyma with this object.
     pub fn other_claims(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Vec<Claim> {
         let others = self.owners.of(kyma, object).into_iter().filter(|name| name != manifest);
         let deleting =
@@ -242,9 +238,9 @@ impl KcpState {
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
-    /// Returns installed objects and default CRs of a Kyma's other Manifests that are being deleted.
+    /// Objects and default CRs of a Kyma's other Manifests in deletion.
     ///
-    /// Objects that a remaining Manifest also has, as after a transfer, are excluded.
+    /// Objects of a remaining Manifest, as after a transfer, are excluded.
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
         let others = self.by_kyma.of(kyma).filter(|name| *name != manifest);
         let leaving = others.filter_map(|name| {
@@ -258,8 +254,7 @@ impl KcpState {
         leaving.flatten().filter(|object| !stays(object)).collect()
     }
 
-    /// Returns API groups that a Kyma's Manifests in deletion define or declare. Their deletion may wait for all
-    /// objects of these groups.
+    /// API groups of Manifests in deletion. Their deletion may wait for all objects of these groups.
     pub fn groups_of_leaving(&self, kyma: &str) -> BTreeSet<String> {
         let all = self.manifests_of(kyma).into_iter();
         let leaving = all.filter(|manifest| manifest.metadata.deletion_timestamp.is_some());
@@ -275,19 +270,19 @@ impl KcpState {
         groups.collect()
     }
 
-    /// Returns whether a Manifest of this name belongs to another Kyma.
+    /// Whether the Manifest belongs to another Kyma.
     pub fn is_of_another(&self, kyma: &str, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|m| m.kyma_name().is_some_and(|owner| owner != kyma))
     }
 
-    /// Returns another managed Manifest of the Kyma with this object that is not being deleted.
+    /// Another managed Manifest with this object, not in deletion.
     pub fn needed_by(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Option<String> {
         let managed = |name: &String| self.manifests.get(name).is_some_and(|m| !m.is_unmanaged());
         let others = self.other_claims(kyma, manifest, object).into_iter();
         others.filter(|claim| !claim.deleting).map(|claim| claim.manifest).find(managed)
     }
 
-    /// Returns the Manifest that replaces this one: same module and owner, managed, and not being deleted.
+    /// The managed Manifest of the same module and owner, not in deletion.
     pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
         let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
         manifest.module_name()?;
@@ -301,7 +296,7 @@ impl KcpState {
                 && Stray::of(self.kymas.get(kyma).as_ref(), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
-        // Later warnings do not block the transfer. With an incomplete inventory, the successor's own objects would be
+        // Later warnings do not block a transfer. An incomplete inventory does: the successor's own objects would be
         // removed.
         let settled = has_been_ready(&next, next.metadata.generation)
             && has_own_inventory(&next)
@@ -309,7 +304,7 @@ impl KcpState {
         Some(Successor { name: next.name_any(), settled: settled.then(synced) })
     }
 
-    /// Returns the Manifests that this one replaces ([`KcpState::successor`]): older ones and those being deleted.
+    /// Manifests, older or in deletion, with this [`KcpState::successor`].
     pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
         let name = manifest.name_any();
         let all = self.by_kyma.of(kyma).filter(|other| *other != name);
@@ -325,36 +320,36 @@ impl KcpState {
         all.map(|other| other.name_any()).collect()
     }
 
-    /// Returns whether a Manifest is settled: Ready for its present spec, managed, and not being deleted.
+    /// Whether a Manifest is Ready for its spec, managed, and not in deletion.
     pub fn is_ready(&self, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|manifest| is_settled(&manifest))
     }
 
-    /// Returns whether another writer's status change on a Kyma's Manifests is not restored yet.
+    /// Whether overwritten statuses of a Kyma's Manifests are unrestored.
     pub fn doubts_manifests_of(&self, kyma: &str) -> bool {
         !self.suspicions.is_empty()
             && self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
     }
 
-    /// Returns whether a Kyma has Manifests.
+    /// Whether a Kyma has Manifests.
     pub fn has_manifests(&self, kyma: &str) -> bool {
         self.by_kyma.has_any(kyma)
     }
 
-    /// Returns a Kyma's Manifests without specs and inventories.
+    /// Manifests of a Kyma, without specs and inventories.
     pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = Manifest> {
         let names = self.by_kyma.of(kyma);
         names.filter_map(|name| self.manifests.get(name))
     }
 
-    /// Returns a Kyma's Manifests without inventories.
+    /// Manifests of a Kyma, without inventories.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
         let names = self.by_kyma.of(kyma);
         names.filter_map(|n| self.manifests.without_inventory(n)).collect()
     }
 }
 
-/// Returns whether the status has all parts of a Ready one. A part may have been removed unobserved.
+/// Whether the status has all parts of a Ready one. Removals may be unobserved.
 fn says_all(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     let says = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
@@ -364,7 +359,7 @@ fn says_all(manifest: &Manifest) -> bool {
         && (says(conditions::MODULE_CR) || !manifest.spec.creates_default_cr())
 }
 
-/// Returns whether a Manifest is Ready for its present spec, managed, and not being deleted.
+/// Whether a Manifest is Ready for its spec, managed, and not in deletion.
 pub(super) fn is_settled(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     manifest.metadata.deletion_timestamp.is_none()

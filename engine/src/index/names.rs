@@ -4,12 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::lines::Lines;
 
-/// Non-empty sets of names, by Kyma.
+/// Non-empty sets, by Kyma.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<String, Lines>);
 
 impl Names {
-    /// Returns a Kyma's names in order.
     pub(super) fn of(&self, kyma: &str) -> impl Iterator<Item = &str> {
         self.0.get(kyma).into_iter().flat_map(Lines::iter)
     }

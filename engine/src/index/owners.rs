@@ -1,7 +1,6 @@
-//! Index from objects in a runtime to their Manifests, by inventory.
+//! Index from objects in a runtime to their Manifests.
 //!
-//! It maps an event's object to reconciles. It is filled before objects are applied, so the first event finds its
-//! owner.
+//! It is filled before objects are applied, so their first event finds its reconcile.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,12 +18,12 @@ use crate::{
     lines::Lines,
 };
 
-/// Source of a claim. Each source replaces only its own claims.
+/// Source of a claim, which replaces only its own.
 ///
-/// A lagging watch must not remove a reconcile's new claims, or first events would find no owner.
+/// A lagging watch must not remove a reconcile's claims: first events would find no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Speaker {
-    /// The watch on KCP, from the inventory in a Manifest's status.
+    /// Inventory in a status on KCP.
     Watch,
     /// A reconcile, before it applies.
     Reconcile,
@@ -33,28 +32,28 @@ pub enum Speaker {
 /// Group, kind, namespace and name.
 type Identity = [Box<str>; 4];
 
-/// Sorted objects, so that a kind is contiguous.
+/// Sorted, so kinds are contiguous.
 type Objects = Arc<Box<[Identity]>>;
 
-/// Owners of installed objects, per runtime. The fleet's inventories bound the size.
+/// Owners of objects, per runtime. The fleet's inventories bound it.
 ///
-/// Equal lists are stored once, so another runtime costs only the names of its Manifests.
+/// Equal lists are shared, so a runtime costs only names.
 #[derive(Debug, Default)]
 pub struct Owners {
     runtimes: HashMap<Box<str>, Claims>,
     lists: Shared<Box<[Identity]>>,
-    /// Runtime → Manifest → object that decides its readiness but that it does not install. Rare.
+    /// Runtime → Manifest → foreign object that decides its readiness. Rare.
     judged_by: HashMap<String, BTreeMap<String, ObjectRef>>,
-    /// Runtime → (group, kind) → Manifests that wait for the kind's objects.
+    /// Runtime → (group, kind) → waiting Manifests.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
 
-/// Claims of a runtime, in two allocations to avoid fragmentation (docs/scale.md).
+/// Claims of a runtime, in two allocations (docs/scale.md).
 #[derive(Debug, Default)]
 struct Claims {
-    /// Sorted names of Manifests.
+    /// Sorted.
     names: Lines,
-    /// Non-empty claims, in the same order.
+    /// Same order; none is empty.
     of: Box<[Claim]>,
 }
 
@@ -76,7 +75,7 @@ impl Claim {
         self.watch.is_none() && self.reconcile.is_none()
     }
 
-    /// Returns whether any source claims an object with this prefix: group and kind, or all four parts.
+    /// Whether an object starts with these parts: two or four.
     fn has(&self, start: &[&str]) -> bool {
         let parts = |object: &'_ Identity| {
             object.iter().take(start.len()).map(AsRef::as_ref).cmp(start.iter().copied())
@@ -102,12 +101,12 @@ impl Claims {
     }
 }
 
-/// Objects of one kind that a Manifest waits for.
+/// Objects of a kind that a Manifest waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
     /// The kind.
     pub kind: Gvk,
-    /// Object names; for definitions and API services, their API groups. Empty: all objects.
+    /// Names; for definitions and API services, API groups. Empty: all.
     pub only: BTreeSet<String>,
 }
 
@@ -117,16 +116,15 @@ impl From<&Gvk> for Wait {
     }
 }
 
-/// Manifests that wait for one kind.
 #[derive(Debug, Default)]
 struct Awaiting {
-    /// A version of the kind.
+    /// Any known version.
     version: String,
-    /// Manifest → objects, as in [`Wait::only`].
+    /// By Manifest, as [`Wait::only`].
     manifests: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Returns an object's identifier in [`Wait::only`].
+/// The entry for [`Wait::only`].
 fn subject(object: &ObjectRef) -> &str {
     let Gvk { group, kind, .. } = &object.gvk;
     let serves = watches::SERVES.contains(&(group.as_str(), kind.as_str()));
@@ -135,7 +133,7 @@ fn subject(object: &ObjectRef) -> &str {
 }
 
 impl Owners {
-    /// Replaces the objects that a Manifest owns in a runtime, for one source.
+    /// Replaces a source's claim.
     pub fn claim<'a>(
         &mut self,
         speaker: Speaker,
@@ -163,7 +161,7 @@ impl Owners {
         }
     }
 
-    /// Sets or clears the foreign object that decides a Manifest's readiness.
+    /// Replaces the foreign object that decides readiness.
     pub fn judge_by(&mut self, runtime: &str, manifest: &str, object: Option<ObjectRef>) {
         let Some(object) = object else {
             if let Some(all) = self.judged_by.get_mut(runtime) {
@@ -186,7 +184,7 @@ impl Owners {
         all.filter(move |(_, object)| is(object)).map(|(manifest, _)| manifest)
     }
 
-    /// Replaces the waits of a Manifest. Events about these objects concern it.
+    /// Replaces a Manifest's waits: events about these objects concern it.
     pub fn wait_for(
         &mut self,
         runtime: &str,
@@ -211,7 +209,7 @@ impl Owners {
         }
     }
 
-    /// Returns the waits of a Manifest, sorted.
+    /// A Manifest's waits, sorted.
     pub fn waits_of(&self, runtime: &str, manifest: &str) -> Vec<Wait> {
         let awaited = self.awaited.get(runtime).into_iter().flatten();
         let its = awaited.filter_map(|((group, kind), Awaiting { version, manifests })| {
@@ -223,7 +221,7 @@ impl Owners {
         its
     }
 
-    /// Returns Manifests that wait for an object of a kind; without a `subject`, for any.
+    /// Manifests waiting for a kind; without a `subject`, for any object.
     fn waiting<'a>(
         &'a self,
         runtime: &str,
@@ -240,16 +238,16 @@ impl Owners {
         all.filter(move |(_, only)| is(only)).map(|(manifest, _)| manifest)
     }
 
-    /// Returns all awaited kinds of a runtime with a version, sorted.
+    /// Awaited kinds with a version, sorted.
     pub fn awaited(&self, runtime: &str) -> impl Iterator<Item = (&(String, String), &str)> {
         let awaited = self.awaited.get(runtime).into_iter().flatten();
         awaited.map(|(kind, awaiting)| (kind, awaiting.version.as_str()))
     }
 
-    /// Returns the Manifests that an object's event concerns, sorted: owners, readiness, and waits.
+    /// Manifests concerned by an object's event, sorted.
     pub fn interested(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let mut names = self.of(runtime, object);
-        // A cluster-scoped object may be named in the default namespace.
+        // Cluster-scoped objects may be named in the default namespace.
         let in_default = ObjectRef { namespace: "default".to_owned(), ..object.clone() };
         let is = |by: &ObjectRef| {
             by.same_object(object) || object.namespace.is_empty() && by.same_object(&in_default)
@@ -262,7 +260,7 @@ impl Owners {
         names
     }
 
-    /// Returns the Manifests that any event of a kind concerns, sorted.
+    /// Manifests concerned by any event of a kind, sorted.
     pub fn interested_in_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         let mut names = self.of_kind(runtime, group, kind);
         let is = |by: &ObjectRef| (by.gvk.group.as_str(), by.gvk.kind.as_str()) == (group, kind);
@@ -281,12 +279,12 @@ impl Owners {
         self.claim(Speaker::Reconcile, runtime, manifest, []);
     }
 
-    /// Returns the owners of any object of a kind, sorted.
+    /// Owners of a kind's objects, sorted.
     pub fn of_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         self.with(runtime, &[group, kind])
     }
 
-    /// Returns the owners of an object, sorted. A cluster-scoped default CR may be claimed with a namespace.
+    /// Owners of an object, sorted. A cluster-scoped default CR may have a namespace.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let (group, kind, namespace, name) = object.identity();
         let mut names = self.with(runtime, &[group, kind, namespace, name]);

@@ -1,6 +1,4 @@
-//! Objects stored as differences from a pattern: the text of a similar object, such as a Manifest of the same version.
-//!
-//! Texts are bytes with short UUIDs and times ([`dense`]).
+//! Objects as differences from a pattern: a similar object's text with short UUIDs and times ([`dense`]).
 
 use std::{
     collections::HashMap,
@@ -16,17 +14,17 @@ use crate::{
     texts::as_number,
 };
 
-/// Number of patterns above which unused ones are removed.
+/// Number of patterns that triggers a cleanup.
 const SHELF: usize = 1024;
-/// A text becomes its own pattern if its difference exceeds 1/`WORTH` of its size.
+/// A difference above 1/`WORTH` of the text makes it a pattern.
 const WORTH: usize = 3;
-/// Block size of stored differences, in bytes.
+/// In bytes.
 const BLOCK: usize = 60;
 
-/// All patterns and differences.
+/// Patterns and differences.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
-    /// Last pattern of each kind, and whether its object was settled.
+    /// By kind: the last pattern, and whether its object was settled.
     last: HashMap<u64, (Weak<[u8]>, bool)>,
     differences: Lists<[u8; BLOCK]>,
 }
@@ -36,24 +34,24 @@ pub(super) struct Patterns {
 #[must_use]
 pub(super) struct Packed {
     pattern: Arc<[u8]>,
-    /// Size of the dense text, in bytes.
+    /// Dense text, in bytes.
     size: u32,
-    /// Size of the differences, in bytes.
+    /// Differences, in bytes.
     taken: u32,
     differences: List,
 }
 
 impl Patterns {
-    /// Packs an object of any `kind` number. Only `settled` objects replace patterns, since most of a fleet is idle.
+    /// Packs an object of any `kind`. Only `settled` ones replace patterns: most of a fleet is idle.
     ///
-    /// Serialization cannot fail: all maps have text keys.
+    /// Serialization cannot fail: map keys are text.
     pub(super) fn pack(&mut self, kind: u64, object: &impl Serialize, settled: bool) -> Packed {
         let text = dense::dense(&serde_json::to_string(object).unwrap_or_default());
         let last =
             self.last.get(&kind).and_then(|(pattern, of_settled)| Some((pattern.upgrade()?, *of_settled)));
         if let Some((pattern, of_settled)) = last {
             let differences = compress_with_dict(&text, &pattern);
-            // A kind's first object is new and lacks parts that all settled ones have.
+            // A kind's first object lacks parts of settled ones.
             if !settled || of_settled && differences.len() * WORTH <= text.len() {
                 return self.keep(pattern, text.len(), &differences);
             }
@@ -77,7 +75,6 @@ impl Patterns {
         Packed { pattern, size, taken, differences: self.differences.put(blocks) }
     }
 
-    /// Restores a packed object.
     pub(super) fn unpack<T: Default + DeserializeOwned>(&self, packed: &Packed) -> T {
         let mut differences =
             self.differences.of(&packed.differences).flatten().copied().collect::<Vec<u8>>();
@@ -85,7 +82,7 @@ impl Patterns {
         let text = decompress_with_dict(&differences, packed.size as usize, &packed.pattern);
         let text = text.ok().and_then(|text| dense::text(&text));
         let object = text.and_then(|text| serde_json::from_slice(&text).ok());
-        // Only packed data gets here, so neither step can fail.
+        // Only packed data gets here.
         debug_assert!(object.is_some(), "what is kept cannot be unpacked");
         if object.is_none() {
             tracing::error!("an object that is kept cannot be read; restart this receiver and report it");
@@ -93,7 +90,6 @@ impl Patterns {
         object.unwrap_or_default()
     }
 
-    /// Releases a packed object.
     pub(super) fn let_go(&mut self, packed: Packed) {
         self.differences.let_go(packed.differences);
     }
@@ -143,7 +139,7 @@ mod tests {
     #[test]
     fn of_those_that_are_alike_only_what_differs_is_kept() {
         let mut patterns = Patterns::default();
-        // The first object is still new.
+        // Still new.
         let bare = Manifest { status: None, ..manifest("kyma-1", "Ready") };
         let first = patterns.pack(1, &bare, false);
         let settled = patterns.pack(1, &manifest("kyma-1", "Ready"), true);

@@ -1,4 +1,4 @@
-//! Kymas with the catalog in their runtimes, and the effect of catalog changes on them.
+//! Kymas with the catalog in their runtimes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,25 +11,23 @@ use tidewatch_planner::catalog::{Known, Reader, View, part, view};
 use super::{KcpState, Wanted};
 use crate::{key::WorkKey, trigger::Change};
 
-/// Maximum number of cached views. Kymas differ in few relevant labels.
+/// Cached views. Kymas differ in few relevant labels.
 const VIEWS: usize = 64;
 
-/// Readers of the catalog, and cached answers.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     /// Kymas that have read the catalog.
     kymas: BTreeSet<String>,
-    /// Modules restricted to Kymas that their ModuleReleaseMeta selects.
+    /// Modules only for Kymas that their ModuleReleaseMeta selects.
     restricted: Vec<String>,
     known: Known,
-    /// Counts the changes of the catalog.
+    /// Counter of catalog changes.
     revision: u64,
-    /// By the hashes of their parts.
+    /// By hashes of their parts.
     views: HashMap<Vec<u64>, Arc<View>>,
 }
 
 impl Readers {
-    /// Invalidates cached answers after a catalog change.
     pub(super) fn forget_answers(&mut self) {
         self.revision += 1;
         self.known = Known::default();
@@ -42,14 +40,14 @@ impl Readers {
 }
 
 impl KcpState {
-    /// Sets the modules restricted to Kymas that their ModuleReleaseMeta selects. Call it before any read.
+    /// Sets the modules only for Kymas that their ModuleReleaseMeta selects. Precedes all reads.
     pub fn restrict(&mut self, modules: &[String]) {
         self.readers.restricted = modules.to_vec();
     }
 
-    /// Returns a Kyma's view of the catalog; `None` for an unknown Kyma.
+    /// A known Kyma's view of the catalog.
     ///
-    /// It also records the reader, atomically, so later changes request the runtime's catalog.
+    /// Records the reader atomically, so that later changes request its runtime's catalog.
     pub fn view(&mut self, kyma: &str) -> Option<Arc<View>> {
         let found = self.kymas.get(kyma)?;
         self.readers.kymas.insert(kyma.to_owned());
@@ -65,7 +63,7 @@ impl KcpState {
         Some(Arc::clone(views.entry(parts).or_insert_with(made)))
     }
 
-    /// Returns a mark that is stable while the catalog and the Kyma's labels are.
+    /// A mark, stable like the catalog and the Kyma's labels.
     pub fn catalog_mark(&self, kyma: &str) -> Option<u64> {
         let mut mark = xxhash_rust::xxh3::Xxh3::new();
         mark.update(&self.readers.revision.to_le_bytes());
@@ -76,7 +74,7 @@ impl KcpState {
         Some(mark.digest())
     }
 
-    /// Returns hashes of each reader's view of these modules.
+    /// Hashes of each reader's view.
     pub(super) fn seen_of(&self, modules: &BTreeSet<String>) -> BTreeMap<String, Vec<u64>> {
         let mut known = Known::default();
         let mut of = |kyma: &String| {
@@ -88,7 +86,7 @@ impl KcpState {
         self.readers.kymas.iter().filter_map(&mut of).collect()
     }
 
-    /// Invalidates cached answers and requests the catalogs of runtimes with a different view.
+    /// Requests the catalogs of readers with another view.
     pub(super) fn readers_concerned(
         &mut self,
         modules: &BTreeSet<String>,

@@ -10,24 +10,18 @@ use tidewatch_planner::policy::{self, Policy, PolicyError};
 use super::{KcpState, Wanted, kyma_key, manifest_key};
 use crate::trigger::Change;
 
-/// The last read central policy.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// Last valid policy; `None` without a ConfigMap. An invalid one changes nothing, or forbidden modules would
-    /// appear everywhere.
+    /// Last valid one. An invalid one changes nothing, or forbidden modules would appear everywhere.
     policy: Option<Arc<Policy>>,
-    /// Whether a valid policy, or its absence, has been read.
+    /// Whether a policy or its absence was read.
     is_known: bool,
     /// Error of the present text.
     fault: Option<PolicyError>,
 }
 
 impl KcpState {
-    /// Returns the policy in force; `None` without a ConfigMap.
-    ///
-    /// # Errors
-    ///
-    /// If no valid policy has been read yet.
+    /// The policy in force; `None` without a ConfigMap. Fails only before the first valid one.
     pub fn policy(&self) -> Result<Option<Arc<Policy>>, PolicyError> {
         match &self.policy.fault {
             Some(fault) if !self.policy.is_known => Err(fault.clone()),
@@ -35,12 +29,12 @@ impl KcpState {
         }
     }
 
-    /// Requests every Kyma after a change of the image pull Secret.
+    /// Requests every Kyma: all runtimes get the pull Secret.
     pub fn pull_secret_changed(&self) -> Vec<Wanted> {
         self.kymas.keys().map(|kyma| (kyma_key(kyma), Change::PullSecret)).collect()
     }
 
-    /// Requests each Manifest of the deployer, the only module with Secret data, after a change.
+    /// Requests the deployer's Manifests, the only ones with Secret data.
     pub fn module_secret_changed(&self) -> Vec<Wanted> {
         let of = |manifest: Manifest| {
             let kyma = manifest.kyma_name()?.to_owned();
@@ -49,12 +43,12 @@ impl KcpState {
         self.manifests.of_module(DEPLOYER).filter_map(of).collect()
     }
 
-    /// Returns the error of the present policy text.
+    /// Error of the present policy.
     pub fn policy_fault(&self) -> Option<&PolicyError> {
         self.policy.fault.as_ref()
     }
 
-    /// Applies the policy's text (`Some(None)`: without its key), or its removal. Requests Kymas with different rules.
+    /// Applies the policy's text (`Some(None)`: without its key) or removal. Requests Kymas with different rules.
     pub fn apply_policy(&mut self, text: Option<Option<&str>>) -> Vec<Wanted> {
         let read = match text {
             None => Ok(None),
@@ -77,7 +71,7 @@ impl KcpState {
             let rules = policy.iter().flat_map(|p| &p.rules);
             rules.filter(|r| tidewatch_planner::access::selects(&r.of, kyma.labels())).cloned().collect()
         };
-        // Users' lists are in the runtimes, so the rules themselves are compared.
+        // Users' lists are in the runtimes, so compare the rules.
         let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);
         let kymas: BTreeSet<&String> =
             self.kymas.keys().filter(|name| self.kymas.get(name).as_ref().is_some_and(differs)).collect();
@@ -127,7 +121,7 @@ mod tests {
         assert!(state.apply_policy(Some(None)).is_empty());
         assert_eq!(state.policy_fault(), Some(&PolicyError::NoKey));
         assert_eq!(state.policy().unwrap().unwrap().rules[0].forbid, ["crane"]);
-        // Without the ConfigMap there are no rules; an invalid text does not change that.
+        // A missing ConfigMap stays in force over an invalid text.
         assert_eq!(state.apply_policy(None).len(), 2);
         assert!(state.apply_policy(Some(Some("rules: {"))).is_empty());
         assert_eq!((state.policy(), state.policy_fault().is_some()), (Ok(None), true));

@@ -1,7 +1,5 @@
-//! Storage of Manifests. Specs, object names and other common parts are stored once; the rest as differences
-//! ([`packed`]).
-//!
-//! Full Manifests would be most of the engine's memory.
+//! Manifests in memory. Common parts are stored once, the rest as differences ([`packed`]): whole ones would fill the
+//! memory.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,7 +24,6 @@ use crate::{
     texts::Texts,
 };
 
-/// All Manifests, by name.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     held: HashMap<String, Held>,
@@ -39,32 +36,32 @@ pub(super) struct Store {
 
 #[derive(Debug)]
 struct Held {
-    /// Metadata and status, without inventory and spec (but see [`slight`]).
+    /// Metadata and status; no spec (but see [`slight`]).
     thin: Packed,
     needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
     synced: Arc<Inventory>,
-    /// Number of the module's name.
+    /// Number of its name.
     module: Option<u32>,
     mandatory: bool,
-    /// Class of the last reconcile, if its Kyma inherits it.
+    /// Of the last reconcile, if its Kyma inherits it.
     class: Option<Class>,
 }
 
-/// Name, namespace, group, version and kind of each object, as text numbers.
+/// Name, namespace, group, version and kind, as text numbers.
 type Inventory = Box<[[u32; 5]]>;
 
-/// A replaced or removed Manifest.
+/// A previous Manifest.
 #[derive(Debug)]
 pub(super) struct Kept {
     /// Without spec and inventory.
     pub(super) thin: Manifest,
-    /// Its agent's watches.
+    /// Watches for its agent.
     pub(super) needs: Arc<Needs>,
 }
 
 impl Store {
-    /// Stores a Manifest. Returns it without spec and inventory, and the previous one.
+    /// Returns it without spec and inventory, and the previous one.
     pub(super) fn insert(&mut self, mut manifest: Manifest) -> (Manifest, Option<Kept>) {
         let name = manifest.name_any();
         let needs = Needs::of([&manifest]);
@@ -120,19 +117,19 @@ impl Store {
         self.held.keys()
     }
 
-    /// Returns a Manifest without spec and inventory.
+    /// Without spec and inventory.
     pub(super) fn get(&self, name: &str) -> Option<Manifest> {
         self.held.get(name).map(|held| self.thin(held))
     }
 
-    /// Returns a module's Manifests, without specs and inventories.
+    /// Without specs and inventories.
     pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = Manifest> {
         let number = self.texts.number(module);
         let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
         all.map(|held| self.thin(held))
     }
 
-    /// Returns Kymas with a module in one of these versions, unless it is mandatory.
+    /// Kymas with a non-mandatory module in these versions.
     pub(super) fn kymas_with(
         &self,
         module: &str,
@@ -144,7 +141,6 @@ impl Store {
         having.filter_map(|held| self.thin(held).kyma_name().map(str::to_owned))
     }
 
-    /// Returns the module of a mandatory Manifest.
     pub(super) fn mandatory_module(&self, name: &str) -> Option<&str> {
         let held = self.held.get(name).filter(|held| held.mandatory)?;
         held.module.map(|number| self.texts.text(number))
@@ -154,7 +150,7 @@ impl Store {
         self.held.get(name).is_some_and(|held| held.mandatory)
     }
 
-    /// Returns the class of a stored Manifest's last reconcile, to change it.
+    /// Class of the last reconcile.
     pub(super) fn class_mut(&mut self, name: &str) -> Option<&mut Option<Class>> {
         self.held.get_mut(name).map(|held| &mut held.class)
     }
@@ -163,12 +159,11 @@ impl Store {
         self.held.get(name)?.class
     }
 
-    /// Returns the watches that a Manifest needs from its agent.
+    /// Watches for its agent.
     pub(super) fn needs(&self, name: &str) -> Option<&Needs> {
         self.held.get(name).map(|held| held.needs.as_ref())
     }
 
-    /// Returns the whole Manifest.
     pub(super) fn full(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let mut manifest = self.without_inventory(name)?;
@@ -178,7 +173,6 @@ impl Store {
         Some(manifest)
     }
 
-    /// Returns a Manifest without its inventory.
     pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let spec = ManifestSpec::clone(&held.spec);
@@ -199,8 +193,7 @@ impl Store {
     }
 }
 
-/// Returns the part of a spec kept in a thin Manifest: the OCI ref that the Go manager has noted, which proves it
-/// finished.
+/// The OCI ref that the Go manager has noted: it proves the Manifest finished.
 fn slight(manifest: &Manifest, spec: &ManifestSpec) -> ManifestSpec {
     let noted = mark(manifest.annotations(), annotations::SYNC_OCI_REF).is_some();
     let ref_ = spec.install.source.0.get_key_value("ref").filter(|_| noted);

@@ -1,20 +1,20 @@
-//! Status changes possibly made by another writer.
+//! Status changes possibly by another writer.
 //!
-//! The watch may show an own write before its response arrives. The response then clears the suspicion.
+//! The watch may show an own write before its response, which then clears the suspicion.
 
 use std::collections::HashMap;
 
 use crate::key::WorkKey;
 
-/// Limit of separate suspicions per object. Beyond it, another writer is certain, or one extra look is harmless.
+/// Per object. Beyond it, another writer is certain, or an extra look is harmless.
 const MOST: usize = 16;
 
-/// By `Kind/name`: the reconcile that restores the status, and the version seen.
+/// By `Kind/name`: the restoring reconcile, and the version seen.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions(HashMap<String, Vec<(WorkKey, Option<String>)>>);
 
 impl Suspicions {
-    /// Notes a change that is no known own write.
+    /// Notes a change without a known own write.
     pub(super) fn note(&mut self, object: &str, key: &WorkKey, version: Option<String>) {
         let all = self.0.entry(object.to_owned()).or_default();
         if all.len() < MOST {
@@ -22,7 +22,7 @@ impl Suspicions {
         }
     }
 
-    /// Clears a version that is an own write.
+    /// Clears an own write.
     pub(super) fn clear(&mut self, object: &str, version: &str) {
         let Some(all) = self.0.get_mut(object) else { return };
         all.retain(|(_, of)| of.as_deref() != Some(version));
@@ -31,7 +31,7 @@ impl Suspicions {
         }
     }
 
-    /// Clears a reconcile's suspicions of an object, and returns whether there were any.
+    /// Clears a reconcile's suspicions; returns whether there were any.
     pub(super) fn take(&mut self, object: &str, key: &WorkKey) -> bool {
         let Some(all) = self.0.get_mut(object) else { return false };
         let before = all.len();
@@ -47,7 +47,6 @@ impl Suspicions {
         self.0.is_empty()
     }
 
-    /// Returns whether a reconcile has something to restore.
     pub(super) fn is_of(&self, object: &str, key: &WorkKey) -> bool {
         self.0.get(object).is_some_and(|all| all.iter().any(|(of, _)| of == key))
     }

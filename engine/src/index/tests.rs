@@ -232,7 +232,7 @@ fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
         [1, 0],
         "it will not make its default CR, so another's is not held back by it"
     );
-    // Its Kyma may miss this Manifest, or gain it.
+    // Its Kyma may gain or miss it.
     assert_eq!(keys(state.apply_manifest(ours.clone())), ["Manifest/m", "Kyma/a"]);
     assert_eq!(owners(&state), [1, 1]);
     let mut relabelled = ours.clone();

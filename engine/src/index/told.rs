@@ -1,4 +1,4 @@
-//! Modules in Kyma statuses, reduced to name and state. Equal lists, most of a fleet, are stored once.
+//! Module names and states of Kyma statuses. Equal lists are stored once.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use crate::alike::{Shared, hash_of};
 
 type Modules = Vec<(String, State)>;
 
-/// By Kyma; without empty lists.
+/// By Kyma; none is empty.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     of: HashMap<String, Arc<Modules>>,

@@ -1,4 +1,4 @@
-//! Modules requested by each Kyma.
+//! Modules requested by Kymas.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,27 +15,23 @@ use crate::{
     trigger::Change,
 };
 
-/// Requests of each Kyma at its last plan, and the reverse index.
-///
-/// The runtimes' API servers bound the module lists.
+/// Last planned requests. The runtimes' API servers bound them.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     by_kyma: HashMap<String, Arc<Wants>>,
     by_module: HashMap<String, BTreeMap<Want, BTreeSet<Arc<str>>>>,
-    /// Equal lists, as in most runtimes, are stored once.
+    /// Most runtimes have equal lists.
     wants: Shared<Wants>,
 }
 
-/// Module names and requests.
 type Wants = BTreeSet<(String, Want)>;
 
 impl Users {
-    /// Returns the distinct requests for a module, with their Kymas.
+    /// Distinct requests for a module, with their Kymas.
     pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<Arc<str>>)> {
         self.by_module.get(module).into_iter().flatten()
     }
 
-    /// Replaces a Kyma's requests.
     fn put(&mut self, kyma: &str, wants: Wants) {
         self.forget(kyma);
         let name: Arc<str> = kyma.into();
@@ -43,12 +39,12 @@ impl Users {
             let by_want = self.by_module.entry(module.clone()).or_default();
             by_want.entry(want.clone()).or_default().insert(Arc::clone(&name));
         }
-        // An empty list is stored too: it differs from an unread one.
+        // An empty list differs from an unread one.
         let wants = self.wants.share(hash_of(&wants), wants);
         self.by_kyma.insert(kyma.to_owned(), wants);
     }
 
-    /// Returns the modules of a Kyma's list; `None` if unread since the process start.
+    /// Listed modules; `None` if unread since the process start.
     pub(super) fn modules_of(&self, kyma: &str) -> Option<BTreeSet<String>> {
         let known = self.by_kyma.get(kyma)?;
         Some(known.iter().map(|(module, _)| module.clone()).collect())
@@ -80,10 +76,9 @@ fn wants(wanted: &KymaSpec) -> Wants {
 }
 
 impl KcpState {
-    /// Chooses a version for each module of a Kyma's list. Returns `None` until [`KcpState::note`] has recorded this
-    /// list.
+    /// Chooses versions for a list recorded by [`KcpState::note`].
     ///
-    /// The order matters: a later release then finds the Kyma, even before the result is written.
+    /// Recorded first, a Kyma is found by later releases even before the result is written.
     pub fn choose(
         &self,
         kyma: &str,
@@ -94,10 +89,9 @@ impl KcpState {
         noted.then(|| choose(wanted, self.catalog(), local))
     }
 
-    /// Records a Kyma's list; ignored for a deleted Kyma.
+    /// Records an existing Kyma's list.
     ///
-    /// Manifests of formerly mandatory modules stay until the list is known, so it may request the mandatory
-    /// reconcile.
+    /// Formerly mandatory modules stay until the list is known; then the mandatory reconcile is requested.
     pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) -> Vec<Wanted> {
         if !self.kymas.contains_key(kyma) {
             return Vec::new();
@@ -110,7 +104,7 @@ impl KcpState {
         vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::ModuleList)]
     }
 
-    /// Returns listed modules that only the runtime can offer: KCP has no release, template, or requested version.
+    /// Listed modules, or versions, that KCP does not offer: the runtime may.
     pub fn unknown<'a>(&self, wanted: &'a KymaSpec) -> BTreeSet<&'a str> {
         let catalog = self.catalog();
         let unknown = |module: &&'a Module| match catalog.release(&module.name) {

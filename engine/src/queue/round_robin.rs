@@ -70,7 +70,7 @@ impl<K: Key> Lane<K> {
             } else if counted {
                 self.turns.push_back(group);
             } else {
-                // The key was skipped, so its group keeps its turn.
+                // Skipped: its group keeps its turn.
                 self.turns.push_front(group);
             }
             if counted {

@@ -86,7 +86,7 @@ fn a_group_has_a_limit_and_a_key_is_worked_on_once() {
     q.push(K(1, 2), now_with(Class::UserEdit, 2), tick(0));
     let first = q.pop(tick(0)).unwrap();
     assert!(q.pop(tick(0)).is_none(), "the runtime's budget is used up");
-    // Requested during its reconcile: reconciled again, with the new guard.
+    // Requested during its reconcile: it runs again, with the new guard.
     q.push(K(1, 1), now_with(Class::UserEdit, 3), tick(1));
     q.end(&first.key, Ended::Done, tick(2));
     assert_eq!(q.pop(tick(2)).unwrap().key, K(1, 2));
@@ -256,7 +256,7 @@ fn tries_before_their_time_make_no_pause_longer() {
     let mut tried = Vec::new();
     for now in (0..2_000).step_by(50) {
         q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(now));
-        // A push during the reconcile: the next attempt starts at once.
+        // A push during the reconcile makes the next attempt immediate.
         let work = q.pop(tick(now)).unwrap();
         q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
         q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], vec![]), tick(now));
@@ -338,7 +338,6 @@ proptest! {
             }
             check(&working);
         }
-        // Everything pending comes out, once.
         for _ in 0..200 {
             now += 5;
             working.extend(q.pop(tick(now)));

@@ -103,7 +103,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
                 let now = self.now();
                 let mut queue = self.0.queue.lock();
                 if let Some(work) = queue.pop(now) {
-                    // There may be more: wake the next worker.
+                    // There may be more.
                     self.0.changed.notify_one();
                     return self.lease(work, now);
                 }
@@ -112,7 +112,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
             let changed = self.0.changed.notified();
             match due {
                 Some(at) => {
-                    // A fixed order is reproducible; a random one is not.
+                    // Reproducible, unlike a random order.
                     tokio::select! {
                         biased;
                         () = changed => {}

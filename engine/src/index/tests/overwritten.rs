@@ -30,7 +30,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     assert!(see(2, at_noon).is_empty(), "it is still the same");
     assert_eq!(see(3, later), ["Kyma/a", "Manifest/m"]);
     assert!(see(4, later).is_empty());
-    // Restored by the engine, and overwritten again.
+    // Restored, and overwritten again.
     state.apply_kyma(kyma("a", "r1", 5, 1));
     assert_eq!(keys(state.apply_kyma(of_another(6, later).0)), ["Kyma/a"]);
 }
@@ -74,7 +74,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
     state.apply_manifest(of(4, 9, "Ready"));
     state.wrote("Manifest", "m", Some("5".into()));
     assert!(state.apply_manifest(of(5, 8, "Ready")).is_empty(), "we have written it");
-    // The watch may be faster than the response to an own write. This write removes fields within the same second.
+    // The watch may precede the response. This write removes fields within the same second.
     state.apply_manifest(of(6, 9, "Processing"));
     let own = state.apply_manifest(of(7, 8, "Ready"));
     assert_eq!(
