@@ -1,8 +1,7 @@
-//! Access to runtime clusters: from a kubeconfig of a Secret to calls with deadlines.
+//! Access to runtime clusters.
 //!
-//! A kubeconfig is a tenant's input. [`RuntimeAccess::parse`] takes inline data only and refuses whatever would make
-//! us run a program, read a file, use a proxy or act as somebody else. Clients are built on one shared connector,
-//! speak HTTP/2, have a response cap and a deadline for each call, and do not retry: that is the queue's work.
+//! A kubeconfig is a tenant's input. [`RuntimeAccess::parse`] takes inline data only. It refuses exec, files, proxies and impersonation.
+//! Clients share one connector, speak HTTP/2, cap responses, and have a deadline per call. They do not retry; the queue does.
 
 pub(crate) mod access;
 pub(crate) mod budget;

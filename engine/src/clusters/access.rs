@@ -1,4 +1,4 @@
-//! From a Kyma's name to a client of its runtime.
+//! Builds the client of a Kyma's runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,41 +35,32 @@ const KUBECONFIG: &str = "config";
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAccess {
-    /// There is no Secret.
     #[error(
         "there is no kubeconfig Secret labelled operator.kyma-project.io/kyma-name={0}; tried again when one appears"
     )]
     NoSecret(String),
-    /// There are several.
     #[error(
         "several kubeconfig Secrets are labelled with this Kyma's name ({0}); tried again when one is left"
     )]
     Ambiguous(String),
-    /// It has no kubeconfig.
     #[error("the kubeconfig Secret '{0}' has no key 'config'; tried again when it changes")]
     NoKey(String),
-    /// It is not one we use.
     #[error("the kubeconfig in Secret '{secret}' is refused; tried again when it changes")]
     Refused {
-        /// The Secret.
         secret: String,
-        /// Why.
         #[source]
         source: KubeconfigError,
     },
-    /// No client can be made of it.
     #[error("no client can be made of the kubeconfig in Secret '{secret}'; tried again when it changes")]
     Unusable {
-        /// The Secret.
         secret: String,
-        /// Why.
         #[source]
         source: RuntimeError,
     },
 }
 
 impl NoAccess {
-    /// Whether the cluster may be deleted (contract, section 2.3); see [`Clusters::confirm_deleted`] before it is taken as such.
+    /// Whether the cluster may be deleted (contract, section 2.3). Confirm with [`Clusters::confirm_deleted`] first.
     pub(crate) const fn cluster_is_gone(&self) -> bool {
         matches!(self, Self::NoSecret(_))
     }
@@ -79,26 +70,25 @@ impl NoAccess {
     }
 }
 
-/// A client that was idle for so long is dropped: it costs as much memory as half of the index of its runtime.
+/// Idle time after which a client is dropped. A client takes half as much memory as its runtime's index.
 const CLIENT_IDLE: Duration = Duration::from_mins(1);
 
-/// How long a cluster without a kubeconfig Secret is not taken as deleted: one that is made anew is gone for a moment.
+/// How long a Secret must be missing before its cluster counts as deleted. A recreated Secret is missing for a moment.
 const BELIEVED_AFTER: Duration = Duration::from_secs(10);
 
-/// The runtimes' clusters: clients, and the limits that protect the fleet from one of them.
+/// The runtimes' clients, and the limits that protect the fleet from one runtime.
 pub(crate) struct Clusters {
     pub(super) kcp: Kcp,
     config: Arc<EngineConfig>,
     pub(super) runtimes: ClientCache,
     connector: Connector,
     pub(super) budgets: Arc<Budgets>,
-    /// What is remembered of each runtime.
+    /// What the engine remembers of each runtime.
     pub(crate) records: Records,
     pub(super) queue: Queue,
 }
 
 impl Clusters {
-    /// Clusters of which none was reached yet.
     pub(crate) fn new(
         kcp: Kcp,
         config: Arc<EngineConfig>,
@@ -122,20 +112,22 @@ impl Clusters {
         self.runtimes.drop_idle(CLIENT_IDLE);
     }
 
-    /// Forgets a runtime: its Kyma is gone.
+    /// Forgets a runtime whose Kyma is gone.
     pub(crate) fn forget(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
         self.budgets.forget(kyma);
         self.records.remove(kyma);
     }
 
-    /// Counts the suspended runtimes, for a gauge.
+    /// Number of suspended runtimes, for a gauge.
     pub(crate) fn count_suspended(&self) -> usize {
         self.budgets.count()
     }
 
-    /// What is to be waited for before a cluster without a kubeconfig Secret is taken as deleted, which leaves everything
-    /// in it behind. `None` if there is no doubt: two fresh lists, ten seconds or more apart, had no such Secret.
+    /// Returns how to wait before the cluster counts as deleted; `None` once confirmed.
+    ///
+    /// Treating a cluster as deleted leaves everything in it behind. So two fresh lists, at least ten seconds apart, must have no such
+    /// Secret.
     pub(crate) async fn confirm_deleted(&self, kyma: &str) -> Result<Option<Outcome>, Lost> {
         let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
@@ -155,7 +147,7 @@ impl Clusters {
         Ok(None)
     }
 
-    /// The runtime's client may not be used any more, and what was learned by it is in doubt.
+    /// Drops the runtime's client and doubts everything learned with it.
     pub(crate) fn discredit(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
         self.records.change_known(kyma, Record::doubt);
@@ -165,7 +157,7 @@ impl Clusters {
         Gated::new(client, self.kcp.gate.clone(), kyma)
     }
 
-    /// A client of the runtime, from the cache or newly made.
+    /// Returns the runtime's client, from the cache or newly built.
     pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
         let mut secrets = self.kcp.index().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
@@ -181,7 +173,7 @@ impl Clusters {
             }
         };
         let version = SecretVersion { uid: reference.uid, resource_version: reference.resource_version };
-        // Without a fitting client in the cache, the Secret has to be read first.
+        // The cache has no client of this Secret version: read the Secret.
         if let Ok(client) = self.runtimes.get_or_build(kyma, &version, || Err(())) {
             return Ok(Ok(self.gated(client, kyma)));
         }
@@ -219,7 +211,7 @@ impl Clusters {
             .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
     }
 
-    /// The end of a reconcile that a runtime did not let come to its own. What it shows of the client and of how long to wait counts.
+    /// Ends a reconcile that failed at a runtime. The error decides about the client and the backoff.
     pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Lost> {
         if let ObjectError::Held(held) = error {
             return Err(held.into());

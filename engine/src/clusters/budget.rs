@@ -1,11 +1,11 @@
-//! What a runtime that does not answer may cost: few workers, and after a while none.
+//! Limits the cost of runtimes that do not answer.
 //!
-//! A runtime whose last call got no answer is a *suspect*: a quarter of the workers is for all of those together. One that has cost too much
-//! without any answer in between is *parked*: nothing the engine asks for by itself is done before a set time, and then one reconcile tries
-//! for all. An event of its agent lets one try at once, and so do its canary and a new kubeconfig; what somebody changes in KCP is always
-//! tried.
-//! Any answer ends all of that; but where it was writes that got none, only that of a write, or a try that has lost nothing: an API
-//! server whose store has lost its majority answers what is read, and nothing else.
+//! A runtime whose last call got no answer is a suspect. All suspects share a quarter of the workers. A suspect with too much lost time is
+//! suspended: engine-initiated reconciles wait, and then one reconcile probes. An agent event, a canary or a new kubeconfig allows a probe
+//! at once. Changes in KCP are always tried.
+//!
+//! Any answer ends the suspension. After writes without answers, only an answered write or a probe without losses ends it: an API server
+//! whose etcd has lost its quorum still answers reads.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -33,27 +33,27 @@ use crate::{
     trigger::{Change, Reason, Trigger},
 };
 
-/// What calls without an answer may cost in [`WINDOW`], together.
+/// Limit of unanswered time within [`WINDOW`].
 const LOSS: Duration = Duration::from_secs(45);
 /// See [`LOSS`].
 const WINDOW: Duration = Duration::from_mins(2);
-/// What a call costs at least: one that is refused at once is no reason to park before there were fifteen.
+/// Minimum cost of a call. With it, calls refused at once suspend a runtime only after fifteen.
 const LEAST: Duration = Duration::from_secs(3);
-/// Calls remembered of a runtime.
+/// Lost calls remembered per runtime.
 const CALLS: usize = 32;
-/// How long a runtime is parked: 15 s, doubling to 12 min with each try that fails, and up to a quarter more.
+/// Suspension: 15 s, doubling to 12 min with each failed probe, plus up to a quarter.
 const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
-/// When to come back while somebody tries for all.
+/// Wait while another reconcile probes.
 const WHILE_TRYING: Duration = Duration::from_secs(5);
 
-/// Why a reconcile should be done although its runtime is parked.
+/// Why to reconcile despite a suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Press {
-    /// The engine's own doing.
+    /// The engine's own retry or poll.
     No,
-    /// The runtime was heard of.
+    /// The runtime sent an event.
     Heard,
-    /// Somebody has changed something in KCP.
+    /// A user changed something in KCP.
     Kcp,
 }
 
@@ -69,20 +69,20 @@ impl Press {
     }
 }
 
-/// What becomes of a reconcile.
+/// The decision about a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is done if there is a place for it; `true`: and tries for all.
+    /// Reconcile if there is a place. `true`: it is the probe.
     Try(bool),
-    /// Not before this time.
+    /// Wait this long.
     Wait(Duration),
 }
 
-/// How a runtime is parked.
+/// A running suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     alone: Duration,
-    /// It answers what is read.
+    /// The runtime answers reads.
     reads_on: bool,
 }
 
@@ -94,26 +94,26 @@ struct Loss {
     effect: Effect,
 }
 
-/// What one runtime has cost since it answered last.
+/// The cost of one runtime since its last answer.
 #[derive(Debug, Default)]
 struct Budget {
     lost: VecDeque<Loss>,
-    /// Until when it is parked.
+    /// End of the suspension.
     until: Option<Instant>,
-    /// How often it was, in a row.
+    /// Suspensions in a row.
     times: u32,
-    /// It is parked for what was written: answers to what is read end nothing.
+    /// Writes got no answer, so answered reads do not end the suspension.
     reads_on: bool,
-    /// Somebody tries for all.
+    /// A probe is in flight.
     trying: bool,
-    /// Something was answered in that try.
+    /// The probe got an answer.
     answered: bool,
-    /// What was not done.
+    /// Reconciles that were refused.
     refused: BTreeSet<WorkKey>,
 }
 
 impl Budget {
-    /// A call has got no answer. Whether that is why it is parked now, and was not before. `spread`, from 0 to 1, lengthens the time.
+    /// Counts a call without an answer. Returns whether it suspends the runtime anew. `spread`, from 0 to 1, lengthens the suspension.
     fn failed(&mut self, effect: Effect, now: Instant, took: Duration, spread: f64) -> bool {
         self.lost.push_back(Loss { at: now, cost: took.max(LEAST), effect });
         while self.lost.len() > CALLS || self.lost.front().is_some_and(|loss| loss.at + WINDOW < now) {
@@ -135,7 +135,7 @@ impl Budget {
         before.is_none()
     }
 
-    /// Whether anything depends on it.
+    /// Whether the budget still has an effect.
     fn is_of_account(&self, now: Instant) -> bool {
         self.until.is_some()
             || self.trying
@@ -143,7 +143,7 @@ impl Budget {
             || self.lost.iter().any(|loss| loss.at + WINDOW >= now)
     }
 
-    /// A call was answered. Whether that ends everything.
+    /// Counts an answered call. Returns whether the budget can be dropped.
     fn answered(&mut self, effect: Effect, now: Instant) -> bool {
         self.answered = true;
         self.lost.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
@@ -157,7 +157,7 @@ impl Budget {
         self.lost.is_empty()
     }
 
-    /// A try has ended. Whether everything has: it found an API server, and nothing that is not answered.
+    /// Ends a probe. Returns whether the budget can be dropped: there was an answer, and no loss.
     fn tried(&mut self) -> bool {
         std::mem::take(&mut self.trying) && self.answered
     }
@@ -176,32 +176,32 @@ impl Budget {
     }
 }
 
-/// The budgets of all runtimes. Of one that answers there is none.
+/// The budgets of all runtimes. A runtime that answers has none.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     runtimes: Mutex<HashMap<String, Budget>>,
     /// Places for reconciles of suspects.
     suspects: Arc<Semaphore>,
-    /// Places for calls that take long.
+    /// Places for slow calls.
     slow: Arc<Semaphore>,
-    /// How many of these one runtime may have.
+    /// Slow calls allowed for one runtime.
     of_one: usize,
 }
 
 impl Budgets {
-    /// Each of the two has a quarter of the workers. One runtime has half of the slow ones at most: until it is parked, it is not to have
-    /// them all.
+    /// Gives each semaphore a quarter of the workers. One runtime gets at most half of the slow places, so it cannot take them all before
+    /// it is suspended.
     pub(crate) fn new(workers: usize) -> Self {
         let places = (workers / 4).max(1);
         let all = || Arc::new(Semaphore::new(places));
         Self { runtimes: Mutex::default(), suspects: all(), slow: all(), of_one: (places / 2).max(1) }
     }
 
-    /// A call has ended. What is to be done now, and why.
+    /// Counts a finished call. Returns the keys to requeue and the reason.
     fn ended(&self, kyma: &str, effect: Effect, took: Duration, answered: bool) -> (Vec<WorkKey>, Reason) {
         let (mut runtimes, now) = (self.runtimes.lock(), Instant::now());
         if answered {
-            // As a rule there is none.
+            // Most runtimes have no budget.
             let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), Reason::Answers) };
             let is_over = budget.answered(effect, now);
             let refused = if budget.until.is_some() && !is_over {
@@ -217,11 +217,11 @@ impl Budgets {
         let budget = runtimes.entry(kyma.to_owned()).or_default();
         let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
         let parked = budget.failed(effect, now, took, crate::pace::share(spread));
-        // Its status is to say so.
+        // The Kyma's status must report the suspension.
         (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, Reason::Suspended)
     }
 
-    /// A runtime was heard of: it is tried now. What is to be done.
+    /// Allows a probe at once after an event. Returns the keys to requeue.
     fn wake(&self, kyma: &str) -> Vec<WorkKey> {
         let mut runtimes = self.runtimes.lock();
         let budget = runtimes.get_mut(kyma).filter(|budget| budget.until.is_some());
@@ -231,7 +231,7 @@ impl Budgets {
         })
     }
 
-    /// How long a runtime is parked; `None` if it is not.
+    /// The running suspension, if any.
     fn parked(&self, kyma: &str) -> Option<Left> {
         let runtimes = self.runtimes.lock();
         let budget = runtimes.get(kyma)?;
@@ -239,8 +239,7 @@ impl Budgets {
         (!alone.is_zero()).then_some(Left { alone, reads_on: budget.reads_on })
     }
 
-    /// Runtimes that are parked, for a gauge. Forgets what has become of no account, as of a runtime that is gone: no other call of it will
-    /// be answered.
+    /// Number of suspended runtimes, for a gauge. Also drops budgets without effect, as of deleted runtimes.
     pub(crate) fn count(&self) -> usize {
         let now = Instant::now();
         let mut runtimes = self.runtimes.lock();
@@ -253,7 +252,7 @@ impl Budgets {
     }
 }
 
-/// Leave to begin a reconcile. Ends the try, if it is one.
+/// Permission to begin a reconcile. Dropping it ends its probe.
 #[derive(Debug)]
 pub(crate) struct Leave {
     place: Option<OwnedSemaphorePermit>,
@@ -271,7 +270,7 @@ impl Drop for Leave {
     fn drop(&mut self) {
         if let Some((budgets, kyma)) = &self.tries {
             let mut runtimes = budgets.runtimes.lock();
-            // What was refused meanwhile comes by itself.
+            // Reconciles that were refused meanwhile requeue themselves.
             if runtimes.get_mut(kyma).is_some_and(Budget::tried) {
                 runtimes.remove(kyma);
             }
@@ -282,9 +281,9 @@ impl Drop for Leave {
 /// The suspension of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspension {
-    /// Why and until when, for a status.
+    /// Reason and end, for a status.
     pub(crate) message: String,
-    /// The time that is left.
+    /// Remaining time.
     pub(crate) left: Duration,
     /// Whether the runtime answers reads, and only writes get no answer.
     pub(crate) answers_reads: bool,
@@ -300,13 +299,13 @@ impl Suspension {
 /// Why a reconcile may not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The runtime's last call got no answer, and all places for such runtimes are taken.
+    /// The runtime's last call got no answer, and all places for suspects are taken.
     Crowded(String),
     /// The runtime is suspended.
     Suspended(Suspension),
 }
 
-/// Whether a key's work talks to its runtime.
+/// Whether the key's reconcile calls its runtime.
 const fn is_of_runtime(key: &WorkKey) -> bool {
     matches!(
         key,
@@ -318,7 +317,7 @@ const fn is_of_runtime(key: &WorkKey) -> bool {
     )
 }
 
-/// Has a client's calls counted, and cut short where there is no room.
+/// Limits and observes the client's calls.
 pub(crate) fn counted(
     client: RuntimeClient,
     kyma: &str,
@@ -344,12 +343,12 @@ fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
 }
 
 impl Clusters {
-    /// Leave to begin a reconcile, by what its runtime has cost.
+    /// Permits or refuses a reconcile by its runtime's cost.
     pub(crate) fn admit(&self, key: &WorkKey, causes: &[Trigger]) -> Result<Leave, Refusal> {
         let kyma = key.kyma();
         let press = Press::of(causes);
         if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
-            // A canary has come back.
+            // A canary has returned.
             push(&self.queue, self.budgets.wake(kyma), Reason::Suspended);
         }
         let free = Leave { place: None, tries: None };
@@ -360,7 +359,7 @@ impl Clusters {
             let mut runtimes = self.budgets.runtimes.lock();
             let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
             if causes.iter().any(|trigger| trigger.is_change(Change::Kubeconfig)) {
-                // It may be another cluster.
+                // It may lead to another cluster.
                 budget.until = budget.until.map(|_| Instant::now());
             }
             (budget.admit(key, Instant::now(), press), budget.reads_on)
@@ -379,7 +378,7 @@ impl Clusters {
         }
     }
 
-    /// Describes the suspension of a runtime, until a whole minute so that the message stays the same.
+    /// Describes a suspension. Its end is a whole minute, so that the message stays the same.
     fn suspension(&self, kyma: &str, left: Left) -> Suspension {
         let at =
             self.kcp.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
@@ -396,12 +395,12 @@ impl Clusters {
         Suspension { message, left: left.alone, answers_reads: left.reads_on }
     }
 
-    /// Whether a runtime is parked.
+    /// Whether a runtime is suspended.
     pub(crate) fn is_suspended(&self, kyma: &str) -> bool {
         self.budgets.parked(kyma).is_some()
     }
 
-    /// What a message says of the next try of something that has failed in a runtime.
+    /// The part of a message about the next try after a failure in a runtime.
     pub(crate) fn next_try(&self, runtime: &str, asked: Option<Duration>) -> String {
         match self.budgets.parked(runtime) {
             Some(left) => self.suspension(runtime, left).message,

@@ -1,4 +1,4 @@
-//! Clients that were built before, as long as their Secret is the same.
+//! Cache of clients, valid while their Secret is unchanged.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -8,17 +8,16 @@ use tokio::time::Instant;
 
 use super::client::RuntimeClient;
 
-/// Which state of which Secret a client was built from.
+/// The version of the Secret a client was built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretVersion {
-    /// The Secret's uid; a Secret that was deleted and made again is another one.
+    /// The Secret's uid; it differs for a recreated Secret.
     pub uid: String,
-    /// Its resource version.
+    /// The Secret's resource version.
     pub resource_version: String,
 }
 
-/// Bounded cache of clients by runtime id; the least recently used goes first. A client that is dropped here closes
-/// its connections when its last clone is dropped.
+/// Bounded LRU cache of clients by runtime id. A client closes its connections when its last clone is dropped.
 #[derive(Debug)]
 pub struct ClientCache<C = RuntimeClient> {
     clients: Mutex<LruCache<String, Cached<C>>>,
@@ -35,20 +34,20 @@ struct Cached<C> {
 const DEFAULT_CAPACITY: NonZeroUsize = NonZeroUsize::new(2000).unwrap();
 
 impl<C: Clone> Default for ClientCache<C> {
-    /// A cache of 2,000 clients.
+    /// Returns a cache of 2,000 clients.
     fn default() -> Self {
         Self::new(DEFAULT_CAPACITY)
     }
 }
 
 impl<C: Clone> ClientCache<C> {
-    /// A cache of at most `capacity` clients.
+    /// Returns a cache of at most `capacity` clients.
     pub fn new(capacity: NonZeroUsize) -> Self {
         Self { clients: Mutex::new(LruCache::new(capacity)) }
     }
 
-    /// The runtime's client, if it was built from this very Secret; else a new one, which replaces the old. `build`
-    /// runs without the lock; when two callers build at once, the later one stays.
+    /// Returns the runtime's client of this Secret version, built if needed. `build` runs without the lock; of two concurrent builds, the
+    /// later one stays.
     pub fn get_or_build<E>(
         &self,
         runtime: &str,
@@ -68,20 +67,20 @@ impl<C: Clone> ClientCache<C> {
                 let (built_from, client) = (version.clone(), client.clone());
                 clients.put(runtime.to_owned(), Cached { built_from, client, used: Instant::now() });
             }
-            // The old one is of another Secret: it must not be used again, whatever happens to the new one.
+            // The old client belongs to another Secret and must not be used again, even if the build fails.
             Err(_) => drop(clients.pop(runtime)),
         }
         outcome
     }
 
-    /// Forgets the runtime's client, so that the next call builds a new one.
+    /// Removes the runtime's client.
     pub fn invalidate(&self, runtime: &str) {
         let removed = self.clients.lock().pop(runtime);
-        // Dropped after the lock: the last clone of a client closes connections.
+        // Dropped after the lock: dropping the last clone closes connections.
         drop(removed);
     }
 
-    /// Drops the clients that were not used for so long. One that is in use lives on in its clones.
+    /// Drops clients that were unused for this long. Their clones stay usable.
     pub fn drop_idle(&self, idle: Duration) {
         let old = |cached: &Cached<C>| cached.used.elapsed() >= idle;
         loop {
@@ -101,7 +100,7 @@ impl<C: Clone> ClientCache<C> {
         self.clients.lock().len()
     }
 
-    /// Whether there are none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

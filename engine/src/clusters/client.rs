@@ -1,7 +1,7 @@
-//! A Kubernetes client per runtime, built for thousands of them.
+//! A Kubernetes client per runtime, for thousands of runtimes.
 //!
-//! What kube builds by default does not fit: it speaks HTTP/1.1 only, never closes idle connections, retries for
-//! minutes inside a call, and has no deadline and no cap on answers.
+//! The client that kube builds by default does not fit. It speaks HTTP/1.1 only, never closes idle connections, retries for minutes inside
+//! a call, and has no deadline and no response cap.
 
 use std::{
     convert::Infallible,
@@ -48,11 +48,11 @@ use super::{
     policy::AddressPolicy,
 };
 
-/// What the receiver calls itself to API servers.
+/// User agent towards API servers.
 pub const USER_AGENT: &str = concat!("tidewatch-receiver/", env!("CARGO_PKG_VERSION"));
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Thousands of runtimes are talked to rarely; a connection is worth keeping for one burst only.
+/// Calls to a runtime come in rare bursts; a connection is worth keeping for one burst only.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_PER_HOST: usize = 2;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ const MAX_RETRY_AFTER: u64 = 3600;
 /// Bounds of a client's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Deadline of each call, from the start to the last byte of the answer. Default 30 s.
+    /// Deadline of each call, up to the last byte of the answer. Default 30 s.
     pub deadline: Duration,
     /// Largest answer in bytes. Default 16 MiB.
     pub response: usize,
@@ -75,7 +75,7 @@ impl Default for Limits {
     }
 }
 
-/// What all clients share: the way to open connections, and the crypto provider. Cheap to clone.
+/// Connections and crypto provider shared by all clients. Cheap to clone.
 #[derive(Clone)]
 pub struct Connector {
     http: HttpConnector<PolicyResolver>,
@@ -83,7 +83,7 @@ pub struct Connector {
     policy: Arc<AddressPolicy>,
     kinds: Pool,
     counted: Option<CountedLayer>,
-    /// Verifies servers by the system's roots. Built on first use and held once: a client with roots of its own takes 100 KiB more.
+    /// Verifier with the system's roots. Shared, since roots per client take 100 KiB more each.
     system: Arc<OnceLock<Arc<WebPkiServerVerifier>>>,
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Names that resolve to an address which `policy` denies are not connected to.
+    /// Returns a connector that refuses addresses denied by `policy`, including resolved ones.
     pub fn new(policy: Arc<AddressPolicy>) -> Self {
         let resolver = PolicyResolver { inner: GaiResolver::new(), policy: Arc::clone(&policy) };
         let mut http = HttpConnector::new_with_resolver(resolver);
@@ -112,26 +112,25 @@ impl Connector {
         }
     }
 
-    /// The same with other roots than the system's.
+    /// Replaces the system's roots.
     #[cfg(test)]
     pub(super) fn trusting(self, roots: RootCertStore) -> Self {
         let verifier = self.verifier(roots).unwrap();
         Self { system: Arc::new(OnceLock::from(verifier)), ..self }
     }
 
-    /// The same, whose clients tell what they are answered.
+    /// Reports the answers of all clients to `counted`.
     #[must_use]
     pub fn counted(self, counted: CountedLayer) -> Self {
         Self { counted: Some(counted), ..self }
     }
 
-    /// The policy that this connector enforces; parse kubeconfigs with the same one.
+    /// The enforced policy; parse kubeconfigs with the same one.
     pub fn policy(&self) -> &AddressPolicy {
         &self.policy
     }
 
-    /// Builds a client. Connects to nothing yet, but needs a running tokio runtime, in which the client keeps one
-    /// task until its last clone is dropped.
+    /// Builds a client without connecting. Needs a running tokio runtime: the client keeps one task until its last clone is dropped.
     pub fn client(&self, access: &RuntimeAccess, limits: Limits) -> Result<RuntimeClient, RuntimeError> {
         let failed = |source: BoxError| {
             RuntimeError::new(ErrorClass::Invalid, "build the client of the kubeconfig", Some(source))
@@ -144,8 +143,8 @@ impl Connector {
         };
         let https = https.enable_all_versions().wrap_connector(self.http.clone());
 
-        // A request on a kept connection that the server closed at that moment was never sent; the pool puts such
-        // requests on another connection. Nothing that was sent is ever sent again.
+        // The pool resends a request only if it was never sent, because the server had closed the kept connection. A sent request is never
+        // repeated.
         let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -194,7 +193,7 @@ impl Connector {
             }
             None => config.with_no_client_auth(),
         };
-        // Connections are few and short-lived; a session cache would only cost memory for each runtime.
+        // Connections are few and short; a session cache would only cost memory per runtime.
         config.resumption = Resumption::disabled();
         Ok(config)
     }
@@ -206,13 +205,13 @@ impl Connector {
         Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
     }
 
-    /// What the system trusts, as client-go takes it for a kubeconfig that names no CA.
+    /// The system's trust, as client-go uses it for a kubeconfig without a CA.
     fn system_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, BoxError> {
         if let Some(verifier) = self.system.get() {
             return Ok(Arc::clone(verifier));
         }
         let mut roots = RootCertStore::empty();
-        // One that cannot be read, or used, does not spoil the others.
+        // An unreadable certificate does not disable the others.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(NoSystemRoots.into());
@@ -222,7 +221,7 @@ impl Connector {
     }
 }
 
-/// The kubeconfig names no CA, and the system has none either.
+/// Neither the kubeconfig nor the system has a CA.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the kubeconfig has no certificate-authority-data, and this system has no root certificates to verify its server by; put the CA \
@@ -230,7 +229,7 @@ impl Connector {
 )]
 struct NoSystemRoots;
 
-/// Caps the body, and turns 429 into an error while its headers are still there.
+/// Caps the body. Turns 429 into an error while its headers are available.
 fn guard<B, E: Into<BoxError>>(
     result: Result<Response<B>, E>,
     cap: usize,
@@ -245,7 +244,7 @@ fn guard<B, E: Into<BoxError>>(
     Ok(response.map(|body| Limited::new(body, cap)))
 }
 
-/// A runtime's client with its deadline and REST mapping. Cheap to clone; clones share connections and mapping.
+/// A runtime's client with its deadline and REST mapping. Clones share connections and mapping.
 #[derive(Clone)]
 pub struct RuntimeClient {
     kube: kube::Client,
@@ -261,27 +260,27 @@ impl std::fmt::Debug for RuntimeClient {
 }
 
 impl RuntimeClient {
-    /// Wraps a client built elsewhere, such as one for tests or for the control plane itself.
+    /// Wraps a client built elsewhere, such as for tests or the control plane.
     pub fn new(kube: kube::Client, deadline: Duration) -> Self {
         Self { kube, deadline, mapper: Arc::new(Mapper::new()), care: None }
     }
 
-    /// The same client, whose calls are counted, and cut short while too many take long.
+    /// Adds a call limiter.
     pub(crate) fn under(self, care: CallLimiter) -> Self {
         Self { care: Some(care), ..self }
     }
 
-    /// The same client with what is known of its runtime's kinds.
+    /// Uses an existing mapper of the runtime.
     pub(crate) fn knowing(self, mapper: Arc<Mapper>) -> Self {
         Self { mapper, ..self }
     }
 
-    /// The runtime's REST mapping, to be kept beyond the client's life.
+    /// The REST mapping, to keep beyond the client's life.
     pub(crate) fn shared_mapper(&self) -> Arc<Mapper> {
         Arc::clone(&self.mapper)
     }
 
-    /// The client, for `Api` values. Await what they return within [`Self::call`] only.
+    /// The kube client, for `Api` values. Await their calls within [`Self::call`] only.
     pub fn kube(&self) -> kube::Client {
         self.kube.clone()
     }
@@ -291,8 +290,8 @@ impl RuntimeClient {
         &self.mapper
     }
 
-    /// Awaits one API call under the deadline and classifies its error. `what` says what is tried, for messages:
-    /// `apply Deployment a/b`. Cancel-safe as far as the call is: the API server may have done it all the same.
+    /// Awaits one API call under the deadline and classifies its error. `what` names the call in messages: `apply Deployment a/b`. After
+    /// cancellation, the API server may still have executed the call.
     pub async fn call<T>(
         &self,
         what: &str,
@@ -304,7 +303,7 @@ impl RuntimeClient {
         }
     }
 
-    /// The same with one that writes, if it still `may` be made when its turn has come; else what is against it.
+    /// Awaits a write. `may` is checked when the call's turn comes; its error prevents the write.
     pub(crate) fn write_if<T, N>(
         &self,
         what: &str,
@@ -323,7 +322,7 @@ impl RuntimeClient {
     ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
         let turn = self.care.as_ref().and_then(CallLimiter::turn);
-        // They are large, and everything that makes a call would be.
+        // Boxed: these futures are large, and so would be all their callers.
         let call = Box::pin(async move {
             if let Some(turn) = turn {
                 turn.await;
@@ -350,8 +349,8 @@ impl RuntimeClient {
     }
 }
 
-/// Resolves names and leaves out what the policy denies, so that a name is no way around the deny-list. Addresses in
-/// a kubeconfig never come here; they are checked when it is parsed.
+/// Resolves names and filters denied addresses, so that a name cannot bypass the deny-list. Literal addresses are checked when the
+/// kubeconfig is parsed.
 #[derive(Clone)]
 struct PolicyResolver {
     inner: GaiResolver,

@@ -1,4 +1,4 @@
-//! Tells what API servers answer, for metrics.
+//! Reports API servers' answers, for metrics.
 
 use std::{
     sync::Arc,
@@ -9,15 +9,15 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{Method, Request, Response, StatusCode};
 use tower::{Layer, Service};
 
-/// Is told of the end of each request: its method, and the code of the answer; `None` if there was none.
+/// Callback at the end of each request: its method and status code; `None` without an answer.
 pub type Answered = Arc<dyn Fn(&Method, Option<StatusCode>) + Send + Sync>;
 
-/// The layer of a client that tells it.
+/// Client layer that calls [`Answered`].
 #[derive(Clone)]
 pub struct CountedLayer(Answered);
 
 impl CountedLayer {
-    /// Tells `answered`.
+    /// Returns a layer that calls `answered`.
     pub const fn new(answered: Answered) -> Self {
         Self(answered)
     }
@@ -37,7 +37,7 @@ impl<S> Layer<S> for CountedLayer {
     }
 }
 
-/// See [`CountedLayer`].
+/// Service of [`CountedLayer`].
 #[derive(Clone)]
 pub struct Counted<S> {
     inner: S,

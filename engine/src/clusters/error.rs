@@ -1,31 +1,31 @@
-//! What a call to a runtime can end with.
+//! Errors of calls to a runtime.
 
 use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
 use tidewatch_planner::status::{TIMED_OUT, UNREACHABLE};
 
-/// What kind of failure it is, which decides what the engine does next.
+/// Class of a failure; decides the engine's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// No connection, it broke, or the API server is not available. Changes nothing, and is retried with backoff.
+    /// The connection failed, or the API server is unavailable. Retried with backoff.
     Unreachable,
-    /// 401: the kubeconfig's credentials are not, or no longer, valid.
+    /// 401: the kubeconfig's credentials are invalid.
     Unauthorized,
     /// 403.
     Forbidden,
-    /// 404: the object or its kind is missing; [`super::Mapper::missing`] tells which.
+    /// 404: the object or its kind is missing; [`super::Mapper::missing`] finds out which.
     NotFound,
-    /// 409: somebody else was faster, or the object exists already.
+    /// 409: another writer was faster, or the object exists already.
     Conflict,
     /// 403, because the object's namespace is being deleted.
     NamespaceTerminating,
-    /// 400, 405, 413, 415 or 422: the API server does not take this as things are. It may be an admission policy, a
-    /// webhook or a quota that does not, and no event says when one of those changes.
+    /// 400, 405, 413, 415 or 422: the API server rejects the object. The cause may be an admission policy, a webhook or a quota, and no
+    /// event reports their changes.
     Invalid,
-    /// 429: the API server asks us to wait.
+    /// 429: the API server asks to wait.
     Throttled {
-        /// How long, at most one hour; `None` if it did not say.
+        /// How long, at most one hour; `None` if not given.
         retry_after: Option<Duration>,
     },
     /// The call's deadline passed, or the API server's own (504).
@@ -71,12 +71,12 @@ impl ErrorClass {
     }
 }
 
-/// A failed call. Display says what was tried and the class; the API server's own words are in [`Self::message`].
+/// A failed call. Display names the call and the class; [`Self::message`] has the API server's words.
 #[derive(Debug)]
 pub struct RuntimeError {
-    /// What kind of failure.
+    /// Class of the failure.
     pub class: ErrorClass,
-    /// What was tried, in the caller's words.
+    /// The call, in the caller's words.
     pub what: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -93,7 +93,7 @@ impl Error for RuntimeError {
     }
 }
 
-/// What an API server says in words alone, and what it means to whoever reads a status.
+/// Phrases in API server messages, and their explanation for a status.
 const WORDS: [(&str, &str); 5] = [
     (
         "failed calling webhook",
@@ -114,9 +114,9 @@ const WORDS: [(&str, &str); 5] = [
     ("exceeded quota", "a quota in the cluster is used up; raise it, or free some of what it counts"),
 ];
 
-/// Longest message of an API server that is passed on, in characters.
+/// Longest API server message that is passed on, in characters.
 const MAX_MESSAGE: usize = 500;
-/// What stands for what is left out of a longer one.
+/// Replaces the middle of a longer message.
 const GAP: &str = " … ";
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
@@ -151,17 +151,17 @@ impl RuntimeError {
         }
     }
 
-    /// Same as [`ErrorClass::metric_label`].
+    /// See [`ErrorClass::metric_label`].
     pub const fn metric_label(&self) -> &'static str {
         self.class.metric_label()
     }
 
-    /// Whether the same call may succeed later without anybody changing the object.
+    /// Whether the same call may succeed later with the object unchanged.
     pub const fn is_retryable(&self) -> bool {
         !matches!(self.class, ErrorClass::NotFound | ErrorClass::TooLarge)
     }
 
-    /// Whether the client should be built anew from the Secret: its address or credentials may have changed.
+    /// Whether to rebuild the client from the Secret: its address or credentials may have changed.
     pub const fn discredits_client(&self) -> bool {
         matches!(self.class, ErrorClass::Unauthorized | ErrorClass::Unreachable)
     }
@@ -171,7 +171,7 @@ impl RuntimeError {
         self.status().is_some() || !matches!(self.class, ErrorClass::Unreachable | ErrorClass::Timeout)
     }
 
-    /// How long the API server asked us to wait.
+    /// The wait that the API server asked for.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.class {
             ErrorClass::Throttled { retry_after } => retry_after,
@@ -179,8 +179,8 @@ impl RuntimeError {
         }
     }
 
-    /// The API server's own message, for a status or condition; at most 500 characters. Of a longer one the beginning, which says what is
-    /// wrong, and the end, which says why: between them it may have put the whole value.
+    /// The API server's own message, at most 500 characters. A longer one keeps its beginning (the problem) and its end (the reason); the
+    /// middle may quote a whole value.
     pub fn message(&self) -> Option<String> {
         let status = self.status().filter(|status| !status.message.is_empty())?;
         let words = &status.message;
@@ -194,7 +194,7 @@ impl RuntimeError {
         Some(parts.collect())
     }
 
-    /// The API server's answer, if it gave one.
+    /// The API server's answer, if any.
     pub fn status(&self) -> Option<&Status> {
         match self.source.as_deref()?.downcast_ref::<kube::Error>()? {
             kube::Error::Api(status) => Some(status),
@@ -203,7 +203,7 @@ impl RuntimeError {
     }
 }
 
-/// Put into the service's error by the client's response layer, which still sees the headers.
+/// Error for 429, set by the client's response layer, which still has the headers.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered 429")]
 pub(crate) struct TooManyRequests {

@@ -1,4 +1,4 @@
-//! A runtime's kubeconfig: inline data only. Pure.
+//! Parses a runtime's kubeconfig: inline data only. Pure.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tidewatch_api::yaml;
 
 use super::policy::AddressPolicy;
 
-/// Largest kubeconfig that is read, in bytes.
+/// Largest accepted kubeconfig, in bytes.
 const MAX_SIZE: usize = 64 * 1024;
 const MAX_NODES: usize = 5000;
 /// Deepest nesting: a kubeconfig has 5 levels, and its extensions a few more.
@@ -31,7 +31,7 @@ const REFUSED_USER: &[&str] = &[
 ];
 const REFUSED_CLUSTER: &[&str] = &["certificate-authority", "proxy-url", "insecure-skip-tls-verify"];
 
-/// Why a kubeconfig is refused. Names fields, never values, so that it can be shown anywhere.
+/// Why a kubeconfig is refused. Names fields, never values, so it is safe to show.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KubeconfigError {
     /// Larger than 64 KiB.
@@ -43,13 +43,13 @@ pub enum KubeconfigError {
         /// Line, counted from 1.
         line: u64,
     },
-    /// A field that is needed is not there.
+    /// A required field is missing.
     #[error("the kubeconfig has no {field}; put it inline into the Secret")]
     Missing {
         /// Name of the field.
         field: &'static str,
     },
-    /// A field that we never follow.
+    /// A field that is never followed.
     #[error(
         "the kubeconfig uses {field}, which is not allowed; use inline CA, token or client certificate data"
     )]
@@ -57,18 +57,18 @@ pub enum KubeconfigError {
         /// Name of the field.
         field: &'static str,
     },
-    /// A field with content that cannot be used.
+    /// A field has unusable content.
     #[error("the kubeconfig's {field} is not valid: {reason}")]
     Invalid {
         /// Name of the field.
         field: &'static str,
-        /// What it should be.
+        /// The expected content.
         reason: &'static str,
     },
     /// The server is on the deny-list.
     #[error("the kubeconfig's server is denied by rule {rule}")]
     Denied {
-        /// The rule, from our own configuration.
+        /// The rule from the configuration.
         rule: String,
     },
 }
@@ -87,19 +87,19 @@ impl KubeconfigError {
     }
 }
 
-/// How to reach one runtime, and as whom. Debug output shows the server only.
+/// Address and credentials of one runtime. Debug output shows the server only.
 #[derive(Clone)]
 pub struct RuntimeAccess {
     pub(super) server: Uri,
     pub(super) tls_server_name: Option<ServerName<'static>>,
-    /// `None`: whoever the system trusts, as for a server with a public certificate.
+    /// `None`: the system's roots, as for a server with a public certificate.
     pub(super) ca: Option<Vec<CertificateDer<'static>>>,
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
     pub(super) namespace: String,
 }
 
-/// Client certificate chain and its key, as PEM checked before.
+/// Client certificate chain and its key, as checked PEM.
 #[derive(Clone)]
 pub(super) struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,
@@ -113,7 +113,7 @@ impl fmt::Debug for RuntimeAccess {
 }
 
 impl RuntimeAccess {
-    /// Reads the current context of a kubeconfig. Entries that it does not use are not looked at. Limit 64 KiB.
+    /// Parses the current context of a kubeconfig. Ignores other entries. Limit 64 KiB.
     pub fn parse(kubeconfig: &str, policy: &AddressPolicy) -> Result<Self, KubeconfigError> {
         if kubeconfig.len() > MAX_SIZE {
             return Err(KubeconfigError::TooLarge);
@@ -167,7 +167,7 @@ fn invalid(field: &'static str, reason: &'static str) -> KubeconfigError {
     KubeconfigError::Invalid { field, reason }
 }
 
-/// Absent, null and empty count as not given.
+/// Reads a text field. Null and empty count as missing.
 fn text(value: &Value, field: &'static str) -> Result<Option<String>, KubeconfigError> {
     match value.get(field) {
         None | Some(Value::Null) => Ok(None),
@@ -176,7 +176,7 @@ fn text(value: &Value, field: &'static str) -> Result<Option<String>, Kubeconfig
     }
 }
 
-/// `clusters: [{name: x, cluster: {...}}]` and its likes.
+/// Finds an entry such as `clusters: [{name: x, cluster: {...}}]`.
 fn entry<'a>(
     config: &'a Value,
     list: &'static str,

@@ -1,4 +1,4 @@
-//! Which path a kind has in a runtime.
+//! Maps kinds to API paths of a runtime.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,22 +15,21 @@ use super::{
 };
 use crate::alike::{Shared, hash_of};
 
-/// Group versions that are remembered for each runtime, beyond which the one that was learned first is forgotten; a module uses ten
-/// or so.
+/// Group versions remembered per runtime; beyond that, the oldest is dropped. A module uses about ten.
 const GROUP_VERSIONS: usize = 128;
 
-/// Versions of a group that are tried, at most.
+/// Versions of a group to try at most.
 const VERSIONS: usize = 8;
 
 /// REST mapping of one runtime: discovers a group version on first use and remembers it.
 #[derive(Debug)]
 pub struct Mapper {
-    /// The one that was learned first comes first. Pointers alone: there are thousands of mappers, and their names are all the same.
+    /// Oldest first. Shared pointers, since thousands of mappers hold the same content.
     known: Mutex<Vec<Arc<Kinds>>>,
     shared: Pool,
 }
 
-/// What a runtime serves of a group version.
+/// The kinds that a runtime serves of a group version.
 #[derive(Debug, PartialEq)]
 struct Kinds {
     api_version: String,
@@ -38,12 +37,12 @@ struct Kinds {
     mapped: HashMap<String, Mapped>,
 }
 
-/// What runtimes serve. Most serve the same, and hold it together. Cheap to clone.
+/// Content shared by mappers, since most runtimes serve the same kinds. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool(Arc<Mutex<Shared<Kinds>>>);
 
 impl Pool {
-    /// The same, held together with all who hold it.
+    /// Returns the shared copy.
     fn share(&self, kinds: Kinds) -> Arc<Kinds> {
         self.0.lock().share(hash_of(&kinds.api_version), kinds)
     }
@@ -52,9 +51,9 @@ impl Pool {
 /// Whether objects of a kind live in namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// They do.
+    /// In namespaces.
     Namespaced,
-    /// They do not.
+    /// Cluster-wide.
     Cluster,
 }
 
@@ -63,7 +62,7 @@ pub enum Scope {
 pub struct Mapped {
     /// For dynamic APIs.
     pub resource: ApiResource,
-    /// Whether its objects live in namespaces.
+    /// Scope of its objects.
     pub scope: Scope,
     /// Whether its objects can be listed and watched.
     pub watchable: bool,
@@ -72,7 +71,7 @@ pub struct Mapped {
 /// Why there is no mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The runtime does not serve the kind, now. Not an object that is missing: its CRD may come a moment later.
+    /// The runtime does not serve the kind yet. Its CRD may follow.
     #[error(
         "the cluster does not know the kind {kind} of {api_version}; is its CustomResourceDefinition installed?"
     )]
@@ -82,22 +81,22 @@ pub enum MapError {
         /// Group and version.
         api_version: String,
     },
-    /// Discovery failed, which says nothing about the kind.
+    /// Discovery failed; the kind may exist.
     #[error("the kinds of the cluster could not be read")]
     Discovery(#[source] RuntimeError),
 }
 
-/// What a 404 meant.
+/// The cause of a 404.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// The kind is served; only this object is not there.
+    /// The kind is served; only this object is missing.
     Object,
     /// The kind is not served.
     Kind,
 }
 
 impl Mapped {
-    /// An API for objects of the kind; the namespace is used for namespaced kinds only.
+    /// Returns an API for objects of the kind. The namespace counts for namespaced kinds only.
     pub fn api(&self, client: &RuntimeClient, namespace: &str) -> Api<DynamicObject> {
         match self.scope {
             Scope::Namespaced => Api::namespaced_with(client.kube(), namespace, &self.resource),
@@ -113,18 +112,18 @@ impl Default for Mapper {
 }
 
 impl Mapper {
-    /// Knows nothing yet.
+    /// Returns an empty mapper.
     pub fn new() -> Self {
         Self::sharing(Pool::default())
     }
 
-    /// The same, and holds what it learns together with all others of this pool.
+    /// Returns an empty mapper that shares its content with others of this pool.
     pub(super) fn sharing(shared: Pool) -> Self {
         Self { known: Mutex::default(), shared }
     }
 
-    /// The mapping of a kind: from memory, or by one request for its group version. That a kind is missing is never
-    /// remembered, since its CRD may have been installed meanwhile. `client` must be the runtime's own.
+    /// Returns the mapping of a kind, remembered or by one request for its group version. A missing kind is never remembered, since its
+    /// CRD may be installed meanwhile. `client` must be the runtime's own.
     pub async fn resolve(&self, client: &RuntimeClient, gvk: &GroupVersionKind) -> Result<Mapped, MapError> {
         let api_version = gvk.api_version();
         if let Some(mapped) = self.remembered(&api_version, &gvk.kind) {
@@ -152,8 +151,8 @@ impl Mapper {
         known.push(kinds);
     }
 
-    /// The same for objects that are there already: where their version is not served any more, another one in which they are.
-    /// One request more where the kind is missing in its own version.
+    /// Like [`Self::resolve`], for existing objects: if their version is no longer served, returns another served version. Costs one more
+    /// request if the kind is missing in its version.
     pub async fn resolve_any(
         &self,
         client: &RuntimeClient,
@@ -173,7 +172,7 @@ impl Mapper {
         Err(missing)
     }
 
-    /// To be asked after a 404 for an object: forgets the mapping and looks whether the kind is still served.
+    /// Finds the cause of an object's 404: forgets the mapping and discovers the kind again.
     pub async fn missing(
         &self,
         client: &RuntimeClient,
@@ -187,14 +186,14 @@ impl Mapper {
         }
     }
 
-    /// Forgets what is known about the kind's group version, such as after a CRD was written or deleted.
+    /// Forgets the kind's group version, such as after a CRD was written or deleted.
     pub fn forget(&self, gvk: &GroupVersionKind) {
         let api_version = gvk.api_version();
         self.known.lock().retain(|kinds| kinds.api_version != api_version);
     }
 }
 
-/// The versions of a group that are served, the preferred one first; none of one that is not there.
+/// Returns the served versions of a group, the preferred one first; empty for an unknown group.
 async fn versions(client: &RuntimeClient, group: &str) -> Result<Vec<String>, MapError> {
     let what = format!("discover {group}");
     if !is_plain(group) {
@@ -222,7 +221,7 @@ fn is_plain(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
 }
 
-/// The kinds of a group version; `None` if the group version itself is not served.
+/// Returns the kinds of a group version; `None` if it is not served.
 async fn discover(
     client: &RuntimeClient,
     gvk: &GroupVersionKind,
@@ -246,7 +245,7 @@ async fn discover(
 }
 
 fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Mapped> {
-    // Subresources are listed too, with a slash; some have the kind of their parent.
+    // Subresources have a slash; some have the kind of their parent.
     let resources = list.resources.into_iter().filter(|resource| !resource.name.contains('/'));
     let mapped = resources.map(|resource| {
         let scope = if resource.namespaced { Scope::Namespaced } else { Scope::Cluster };

@@ -1,9 +1,9 @@
-//! Which addresses a runtime may not have.
+//! Deny-list of runtime addresses.
 
 use std::{net::IpAddr, str::FromStr};
 
-/// Addresses that no kubeconfig may lead to, such as the control plane's own. Names are checked as written, and what
-/// names resolve to is checked again when a connection is opened.
+/// Addresses that no kubeconfig may lead to, such as the control plane's. Names are checked as written; resolved addresses are checked
+/// when a connection opens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AddressPolicy {
     denied: Vec<Rule>,
@@ -28,8 +28,7 @@ enum Target {
 pub struct AddressPolicyError(String);
 
 impl AddressPolicy {
-    /// Reads rules: `10.0.0.0/8`, `10.1.2.3`, `[fd00::1]:443`, `host` or `host:port`. A rule without a port holds for
-    /// all ports.
+    /// Parses rules: `10.0.0.0/8`, `10.1.2.3`, `[fd00::1]:443`, `host` or `host:port`. Without a port, a rule holds for all ports.
     pub fn new<I, S>(denied: I) -> Result<Self, AddressPolicyError>
     where
         I: IntoIterator<Item = S>,
@@ -39,7 +38,7 @@ impl AddressPolicy {
         Ok(Self { denied })
     }
 
-    /// The rule that forbids this host and port, if any. `host` is a name or an address, without brackets.
+    /// The rule that denies this host and port. `host` is a name or an address, without brackets.
     pub fn denies_host(&self, host: &str, port: u16) -> Option<&str> {
         let host = normal_name(host);
         if let Ok(address) = host.parse() {
@@ -49,13 +48,13 @@ impl AddressPolicy {
         self.denied.iter().find(hit).map(|rule| rule.text.as_str())
     }
 
-    /// The rule that forbids this address and port, if any.
+    /// The rule that denies this address and port.
     pub fn denies_address(&self, address: IpAddr, port: u16) -> Option<&str> {
         self.find(address, Some(port))
     }
 
-    /// The rule that forbids an address which a name resolved to. The port is not known at that point, so that rules
-    /// for one port of an address hold for all of them: rather too strict than a way around.
+    /// The rule that denies a resolved address. The port is unknown here, so a rule for one port denies all: too strict is safer than a
+    /// bypass.
     pub(super) fn denies_resolved(&self, address: IpAddr) -> Option<&str> {
         self.find(address, None)
     }

@@ -1,22 +1,21 @@
-//! How many calls one runtime gets: what comes too fast waits for its turn, so that a runtime whose objects never rest takes no CPU
-//! and no bandwidth from the others, and its API server is spared.
+//! Call rate per runtime. A runtime that changes constantly must not take CPU and bandwidth from others, or overload its API server.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Calls that one runtime gets, on average.
+/// Average calls per second of one runtime.
 const PER_SECOND: u32 = 100;
-/// Calls that may come at once: a large module is installed without a wait.
+/// Burst: a large module installs without a wait.
 const AT_ONCE: u32 = 500;
-/// From one call to the next.
+/// Time between two calls.
 const STEP: Duration = Duration::from_millis(1000 / PER_SECOND as u64);
 
-/// Turns of one runtime's calls (the generic cell rate algorithm: one moment is all that is kept).
+/// The rate limit of one runtime (generic cell rate algorithm: one instant is the whole state).
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// When all calls so far would be over, had they come one after the other at the average rate.
+    /// When all calls so far would end at the average rate.
     over: Mutex<Instant>,
 }
 
@@ -25,15 +24,14 @@ impl RateLimit {
         Self { over: Mutex::new(now) }
     }
 
-    /// When a call that comes now may begin. Its turn counts as taken.
+    /// Reserves a turn and returns its start.
     fn turn(&self, now: Instant) -> Instant {
         let mut over = self.over.lock();
         *over = (*over).max(now) + STEP;
         now.max(over.checked_sub(STEP * AT_ONCE).unwrap_or(now))
     }
 
-    /// What a call has to wait for before its turn. Those that wait are as many as its reconciles make calls at the same time, so no wait is long.
-    /// `None`: it is now.
+    /// Returns the wait for the call's turn; `None` if it may start. Waits are short, since few calls of a runtime run at the same time.
     pub(crate) fn wait(&self) -> Option<Sleep> {
         let now = Instant::now();
         let turn = self.turn(now);

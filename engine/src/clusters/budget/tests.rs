@@ -101,12 +101,12 @@ async fn a_runtime_that_answers_what_is_read_and_no_writes_is_parked() {
     assert!(!budget.failed(Effect::Writes, now, seconds(20), 0.0));
     assert!(!budget.tried(), "the try is over already");
     assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(30)), "longer each time");
-    // There is a way out where nothing has to be written any more, and where a write is answered.
+    // The suspension ends without any write, and with an answered write.
     now += seconds(30);
     assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(true));
     assert!(!budget.answered(Effect::Reads, now) && budget.tried());
     assert!(budget.answered(Effect::Writes, now));
-    // Of a try that made no call nothing is known.
+    // A probe without a call proves nothing.
     assert_eq!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(true));
     assert!(!budget.tried() && budget.until.is_some());
 }
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// Notes whether runtimes can be reached, as it is told.
+/// Records whether runtimes are reachable.
 #[derive(Default)]
 struct Reach(Mutex<Vec<bool>>);
 
@@ -177,7 +177,7 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
     assert_eq!((calls.load(Ordering::SeqCst), reach.0.lock().clone()), (0, vec![false]));
 }
 
-/// An engine whose runtime `harbour` hears calls, and answers them or not.
+/// An engine whose runtime `harbour` receives calls and answers them or not.
 fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, tests::Heard) {
     engine_observed_by(Arc::new(Reach::default()), answers)
 }
@@ -241,7 +241,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let told = engine.history().of("harbour").pop().unwrap().message;
     assert!(told.contains("is left alone until 1970-01-01T00:0"), "{told}");
     assert_eq!((calls.load(Ordering::SeqCst), engine.parked_runtimes()), (3, 1));
-    // It asks for itself once more, to say so where a Manifest has found out; and its retry is not done either.
+    // The Kyma is requeued to report the Manifest's failure; the Manifest's retry is refused.
     heard.lock().clear();
     let (_, outcome, told) = work_once(&engine).await;
     assert_eq!((outcome, calls.load(Ordering::SeqCst)), (OutcomeKind::Waiting, 3));
@@ -249,13 +249,13 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     assert!(
         heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
     );
-    // An event gets one try.
+    // An event allows one probe.
     let event = || Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: object() };
     want(&kyma, event());
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Failed);
     assert_eq!(calls.load(Ordering::SeqCst), 4);
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);
-    // A canary has the rest tried at once; and this time there is an answer.
+    // A canary requeues the rest at once; this time the runtime answers.
     answers.store(1, Ordering::SeqCst);
     let before = engine.queue().now();
     want(&WorkKey::EventPath { kyma: "harbour".into() }, event());

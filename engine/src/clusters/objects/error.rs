@@ -1,4 +1,4 @@
-//! Why an object in a runtime could not be read or written, and what follows from it.
+//! Errors of reads and writes of a runtime's objects.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::{
 /// Why an object in a runtime could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
-    /// The runtime does not know the kind (yet).
+    /// The runtime does not serve the kind yet.
     #[error(transparent)]
     Kind(MapError),
     /// The call failed.
     #[error(transparent)]
     Call(#[from] RuntimeError),
-    /// The object is not one.
+    /// The object lacks its identity.
     #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
     Malformed(String),
-    /// The API server is to make up its name.
+    /// The object has no fixed name.
     #[error("an object of the module's manifest cannot be applied: {0}")]
     Unnamed(String),
-    /// Nothing may be written now.
+    /// Writes are not allowed.
     #[error(transparent)]
     Held(#[from] Held),
 }
@@ -49,7 +49,7 @@ impl ObjectError {
         matches!(self, Self::Kind(_))
     }
 
-    /// The group of the kind that is missing.
+    /// The group of the missing kind.
     pub(crate) fn group_of_kind(&self) -> Option<&str> {
         match self {
             Self::Kind(MapError::KindMissing { api_version, .. }) => {
@@ -59,8 +59,8 @@ impl ObjectError {
         }
     }
 
-    /// Whether a look for one kind may fail like this while the rest of the runtime is well: an API server answers so for a name
-    /// that no kind can have, and for the kinds of a server behind it that is down.
+    /// Whether the failure may concern one kind only. API servers answer so for impossible names, and for kinds of an aggregated API
+    /// server that is down.
     pub(crate) const fn is_of_one_kind(&self) -> bool {
         match self {
             Self::Call(error) => {
@@ -71,22 +71,22 @@ impl ObjectError {
         }
     }
 
-    /// Whether trying again can help without anybody changing the object.
+    /// Whether a retry can help with the object unchanged.
     pub(crate) const fn is_retryable(&self) -> bool {
         match self {
             Self::Kind(_) | Self::Held(_) => true,
-            // What an apply does not find is its namespace, and no event says that it is there again.
+            // An apply gets 404 for a missing namespace, and no event reports that it exists again.
             Self::Call(error) => error.is_retryable() || matches!(error.class, ErrorClass::NotFound),
             Self::Malformed(_) | Self::Unnamed(_) => false,
         }
     }
 
-    /// Whether the client should be built anew.
+    /// Whether to rebuild the client.
     pub(crate) const fn discredits_client(&self) -> bool {
         matches!(self, Self::Call(error) if error.discredits_client())
     }
 
-    /// The kind of failure, in a word.
+    /// Class of the failure, one word.
     pub(crate) const fn class(&self) -> &'static str {
         match self {
             Self::Kind(_) => "kind_missing",
@@ -96,7 +96,7 @@ impl ObjectError {
         }
     }
 
-    /// Whether it is no failure: nothing may be written now.
+    /// Whether writes are only held, which is no failure.
     pub(crate) const fn held(&self) -> Option<Held> {
         match self {
             Self::Held(held) => Some(*held),
@@ -104,34 +104,33 @@ impl ObjectError {
         }
     }
 
-    /// Whether what an object needs is not there: for an apply, its namespace.
+    /// Whether a 404 was returned; for an apply, the namespace is missing.
     pub(crate) const fn is_not_found(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
     }
 
-    /// Whether no object of the kind can be read, as of one whose objects are only made.
+    /// Whether objects of the kind can only be created, never read.
     pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.reason == "MethodNotAllowed"))
     }
 
-    /// Whether the object's namespace is being deleted, so that nothing can be made in it.
+    /// Whether the object's namespace is terminating.
     pub(crate) const fn is_of_leaving_namespace(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
     }
 
-    /// Whether the API server does not take the object as it is.
+    /// Whether the API server rejects the object.
     pub(crate) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
     }
 
-    /// Whether the API server does not take a change because a field can only be set when the object is made. It says so at the end of
-    /// what may be a long text.
+    /// Whether an immutable field was changed. The API server notes this at the end of a possibly long text.
     pub(crate) fn is_of_immutable(&self) -> bool {
         let words = |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
         matches!(self, Self::Call(error) if self.is_refused() && words(error))
     }
 
-    /// The fields that the API server does not take.
+    /// The fields that the API server rejects.
     pub(crate) fn causes(&self) -> Vec<Cause> {
         let details = match self {
             Self::Call(error) if self.is_refused() => {
@@ -148,14 +147,13 @@ impl ObjectError {
         causes.map(cause).collect()
     }
 
-    /// Whether an admission or conversion webhook could not be asked, as where the module's own server does not run yet. Kubernetes has
-    /// no reason or cause for it, but these words, in all versions.
+    /// Whether an admission or conversion webhook did not answer, as while the module's own server is not running yet. Kubernetes has no
+    /// reason for it, but uses these words in all versions.
     pub(crate) fn is_of_webhook(&self) -> bool {
         self.is_of_conversion() || self.says("failed calling webhook")
     }
 
-    /// Whether the objects cannot be had in the version in which they were asked for, since the webhook that converts them does not
-    /// answer, or not as it should.
+    /// Whether the conversion webhook for the requested version fails.
     pub(crate) fn is_of_conversion(&self) -> bool {
         self.says("conversion webhook for ")
     }
@@ -164,13 +162,13 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.message().is_some_and(|message| message.contains(words)))
     }
 
-    /// Whether the API server asks to come back later, and nothing is wrong with the object.
+    /// Whether the API server asks to retry later, and the object is fine.
     pub(crate) const fn is_passing(&self) -> bool {
         matches!(self, Self::Held(_))
             || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
     }
 
-    /// How long the API server asked us to wait, if it did.
+    /// The wait that the API server asked for.
     pub(crate) const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Call(error) => error.retry_after(),
@@ -178,23 +176,23 @@ impl ObjectError {
         }
     }
 
-    /// Whether nobody answered at all.
+    /// Whether there was no answer.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
     }
 
-    /// Whether the runtime is out of reach as a whole: not where an API server says so of a server behind it.
+    /// Whether the whole runtime is unreachable, not only an aggregated API server behind it.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.is_unreachable() && !self.is_answered()
     }
 
-    /// Whether an API server has answered, if only with an error. What is wrong may be wrong with this one thing then, such as with
-    /// the server behind it that serves one kind.
+    /// Whether an API server has answered, if only with an error. The failure may then concern one kind, such as an aggregated API
+    /// server's.
     pub(crate) fn is_answered(&self) -> bool {
         matches!(self, Self::Call(error) if error.status().is_some())
     }
 
-    /// What failed, with the API server's own words or the underlying cause.
+    /// The failure, with the API server's own words or the underlying cause.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Call(error) => match error.message() {

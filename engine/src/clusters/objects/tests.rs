@@ -36,7 +36,7 @@ fn a_kind_is_read_in_the_version_that_is_stored_if_that_is_served() {
     }
 }
 
-/// A runtime in which Buoys are stored in v1beta1, and nobody converts them to v1alpha1; and what it was asked.
+/// A runtime that stores Buoys in v1beta1 and cannot convert them to v1alpha1; and the requested paths.
 fn runtime_without_converter() -> (Gated, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);

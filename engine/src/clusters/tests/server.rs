@@ -1,4 +1,4 @@
-//! A TLS server that plays an API server.
+//! A TLS server that acts as an API server.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Ca, Leaf};
 
-/// What the server saw.
+/// The requests that the server received.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) connections: AtomicUsize,
@@ -34,7 +34,7 @@ pub(super) struct Seen {
     /// `User-Agent` of the last request.
     pub(super) program: Mutex<String>,
     pub(super) client_certificates: AtomicUsize,
-    /// Whether the server knows apps/v1.
+    /// Whether the server serves apps/v1.
     pub(super) apps_gone: Mutex<bool>,
 }
 
