@@ -1,3 +1,3 @@
-//! What only a take-over from the Go manager needs.
+//! Migration from the Go manager.
 
 pub mod legacy_watcher;

@@ -1,5 +1,4 @@
-//! Tells users by Events (core/v1) what a plan has noticed. Never fails a reconcile, and never says the same of one occasion twice
-//! an hour.
+//! Writes Events (core/v1) about a plan's notices. Never fails a reconcile, and never repeats a notice within an hour.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -27,63 +26,62 @@ use crate::{
     reconcile::runtime_kyma::runtime_kyma,
 };
 
-/// The same notice is told once in this time.
+/// Time before a notice may be repeated.
 const ONCE_IN: Duration = Duration::from_hours(1);
-/// One that could not be written is tried again after this time at the earliest: a runtime may take no Events at all.
+/// Wait before an Event that could not be written is retried: a runtime may reject all Events.
 const FAILED_FOR: Duration = Duration::from_mins(5);
-/// What is left out is told after this time, if nothing asks for the work sooner.
+/// When postponed notices are due, unless a reconcile comes sooner.
 const LATER: SignedDuration = SignedDuration::from_mins(1);
-/// Notices remembered for that; the oldest are forgotten, and may then be told sooner.
+/// Notices remembered; the oldest are evicted, and may then be repeated sooner.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
-/// Between two Events about one Kyma, on average, and how many may come at once. What is more is left out, and told later.
+/// Average interval and burst of Events about one Kyma. Excess notices are postponed.
 const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
-/// The same of the whole engine: a version that ends is news for thousands, whose reconciles are spread already.
+/// Average interval and burst of all Events. The end of a version concerns thousands of Kymas, whose reconciles are already spread.
 const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
-/// Kymas whose Events are counted; one that is forgotten may be told of more at once.
+/// Kymas with a rate; an evicted one gets a new burst.
 const COUNTED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 /// Events of one reconcile.
 const AT_ONCE: usize = 8;
-/// Notices whose cause is gone when they are told: what is left out of them is not noticed again.
+/// Reasons whose notices are not repeated by a later plan.
 const ONCE: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
-/// The deadline of one Event in KCP.
+/// Deadline of one Event in KCP.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Longest message of an Event that API servers take, in bytes.
+/// Longest message that API servers accept, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Who says it.
+/// Reporting component.
 const COMPONENT: &str = "tidewatch";
 
-/// What was told.
+/// The written notices.
 #[derive(Debug)]
 pub(crate) struct Told(Mutex<Book>);
 
-/// Modules of Kymas of which it is still to be told that they are Ready again; none of a Kyma that has none.
+/// Modules per Kyma whose return to Ready is not reported yet. Kymas without such modules have no entry.
 type Open = HashMap<String, BTreeSet<String>>;
 
 #[derive(Debug)]
 struct Book {
     said: LruCache<u64, Said>,
-    /// When all Events so far would be over, had they come one after the other (the generic cell rate algorithm): of each Kyma, and of
-    /// all together.
+    /// End of all Events so far at the average rate (generic cell rate algorithm), per Kyma and in total.
     over: LruCache<u64, Instant>,
     all_over: Option<Instant>,
     open: Open,
 }
 
-/// When a notice was told, and from when on it may be told again.
+/// When a notice was written, and when it may be repeated.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     at: Instant,
     until: Instant,
 }
 
-/// Whether something may be told now.
+/// Whether a notice may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// It counts as told then.
+    /// Write it; it counts as written.
     Now,
-    /// There is no room.
+    /// The rate is exceeded.
     Later,
-    /// It was told, or tried, lately.
+    /// It was written or tried recently.
     Told,
 }
 
@@ -99,7 +97,7 @@ impl Default for Told {
 }
 
 impl Told {
-    /// Whether this may be told of a Kyma now.
+    /// Decides about a notice and counts it.
     fn admit(&self, kyma: u64, notice: u64, now: Instant) -> Turn {
         let mut book = self.0.lock();
         if book.said.get(&notice).is_some_and(|said| now < said.until) {
@@ -114,7 +112,7 @@ impl Told {
         Turn::Now
     }
 
-    /// The modules of a Kyma of which it is still to be told that they are Ready again.
+    /// The modules of a Kyma whose return to Ready is not reported yet.
     pub(crate) fn open(&self, kyma: &str) -> BTreeSet<String> {
         self.0.lock().open.get(kyma).cloned().unwrap_or_default()
     }
@@ -128,23 +126,23 @@ impl Told {
         }
     }
 
-    /// When it was told, or tried, last.
+    /// The last time it was written or tried.
     fn last(&self, notice: u64) -> Option<Instant> {
         self.0.lock().said.get(&notice).map(|said| said.at)
     }
 
-    /// It could not be told after all.
+    /// Notes a failed write.
     fn failed(&self, notice: u64, now: Instant) {
         self.0.lock().said.put(notice, Said { at: now, until: now + FAILED_FOR });
     }
 
-    /// Nobody has tried to tell it.
+    /// Reverts an admission without a try.
     fn was_not(&self, notice: u64) {
         self.0.lock().said.pop(&notice);
     }
 }
 
-/// When they would be over with one more, if there is room for one now.
+/// The new end at the average rate; `None` if the rate is exceeded.
 fn after((step, at_once): (Duration, u32), over: Option<Instant>, now: Instant) -> Option<Instant> {
     let over = over.unwrap_or(now).max(now) + step;
     (over <= now + step * at_once).then_some(over)
@@ -154,14 +152,14 @@ fn hash(kyma: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(kyma.as_bytes())
 }
 
-/// The same for the same notice about the same object, in every process.
+/// Hash of a notice and its object, equal in every process.
 fn fingerprint(kyma: &str, notice: &Notice) -> u64 {
     let Notice { about, kind, reason, message, occasion } = notice;
     let text = format!("{kyma}\n{about:?}\n{kind:?}\n{reason}\n{occasion}\n{message}");
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-/// The Event. Its name is the same for an hour, so that another process does not say it again.
+/// Builds the Event. Its name is constant for an hour, so that another process does not repeat it.
 fn event(notice: &Notice, object: ObjectReference, fingerprint: u64, now: Timestamp) -> Event {
     let hour = now.as_second() / 3600;
     let name = format!("{}.{fingerprint:016x}.{hour:x}", object.name.as_deref().unwrap_or_default());
@@ -199,7 +197,7 @@ fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> Ob
     }
 }
 
-/// Whether there is an object of that name already.
+/// Whether an object of that name exists.
 fn is_taken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
@@ -215,16 +213,16 @@ impl Notifier {
         Self { kcp, told: Told::default() }
     }
 
-    /// Tells something to a runtime's user, about their Kyma.
+    /// Writes an Event about the runtime's Kyma for its user.
     pub(crate) async fn notify_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
         let there = objects::look(runtime, &runtime_kyma()).await.ok().flatten();
         let uid = there.map(|there| there.uid).unwrap_or_default();
         let _alone = self.notify(kyma, Some((runtime, &uid)), &[notice]).await;
     }
 
-    /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
-    /// the uid of the Kyma in it, without which tools do not find the Event. Returns when what there was no room for may be told, if
-    /// anything was left out.
+    /// Writes notices about a Kyma and its Manifests. Returns when postponed notices are due.
+    ///
+    /// `runtime` holds the runtime's client and the uid of its Kyma; without the uid, tools do not find the Event.
     pub(crate) async fn notify(
         &self,
         kyma: &str,
@@ -232,7 +230,7 @@ impl Notifier {
         notices: &[Notice],
     ) -> Option<Timestamp> {
         let now = Instant::now();
-        // First what does not come again, and what was not told for longest: else those at the end were never told.
+        // Unrepeatable notices and those not written for longest go first, so that all get their turn.
         let mut all: Vec<_> = notices
             .iter()
             .map(|notice| (notice, fingerprint(kyma, notice)))
@@ -243,7 +241,7 @@ impl Notifier {
         for (_, _, number, notice) in all {
             let of_runtime = notice.about == About::RuntimeKyma;
             let leave = match runtime {
-                // After one that was not taken, as where a webhook does not answer, no other one is tried.
+                // After a failure in the runtime, such as an unavailable webhook, skip its other Events.
                 _ if of_runtime && deaf => continue,
                 None if of_runtime => continue,
                 Some((runtime, _)) if of_runtime => runtime.permit(),
@@ -290,8 +288,7 @@ impl Notifier {
         left_out.then(|| self.kcp.now().saturating_add(LATER).unwrap_or(Timestamp::MAX))
     }
 
-    /// Tells in KCP what has to be told, before the work that it is about ends: unlike other notices it is never left out, and one that
-    /// cannot be written is tried again with that work.
+    /// Writes notices in KCP before their reconcile ends. They are never postponed, and a failure fails the reconcile.
     pub(crate) async fn audit(&self, kyma: &str, notices: &[Notice]) -> Result<(), Lost> {
         for notice in notices {
             if self.kcp.gate.kcp()?.is_dry() {
@@ -301,7 +298,7 @@ impl Notifier {
             let event = event(notice, object, fingerprint(kyma, notice), self.kcp.now());
             match self.create_event(&event).await {
                 Ok(Ok(())) => {}
-                // It would be refused again, and holds nothing up: the log has said the same.
+                // A retry would be rejected again. Do not block: the log has the same message.
                 Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
                     tracing::warn!(
                         kyma,
@@ -319,7 +316,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// What a notice in KCP is about; `None` for one that is told in a runtime.
+    /// The object of a notice in KCP; `None` for one in a runtime.
     fn reference(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
         let namespace = &*self.kcp.namespace;
         Some(match about {
@@ -336,7 +333,7 @@ impl Notifier {
         })
     }
 
-    /// Writes an Event in KCP, unless it is there.
+    /// Writes an Event in KCP, unless it exists.
     async fn create_event(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.kcp.client.clone(), &namespace);
@@ -371,9 +368,9 @@ impl Notifier {
 
 /// Why an Event was not written.
 enum NotWritten {
-    /// Nothing may be written at the moment.
+    /// Writes are held.
     Held,
-    /// The API server has not taken it, or not answered.
+    /// The API server rejected it or did not answer.
     Failed(String),
 }
 

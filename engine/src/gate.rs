@@ -1,4 +1,4 @@
-//! Whether anything may be written now. Every writer asks, whatever has brought it there.
+//! Decides whether writes are allowed. Every writer asks the gate.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::key::WorkKey;
 
-/// What the engine may write.
+/// The engine's permission to write.
 #[derive(Clone, Default)]
 pub enum Mode {
-    /// Everything.
+    /// All writes.
     #[default]
     Live,
-    /// Nothing in runtimes. KCP is watched, and what is found may be written there. No event is acknowledged.
+    /// No writes in runtimes. KCP is watched and may be written. No event is acknowledged.
     Paused,
-    /// Nothing anywhere: another engine works. KCP is watched. No event is acknowledged.
+    /// No writes: another engine is active. KCP is watched. No event is acknowledged.
     Standby,
-    /// Everything is tried (`dryRun=All`) and nothing is stored; the recorder hears of each write.
+    /// All writes are tried with `dryRun=All`, stored nowhere, and reported to the recorder.
     DryRun(Arc<dyn Recorder>),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// Where something would be written.
+/// Target of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// In KCP.
@@ -52,42 +52,42 @@ pub enum Side {
     },
 }
 
-/// A write that was tried and not stored.
+/// A dry-run write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
-    /// Where.
+    /// The target.
     pub side: Side,
     /// `apply`, `status`, `create`, `merge`, `delete` or `finalizers`.
     pub operation: &'static str,
     /// The object, as `Kind namespace/name`.
     pub object: String,
-    /// What is stored; null if there is nothing. May hold Secret data: not for logs.
+    /// The stored object; null if there is none. May hold Secret data: never log it.
     pub before: Value,
-    /// What the API server made of it; null for a deletion. May hold Secret data: not for logs.
+    /// The API server's result; null for a deletion. May hold Secret data: never log it.
     pub answer: Value,
 }
 
-/// Hears of the writes of a dry run. Called from reconciles: must not block.
+/// Receives the writes of a dry run. Called from reconciles: must not block.
 pub trait Recorder: Send + Sync + 'static {
-    /// A write was tried.
+    /// Records a write.
     fn tried(&self, write: Tried);
 }
 
-/// Nothing may be written there now. No failure: the work waits as it is, and nobody is told that it was done.
+/// Writes are held, which is no failure. The reconcile is postponed, and nothing is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine is {0} and writes nothing there; the work goes on when it is live")]
 pub(crate) struct Held(&'static str);
 
-/// Leave to write.
+/// Permission to write.
 pub(crate) struct Permit(Option<Arc<dyn Recorder>>);
 
 impl Permit {
-    /// Whether the API server is to be asked to store nothing.
+    /// Whether to send a dry-run request.
     pub(crate) const fn is_dry(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells the recorder, in a dry run.
+    /// Reports to the recorder in a dry run.
     pub(crate) fn tried(&self, tried: impl FnOnce() -> Tried) {
         if let Some(recorder) = &self.0 {
             recorder.tried(tried());
@@ -98,18 +98,18 @@ impl Permit {
 #[derive(Debug, Default)]
 struct Inner {
     mode: Mode,
-    /// Work that was stopped, until the mode changes. At most the keys there are.
+    /// Held keys until the mode changes. Bounded by the number of keys.
     held: BTreeSet<WorkKey>,
-    /// Kymas that say that the engine is paused.
+    /// Kymas whose status reports the pause.
     told: BTreeSet<String>,
 }
 
-/// The engine's one gate. Cheap to clone.
+/// The engine's gate. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate(Arc<Mutex<Inner>>);
 
 impl Gate {
-    /// Leave to write in runtimes.
+    /// Permission to write in runtimes.
     pub(crate) fn runtime(&self) -> Result<Permit, Held> {
         match &self.0.lock().mode {
             Mode::Live => Ok(Permit(None)),
@@ -118,7 +118,7 @@ impl Gate {
         }
     }
 
-    /// Leave to write in KCP.
+    /// Permission to write in KCP.
     pub(crate) fn kcp(&self) -> Result<Permit, Held> {
         match &self.0.lock().mode {
             Mode::Live | Mode::Paused => Ok(Permit(None)),
@@ -127,7 +127,7 @@ impl Gate {
         }
     }
 
-    /// Leave to begin a piece of work.
+    /// Permission to begin a reconcile.
     pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
         match key {
             WorkKey::Kyma { .. }
@@ -135,14 +135,14 @@ impl Gate {
             | WorkKey::Catalog { .. }
             | WorkKey::LegacyWatcher { .. }
             | WorkKey::AgentConfig { .. }
-            // What they write in KCP is what runtimes are to become: no pause would take it back.
+            // Their writes in KCP decide the content of runtimes; a pause would not revert them.
             | WorkKey::Mandatory { .. }
             | WorkKey::Release { .. } => self.runtime(),
             WorkKey::EventPath { .. } | WorkKey::Watcher { .. } => self.kcp(),
         }
     }
 
-    /// Remembers work that was stopped. `false` if it may go on by now.
+    /// Holds a key. `false` if the mode allows it by now.
     pub(crate) fn hold(&self, key: &WorkKey) -> bool {
         let held = self.begin(key).is_err();
         if held {
@@ -151,13 +151,13 @@ impl Gate {
         held && self.begin(key).is_err()
     }
 
-    /// Whether a Kyma does not say yet that the engine is paused, and is to.
+    /// Whether a Kyma has yet to report the pause.
     pub(crate) fn is_to_say(&self, kyma: &str) -> bool {
         let inner = self.0.lock();
         matches!(inner.mode, Mode::Paused) && !inner.told.contains(kyma)
     }
 
-    /// A Kyma says that the engine is paused.
+    /// Notes that a Kyma reports the pause.
     pub(crate) fn has_said(&self, kyma: &str) {
         let mut inner = self.0.lock();
         if matches!(inner.mode, Mode::Paused) {
@@ -165,7 +165,7 @@ impl Gate {
         }
     }
 
-    /// Changes the mode and gives back the work that was stopped, to be asked for again.
+    /// Changes the mode and returns the held keys to requeue.
     pub(crate) fn set(&self, mode: Mode) -> BTreeSet<WorkKey> {
         let mut inner = self.0.lock();
         inner.mode = mode;

@@ -1,4 +1,4 @@
-//! What was done for each runtime, and why: the last reconciles, in memory, bounded.
+//! The last reconciles of each runtime and their triggers: in memory, bounded.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,57 +16,57 @@ use crate::{
 
 /// Records kept per runtime, at most.
 const PER_RUNTIME: usize = 32;
-/// The same in a large fleet.
+/// Records kept per runtime in a large fleet.
 const LEAST: usize = 8;
-/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. A record takes about 700 bytes.
+/// Records kept in total, but at least [`LEAST`] per runtime. A record takes about 700 bytes.
 const ALL: usize = 16_000;
-/// Runtimes remembered; beyond that, the history of an arbitrary one is dropped.
+/// Runtimes remembered; beyond that, an arbitrary one is evicted.
 const RUNTIMES: usize = 20_000;
 
 /// One finished reconcile.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// What was reconciled, as `Kind/name`.
+    /// The key, as `Kind/name`.
     pub key: String,
-    /// Why; the first few causes.
+    /// The first few triggers.
     pub causes: Vec<Trigger>,
-    /// How many causes there were; the same one twice is one.
+    /// Number of distinct triggers.
     pub cause_count: usize,
     /// Its class in the queue.
     pub class: &'static str,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: OutcomeKind,
-    /// The state in the status, if it has failed and could say so.
+    /// The state in the status, if it failed and the status was written.
     #[serde(skip)]
     pub state: Option<State>,
-    /// Whether a full look has found the failure.
+    /// Whether a full look found the failure.
     #[serde(skip)]
     pub is_found: bool,
-    /// Whether anything was read for it; if not, it has seen nothing.
+    /// Whether the reconcile read anything.
     #[serde(skip)]
     pub looked: bool,
-    /// What it found, if it did not simply finish.
+    /// The message, unless it is done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When it ended.
     pub finished_at: Timestamp,
-    /// From the first cause to the start, in seconds.
+    /// Seconds from the first trigger to the start.
     pub queued_seconds: f64,
-    /// From start to end, in seconds.
+    /// Seconds from start to end.
     pub work_seconds: f64,
-    /// What that time went to; the rest is our own computing.
+    /// Time per stage; the rest is computing.
     pub stages: Vec<StageTime>,
-    /// When the next try is due at the latest, in seconds from its end, if one is.
+    /// Seconds from its end until the next try is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<f64>,
-    /// Why it is tried again, or what of: one word.
+    /// Reason of the next try, one word.
     #[serde(skip)]
     pub next_try_for: Option<Reason>,
 }
 
 impl Record {
-    /// Whether it ended in an error. What is a Warning waits for somebody, or for its time.
+    /// Whether it ended in an error. A Warning waits for a user or a time.
     #[must_use]
     pub fn is_error(&self) -> bool {
         match self.outcome {
@@ -82,7 +82,7 @@ impl Record {
 pub struct History(RwLock<HashMap<String, VecDeque<Record>>>);
 
 impl History {
-    /// Adds a record. Not of canaries: one a minute of every runtime would leave no room for the others.
+    /// Adds a record, except of canaries: one per minute and runtime would evict all others.
     pub fn add(&self, key: &WorkKey, record: Record) {
         if matches!(key, WorkKey::EventPath { .. }) {
             return;
@@ -114,17 +114,17 @@ impl History {
     }
 }
 
-/// Sees every finished reconcile; for metrics.
+/// Observes finished reconciles; for metrics.
 pub trait Observer: Send + Sync + 'static {
     /// A reconcile has ended.
     fn reconciled(&self, key: &WorkKey, record: &Record);
-    /// A reconcile could, or could not, talk to the API server of a Kyma's runtime.
+    /// A reconcile did or did not reach the API server of a Kyma's runtime.
     fn reachable(&self, kyma: &str, reachable: bool);
-    /// A reconcile has panicked, of which there is no record. Its key is tried again.
+    /// A reconcile panicked; it leaves no record, and its key is retried.
     fn panicked(&self, _key: &WorkKey) {}
-    /// So many events asked for no reconcile, since one had read or written that very version of the object, or deleted it.
+    /// Number of echoes: events of an object version that a reconcile had already read, written or deleted.
     fn no_news(&self, _events: usize) {}
-    /// The API server of a runtime has answered a request, or has not.
+    /// A runtime's API server answered a request, or not (`None`).
     fn answered(&self, _method: &Method, _code: Option<StatusCode>) {}
 }
 

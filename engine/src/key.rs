@@ -1,4 +1,4 @@
-//! What is reconciled, why, and what waits for it.
+//! Keys and guards of reconciles.
 
 use std::fmt;
 
@@ -7,30 +7,30 @@ use tidewatch_api::State;
 
 use crate::{queue, trigger::Trigger};
 
-/// The engine's queue: reconciles by key, with the causes that asked for them and the guards that wait for them.
+/// The engine's queue: keys with their triggers and guards.
 pub type Queue = queue::worker::WorkQueue<WorkKey, Trigger, Guard>;
 
-/// What a reconcile is about. Everything lives in the one namespace the engine is configured for.
+/// The subject of a reconcile. All KCP objects live in the engine's one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkKey {
-    /// A Kyma: its list of modules, and both its statuses.
+    /// A Kyma: its modules and both its statuses.
     Kyma {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
-    /// What the way of a runtime's events is worth: its condition on the Kyma.
+    /// The event path of a runtime: its condition on the Kyma.
     EventPath {
         /// Name of the Kyma.
         kyma: String,
     },
     /// A Manifest: the objects of one module in one runtime.
     Manifest {
-        /// Name of the Kyma it belongs to.
+        /// Name of its Kyma.
         kyma: String,
-        /// Its own name.
+        /// Name of the Manifest.
         name: String,
     },
-    /// What a runtime's agent watches, and its role.
+    /// The watches and the role of a runtime's agent.
     AgentConfig {
         /// Name of the Kyma in KCP.
         kyma: String,
@@ -40,30 +40,30 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
-    /// The finalizers of what makes a module mandatory, and its Manifests everywhere when that is deleted.
+    /// A mandatory module's release: its finalizers, and the deletion of its Manifests everywhere.
     Release {
         /// The module.
         module: String,
     },
-    /// The catalog in a runtime: what its user may see of KCP's.
+    /// The catalog in a runtime: the part of KCP's catalog visible to its user.
     Catalog {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
-    /// The Go manager's watcher in a runtime, which goes when it is not needed any more.
+    /// The removal of the Go manager's watcher in a runtime.
     LegacyWatcher {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
     /// The status of a Watcher.
     Watcher {
-        /// Its name.
+        /// Name of the Watcher.
         name: String,
     },
 }
 
 impl WorkKey {
-    /// The Kyma this is about, which stands for the runtime. Empty for what is about all of them: a Watcher, a release.
+    /// The Kyma, which identifies the runtime. Empty for a Watcher and a release, which concern all runtimes.
     #[must_use]
     pub fn kyma(&self) -> &str {
         match self {
@@ -119,33 +119,32 @@ impl fmt::Display for WorkKey {
     }
 }
 
-/// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.
+/// Waits for a reconcile to finish. Dropping it is no acknowledgement.
 pub trait Acknowledge: Send + 'static {
-    /// A reconcile that could see what this is about has finished, or what it found is persisted: it started after this was handed over, or has
-    /// read or written that very version of the object.
+    /// A reconcile that observed the change has finished, or its result is persisted. It started after the guard was queued, or read or
+    /// wrote that very object version.
     fn finished(self: Box<Self>);
 
-    /// Whether anybody still waits. Work that is tried again for ever drops those for whom nobody does, so that
-    /// they do not add up.
+    /// Whether the guard is still needed. Endless retries drop unneeded guards so that they do not accumulate.
     fn is_wanted(&self) -> bool {
         true
     }
 }
 
-/// What waits for work to finish.
+/// A waiter for a reconcile.
 pub type Guard = Box<dyn Acknowledge>;
 
-/// How a reconcile ended, for history and metrics.
+/// Outcome of a reconcile, for history and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
-    /// Nothing more to do until something changes.
+    /// Nothing to do until something changes.
     Done,
-    /// It waits for something in the runtime and looks again, or hears of it by an event.
+    /// It waits for an event or a recheck.
     Waiting,
-    /// It failed and the failure stands in the status.
+    /// It failed, and the status reports the failure.
     Failed,
-    /// It failed and the failure could not be written down either.
+    /// It failed, and the failure could not be written.
     Lost,
 }
 
@@ -162,13 +161,13 @@ impl OutcomeKind {
     }
 }
 
-/// A state and the text that goes with it.
+/// A state and its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Error or Warning.
     pub state: State,
-    /// The cause and what ends it.
+    /// The cause and the remedy.
     pub message: String,
-    /// Whether all was looked at, and this was found; and not that something could not be looked at.
+    /// Whether a full look found it; `false` if something could not be read.
     pub is_found: bool,
 }

@@ -13,7 +13,7 @@ use crate::{
     trigger::{Reason, Trigger},
 };
 
-/// A kind may be served a moment after its definition has said so, of which nothing tells.
+/// Wait for a kind after its CRD is established: it may be served a moment later, without an event.
 pub(crate) const SERVED_AFTER: Duration = Duration::from_secs(2);
 
 /// How a reconcile ended, and when its key is due again. An event always makes it due.
@@ -23,7 +23,7 @@ pub(crate) struct Outcome {
     pub(crate) state: Ending,
     /// When the key is due again to finish this.
     pub(crate) next: Next,
-    /// A time at which the key is due besides, since a plan may differ then though nothing has changed.
+    /// An extra time at which the key is due, since a plan may change with time alone.
     pub(crate) due: Option<Timestamp>,
 }
 
@@ -100,7 +100,7 @@ impl Outcome {
         Self { state: Ending::Waiting(reason), next: Next::After(wait), due: None }
     }
 
-    /// It failed, and only a change can mend that; a change is an event.
+    /// It failed, and only a change can fix it; a change is an event.
     pub(crate) const fn failed(report: Report) -> Self {
         Self::on_event(Ending::Failed(report))
     }
@@ -169,34 +169,34 @@ impl Outcome {
     }
 }
 
-/// Why work was asked for.
+/// Why a reconcile was requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Why<'a> {
-    /// The first few causes.
+    /// The first few triggers.
     pub(crate) causes: &'a [Trigger],
-    /// How many there were.
+    /// Number of triggers.
     pub(crate) count: usize,
 }
 
 impl Why<'_> {
-    /// Whether there are causes, and all of them are like that.
+    /// Whether there are triggers, and all of them match.
     pub(crate) fn is_all(&self, is: impl Fn(&Trigger) -> bool) -> bool {
         !self.causes.is_empty() && self.causes.len() >= self.count && self.causes.iter().all(is)
     }
 
-    /// Whether a cause may be among all there were. Of those that are not known nobody can tell.
+    /// Whether a trigger may match. Unlisted triggers count as matching.
     pub(crate) fn may_be(&self, is: impl Fn(&Trigger) -> bool) -> bool {
         self.causes.len() < self.count || self.causes.iter().any(is)
     }
 }
 
-/// Whether it is an event of a CRD or an `APIService`, which decide the kinds that are served.
+/// Whether it is an event of a CRD or an `APIService`, which decide the served kinds.
 pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
     let is = |object: &ObjectRef| watches::definitions().iter().any(|kind| kind.same_kind(&object.gvk));
     matches!(trigger, Trigger::Event { object, .. } if is(object))
 }
 
-/// Why a reconcile could not even write down how it ended.
+/// Why a reconcile could not write its result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {
     /// KCP did not answer, or refused.
@@ -206,16 +206,16 @@ pub(crate) enum Lost {
         #[source]
         source: Box<kube::Error>,
     },
-    /// What the plan was made of is not what KCP has; its watch tells in a moment.
+    /// The plan used an outdated version; the watch will deliver the current one.
     #[error("{0}: KCP has another one than was seen")]
     Behind(String),
-    /// Nothing may be written now. What was asked for is still to be done.
+    /// Writes are held. The reconcile is still to be done.
     #[error(transparent)]
     Held(#[from] gate::Held),
-    /// What it waits for is slow, and as many wait for that as may.
+    /// It waits for a slow resource, and the limit of waiting reconciles is reached.
     #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
     Crowded(String),
-    /// Its runtime is left alone, for so long.
+    /// The runtime is suspended for this time.
     #[error("{0}")]
     Suspended(String, Duration),
     /// It took too long.
@@ -224,7 +224,7 @@ pub(crate) enum Lost {
 }
 
 impl Lost {
-    /// What KCP says against an object, which it will say again; `None` if it was something else.
+    /// KCP's rejection of an object, which a retry would get again; `None` for another failure.
     pub(crate) fn refusal(&self) -> Option<String> {
         match self {
             Self::Kcp { what, source } => match source.as_ref() {
@@ -237,20 +237,20 @@ impl Lost {
         }
     }
 
-    /// Which of its causes work still has that was not begun, or has found that what it knew was not the newest: a retry alone is nobody's in
-    /// particular, may be left for later, and trusts what was found before.
+    /// The triggers that remain after a reconcile that did not begin or used outdated versions. Plain retries are dropped: they may wait
+    /// and rely on earlier results.
     pub(crate) fn leaves(&self, causes: &[Trigger]) -> Vec<Trigger> {
         let keeps = |cause: &&Trigger| match (self, cause) {
             (_, Trigger::Retry { .. }) => false,
             (Self::Held(_) | Self::Behind(_) | Self::Crowded(_), _) => true,
-            // Who was heard of has had its try, or somebody tries for all.
+            // The event has had its probe, or another reconcile probes.
             (Self::Suspended(..), cause) => cause.is_full_look(),
             _ => false,
         };
         causes.iter().filter(keeps).cloned().collect()
     }
 
-    /// Its kind, for history and metrics: work that was not begun waits.
+    /// Its kind, for history and metrics. A reconcile that did not begin is waiting.
     pub(crate) const fn kind(&self) -> OutcomeKind {
         match self {
             Self::Kcp { .. } | Self::Deadline(_) => OutcomeKind::Lost,
@@ -265,7 +265,7 @@ impl Lost {
             Self::Kcp { .. } | Self::Deadline(_) => backoff(pace::RETRY, None),
             Self::Behind(_) => backoff(pace::RECHECK_SOON, None),
             Self::Crowded(_) => backoff(pace::CROWDED, None),
-            // The change of the mode asks for the key; this is for the case that it has changed in between.
+            // The mode change requeues the key; this covers a change in between.
             Self::Held(_) => Next::After(pace::RETRY.longest),
             Self::Suspended(_, left) => backoff(pace::PARKED, Some(*left)),
         }
@@ -286,7 +286,7 @@ pub(crate) fn error_report(message: String) -> Report {
     Report { state: State::Error, message, is_found: false }
 }
 
-/// An Error or Warning that a look at everything has found.
+/// An Error or Warning that a full look found.
 pub(crate) const fn found_report(state: State, message: String) -> Report {
     Report { state, message, is_found: true }
 }

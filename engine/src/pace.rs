@@ -1,41 +1,41 @@
-//! When something is tried, or looked at, again.
+//! Delays of retries and rechecks.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Pauses that double from the first one to the longest one.
+/// Delays that double from the first to the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// The pause before the second try.
+    /// Delay before the second try.
     pub(crate) first: Duration,
-    /// No pause is longer.
+    /// Longest delay.
     pub(crate) longest: Duration,
 }
 
-/// The delay before a retry: 1 s doubling to 5 min.
+/// Retry: 1 s doubling to 5 min.
 pub(crate) const RETRY: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_mins(5) };
-/// The delay before a look at something without an event: 200 ms doubling to 30 s.
+/// Recheck without an event: 200 ms doubling to 30 s.
 pub(crate) const RECHECK_SOON: Pace =
     Pace { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
-/// The delay before a look at what somebody else has to end: 200 ms doubling to 5 min.
+/// Recheck of a condition that a user must end: 200 ms doubling to 5 min.
 pub(crate) const RECHECK_RARELY: Pace =
     Pace { first: Duration::from_millis(200), longest: Duration::from_mins(5) };
-/// The delay before another try of what found no place among those that wait: 1 s doubling to 15 s.
+/// Retry after the limit of waiting reconciles was reached: 1 s doubling to 15 s.
 pub(crate) const CROWDED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(15) };
-/// The delay before another look at a suspended runtime, after the end of its suspension.
+/// Delay after the end of a runtime's suspension.
 pub(crate) const PARKED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(1) };
-/// What messages promise about the next try; the longest delay of a retry.
+/// The next try in messages: the longest retry delay.
 pub(crate) const NEXT_TRY: &str = "next try within 5 min";
 
-/// The longest wait for a time at which something is due; a clock that is set meanwhile is noticed after it.
+/// Longest wait for a due time; afterwards, a changed clock is noticed.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_hours(24);
-/// A look that is due for many at once, such as at the end of a version, is spread over this time.
+/// Spread of a time that is due for many keys, such as the end of a version.
 pub(crate) const SPREAD: Duration = tidewatch_planner::windows::SPREAD;
-/// The longest time for which a server that asks for it is left alone.
+/// Longest delay accepted from a server.
 const LONGEST_REST: Duration = Duration::from_hours(1);
 
-/// From 0 to 1, by a number that differs from key to key: no two stay in step.
+/// A share from 0 to 1, differing per key, so that keys do not stay in step.
 pub(crate) fn share(spread: u64) -> f64 {
     f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 1000.0
 }
@@ -46,22 +46,20 @@ pub(crate) fn backoff(pace: Pace, attempt: u32, spread: u64) -> Duration {
     full.mul_f64(1.0 - share(spread) / 5.0)
 }
 
-/// How long from now until `at`: at least a second, so that a look never comes before its time by a fraction of one.
-/// And up to a tenth more.
+/// Time until `at`, plus up to a tenth. At least a second, so that a reconcile never comes a fraction early.
 pub(crate) fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
     let wait = wait.clamp(Duration::from_secs(1), LONGEST_WAIT);
     wait + (wait / 10).min(SPREAD).mul_f64(share(spread))
 }
 
-/// A delay that is not shorter than what a server asks for. That is believed up to an hour, and up to a tenth is added: who was
-/// sent away together does not come back together.
+/// A delay at least as long as a server asks for, up to an hour, plus up to a tenth so that callers do not return together.
 pub(crate) fn at_least(delay: Duration, asked: Option<Duration>, spread: u64) -> Duration {
     let asked = asked.map(|wait| wait.min(LONGEST_REST));
     delay.max(asked.map_or(Duration::ZERO, |wait| wait + (wait / 10).mul_f64(share(spread))))
 }
 
-/// What a message promises, if a server asks to be left alone for so long.
+/// The next try in messages, given the wait that a server asks for.
 pub(crate) fn next_try(now: Timestamp, asked: Option<Duration>) -> String {
     match asked.map(|wait| wait.min(LONGEST_REST)) {
         Some(wait) if wait + wait / 10 > RETRY.longest => {

@@ -1,5 +1,4 @@
-//! What the time of one reconcile goes to. A reconcile notes its stages where they happen; nothing between has to pass
-//! them on, and outside of a reconcile noting one does nothing.
+//! Time per stage of a reconcile. Stages are noted in a task-local; outside a reconcile, noting does nothing.
 
 use std::{cell::RefCell, future::Future};
 
@@ -8,21 +7,21 @@ use tokio::time::Instant;
 
 use crate::queue::Tick;
 
-/// A part of a reconcile. Those of one reconcile follow each other, so that their times add up to at most the whole.
+/// A part of a reconcile. Stages do not overlap, so their times add up to at most the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Reads its object in KCP.
     ReadKcp,
-    /// Reads the runtime's kubeconfig, while there is no client for it.
+    /// Reads the runtime's kubeconfig, if there is no client.
     Connect,
-    /// Installs our CRDs and the namespace in the runtime, or finds them there.
+    /// Installs or checks the engine's CRDs and namespace in the runtime.
     Prepare,
-    /// Reads what is in the runtime.
+    /// Reads from the runtime.
     ReadRuntime,
-    /// Finds what a module's version consists of, in the registry or in the cache.
+    /// Resolves a module version, from the registry or the cache.
     Resolve,
-    /// Gets the module's layer, from the registry or from the cache, and renders it.
+    /// Gets the module's layer, from the registry or the cache, and renders it.
     Render,
     /// Applies objects in the runtime.
     Apply,
@@ -53,7 +52,7 @@ impl Stage {
     }
 }
 
-/// How long a reconcile was in a stage, all visits together.
+/// Total time of a reconcile in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageTime {
@@ -67,8 +66,7 @@ tokio::task_local! {
     static NOTED: RefCell<Vec<(Stage, Tick)>>;
 }
 
-/// Does the work of one reconcile, and tells what was noted meanwhile, in the order of the first visits. What is
-/// abandoned in the middle of a stage counts up to then.
+/// Runs a reconcile; returns the stages in the order of their first visits. An aborted stage counts up to its abort.
 pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Vec<StageTime>) {
     NOTED
         .scope(RefCell::default(), async {
@@ -81,7 +79,7 @@ pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Vec<StageTime
         .await
 }
 
-/// Does a part of a reconcile and notes its time.
+/// Runs a part of a reconcile and notes its time.
 pub(crate) async fn stage<T>(stage: Stage, work: impl Future<Output = T>) -> T {
     let _visit = Visit { stage, since: Instant::now() };
     work.await
@@ -95,7 +93,7 @@ struct Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         let time = self.since.elapsed();
-        // Not in a reconcile: nobody asks.
+        // Outside a reconcile there is nothing to note.
         let _ = NOTED.try_with(|noted| {
             let mut noted = noted.borrow_mut();
             match noted.iter_mut().find(|(stage, _)| *stage == self.stage) {

@@ -5,13 +5,13 @@ use std::{ops::Deref, sync::Arc};
 use super::{client::RuntimeClient, error::RuntimeError};
 use crate::gate::{Gate, Held, Permit, Side};
 
-/// A runtime's client that knows whether it may write.
+/// A runtime's client that may write only if the gate allows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Gated {
     client: RuntimeClient,
     gate: Gate,
     kyma: Arc<str>,
-    /// It writes nothing but that the engine is paused.
+    /// Writes only the status of a pause.
     says_paused: bool,
 }
 
@@ -20,23 +20,23 @@ impl Gated {
         Self { client, gate, kyma: kyma.into(), says_paused: false }
     }
 
-    /// The one client that may write in a runtime while the engine is paused. It is for saying so, and for nothing else.
+    /// The one client that may write in a paused runtime. For the status of the pause only.
     pub(crate) fn to_say_paused(&self) -> Self {
         Self { says_paused: true, ..self.clone() }
     }
 
-    /// The same client behind another gate.
+    /// Replaces the gate.
     #[cfg(test)]
     pub(crate) fn through(&self, gate: Gate) -> Self {
         Self { gate, ..self.clone() }
     }
 
-    /// Leave to write in this runtime.
+    /// Permission to write in this runtime.
     pub(crate) fn permit(&self) -> Result<Permit, Held> {
         if self.says_paused { self.gate.kcp() } else { self.gate.runtime() }
     }
 
-    /// Awaits one call that writes, if that is still allowed when its turn has come: what was found out for it may have taken a while.
+    /// Awaits a write, if it is still allowed when its turn comes. Preparing it may have taken a while.
     pub(crate) async fn write<T>(
         &self,
         what: &str,

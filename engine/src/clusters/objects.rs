@@ -45,7 +45,7 @@ pub(crate) async fn api(
     Ok(api_of(runtime, &runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?, namespace))
 }
 
-/// The same for objects that are there already, and may have been made in a version that is not served any more.
+/// API of existing objects; their own version may no longer be served.
 async fn api_of_there(
     runtime: &RuntimeClient,
     gvk: &Gvk,
@@ -62,8 +62,7 @@ fn api_of(runtime: &RuntimeClient, mapped: &Mapped, namespace: &str) -> Api<Dyna
     }
 }
 
-/// Whether a path was not found at all, rather than an object: the version that the kind was last found in is served no more. It is
-/// forgotten then, and looked for anew.
+/// Whether the whole path is missing, not an object: the remembered version is no longer served. Forgets the mapping then.
 fn is_outdated(runtime: &RuntimeClient, gvk: &Gvk, error: &RuntimeError) -> bool {
     let is_of_object = error.status().is_none_or(|status| status.reason == "NotFound");
     let outdated = error.class == ErrorClass::NotFound && !is_of_object;
@@ -73,7 +72,7 @@ fn is_outdated(runtime: &RuntimeClient, gvk: &Gvk, error: &RuntimeError) -> bool
     outdated
 }
 
-/// The kind in a version that is served now: the one that its CRD stores, else its own, else any; itself, if none is.
+/// Returns the kind in a served version: the CRD's storage version, else its own, else any; unchanged if none is served.
 pub(crate) async fn served(runtime: &RuntimeClient, gvk: Gvk) -> Result<Gvk, ObjectError> {
     runtime.mapper().forget(&kube_gvk(&gvk));
     match runtime.mapper().resolve_any(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
@@ -90,7 +89,7 @@ fn requests(api: &Api<DynamicObject>) -> Request {
     Request::new(api.resource_url())
 }
 
-/// Asks, and gives what the API server has sent, as it is: a typed object would only be turned back into this.
+/// Sends a request and returns the raw answer. A typed object would only be converted back.
 async fn answered(
     api: &Api<DynamicObject>,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
@@ -107,7 +106,7 @@ async fn patched(
     answered(api, requests(api).patch(name, params, patch)).await
 }
 
-/// Where a kind lives; `None` if the runtime does not know it.
+/// Scope of a kind; `None` if the runtime does not serve it.
 pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
     match runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await.map_err(ObjectError::from) {
         Ok(mapped) => Ok(Some(match mapped.scope {
@@ -119,7 +118,7 @@ pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<S
     }
 }
 
-/// Forgets where a kind lives, so that the runtime is asked again.
+/// Forgets the mapping of a kind.
 pub(crate) fn forget(runtime: &RuntimeClient, gvk: &Gvk) {
     runtime.mapper().forget(&kube_gvk(gvk));
 }
@@ -128,7 +127,7 @@ fn identity(object: &Value) -> Result<ObjectRef, ObjectError> {
     ObjectRef::of(object).ok_or_else(|| ObjectError::Malformed("an object".into()))
 }
 
-/// A 404 means a missing object or a missing kind; asks which.
+/// Finds out whether a 404 means a missing object or a missing kind.
 pub(crate) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
     if error.class != ErrorClass::NotFound {
         return error.into();
@@ -142,7 +141,7 @@ pub(crate) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeEr
     }
 }
 
-/// Applies an object and returns what the API server made of it.
+/// Applies an object and returns the stored result.
 pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Result<Value, ObjectError> {
     let id = identity(object)?;
     let permit = runtime.permit()?;
@@ -177,11 +176,10 @@ pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     Ok(())
 }
 
-/// Creates an object that a read has just not found.
+/// Creates an object that a read has not found; `None` if the apply conflicts, since the object then exists.
 ///
-/// By an apply, not by a POST: for two seconds after a CRD is established, API servers delay every POST of
-/// its kind by two seconds. It does not force, so whoever was faster keeps the values they have set; an
-/// object that conflicts is there, which is what was wanted. Returns it, unless that is so.
+/// An apply, not a POST: for two seconds after a CRD is established, API servers delay every POST of its kind by two seconds. The apply
+/// does not force, so a faster writer keeps its values.
 pub(crate) async fn create(
     runtime: &Gated,
     object: &Value,
@@ -215,26 +213,25 @@ pub(crate) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Optio
     }
 }
 
-/// What a deletion found.
+/// Result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// The object (or its kind) is not there.
+    /// The object (or its kind) does not exist.
     Gone,
-    /// It is on its way.
+    /// The deletion is in progress.
     Going,
 }
 
-/// An object that is there, by its metadata alone.
+/// Metadata of an existing object.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub(crate) uid: String,
-    /// Whether it is on its way out.
+    /// Whether it is being deleted.
     pub(crate) deleting: bool,
     pub(crate) marks: Marks,
 }
 
-/// Reads an object's metadata. `None` if it, or its kind, does not exist, or if that is of a kind whose objects are not kept, such as a
-/// review of access: nothing can be read of it.
+/// Reads an object's metadata. `None` if it or its kind does not exist, or if the kind cannot be read, such as access reviews.
 pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
     let read = |api: Api<DynamicObject>| async move {
         Ok(runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await?)
@@ -247,7 +244,7 @@ pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<
     }
 }
 
-/// Looks at an object. `None` if it, or its kind, does not exist.
+/// Like [`metadata`], parsed.
 pub(crate) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
     let metadata = metadata(runtime, id).await?;
     Ok(metadata.map(|metadata| Present {
@@ -257,8 +254,7 @@ pub(crate) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Opti
     }))
 }
 
-/// Merges fields that are the same in all versions of its kind into an object that is there, and returns it; nothing becomes of one that is
-/// gone meanwhile.
+/// Merges fields into an existing object and returns it; `None` if it is gone. The fields must be equal in all versions of the kind.
 pub(crate) async fn merge(
     runtime: &Gated,
     id: &ObjectRef,
@@ -285,7 +281,7 @@ pub(crate) async fn merge(
     }
 }
 
-/// Deletes an object in the background, if it is still the one with this uid.
+/// Deletes an object in the background, if it still has this uid.
 pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result<Deleted, ObjectError> {
     let permit = runtime.permit()?;
     let params = DeleteParams {
@@ -300,20 +296,20 @@ pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
         Ok(runtime.write(&format!("deleting {id}"), api.delete(&id.name, params)).await??)
     };
     match ask_of_there(runtime, &id.gvk, &id.namespace, delete).await {
-        // A Status means that it is gone; the object itself, that something still holds it.
+        // A Status means that the object is gone; an object means that finalizers hold it.
         Ok(either) => {
             permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
         Err(ObjectError::Kind(_)) => Ok(Deleted::Gone),
         Err(error) if error.is_not_found() => Ok(Deleted::Gone),
-        // Another one has taken its place, and is looked at next time.
+        // Another object has replaced it; the next reconcile looks at that one.
         Err(ObjectError::Call(error)) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
         Err(error) => Err(error),
     }
 }
 
-/// Deletes an object that is ours by its name, if it is there.
+/// Deletes an engine-owned object by its name.
 pub(crate) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
     match look(runtime, id).await? {
         None => Ok(Deleted::Gone),
@@ -322,8 +318,8 @@ pub(crate) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, O
     }
 }
 
-/// The kind that a CRD defines: in the version in which its objects are stored if that is served, since reading them in it needs no
-/// conversion webhook; else in the first version that is served.
+/// The kind that a CRD defines, in its storage version if served, else in the first served version. Reading in the storage version needs
+/// no conversion webhook.
 pub(crate) fn defined_kind(crd: &Value) -> Option<Gvk> {
     let spec = &crd["spec"];
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -340,14 +336,14 @@ pub(crate) async fn crd_of(runtime: &RuntimeClient, gvk: &Gvk) -> Option<ObjectR
     Some(ObjectRef { gvk, namespace: String::new(), name })
 }
 
-/// The same kind in the version in which its objects are stored; `None` if that is not known or not another one.
+/// The kind in its storage version; `None` if that is unknown or no other one.
 async fn stored_kind(runtime: &RuntimeClient, gvk: &Gvk) -> Option<Gvk> {
     let crd = get(runtime, &crd_of(runtime, gvk).await?).await.ok()??;
     defined_kind(&crd).filter(|stored| stored.version != gvk.version)
 }
 
-/// Asks about objects that are there already, in a version in which the API server can answer: another one where theirs is not served
-/// any more, and the stored one where the conversion webhook between them cannot be asked.
+/// Calls the API of existing objects. Retries in another version if theirs is no longer served, and in the storage version if the
+/// conversion webhook fails.
 async fn ask_of_there<T, F>(
     runtime: &RuntimeClient,
     gvk: &Gvk,
@@ -372,24 +368,23 @@ where
 /// Objects of a kind in the whole cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
-    /// The first of them.
+    /// The first objects.
     pub(crate) first: Vec<Listed>,
-    /// How many there are besides.
+    /// Number of further objects.
     pub(crate) more: u64,
 }
 
-/// One of them.
+/// A listed object.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) object: ObjectRef,
-    /// What owns it.
+    /// Its owners.
     pub(crate) owners: Vec<OwnerReference>,
-    /// Whether it was made as a default CR, by us or by the Go manager: something in it is still as it was made.
+    /// Whether it was created as a default CR, by the engine or the Go manager, and still has a field from then.
     pub(crate) made_as_default: bool,
 }
 
-/// Lists the first objects of a kind in a namespace, or in all where that is empty, by their metadata alone. A kind that is not served
-/// has none.
+/// Lists metadata of the first objects of a kind; an empty namespace means all. Empty for a kind that is not served.
 pub(crate) async fn list(
     runtime: &RuntimeClient,
     gvk: &Gvk,
@@ -416,7 +411,7 @@ pub(crate) async fn list(
                 }
             };
             let more = list.metadata.remaining_item_count.and_then(|n| u64::try_from(n).ok());
-            // A server that does not count says at least that there is more.
+            // Without a count, the continue token shows at least that there are more.
             let cut = u64::from(list.metadata.continue_.is_some_and(|token| !token.is_empty()));
             Ok(Page { first: list.items.into_iter().map(named).collect(), more: more.unwrap_or(cut) })
         }
@@ -432,7 +427,7 @@ pub(crate) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String>
     mapped.ok().map(|mapped| mapped.resource.plural)
 }
 
-/// The plural name of a kind that is served, in any of these versions, and can be watched.
+/// The plural name of a kind that is served in one of these versions and can be watched.
 pub(crate) async fn watchable<'a>(
     runtime: &RuntimeClient,
     group: &str,
@@ -450,7 +445,7 @@ pub(crate) async fn watchable<'a>(
     Ok(None)
 }
 
-/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+/// The stored object before a dry-run write; null if there is none, and outside a dry run.
 async fn stored(runtime: &Gated, permit: &Permit, id: &ObjectRef) -> Result<Value, ObjectError> {
     if !permit.is_dry() {
         return Ok(Value::Null);
@@ -458,7 +453,7 @@ async fn stored(runtime: &Gated, permit: &Permit, id: &ObjectRef) -> Result<Valu
     Ok(get(runtime, id).await?.unwrap_or_default())
 }
 
-/// Tells a recorder what an object would be after writes of which each alone does not show it. Nothing, if it is not only tried.
+/// Reports the combined result of several writes to the recorder. Outside a dry run, does nothing.
 pub(crate) fn would_be(
     runtime: &Gated,
     operation: &'static str,

@@ -1,5 +1,4 @@
-//! The exchange of the watcher: what the Go manager keeps in a runtime to hear of changes, which goes when our agent's way of events is
-//! proven (contract, section 3.1).
+//! Objects of the Go manager's watcher in a runtime. They are removed when the agent's event path is proven (contract, section 3.1).
 
 use serde_json::Value;
 use tidewatch_api::{
@@ -21,19 +20,19 @@ fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> ObjectR
     ObjectRef { gvk: Gvk::of(api_version, kind), namespace: namespace.into(), name: name.into() }
 }
 
-/// What goes first: from then on no write of a user waits for the watcher.
+/// The first object to delete: without it, no user's write waits for the watcher.
 #[must_use]
 pub fn first() -> ObjectRef {
     object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", NAME)
 }
 
-/// What goes last: while it is there, the exchange is not known to be done.
+/// The last object to delete: while it exists, the removal is incomplete.
 #[must_use]
 pub fn last() -> ObjectRef {
     object("v1", "Secret", names::RUNTIME_NAMESPACE, "skr-webhook-tls")
 }
 
-/// All of it, in the order in which it goes: nothing that is still used is taken away from what uses it.
+/// All objects in deletion order: users of an object go before it.
 #[must_use]
 pub fn objects() -> Vec<ObjectRef> {
     let ours = |api_version, kind, name| object(api_version, kind, names::RUNTIME_NAMESPACE, name);
@@ -44,7 +43,7 @@ pub fn objects() -> Vec<ObjectRef> {
         ours("v1", "Service", "skr-webhook-metrics"),
     ];
     all.extend(POLICIES.map(|name| ours("networking.k8s.io/v1", "NetworkPolicy", name)));
-    // Older watchers had an account of their own.
+    // Older watchers had a service account.
     all.push(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "read-kymas"));
     all.push(object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "kyma-reader"));
     all.push(ours("v1", "ServiceAccount", "skr-webhook-sa"));
@@ -53,8 +52,7 @@ pub fn objects() -> Vec<ObjectRef> {
     all
 }
 
-/// Whether the metadata of an object of such a name is of one that the Go manager has applied: it carries its label and its field
-/// manager. Anybody else's stays.
+/// Whether the Go manager applied the object: it has the manager's label and field manager. Other objects of this name stay.
 #[must_use]
 pub fn is_the_go_managers(metadata: &Value) -> bool {
     let entries = metadata["managedFields"].as_array().into_iter().flatten();

@@ -37,7 +37,7 @@ async fn a_flood_of_all_is_slowed_down() {
 
 type Heard = std::sync::Arc<Mutex<Vec<String>>>;
 
-/// An engine, what its KCP and a runtime were asked for, and the code with which both answer.
+/// An engine, a runtime, the calls to KCP and the runtime, and the code of all answers.
 fn engine(code: u16) -> (crate::engine::Engine, Gated, Heard, std::sync::Arc<Mutex<u16>>) {
     use crate::reconcile::tests::{engine_on, runtime_on};
 
@@ -118,7 +118,7 @@ async fn what_could_not_be_written_is_tried_again_after_some_minutes() {
     }
 }
 
-/// A webhook of its own may refuse them all, or answer none.
+/// A runtime's webhook may reject all Events, or not answer.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_takes_no_events_is_tried_with_one_and_keeps_nothing_from_kcp() {
     let (engine, runtime, heard, _) = engine(403);

@@ -15,7 +15,7 @@ use crate::{
     scripted,
 };
 
-/// What the scripted runtime was asked.
+/// Calls to the scripted runtime.
 #[derive(Default)]
 struct Seen {
     reads: AtomicUsize,
@@ -25,14 +25,14 @@ struct Seen {
     deletions: Mutex<Vec<String>>,
 }
 
-/// A runtime that knows ConfigMaps, takes everything and counts.
+/// A runtime with ConfigMaps that accepts and counts all calls.
 fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let shared = Arc::clone(&seen);
     let client = scripted::client(move |asked| {
         let counter = if asked.reads() { &shared.reads } else { &shared.writes };
         counter.fetch_add(1, Ordering::SeqCst);
-        // A deletion says it in its body.
+        // A deletion has the flag in its body.
         let dry = asked.query.contains("dryRun=All") || asked.body["dryRun"] == json!(["All"]);
         shared.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
         if asked.method == "DELETE" {
@@ -77,7 +77,7 @@ fn config_map() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}})
 }
 
-/// Every writer once; the words of those that were held.
+/// Calls every writer; returns the messages of held writes.
 async fn write_everything(runtime: &Gated) -> Vec<String> {
     let (body, id) = (config_map(), ObjectRef::of(&config_map()).unwrap());
     let results = [

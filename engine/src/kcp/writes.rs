@@ -1,4 +1,4 @@
-//! Writes to KCP: server-side applies with the field managers of the contract, and only of what differs.
+//! Writes to KCP: server-side applies with the contract's field managers, only where values differ.
 
 use std::fmt::Debug;
 
@@ -22,8 +22,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
-/// not mention are others' and do not count; `null` and absent are the same.
+/// Whether applying `wanted` onto `present` would change a value. Fields that `wanted` omits belong to others; `null` equals absent.
 pub(crate) fn differs(present: &Value, wanted: &Value) -> bool {
     match (present, wanted) {
         (_, Value::Null) => false,
@@ -35,8 +34,9 @@ pub(crate) fn differs(present: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// The condition about the catalog that the Go manager has applied among those of the Kyma's reconcile, as a status of its own. Its
-/// own writer takes it over before the others' lets go of it: it is never gone in between.
+/// The catalog condition that the Go manager applied with the Kyma's other conditions, as a separate status.
+///
+/// The catalog's field manager must apply it before the other one releases it, so that it never disappears.
 pub(crate) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
     let is_it = |type_: &str| type_ == names::conditions::MODULE_CATALOG;
     let others = has_stale_condition(kyma, names::field_managers::KCP, |type_| !is_it(type_));
@@ -45,15 +45,15 @@ pub(crate) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
     Some(json!({"conditions": [kept]}))
 }
 
-/// Whether it was found out what a Manifest has installed.
+/// Whether the installed objects were observed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looked {
     Found,
     Not,
 }
 
-/// What to apply of a Manifest's status; `None`: it stands there, and is ours. An inventory that another has written becomes ours when it was found
-/// out what is installed, and not before.
+/// Returns the status to apply to a Manifest; `None` if it is up to date and engine-owned. Another manager's inventory becomes
+/// engine-owned only once the installed objects were observed.
 fn manifest_status(
     manifest: &Manifest,
     status: &ManifestStatus,
@@ -69,7 +69,7 @@ fn manifest_status(
     }
     let mut body = json!(status);
     if is_own || looked == Looked::Found {
-        // None is one, too: that nothing was installed.
+        // An empty inventory is written, too: nothing is installed.
         body["synced"] = json!(status.synced);
     } else if let Some(fields) = body.as_object_mut() {
         fields.remove("synced");
@@ -78,7 +78,7 @@ fn manifest_status(
 }
 
 impl Kcp {
-    /// Applies a body; `Ok(None)` if the object went away meanwhile.
+    /// Applies a body; `Ok(None)` if the object is gone.
     pub(crate) async fn apply<K>(
         &self,
         api: &Api<K>,
@@ -115,7 +115,7 @@ impl Kcp {
         }
     }
 
-    /// Merges fields into an object; `Ok(None)` if it went away meanwhile. Fails on a concurrent change if the fields name a version.
+    /// Merges fields into an object; `Ok(None)` if it is gone. If the fields name a version, a concurrent change is an error.
     pub(crate) async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> Result<Option<K>, Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
@@ -126,7 +126,7 @@ impl Kcp {
         match stage(Stage::WriteKcp, api.patch(name, &params, &Patch::Merge(fields))).await {
             Ok(object) if permit.is_dry() => {
                 permit.tried(|| tried("merge", &K::kind(&()), name, (before, serde_json::to_value(&object))));
-                // The version that was not stored is nobody's.
+                // The dry-run version was not stored.
                 Ok(None)
             }
             Ok(object) => {
@@ -138,8 +138,8 @@ impl Kcp {
         }
     }
 
-    /// Makes what others have written of a status that is ours to write part of our own entries: then the next apply takes it away or sets it
-    /// right. Returns whether there was anything.
+    /// Transfers other managers' fields of an engine-owned status to the engine's field manager, so that the next apply can remove or
+    /// correct them. Returns whether there were any.
     async fn reclaim<K>(&self, api: &Api<K>, object: &K, main: &'static str) -> Result<bool, Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
@@ -151,12 +151,12 @@ impl Kcp {
         Ok(true)
     }
 
-    /// Writes a Kyma's status if it differs, or is another's.
+    /// Writes a Kyma's status if it differs or has another field manager.
     pub(crate) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
         let mut present = kyma.status.clone().unwrap_or_default();
         let written = |condition: &str| is_written(status, condition);
         present.conditions.retain(|c| written(&c.type_));
-        // What the Go manager has applied under the same name and we do not write is taken away.
+        // Remove conditions of the Go manager, applied under the same field manager, that the engine does not write.
         let stale = || {
             let entries = serde_json::to_value(&kyma.metadata.managed_fields).unwrap_or_default();
             let object = json!({"metadata": {"managedFields": entries}});
@@ -176,7 +176,7 @@ impl Kcp {
                 && let (Some(all), Some(kept)) =
                     (body["status"]["conditions"].as_array_mut(), kept["conditions"].as_array())
             {
-                // The next write is to tell what there would be after this one, which is not stored.
+                // In a dry run, the next write must report the result of this one, which is not stored.
                 all.extend(kept.iter().cloned());
             }
             let kept = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": kept});
@@ -185,7 +185,7 @@ impl Kcp {
         self.apply(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
     }
 
-    /// Writes a Manifest's status if it differs, or is another's.
+    /// Writes a Manifest's status if it differs or has another field manager.
     pub(crate) async fn write_manifest_status(
         &self,
         manifest: &Manifest,
@@ -194,7 +194,7 @@ impl Kcp {
         self.apply_manifest_status(manifest, status, Looked::Found).await.map(drop)
     }
 
-    /// The same, in the midst of a pass: the Manifest becomes what KCP has then, for the next write.
+    /// Writes a Manifest's status during a reconcile and updates `manifest` for the next write.
     pub(crate) async fn write_manifest_status_in_place(
         &self,
         manifest: &mut Manifest,
@@ -208,12 +208,12 @@ impl Kcp {
         Ok(())
     }
 
-    /// Whether what is written is only tried.
+    /// Whether the engine is in a dry run.
     pub(crate) fn is_dry(&self) -> bool {
         matches!(self.gate.mode(), Mode::DryRun(_))
     }
 
-    /// The same where nobody has found out what is installed.
+    /// Writes a Manifest's status without an observed inventory.
     pub(crate) async fn write_manifest_status_unobserved(
         &self,
         manifest: &Manifest,
@@ -235,7 +235,7 @@ impl Kcp {
         self.apply(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
     }
 
-    /// Deletes an object in KCP; one that is gone already is fine.
+    /// Deletes an object in KCP; a missing one is no error.
     pub(crate) async fn delete<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
@@ -243,7 +243,7 @@ impl Kcp {
         self.delete_if_unchanged(api, name, None).await
     }
 
-    /// The same, unless it is another one than was `seen`, or has changed since.
+    /// Deletes an object in KCP unless it was replaced or changed since `seen`.
     pub(crate) async fn delete_if_unchanged<K>(
         &self,
         api: &Api<K>,
@@ -268,8 +268,7 @@ impl Kcp {
         }
     }
 
-    /// Takes finalizers off an object, whoever put them there. Fails on a concurrent change, and is tried
-    /// again then.
+    /// Removes these finalizers, regardless of their origin. Fails on a concurrent change; the reconcile is retried.
     pub(crate) async fn drop_finalizers<K>(&self, api: &Api<K>, object: &K, ours: &[&str]) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
@@ -297,7 +296,7 @@ impl Kcp {
     }
 }
 
-/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+/// The stored object before a dry-run write; null if there is none, and outside a dry run.
 async fn stored<K>(api: &Api<K>, name: &str, permit: &Permit) -> Result<Value, Lost>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
