@@ -1,4 +1,4 @@
-//! What a runtime's agent watches and what it may see for it: one `ConfigMap`, one `ClusterRole`, one binding.
+//! Reconciles a runtime's agent configuration: a `ConfigMap`, a `ClusterRole` and its binding.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -30,7 +30,7 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// The mark on them.
+/// Their managed-by label.
 const MANAGED_BY: &str = "tidewatch";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
@@ -46,12 +46,12 @@ fn rbac(kind: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of(RBAC, kind), namespace: String::new(), name: names::AGENT_WATCHES_ROLE.into() }
 }
 
-/// All that a runtime has of it, in the order in which it goes.
+/// The engine's objects of an agent, in deletion order.
 pub(crate) fn objects() -> [ObjectRef; 3] {
     [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
 }
 
-/// Whether an object of such a name is of ours.
+/// Whether the engine manages the object.
 pub(crate) fn is_ours(object: &Value) -> bool {
     object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some(MANAGED_BY)
 }
@@ -70,7 +70,7 @@ fn body(id: &ObjectRef, rest: &Value) -> Value {
     body
 }
 
-/// As the API server gives it back, so that it can be compared.
+/// With all defaults, so that it equals the API server's object.
 fn binding(users: &[String]) -> Value {
     let account = json!({"kind": "ServiceAccount", "name": names::AGENT_SERVICE_ACCOUNT,
                          "namespace": names::RUNTIME_NAMESPACE});
@@ -105,7 +105,7 @@ impl AgentConfigReconciler {
             return Ok(Outcome::done());
         };
         let deleting = kyma.metadata.deletion_timestamp.is_some();
-        // Modules that are on their way out wait for events like all others.
+        // Modules that are being deleted wait for events, too.
         let leave = (deleting && !modules) || kyma.is_skipped();
         if leave || is_done {
             return Ok(Outcome::done());
@@ -121,7 +121,7 @@ impl AgentConfigReconciler {
                     state.lacks_kinds(name, false);
                     self.clusters.records.change(name, |record| record.agent_config = Some(input.hash));
                 }
-                // Somebody may have needed something else since this has begun.
+                // Other needs may have been noted meanwhile.
                 self.followups.agent_config(name, why.causes);
                 if left_out.is_empty() {
                     return Ok(Outcome::done());
@@ -131,7 +131,7 @@ impl AgentConfigReconciler {
                 let what = "not watched, and looked at by the safety resync only";
                 Ok(Outcome::waiting(format!("{what}: {left_out}")))
             }
-            // Their definitions may come a moment later, or never. Whoever has objects of them waits for that, and has definitions watched.
+            // Their CRDs may come a moment later, or never. Reconciles that need these kinds wait, and have CRDs watched.
             Ok((Derived { missing, .. }, failed)) => {
                 let what = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
@@ -152,7 +152,7 @@ impl AgentConfigReconciler {
                 )
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
-                // An apply creates what is not there, so it is the namespace that is not.
+                // An apply creates missing objects, so the namespace is missing.
                 self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
                 let cause = Trigger::Kcp { object: key.clone(), change: Change::NamespaceMissing };
@@ -163,8 +163,10 @@ impl AgentConfigReconciler {
         }
     }
 
-    /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
-    /// not allowed any more. Tells what is watched, and whether there are kinds that could not be looked for. While the Kyma is `deleting`, only what is there is changed, or its end would be missed.
+    /// Writes differing objects: added permissions, then the watches, then revoked permissions. Returns the watches, and whether the
+    /// discovery of a kind failed.
+    ///
+    /// While the Kyma is `deleting`, only existing objects are changed; otherwise the agent could not report its end.
     async fn configure(
         &self,
         kyma: &str,
@@ -177,7 +179,7 @@ impl AgentConfigReconciler {
             let plural = match well_known(group, kind) {
                 Some(plural) => Some(plural.to_owned()),
                 None => match objects::watchable(runtime, group, kind, versions).await {
-                    // The others are watched all the same; this one is missing, and looked for again.
+                    // Watch the others; this kind counts as missing and is retried.
                     Err(error) if error.is_of_one_kind() => {
                         let error = error.message();
                         failed = true;
@@ -205,10 +207,10 @@ impl AgentConfigReconciler {
         }
         let text = config.text();
         {
-            // Before it is written: an agent is fast.
+            // Before the write: the agent may report it at once.
             let mut state = self.kcp.index_mut();
             state.configure_agent(kyma, config);
-            // What was there before is no more, whoever needs the same again.
+            // The previous configuration may be partly overwritten.
             self.clusters.records.change_known(kyma, |record| record.agent_config = None);
         }
 
@@ -222,7 +224,7 @@ impl AgentConfigReconciler {
         write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
         let mut wanted = body(&map, &json!({"data": {names::AGENT_CONFIG_KEY: text}}));
         if let Some(there) = there {
-            // One that is deleted meanwhile is not made anew.
+            // Prevents recreation after a concurrent deletion.
             wanted["metadata"]["uid"] = there["uid"].clone();
         }
         write_if_different(runtime, &map, &wanted).await?;
@@ -239,7 +241,7 @@ pub(crate) struct WatcherReconciler {
 }
 
 impl WatcherReconciler {
-    /// Says in a Watcher's status what has become of it; lets a deleted one go.
+    /// Writes a Watcher's status; removes the finalizer of a deleted one.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
         let (watcher, plan) = {
             let state = self.kcp.index();
@@ -248,7 +250,7 @@ impl WatcherReconciler {
         let Some(watcher) = watcher else { return Ok(Outcome::done()) };
         let api: Api<Watcher> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         if watcher.metadata.deletion_timestamp.is_some() {
-            // Ours never get one; those of the Go manager have it.
+            // Only the Go manager's Watchers have it.
             self.kcp.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
             return Ok(Outcome::done());
         }
@@ -276,7 +278,7 @@ async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> 
         if !differs(&present, wanted) {
             return Ok(());
         }
-        // What a binding binds to cannot be changed.
+        // A binding's roleRef is immutable.
         if differs(&present["roleRef"], &wanted["roleRef"]) {
             objects::remove(runtime, id).await?;
         }
@@ -289,7 +291,7 @@ mod tests {
     use super::*;
     use crate::reconcile::tests::{engine_on, not_found, runtime_on};
 
-    /// As where a kind comes back whose watch was taken out of the configuration while it was not served.
+    /// As for a kind that is served again after its watch was removed.
     #[tokio::test]
     async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
         let (engine, _) = engine_on(|_, _| not_found());

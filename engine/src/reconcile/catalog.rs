@@ -1,4 +1,4 @@
-//! The catalog in a runtime: what its user may see of KCP's, and the condition that says so.
+//! Reconciles the catalog in a runtime: the visible part of KCP's catalog, and its condition.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,18 +36,18 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// Objects read at once.
+/// Page size.
 const PAGE: u32 = 100;
-/// Objects of one kind that are read at most: the rest of a runtime's own is none of ours.
+/// Most pages per kind; a runtime may have many user-owned objects.
 const PAGES: usize = 100;
-/// The objects of the catalog that may differ from those that were brought; `None`: any may.
+/// The catalog objects that may have changed; `None`: all.
 fn doubted(record: &CatalogRecord) -> Option<BTreeSet<Id>> {
     let named = record.doubted.as_ref()?;
     let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).unversioned());
     Some(record.hashes.keys().filter(is).cloned().collect())
 }
 
-/// What causes name of which somebody may have changed it; `None`: anything.
+/// The objects that the triggers name as changed; `None`: all.
 fn named(why: Why<'_>) -> Option<BTreeSet<ObjectRef>> {
     let objects = || why.causes.iter().filter_map(Trigger::object);
     let is_any = why.causes.len() < why.count || objects().any(ObjectRef::is_all_of_kind);
@@ -76,7 +76,7 @@ impl CatalogReconciler {
     pub(crate) async fn reconcile(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, view, mark, doubts) = {
             let mut index = self.kcp.index_mut();
-            // Noted however this reconcile ends: the events do not come again.
+            // Recorded even if this reconcile fails: the events do not come again.
             let doubts = self.clusters.records.change(name, |record| {
                 record.doubt_catalog(named(why));
                 record.catalog.as_ref().map_or(0, |catalog| catalog.doubts)
@@ -121,7 +121,7 @@ impl CatalogReconciler {
                 (stage(Stage::WriteRuntime, said).await, parked)
             }
             Err(error) => {
-                // Its user is told if that is possible at all.
+                // Report the failure in the runtime if possible.
                 let _told = self.report_in_runtime(&runtime, &says).await;
                 (Err(error), Vec::new())
             }
@@ -137,13 +137,13 @@ impl CatalogReconciler {
                     None => Outcome::done(),
                 })
             }
-            // Its reconcile writes one, and asks for this again.
+            // The Kyma's reconcile writes the status and requests this one again.
             Ok(false) => Ok(Outcome::waiting("the runtime's Kyma has no status yet".into())),
             Err(error @ ObjectError::Held(_)) => self.clusters.failed_at(name, error),
             Err(error) => {
                 self.clusters.records.change_known(name, |record| record.catalog = None);
                 if error.is_kind_missing() || error.is_not_found() {
-                    // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
+                    // The CRDs or the namespace are missing: the Kyma's reconcile installs them and requests this one again.
                     self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                     let key = WorkKey::Kyma { kyma: name.to_owned() };
                     let cause = Trigger::Kcp { object: key.clone(), change: Change::CatalogCrdsMissing };
@@ -155,7 +155,7 @@ impl CatalogReconciler {
         }
     }
 
-    /// Whether the runtime's Kyma says already that all is well.
+    /// Whether the runtime's Kyma reports an up-to-date catalog.
     fn is_reported(&self, kyma: &str) -> bool {
         self.clusters
             .records
@@ -170,8 +170,8 @@ impl CatalogReconciler {
         });
     }
 
-    /// Writes what differs. What this process knows of the runtime is not read again, unless it is doubted. One object that the runtime
-    /// does not take holds up no other; the first refusal is the error. Returns what somebody keeps changing.
+    /// Writes differing objects and returns the suspended ones. Known objects are read only if doubted. A rejected object does not block
+    /// the others; the first rejection is the error.
     async fn sync(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<Vec<Suspended>, ObjectError> {
         let known = self.clusters.records.read(kyma, |record| record.catalog.clone());
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
@@ -210,7 +210,7 @@ impl CatalogReconciler {
                 result => parked.extend(result?),
             }
         }
-        // Releases go before the templates that they name.
+        // Delete releases before the templates that they name.
         for (id, uid) in &todo.delete {
             if matches!(objects::delete(runtime, &reference(id), uid).await?, Deleted::Gone) {
                 self.seen.deleted(&work, &reference(id), uid);
@@ -226,9 +226,8 @@ impl CatalogReconciler {
         refused.map_or(Ok(parked), Err)
     }
 
-    /// The condition in KCP, under a field manager of its own; written if it differs, or is not ours: of what nobody is known to have
-    /// written it would go unnoticed if somebody changes it. `false` if the Kyma has no status yet: a condition
-    /// alone would not be a valid one.
+    /// Writes the condition in KCP with its own field manager, if it differs or another manager owns it. `false` if the Kyma has no
+    /// status: a condition alone is invalid.
     async fn report(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
@@ -241,14 +240,14 @@ impl CatalogReconciler {
         let name = kyma.name_any();
         let fresh =
             self.kcp.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
-        // One that is gone has nobody to tell.
+        // The Kyma is gone or up to date.
         let Some(fresh) = fresh.filter(|k| !same(k)) else { return Ok(true) };
         if fresh.status.is_none() {
             return Ok(false);
         }
         let before = fresh.status.clone().unwrap_or_default().conditions;
         let now = status::whole_seconds(self.kcp.now());
-        // It is about no generation of the spec: `kubectl wait` would not believe one of another generation.
+        // No observed generation: `kubectl wait` rejects a condition of another generation.
         let condition = status::condition(&before, says(*holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
@@ -258,7 +257,7 @@ impl CatalogReconciler {
         Ok(true)
     }
 
-    /// The same in the runtime. `false` if its Kyma has no status yet.
+    /// Writes the condition in the runtime. `false` if its Kyma has no status.
     async fn report_in_runtime(
         &self,
         runtime: &Gated,
@@ -285,7 +284,7 @@ impl CatalogReconciler {
     }
 }
 
-/// What is said of a catalog of which all was written that can be.
+/// The condition after all possible writes.
 fn said_of(parked: &[Suspended]) -> (bool, String) {
     match parked {
         [] => (true, "module templates are synchronized".to_owned()),
@@ -303,7 +302,7 @@ fn says(holds: bool, message: &str) -> Says<'static> {
     }
 }
 
-/// The condition of a Kyma in a runtime.
+/// The catalog condition of a runtime's Kyma.
 pub(crate) fn condition_of(remote: &Value) -> Option<&Value> {
     condition_in(&remote["status"]["conditions"])
 }
@@ -319,7 +318,7 @@ fn is_said(condition: Option<&Value>, holds: bool, message: &str) -> bool {
     })
 }
 
-/// All that a runtime has of the catalog's kinds.
+/// Lists a runtime's objects of the catalog's kinds.
 async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
     let mut present = BTreeMap::new();
     for kind in KINDS {
@@ -344,7 +343,7 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
     Ok(present)
 }
 
-/// Whether applying a catalog object would change nothing in a runtime.
+/// Whether applying a catalog object would change nothing.
 fn is_applied(live: &Value, wanted: &Value) -> bool {
     drift::difference(live, wanted, field_managers::CATALOG_SYNC, &Ignored::default()).is_none()
 }

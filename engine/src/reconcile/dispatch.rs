@@ -147,13 +147,13 @@ impl Dispatcher {
             }
             return Err(held.into());
         }
-        // The Manifest's own reconcile corrects its status first; that is a change for the Kyma.
+        // The Manifest's reconcile first corrects its status, which then triggers the Kyma.
         if is_in_doubt {
             let cause = why.causes.first().cloned();
             self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
             return Ok(Outcome::unneeded());
         }
-        // The status is the engine's own: the answer to its write came after the event.
+        // The engine wrote this status itself: the response came after the event.
         if !is_suspected && why.is_all(is_of_another) {
             return Ok(Outcome::unneeded());
         }

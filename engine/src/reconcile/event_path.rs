@@ -1,4 +1,4 @@
-//! The condition on a Kyma that says whether its runtime's events are proven to arrive.
+//! Reconciles a Kyma's condition about the delivery of its runtime's events.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::{
     reconcile::followups::FollowUps,
 };
 
-/// The reason of a way whose runtime neither speaks nor answers.
+/// Reason if the runtime neither sends nor answers.
 const UNREACHABLE: &str = "Unreachable";
 
-/// Reconciles the condition of Kymas about the path of their events.
+/// Reconciles the event path condition of Kymas.
 pub(crate) struct EventPathReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) followups: Arc<FollowUps>,
@@ -31,8 +31,7 @@ pub(crate) struct EventPathReconciler {
 }
 
 impl EventPathReconciler {
-    /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
-    /// other conditions. Nothing is written while nothing was told or the same stands there already.
+    /// Writes the last path report with its own field manager, if the condition differs.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
         let (told, seen) = {
             let state = self.kcp.index();
@@ -42,8 +41,8 @@ impl EventPathReconciler {
         if told.proven {
             self.followups.legacy_watcher(name, None);
         }
-        // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing. Of what nobody is
-        // known to have written it would go unnoticed if somebody changes it.
+        // Canaries come every minute from every runtime, so compare with the index first. The field manager must own the condition, or
+        // changes by others would go unnoticed.
         let says_so = |kyma: &tidewatch_api::Kyma| {
             let conditions = kyma.status.iter().flat_map(|status| &status.conditions);
             let said = conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
@@ -60,7 +59,7 @@ impl EventPathReconciler {
             self.kcp.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Outcome::done()) };
         let Some(before) = kyma.status.clone() else {
-            // A condition alone would not be a valid status.
+            // A condition alone is no valid status.
             return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
         };
         let says = Says {
@@ -84,13 +83,13 @@ impl EventPathReconciler {
     }
 }
 
-/// What is told where events are proven to arrive again, or no longer are.
+/// The notice about a changed path.
 fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
     let said = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
     let (was_proven, message) = (said.status == "True", told.message.clone());
     match (was_proven, told.proven) {
         (false, true) => Some(Notice::normal(About::Kyma, "RuntimeEventsProven", message)),
-        // Nothing is wrong with a runtime that is asleep.
+        // A hibernated runtime is no problem.
         (true, false) if told.reason == UNREACHABLE => {
             Some(Notice::normal(About::Kyma, "RuntimeEventsUnproven", message))
         }

@@ -1,4 +1,4 @@
-//! Asks for the reconciles that follow from another one, unless this process knows that they would change nothing.
+//! Requests follow-up reconciles, unless they would change nothing.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ impl FollowUps {
         Self { kcp, clusters, queue, keep_legacy_watcher: config.keep_watcher }
     }
 
-    /// Asks for the agent configuration of a runtime, unless the runtime has the present one.
+    /// Requests the agent configuration, unless it is up to date.
     pub(crate) fn agent_config(&self, kyma: &str, causes: &[Trigger]) {
-        // Locked until the push: a need that is noted after this asks again.
+        // Locked until the push, so that a need noted later requests it again.
         let index = self.kcp.index();
         let wanted = index.agent_input(kyma).hash;
         if self.clusters.records.read(kyma, |record| record.agent_config) != Some(wanted) {
@@ -38,7 +38,7 @@ impl FollowUps {
         }
     }
 
-    /// Asks for the catalog of a runtime, unless the runtime has the present one and its Kyma `remote` has the condition about it.
+    /// Requests the catalog, unless it is up to date and the runtime's Kyma `remote` has its condition.
     pub(crate) fn catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
         let now = self.kcp.now();
         let index = self.kcp.index();
@@ -64,8 +64,8 @@ impl FollowUps {
         }
     }
 
-    /// Asks for the removal of the Go manager's watcher, once events of the runtime are proven to arrive without it. A dry run asks at any
-    /// time, to show what would be removed.
+    /// Requests the removal of the Go manager's watcher once the event path is proven. A dry run always requests it, to show the
+    /// deletions.
     pub(crate) fn legacy_watcher(&self, kyma: &str, cause: Option<&Trigger>) {
         let is_proven = self.kcp.index().path(kyma).is_some_and(|path| path.proven);
         let is_removed = self.clusters.records.read(kyma, |record| record.legacy_watcher_removed);

@@ -1,5 +1,5 @@
-//! Objects that the engine brings to a runtime whatever its modules: the catalog, our CRDs, the namespace. Somebody who keeps changing
-//! one of them back is left alone for a while, as in modules.
+//! Restores engine-owned objects outside of modules: the catalog, CRDs, the namespace. An object that another writer keeps reverting is
+//! suspended for a while, as in modules.
 
 use std::sync::Arc;
 
@@ -24,21 +24,21 @@ use crate::{
     reconcile::seen::Seen,
 };
 
-/// One that is not as it is to be.
+/// An object that differs from its wanted content.
 #[derive(Debug)]
 pub(super) struct Astray<'a> {
     pub(super) object: &'a ObjectRef,
-    /// What it is to be.
+    /// Wanted content.
     pub(super) wanted: &'a Value,
-    /// By whom.
+    /// Field manager.
     pub(super) manager: &'static str,
-    /// What it is, as far as that was read.
+    /// Live object, if it was read.
     pub(super) live: Option<&'a Value>,
-    /// Whether this process knows that it was as it is to be now: then somebody has changed it since, and not what is wanted of it.
+    /// Whether the engine had applied this content before: then another writer has reverted it.
     pub(super) again: bool,
 }
 
-/// Restores the objects that the engine brings to every runtime.
+/// Restores the objects that every runtime gets.
 pub(crate) struct Keeper {
     pub(crate) kcp: Kcp,
     pub(crate) standing: Arc<Standing>,
@@ -46,7 +46,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Sets an object right for this work. Says so if it is left alone, or was until now.
+    /// Applies an object. Returns its suspension, if it is suspended or on trial after one.
     pub(super) async fn restore(
         &self,
         work: &WorkKey,
@@ -80,7 +80,7 @@ impl Keeper {
         Ok(until.map(|until| Suspended::of_engine(object, OtherChange::Ended, until)))
     }
 
-    /// An object that is as it is to be, and has to stay so for a while since it was left alone before.
+    /// The trial of an up-to-date object after its suspension.
     pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Suspended> {
         let until = self.standing.on_trial(Standing::key(work, object), self.kcp.now())?;
         Some(Suspended::of_engine(object, OtherChange::Ended, until))

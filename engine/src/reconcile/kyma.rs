@@ -1,4 +1,4 @@
-//! One reconcile of a Kyma.
+//! Reconciles a Kyma.
 
 pub(crate) mod execute;
 pub(crate) mod failures;
@@ -61,8 +61,7 @@ use crate::{
 pub(crate) use execute::Executed;
 pub(crate) use needs::Waiting;
 
-/// Whether a cause is no reason to do before its turn what is being rolled out: it is the receiver's own (it has started, looks again, or
-/// goes on with what was held or has failed), or tells what has become of its work.
+/// Whether a trigger keeps rollout turns: it comes from the engine itself or reports progress.
 fn keeps_turns(cause: &Trigger) -> bool {
     match cause {
         Trigger::Start
@@ -77,8 +76,7 @@ fn keeps_turns(cause: &Trigger) -> bool {
     }
 }
 
-/// The times at which releases that are being rolled out may change a Kyma, by module. Empty if an event or a user asks for the reconcile:
-/// then everything that is due may change.
+/// The rollout turn of each module of a Kyma. Empty if an event or a user triggers the reconcile: then all due changes may happen.
 pub(crate) fn turns(
     kcp: &Kcp,
     rollout_window: Duration,
@@ -91,8 +89,9 @@ pub(crate) fn turns(
     kcp.index().turns(kyma, rollout_window, kcp.now())
 }
 
-/// The outcome of a dry run that could not read the content of an installed version; `None` outside of a dry run. A live engine goes by the
-/// Manifest then, and the dry run would not show that a module can never be installed.
+/// The outcome of a dry run that could not read an installed version; `None` otherwise.
+///
+/// A live engine uses the Manifest instead, and the dry run would hide that the module can never be installed.
 pub(crate) fn unread(kcp: &Kcp, sources: &Sources) -> Option<Outcome> {
     let fault = sources.faults().next().filter(|_| kcp.is_dry())?;
     let message = format!("what an installed module consists of cannot be read: {}", fault.message);
@@ -120,7 +119,7 @@ pub(crate) struct KymaReconciler {
 
 impl KymaReconciler {
     pub(crate) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
-        // Whatever becomes of this: what is heard now is not told again. And a look at the whole does not trust what was done before.
+        // Even if this reconcile fails, the triggers do not come again. A full look trusts no record.
         if why.may_be(|cause| cause.is_full_look() || is_of_prepared(cause)) {
             self.clusters.records.change_known(name, |record| record.prepared.hash = None);
         }
@@ -144,19 +143,19 @@ impl KymaReconciler {
         self.adopt(&kyma).await?;
         let runtime = match self.clusters.access(name).await? {
             Ok(runtime) => runtime,
-            // Nothing is known of the runtime, and nothing is changed.
+            // The runtime's state is unknown; nothing is changed.
             Err(why) => return self.failures.blocked(&kyma, why.message()).await,
         };
         match self.reconcile_reachable(&kyma, &runtime, class, why).await {
             Ok(finish) => Ok(finish),
             Err(Trouble::Lost(lost)) => Err(lost),
             Err(Trouble::Runtime(ObjectError::Kind(why))) => {
-                // Our CRDs are not served: not there any more, or not yet. Never an empty list of modules.
+                // The engine's CRDs are not served. This is never an empty list of modules.
                 self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 Ok(Outcome::recheck_soon(why.to_string()))
             }
             Err(Trouble::Runtime(error)) => self.failures.runtime_failed(&kyma, &error).await,
-            // Of one that does not answer nobody knows what it has.
+            // The runtime is unreachable, so its state is unknown.
             Err(Trouble::Crds(error)) if error.is_unreachable() => {
                 self.failures.runtime_failed(&kyma, &error).await
             }
@@ -164,7 +163,7 @@ impl KymaReconciler {
         }
     }
 
-    /// Finalizer and label, before anything is created anywhere.
+    /// Sets finalizer and label before anything is created.
     async fn adopt(&self, kyma: &Kyma) -> Result<(), Lost> {
         let has_label =
             kyma.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_KCP);
@@ -213,7 +212,7 @@ impl KymaReconciler {
                 let state = self.kcp.index();
                 let offered = |spec: &KymaSpec, module: &Module| {
                     let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
-                    // What is only not there yet, as a template that is being replaced, is waited for.
+                    // A missing template may just be being replaced; that is waited for.
                     let is_none = |fault: &Fault| {
                         matches!(
                             fault,
@@ -239,7 +238,7 @@ impl KymaReconciler {
         let leaving = choices.split_off(wanted.modules.len());
         self.note_required(&name, required(&choices));
         let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), why).await?;
-        // As late as can be: what has changed since is not written over, and would have to be planned again.
+        // As late as possible, so that the plan uses the latest versions.
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();
             let manifests = state.manifests_of(&name);
@@ -283,7 +282,7 @@ impl KymaReconciler {
             tell_pull_secret(&mut plan.status, kyma, synced, self.kcp.now());
             plan.retry |= synced.is_err();
         }
-        // What only registries are to blame for is tried again when they may work.
+        // Failures of registries alone are retried when the registries may work.
         let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
         plan.look_at = plan.look_at.into_iter().chain(needs.look_at).chain(until_of(&kept)).min();
@@ -305,7 +304,7 @@ impl KymaReconciler {
         plan.look_at = plan.look_at.into_iter().chain(later).min();
         match behind {
             Some(behind) => Err(behind.into()),
-            // Only a change of the list, or of the catalog, can mend that, and both are events.
+            // Only a change of the list or the catalog can fix this, and both are events.
             None if !refused.is_empty() && !plan.retry => {
                 let why: Vec<_> =
                     refused.into_iter().map(|(module, why)| format!("{module}: {why}")).collect();
@@ -315,10 +314,9 @@ impl KymaReconciler {
         }
     }
 
-    /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma
-    /// asks for its reconcile.
+    /// Chooses the version of each module. Later catalog changes that concern this Kyma trigger its reconcile.
     fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
-        // As a rule the list is the one of the last time, and nobody has to wait.
+        // The list is mostly unchanged, so a read lock is enough.
         if let Some(choices) = self.kcp.index().choose(kyma, wanted, local) {
             return choices;
         }
@@ -333,8 +331,7 @@ impl KymaReconciler {
         choices
     }
 
-    /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
-    /// reconcile of the Kyma, the mandatory ones included.
+    /// Notes required modules before their Manifests are read; their later changes trigger the Kyma.
     fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
         let is_known = self.kcp.index().required(kyma) == &modules;
         if !is_known {
@@ -343,27 +340,27 @@ impl KymaReconciler {
     }
 }
 
-/// Until when the first of these is left alone.
+/// End of the first suspension.
 fn until_of(kept: &[Suspended]) -> Option<Timestamp> {
     kept.iter().map(|kept| kept.until).min()
 }
 
-/// Somebody keeps changing what every module stands on.
+/// The notice about a conflict in basic objects.
 fn notice_of(kept: &Suspended) -> Notice {
     Notice::warning(About::Kyma, "FieldConflict", kept.message())
 }
 
-/// Whether a plan removes something, or takes back what its user has taken over.
+/// Whether a plan deletes a Manifest or manages an unmanaged module again.
 fn takes_away(plan: &Plan, kyma: &Kyma) -> bool {
     let unmanaged = |module: &str| kyma.module_status(module).is_some_and(|m| m.state == State::Unmanaged);
     !plan.delete.is_empty() || plan.apply.iter().filter_map(Manifest::module_name).any(unmanaged)
 }
 
-/// What stops a reconcile.
+/// An error that ends a reconcile.
 enum Trouble {
     Lost(Lost),
     Runtime(ObjectError),
-    /// The runtime does not take what it needs before anything else.
+    /// The runtime rejects the CRDs or the namespace.
     Crds(ObjectError),
 }
 
@@ -383,7 +380,7 @@ fn outcome_of(plan: &Plan, rest: Option<Duration>) -> Outcome {
     let message = plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     let outcome = match plan.status.state {
         State::Ready => Outcome::done(),
-        // Something could not be read, or not be asked for.
+        // Something could not be read or requested.
         state if plan.retry => Outcome::retried(Report { state, message, is_found: false }, "module", rest),
         state @ (State::Error | State::Warning) => Outcome::failed(found_report(state, message)),
         _ => Outcome::waiting(message),

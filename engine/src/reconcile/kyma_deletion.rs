@@ -1,4 +1,4 @@
-//! A Kyma that is being deleted: one step after the other, each repeatable.
+//! Deletes a Kyma in repeatable steps.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -36,7 +36,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Modules that are named in a message.
+/// Modules named in a message.
 const MODULES: usize = 5;
 
 fn crd(name: &str) -> ObjectRef {
@@ -47,7 +47,7 @@ fn crd(name: &str) -> ObjectRef {
     }
 }
 
-/// The objects of a step, in the order in which they go.
+/// The objects of a step, in deletion order.
 fn objects_of(thing: Thing) -> Vec<ObjectRef> {
     let [kymas, templates, releases] = CRDS;
     match thing {
@@ -59,20 +59,20 @@ fn objects_of(thing: Thing) -> Vec<ObjectRef> {
     }
 }
 
-/// One deletion: what is known of it, which its steps change.
+/// State of one deletion.
 struct Deletion<'a> {
     kyma: &'a Kyma,
     manifests: Vec<Manifest>,
     runtime: Option<Gated>,
-    /// The runtime's Kyma, as it was read.
+    /// The runtime's Kyma.
     remote: Value,
     force: Option<Forced>,
-    /// What a forced deletion has not waited for.
+    /// Parts skipped by a forced deletion.
     skipped: Vec<String>,
 }
 
 impl Deletion<'_> {
-    /// Whether a failure holds nothing up: the deletion is forced, and the next try would not end otherwise.
+    /// Whether a forced deletion skips this failure: a retry would fail, too.
     fn passes(&self, error: &ObjectError) -> bool {
         self.force.is_some() && !error.is_passing()
     }
@@ -108,7 +108,7 @@ impl KymaDeletion {
                     return Ok(wait);
                 }
             }
-            // A kubeconfig that cannot be used says nothing about the cluster: it is not taken as gone.
+            // With an unusable kubeconfig, the cluster may still exist.
             Err(why) if deletion.force.is_none() => {
                 let message = why.message();
                 self.write_status(&deletion, &message).await?;
@@ -146,7 +146,7 @@ impl KymaDeletion {
         self.go_on(deletion, left).await
     }
 
-    /// One step after the other, until one has to be waited for.
+    /// Runs steps until one has to wait.
     async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         loop {
@@ -160,7 +160,7 @@ impl KymaDeletion {
                 Step::SayInRuntime => {
                     let status = self.status_of(&deletion, "the Kyma is being deleted");
                     self.write_status_in_runtime(&mut deletion, &status).await?;
-                    // That it cannot be shown to the user holds nothing up.
+                    // The runtime's status is optional.
                     if let Runtime::There(there) = &mut left.runtime {
                         there.kyma = Some(true);
                     }
@@ -208,7 +208,7 @@ impl KymaDeletion {
 }
 
 impl KymaDeletion {
-    /// What is left of ours in a runtime, and its Kyma. `None` if another Kyma of KCP has the runtime by now.
+    /// The engine's remaining objects in a runtime, and its Kyma. `None` if the runtime belongs to another Kyma.
     async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<Option<(Value, InRuntime)>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
         if let Some(owner) = self.owners.successor(kyma, &remote) {
@@ -236,7 +236,7 @@ impl KymaDeletion {
         Ok(Some((remote, there)))
     }
 
-    /// Says which modules are left and what they wait for. Their end is an event.
+    /// Reports the remaining modules. Their end is an event.
     async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         let mut modules: Vec<&str> = deletion.manifests.iter().filter_map(Manifest::module_name).collect();
@@ -259,11 +259,11 @@ impl KymaDeletion {
         Ok(Outcome::waiting(what))
     }
 
-    /// When no Manifest is left, by a list of now.
+    /// Removes the finalizer when a fresh list has no Manifest.
     async fn release(&self, deletion: &Deletion<'_>) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         if self.has_manifests(&name).await? {
-            // The watch has not shown it yet.
+            // The watch has not delivered it yet.
             return Ok(Outcome::recheck_soon("waiting for a Manifest that was just made".into()));
         }
         if let Some(runtime) = &deletion.runtime
@@ -272,7 +272,7 @@ impl KymaDeletion {
         {
             return self.failures.runtime_failed(deletion.kyma, &error).await;
         }
-        // Of a runtime that was taken over and never proven.
+        // Its event path was never proven.
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = remove_watcher(&name, runtime).await
             && !deletion.passes(&error)
@@ -291,7 +291,7 @@ impl KymaDeletion {
         Ok(Outcome::done())
     }
 
-    /// Whether KCP has a Manifest of the Kyma, by a list of now.
+    /// Whether KCP has a Manifest of the Kyma, by a fresh list.
     async fn has_manifests(&self, kyma: &str) -> Result<bool, Lost> {
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, self.kcp.manifests().list_metadata(&params)).await;
@@ -307,7 +307,7 @@ impl KymaDeletion {
         self.kcp.write_kyma_status(deletion.kyma, &self.status_of(deletion, message)).await
     }
 
-    /// The user should see it too. That it cannot be shown is no failure.
+    /// Shows the status to the user; a failure is ignored.
     async fn write_status_in_runtime(
         &self,
         deletion: &mut Deletion<'_>,
@@ -331,7 +331,7 @@ impl KymaDeletion {
     }
 }
 
-/// Deletes what belongs to a step, and returns what is still there.
+/// Deletes a step's objects and returns the remaining ones.
 async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
     for object in objects_of(thing) {
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
     use crate::reconcile::tests::{engine_on, not_found, runtime_on};
 
-    /// A runtime whose Kyma, if it has one, is of this one in KCP.
+    /// A runtime, optionally with a Kyma of this owner in KCP.
     fn runtime(owner: Option<&'static str>) -> Gated {
         runtime_on(move |path| match (path, owner) {
             ("/apis/operator.kyma-project.io/v1beta2", _) => (

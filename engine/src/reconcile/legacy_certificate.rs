@@ -1,4 +1,4 @@
-//! The certificate by which the Go manager's watcher in one runtime was known in KCP (contract, section 4).
+//! Deletes the client certificate of the Go manager's watcher from KCP (contract, section 4).
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -17,26 +17,24 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Where the Go manager keeps them.
+/// Namespace of the certificates.
 const NAMESPACE: &str = "istio-system";
-/// Whose Certificates it can be set to use.
+/// Supported issuers.
 const ISSUERS: [(&str, &str); 2] = [("cert-manager.io", "v1"), ("cert.gardener.cloud", "v1alpha1")];
 
-/// Whether a Certificate says that it is of a watcher: its issuer marks the Secret so that it makes.
+/// Whether a Certificate belongs to a watcher, by the labels of its Secret.
 fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
     let spec = &certificate.data["spec"];
     let is = |marks: &Value| marks[labels::PURPOSE] == labels::PURPOSE_WATCHER_CERT;
     is(&spec["secretTemplate"]["labels"]) || is(&spec["secretLabels"])
 }
 
-/// Whether an API server may answer otherwise when it is asked again: it is busy, or cannot for a moment. A webhook of somebody else that
-/// does not answer may never do.
+/// Whether a retry may succeed. A third party's unavailable webhook may never recover.
 fn is_passing(status: &Status) -> bool {
     status.code == 429 || status.code >= 500 && !status.message.contains("failed calling webhook")
 }
 
-/// What an API server refuses holds up no Kyma: the certificate stays, and the log says so. One that cannot answer now is another
-/// matter: it is asked again.
+/// Logs and ignores a permanent failure, which must not block a Kyma. Returns a temporary one.
 fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
     match &why {
         Lost::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
@@ -48,13 +46,13 @@ fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
 }
 
 impl KymaDeletion {
-    /// Deletes the Certificate of a runtime that the Go manager has had, and its Secret, which issuers leave. Where the receiver has no leave
-    /// for that (`deploy/receiver/takeover.yaml`), there is none, or it stays.
+    /// Deletes the Certificate of a runtime and its Secret, which issuers leave behind. Without permission
+    /// (`deploy/receiver/takeover.yaml`), both stay.
     pub(crate) async fn remove_legacy_certificate(&self, kyma: &str) -> Result<(), Lost> {
         let name = format!("{kyma}-webhook-tls");
         let permit = self.kcp.gate.kcp()?;
         if permit.is_dry() {
-            // Of what a deletion does, the list has said enough.
+            // A dry run shows enough without it.
             return Ok(());
         }
         for (group, version) in ISSUERS {
@@ -79,7 +77,8 @@ impl KymaDeletion {
                 }
             };
             let preconditions = Some(Preconditions { uid: certificate.uid(), resource_version: None });
-            // With the Secret first a crash in between leaves a Certificate, which is found again. Its issuer may make the Secret once more.
+            // The Secret goes first: after a crash, the Certificate is still found. The issuer may recreate the Secret, so it is deleted
+            // again.
             let secrets: Api<Secret> = Api::namespaced(self.kcp.client.clone(), NAMESPACE);
             let delete_secret = || async {
                 match stage(Stage::WriteKcp, secrets.delete(&name, &DeleteParams::background())).await {

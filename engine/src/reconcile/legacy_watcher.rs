@@ -1,4 +1,4 @@
-//! Takes the Go manager's watcher out of a runtime whose events are proven to arrive by our agent.
+//! Removes the Go manager's watcher from a runtime whose event path is proven.
 
 use std::sync::Arc;
 
@@ -33,13 +33,13 @@ impl LegacyWatcherReconciler {
             return Ok(Outcome::done());
         };
         let is_dry = matches!(self.kcp.gate.mode(), Mode::DryRun(_));
-        // It may have been proven when this was asked for, and be it no more. Whoever proves it again asks again.
+        // The proof may be lost again; the next proof requests this again.
         if kyma.is_skipped() || kyma.metadata.deletion_timestamp.is_some() || !(is_dry || proven) {
             return Ok(Outcome::done());
         }
         let runtime = match self.clusters.access(name).await? {
             Ok(runtime) => runtime,
-            // The Kyma's status says so, and its reconcile asks for this again.
+            // The Kyma's status reports this, and its reconcile requests this again.
             Err(why) => return Ok(Outcome::waiting(why.message())),
         };
         match stage(Stage::Delete, remove_watcher(name, &runtime)).await {
@@ -54,7 +54,7 @@ impl LegacyWatcherReconciler {
     }
 }
 
-/// Deletes what is left of the watcher, if it is the Go manager's. Where its first and its last object are gone, all of it is.
+/// Deletes the Go manager's watcher. It is complete when its first and last object are gone.
 pub(crate) async fn remove_watcher(kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
     let ends = [first(), last()];
     let mut is_there = false;

@@ -1,4 +1,4 @@
-//! Module templates that were made in a runtime, where KCP allows them for its Kyma.
+//! Module templates that were created in a runtime, where KCP allows them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,22 +21,22 @@ use crate::{
     reconcile::kyma::KymaReconciler,
 };
 
-/// Templates read at once, and how often. KCP's own may be among them, which do not count.
+/// Page size and most pages. KCP's copies may be among the results.
 const PAGE: u32 = 100;
 const PAGES: usize = 20;
 
-/// What a runtime offers itself.
+/// A runtime's own templates.
 #[derive(Debug, Default)]
 pub(super) struct Local {
-    /// Its templates.
+    /// The templates.
     pub(super) templates: Vec<Arc<ModuleTemplate>>,
-    /// What its user is told of those that are no good.
+    /// Notices about unusable ones.
     pub(super) notices: Vec<Notice>,
 }
 
 impl KymaReconciler {
-    /// The runtime's own templates of modules that its user asks for and KCP has nothing of, or not in the version that is
-    /// asked for. Read freshly, and only if there are such modules and the Kyma in KCP allows it.
+    /// Returns the runtime's templates for wanted modules or versions that KCP lacks. Reads them only if needed, and if the Kyma in KCP
+    /// allows it.
     pub(super) async fn local_templates(
         &self,
         kyma: &Kyma,
@@ -61,7 +61,7 @@ impl KymaReconciler {
             };
             for object in page.items {
                 let name = object.metadata.name.clone().unwrap_or_default();
-                // A copy of KCP's is nobody's own, though KCP may not have it any more.
+                // A copy of KCP's template, even if KCP has deleted it since.
                 if object.managed_fields().iter().any(|f| f.manager.as_deref() == Some(CATALOG_SYNC)) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Writes what the plan of a Kyma says in KCP.
+//! Writes the plan of a Kyma in KCP.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ use crate::{
     trigger::Trigger,
 };
 
-/// What was not done of a plan.
+/// The rest of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
-    /// The first of what was planned of something that has changed meanwhile.
+    /// The first write that met a newer version.
     pub(crate) behind: Option<Lost>,
-    /// Modules whose Manifests KCP does not take, and what it says.
+    /// Modules with a rejected Manifest, and KCP's message.
     pub(crate) refused: Vec<(String, String)>,
 }
 
@@ -34,14 +34,11 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
-    /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
-    /// a poll or a resync has found to do is done before the next one is looked at.
+    /// Writes the Manifests and requests their reconciles with the same triggers and class, so that events can be traced and rollouts wait
+    /// behind users' edits. A poll's or resync's changes get rollout class.
     ///
-    /// `seen` are the Manifests that the plan was made of. Where a watch lags behind, nothing is written over what it has not
-    /// shown yet: a version would go down that a plan by the present one keeps. The rest is done, and the first of those is
-    /// returned; the status may say what is planned, and the reconcile has to be done again. A Manifest that KCP refuses holds up no
-    /// other, either, and is returned with why.
+    /// `seen` are the Manifests of the plan. A Manifest newer than `seen` is not overwritten: an outdated plan could downgrade a version.
+    /// It is returned in `behind`, and the reconcile must be repeated. A rejected Manifest does not block others.
     pub(crate) async fn execute(
         &self,
         kyma: &str,
@@ -67,7 +64,7 @@ impl Executor {
             }
             let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
             let mut causes = causes.iter().cloned();
-            // One push per cause; they are merged under the key.
+            // One push per trigger; the queue merges them by key.
             let first = causes.next();
             for cause in std::iter::once(first).chain(causes.map(Some)) {
                 let push = Push { class, cause, guards: Vec::new() };
@@ -114,8 +111,8 @@ impl Executor {
         }
     }
 
-    /// Fields that are not wanted any more have stayed, since another has applied them, too: the Go manager applies what a Manifest
-    /// says by two names. So they become part of what is ours, and the next apply lets go of them.
+    /// Removes unwanted fields that another field manager keeps: the Go manager applies Manifests under two names. Transfers these fields
+    /// to the engine's manager and applies again.
     async fn take_over_manifest(&self, applied: &Manifest, mut body: Value) -> Result<(), Lost> {
         let name = applied.name_any();
         let there = serde_json::to_value(applied).unwrap_or_default();
@@ -130,8 +127,8 @@ impl Executor {
         self.kcp.apply(&self.kcp.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
     }
 
-    /// The resourceVersion of a Manifest of which no watch tells that it is this Kyma's: there is none, or somebody has taken its
-    /// label off, and it is put back. One that has the label will be seen in a moment.
+    /// The resourceVersion of a Manifest that the index lacks. If only its label is missing, the apply restores the label; otherwise the
+    /// watch will deliver it soon.
     async fn unobserved(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
         let name = manifest.name_any();
         let read = stage(Stage::ReadKcp, self.kcp.manifests().get_metadata_opt(&name)).await;

@@ -1,4 +1,4 @@
-//! The status of a Kyma whose reconcile could not go on.
+//! Status of Kymas with a failed reconcile.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Writes the status of Kymas whose reconcile could not go on.
+/// Writes the status of Kymas with a failed reconcile.
 pub(crate) struct Failures {
     kcp: Kcp,
     clusters: Arc<Clusters>,
@@ -46,14 +46,14 @@ impl Failures {
         self.observer.reachable(kyma, true);
     }
 
-    /// The Kyma waits for a change, which is an event. Only its status is written.
+    /// Writes the status of a Kyma that waits for a change, which is an event.
     pub(crate) async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Outcome, Lost> {
         let status = self.status(kyma, message.clone());
         self.kcp.write_kyma_status(kyma, &status).await?;
         Ok(Outcome::failed(error_report(message)))
     }
 
-    /// The spec of the runtime's Kyma `remote` cannot be read. Its user has to know, so the runtime's status and an Event say so, too.
+    /// Reports an unreadable spec of the runtime's Kyma `remote` in both statuses and by an Event.
     pub(crate) async fn unreadable(
         &self,
         kyma: &Kyma,
@@ -78,12 +78,12 @@ impl Failures {
         Ok(Outcome::failed(error_report(message)))
     }
 
-    /// A call to the runtime failed.
+    /// Reports a failed call to the runtime.
     pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
         self.failed_with(kyma, error, failed_status).await
     }
 
-    /// The runtime does not take the engine's CRDs.
+    /// Reports that the runtime rejects the engine's CRDs.
     pub(crate) async fn crds_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
         self.failed_with(kyma, error, crds_failed_status).await
     }
@@ -102,7 +102,7 @@ impl Failures {
             self.clusters.discredit(&name);
         }
         if error.is_not_found() {
-            // The namespace that was made is gone again.
+            // The namespace was deleted again.
             self.clusters.records.change_known(&name, |record| record.prepared.hash = None);
         }
         if error.is_unreachable() {
@@ -116,10 +116,10 @@ impl Failures {
         Ok(Outcome::retried(error_report(message), error.class(), error.retry_after()))
     }
 
-    /// The Kyma's reconcile is not begun, because its runtime is suspended. Its status says so, unless it does already.
+    /// Reports a suspended runtime, unless the status does already.
     pub(crate) async fn suspended(&self, kyma: &str, suspension: &Suspension) -> Result<(), Lost> {
         if !suspension.answers_reads {
-            // A Manifest may have found the runtime unreachable; no reconcile of the Kyma gets far enough to notice.
+            // A Manifest may have found this; the Kyma's reconcile does not get that far.
             self.observer.reachable(kyma, false);
         }
         if suspension.is_short() {

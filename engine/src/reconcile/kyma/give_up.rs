@@ -1,4 +1,4 @@
-//! Says in KCP which modules their users have taken over.
+//! Marks unmanaged modules in KCP.
 
 use serde_json::json;
 use tidewatch_api::names::{self, annotations, field_managers};
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl KymaReconciler {
-    /// Marks the Manifests of modules that are not to be managed any more, and asks for their reconciles. From then on
-    /// nothing of theirs is deleted, whatever becomes of the module's entry.
+    /// Marks the Manifests of unmanaged modules and requests their reconciles. From then on their objects are never deleted, even if the
+    /// module's entry goes.
     pub(super) async fn unmanage_modules(
         &self,
         kyma: &str,
@@ -24,14 +24,14 @@ impl KymaReconciler {
         for (name, uid) in &plan.give_up {
             let body = json!({
                 "apiVersion": names::API_VERSION, "kind": "Manifest",
-                // With the uid: one that is gone meanwhile is not made anew.
+                // The uid prevents recreation after a deletion.
                 "metadata": {"name": name, "uid": uid, "annotations": {annotations::IS_UNMANAGED: "true"}}
             });
             self.kcp
                 .apply(&self.kcp.manifests(), name, field_managers::LIFECYCLE_MANAGER, false, &body)
                 .await?;
             let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: name.clone() };
-            // One push per cause; they are merged under the key.
+            // One push per trigger; the queue merges them by key.
             let mut causes: Vec<Option<Trigger>> = causes.iter().cloned().map(Some).collect();
             if causes.is_empty() {
                 causes.push(None);

@@ -1,4 +1,4 @@
-//! What the modules of a Kyma wait for, by what the runtime serves now.
+//! Checks the kinds that a Kyma's modules require against those the runtime serves.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,18 +23,18 @@ use crate::{
     trigger::Trigger,
 };
 
-/// What this process knows of what Kymas wait for.
+/// Waiting modules, by Kyma.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Mutex<HashMap<String, Known>>);
 
-/// What it knows of one.
+/// Waiting state of one Kyma.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
-    /// Since when each of its modules waits.
+    /// Start of each module's wait.
     since: BTreeMap<String, Timestamp>,
-    /// Since when there are kinds that cannot be looked for.
+    /// Start of failing discovery.
     broken: Option<Timestamp>,
-    /// When it is looked once more for what a definition has changed.
+    /// Next check after a CRD change.
     again: Option<Timestamp>,
 }
 
@@ -43,7 +43,7 @@ impl Waiting {
         self.0.lock().remove(kyma);
     }
 
-    /// Keeps those that wait now, and tells what is said of them. `before` is what was said of a module so far.
+    /// Records the waiting modules and returns their reports. `before` returns a module's last report.
     pub(crate) fn waits<'a>(
         &self,
         kyma: &str,
@@ -64,7 +64,7 @@ impl Waiting {
         })
     }
 
-    /// When to look again for kinds that cannot be looked for, if there are any.
+    /// Next check of kinds whose discovery fails, if any.
     pub(crate) fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
         self.know(kyma, |known| {
             known.broken = any.then(|| known.broken.unwrap_or(now));
@@ -72,7 +72,7 @@ impl Waiting {
         })
     }
 
-    /// Whether what is known of kinds is not to be trusted, since a definition has changed, now or just before.
+    /// Whether to discover kinds anew, since a CRD changed now or just before.
     pub(crate) fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
         self.know(kyma, |known| {
             let due = known.again.is_some_and(|again| again <= now);
@@ -100,20 +100,19 @@ impl Waiting {
     }
 }
 
-/// What the plan is told of what the modules of a Kyma need.
+/// Required kinds as input of the plan.
 #[derive(Debug)]
 pub(super) struct Needs {
-    /// What each waits for.
+    /// Missing requirements per module.
     pub(super) waits: BTreeMap<String, Waits>,
-    /// What of it installed ones have no more.
+    /// Lost requirements of installed modules.
     pub(super) gone: BTreeMap<String, String>,
-    /// When to look again though nothing has changed.
+    /// Time of the next check.
     pub(super) look_at: Option<Timestamp>,
 }
 
 impl KymaReconciler {
-    /// What the modules of a Kyma wait for, or have no more. From then on, a definition of a kind that one of them needs is an event for
-    /// the Kyma, be the kind served or not.
+    /// Determines missing and lost requirements. Afterwards, CRDs of required kinds trigger the Kyma, served or not.
     pub(super) async fn needs_of(
         &self,
         kyma: &Kyma,
@@ -126,7 +125,7 @@ impl KymaReconciler {
         let now = self.kcp.now();
         let told = !needed.is_empty() && why.may_be(is_of_definition);
         let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Trigger::is_full_look);
-        // Before it is looked: nobody tells what came, or went, before that.
+        // Before the discovery: earlier changes have no event.
         if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
                 objects::forget(runtime, &gvk_of(kind));
@@ -138,7 +137,7 @@ impl KymaReconciler {
             |module: &str| kyma.module_status(module).map(|status| (status.state, status.message.as_str()));
         let unmet = unmet(choices, manifests, &served);
         let waits = self.waiting.waits(name, unmet, self.config.patience, before, now);
-        // Of what cannot be looked for nobody knows that it is gone.
+        // A kind whose discovery fails does not count as gone.
         let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
         let there = served.iter().chain(unknown).cloned().collect();
         let gone = gone(choices, manifests, &there);
@@ -147,7 +146,7 @@ impl KymaReconciler {
         Ok(Needs { waits, gone, look_at })
     }
 
-    /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
+    /// Has CRDs of these kinds trigger the Kyma. Returns whether there are new ones.
     fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
         let groups = defined_groups(kinds);
         let before = self.kcp.index().awaits(kyma);
@@ -166,8 +165,8 @@ pub(crate) fn gvk_of(kind: &GroupVersionKind) -> Gvk {
     Gvk { group, version, kind }
 }
 
-/// Those of some kinds that the runtime serves. One that cannot be looked for is none of them: it holds up the module that needs it,
-/// and nobody else. Each of `broken`, the group versions of which that is known, is asked for once.
+/// Returns the served kinds. A kind whose discovery fails counts as not served and blocks only the modules that need it. Group versions in
+/// `broken` are not requested again.
 pub(crate) async fn served(
     runtime: &Gated,
     kinds: impl IntoIterator<Item = &GroupVersionKind>,
@@ -215,7 +214,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A runtime that answers like this to every discovery of a group version, and what it was asked for.
+    /// A runtime that answers every discovery like this, and its requests.
     fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
         let heard = Heard::default();
         let (recorder, answer) = (Arc::clone(&heard), Arc::clone(answer));
@@ -242,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.
+    /// Lighthouse, which requires a kind of this group, in the list of the Kyma `harbour`.
     fn choices(group: &str) -> Vec<Choice> {
         let release = json!({"metadata": {"name": "lighthouse"}, "spec": {
             "moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
@@ -263,7 +262,7 @@ mod tests {
         serde_json::from_value(kyma).unwrap()
     }
 
-    /// What is found of lighthouse 1.0.0, which is installed: what it has no more, and when to look again.
+    /// The lost requirements of the installed lighthouse 1.0.0, and the next check.
     async fn found(
         engine: &Engine,
         runtime: &Gated,
@@ -313,7 +312,7 @@ mod tests {
         assert!(gone.unwrap().contains("the kind Hook of x.dev/v1 (not served)"));
         assert_eq!(look_at, Some(2), "the API server may be a moment behind");
 
-        // Of one that cannot be looked for nobody knows that it is gone.
+        // A kind whose discovery fails does not count as gone.
         *answer.lock() =
             (503, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}));
         let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Trigger::SafetyResync]).await;

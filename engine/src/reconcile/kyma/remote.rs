@@ -1,4 +1,4 @@
-//! The Kyma in the runtime: what its user wants, what we mark it with, and what its status says.
+//! The Kyma in the runtime: its spec, labels and status.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl KymaReconciler {
-    /// The runtime's Kyma as it was `found` in this reconcile (null: it was not, or its kind was not served yet); created from KCP's if it does
-    /// not exist, with our labels on it.
+    /// Returns the runtime's Kyma with the engine's labels, created from KCP's if missing. `found` is the Kyma that was read; null if
+    /// missing or not served.
     pub(crate) async fn runtime_kyma_of(
         &self,
         kyma: &Kyma,
@@ -45,8 +45,8 @@ impl KymaReconciler {
                 remote
             }
             None => {
-                // The spec alone, and under another manager than the marks: applying those again must not take it away, and whoever
-                // ends between the two leaves a Kyma that says what is missing.
+                // The spec has its own field manager, so that later label applies keep it. A crash in between leaves a Kyma that gets its
+                // labels next time.
                 let (name, namespace) = (&mark["metadata"]["name"], &mark["metadata"]["namespace"]);
                 let spec = if lost { self.restored_spec(kyma) } else { kyma.spec.clone() };
                 let fresh = json!({
@@ -82,7 +82,7 @@ impl KymaReconciler {
     }
 }
 
-/// What has become of a list of modules that was made again, and what its user can do.
+/// Message about a restored list, with advice for its user.
 fn made_again(spec: &KymaSpec, lost: bool) -> String {
     let modules: Vec<_> = spec.modules.iter().map(|module| module.name.as_str()).collect();
     let modules = if modules.is_empty() { "none".to_owned() } else { modules.join(", ") };
@@ -99,7 +99,7 @@ fn made_again(spec: &KymaSpec, lost: bool) -> String {
     }
 }
 
-/// Tells operators and the runtime's user of a list that was made again.
+/// Notices to operators and the runtime's user.
 fn restored_notices(what: &str) -> [Notice; 2] {
     [About::Kyma, About::RuntimeKyma].map(|about| Notice::warning(about, "KymaRestored", what.to_owned()))
 }
