@@ -1,4 +1,4 @@
-//! Mandatory modules: their Manifests in KCP, and the finalizers of what makes them mandatory.
+//! Mandatory modules: their Manifests in KCP, and the finalizers of their releases.
 
 mod needs;
 
@@ -34,7 +34,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Manifests that are listed, and deleted, at once.
+/// Page size of Manifest lists.
 const PAGE: u32 = 500;
 
 /// Reconciles the mandatory modules of Kymas.
@@ -50,8 +50,8 @@ pub(crate) struct MandatoryReconciler {
 }
 
 impl MandatoryReconciler {
-    /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime but whether kinds are served that a
-    /// module requires, and writes nothing if nothing differs.
+    /// Installs, upgrades and removes the mandatory modules of one Kyma. From the runtime it reads only served kinds, and before a
+    /// deletion the list of modules.
     pub(super) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
         let (kyma, mut offers) = {
             let state = self.kcp.index();
@@ -83,15 +83,14 @@ impl MandatoryReconciler {
         };
         let mut made = made_of(&kyma, &manifests, asked.as_ref());
         if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
-            // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
+            // The index suffices to do nothing. A Kyma being deleted gets no Manifest.
             let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Outcome::done()) };
             let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
                 asked
             } else {
-                // What is removed for not being on a list is removed for not being on it now. A list that cannot be read is none; its
-                // Kyma's next reconcile that reads it asks for this again.
+                // A deletion needs a fresh list. An unreadable list counts as unknown; the Kyma's next readable list requests this again.
                 let now = list_now(&self.clusters, name).await?;
                 now.zip(asked).map(|(now, noted)| &now | &noted)
             };
@@ -120,7 +119,6 @@ impl MandatoryReconciler {
         Ok(outcome.due_at(look_at))
     }
 
-    /// Nothing is planned.
     fn forget(&self, kyma: &str) -> Outcome {
         self.waiting.forget(kyma);
         Outcome::done()
@@ -133,8 +131,8 @@ pub(crate) struct ReleaseReconciler {
 }
 
 impl ReleaseReconciler {
-    /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
-    /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
+    /// Adds the finalizer to a mandatory release or template. When all of them are being deleted, deletes the module's Manifests
+    /// everywhere, and drops the finalizer once a fresh list is empty. Templates of a deleted release no longer make the module mandatory.
     pub(super) async fn reconcile(&self, module: &str) -> Result<Outcome, Lost> {
         let (holders, offer) = {
             let state = self.kcp.index();
@@ -154,7 +152,7 @@ impl ReleaseReconciler {
         if leaving_release.is_none() && leaving_templates.is_empty() {
             return Ok(Outcome::done());
         }
-        // Where something else keeps the module mandatory, what goes is let go.
+        // If something else keeps the module mandatory, the finalizer is dropped at once.
         if offer.is_none_or(|offer| offer.leaving) {
             let left = self.delete_manifests(module).await?;
             if left > 0 {
@@ -164,7 +162,7 @@ impl ReleaseReconciler {
         if leaving_release.is_some() && !holders.is_withdrawn {
             let withdrawn = self.withdraw(&templates, &holders.templates).await?;
             if withdrawn && !self.kcp.is_dry() {
-                // Without the release the templates would count, until the watch has shown what was written.
+                // Until the watch delivers the write, the templates alone would make the module mandatory.
                 return Ok(Outcome::recheck_soon("waiting for the templates to be withdrawn".into()));
             }
         }
@@ -178,7 +176,7 @@ impl ReleaseReconciler {
         Ok(Outcome::done())
     }
 
-    /// Marks templates that say that their module is mandatory: the release that was deleted had the word. Returns whether there are any.
+    /// Marks mandatory templates of a deleted release. Returns whether there are any.
     async fn withdraw(
         &self,
         api: &Api<ModuleTemplate>,
@@ -188,7 +186,7 @@ impl ReleaseReconciler {
         let mut any = false;
         for template in templates.iter().filter(says_so) {
             let name = template.name_any();
-            // Without the finalizer of the same field manager, which is taken off so.
+            // Omitting the finalizer removes it, since the field manager is the same.
             let body = json!({
                 "apiVersion": names::API_VERSION, "kind": "ModuleTemplate",
                 "metadata": {"name": name, "uid": template.uid(),
@@ -200,7 +198,7 @@ impl ReleaseReconciler {
         Ok(any)
     }
 
-    /// Puts the finalizer on an object that stays and has none.
+    /// Adds the finalizer, unless the object is being deleted.
     async fn add_finalizer<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,
@@ -212,13 +210,13 @@ impl ReleaseReconciler {
         let name = object.name_any();
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": K::kind(&()),
-            // With the uid: one that is gone meanwhile is not made anew.
+            // The uid prevents recreation after a deletion.
             "metadata": {"name": name, "uid": object.uid(), "finalizers": [finalizers::MANDATORY_MODULE]}
         });
         self.kcp.apply(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await.map(drop)
     }
 
-    /// Deletes the Manifests of a mandatory module, by a fresh list, and says how many there are still.
+    /// Deletes the Manifests of a mandatory module by a fresh list. Returns how many still exist.
     async fn delete_manifests(&self, module: &str) -> Result<usize, Lost> {
         let label = format!("{}=true,{}={module}", labels::MANDATORY_MODULE, labels::MODULE_NAME);
         let mut params = ListParams::default().labels(&label).limit(PAGE);
@@ -239,7 +237,7 @@ impl ReleaseReconciler {
     }
 }
 
-/// Whether an object is being deleted and waits for us.
+/// Whether an object is being deleted and has the engine's finalizer.
 fn waits(object: &impl ResourceExt) -> bool {
     object.meta().deletion_timestamp.is_some()
         && object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)

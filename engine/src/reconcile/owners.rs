@@ -1,4 +1,4 @@
-//! The Kyma in KCP that owns a runtime, where several name the same one.
+//! Finds the owner of a runtime that several Kymas in KCP name.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Another Kyma of KCP that has a runtime by now, by what the Kyma in it says.
+    /// The other Kyma in KCP that the runtime's Kyma names as its owner.
     pub(super) fn successor(&self, kyma: &str, remote: &Value) -> Option<String> {
         let (namespace, owner) = marked_by(remote)?.split_once('/')?;
         let is_other = *namespace == *self.kcp.namespace && owner != kyma;
         (is_other && self.kcp.index().kyma(owner).is_some()).then(|| owner.to_owned())
     }
 
-    /// The runtime of a Kyma, if no other Kyma has it; else how a reconcile of something in it ends.
+    /// Returns a Kyma's runtime unless another Kyma owns it; otherwise the outcome of the reconcile.
     pub(super) async fn own_runtime(&self, kyma: &str) -> Result<Result<Gated, Outcome>, Lost> {
         let runtime = match self.clusters.access(kyma).await? {
             Ok(runtime) => runtime,
-            // The Kyma's status says so, and its reconcile asks for this again.
+            // The Kyma's status reports this, and its reconcile requests this again.
             Err(why) => return Ok(Err(Outcome::waiting(why.message()))),
         };
         match self.occupant(kyma, &runtime).await {
@@ -41,8 +41,8 @@ impl Owners {
         }
     }
 
-    /// Another Kyma of KCP that stays and has the runtime of this one, by what both are called and by what the Kyma in it says. Two that
-    /// write there would take each other's modules away. The runtime is asked only if KCP names it twice.
+    /// The other Kyma that owns this runtime. Two owners would delete each other's modules. Reads the runtime only if several Kymas in KCP
+    /// name it.
     pub(super) async fn occupant(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
         let others = self.kcp.index().others_of_runtime(kyma);
         if others.is_empty() {
@@ -53,8 +53,7 @@ impl Owners {
         Ok(owner.filter(|owner| others.contains(owner)))
     }
 
-    /// The same by what the Kyma in the runtime says alone, whatever KCP calls both: what was found is known to all that is done in it from
-    /// then on.
+    /// Like [`Self::occupant`], but by the runtime's Kyma alone. Notes the result for other reconciles.
     pub(super) fn note_occupant(&self, kyma: &str, remote: &Value) -> Option<String> {
         let owner = self.successor(kyma, remote);
         let (owner, is_known) = {
@@ -69,14 +68,14 @@ impl Owners {
         owner
     }
 
-    /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.
+    /// The successor by a fresh read. Objects known by name alone may belong to its modules.
     pub(super) async fn owner(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
         Ok(self.successor(kyma, &remote))
     }
 }
 
-/// Why nothing is done for a Kyma whose runtime is another one's.
+/// Message for a Kyma whose runtime belongs to another.
 pub(super) fn shares_with(other: &str) -> String {
     format!(
         "the Kyma '{other}' of the control plane has this runtime: the Kyma in it says so (annotation {}); nothing is changed for this one; \

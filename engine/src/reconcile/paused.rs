@@ -1,7 +1,7 @@
-//! What a Kyma says while an operator has paused the engine, in KCP and in its runtime.
+//! Reports a paused engine in a Kyma's statuses.
 //!
-//! In a runtime this is the one thing that is written during a pause: one condition, once, in a status that is ours already. Whatever the
-//! Kyma's next reconcile writes is without it, and each Kyma has one when the pause ends.
+//! A runtime gets no other write during a pause: one condition, once, in an engine-owned status. Each Kyma is reconciled after the pause,
+//! which removes it.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Writes into the statuses of Kymas that the engine is paused.
+/// Writes into Kyma statuses that the engine is paused.
 pub(crate) struct PauseNotice {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
 }
 
 impl PauseNotice {
-    /// Has a Kyma say that the engine is paused, unless it says so or the engine is not.
+    /// Writes the pause into a Kyma's statuses, once per pause.
     pub(super) async fn publish(&self, name: &str) -> Result<(), Lost> {
         if !self.kcp.gate.is_to_say(name) || self.kcp.index().kyma(name).is_none() {
             return Ok(());
@@ -41,7 +41,7 @@ impl PauseNotice {
         Ok(())
     }
 
-    /// The same for its user. A runtime that cannot be reached, or that is not taken over yet, is left as it is.
+    /// Writes the pause into the runtime's status. Skips unreachable runtimes and those not migrated yet.
     async fn publish_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
         if self.clusters.is_suspended(name) {
             return Ok(());
@@ -66,7 +66,7 @@ impl PauseNotice {
     }
 }
 
-/// Whether the status of a runtime's Kyma is ours alone: of one that the Go manager has written, nothing is taken over in a pause.
+/// Whether only the engine owns the status. A pause does not take over a Go manager's status.
 fn is_ours(remote: &Value) -> bool {
     let entries = remote["metadata"]["managedFields"].as_array().into_iter().flatten();
     let mut ours = entries.filter(|entry| {

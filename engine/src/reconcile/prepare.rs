@@ -1,4 +1,4 @@
-//! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
+//! Prepares runtimes: the namespace `kyma-system` and the engine's CRDs.
 
 use std::{
     collections::BTreeSet,
@@ -35,21 +35,21 @@ use crate::{
 
 const CRD: &str = "CustomResourceDefinition";
 
-/// For how long after its CRD was changed by us a runtime's Kyma may still be read by the old one.
+/// How long API servers may use the old CRD after a change.
 const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
 
-/// By which CRD the list of a runtime's Kyma was read.
+/// The CRD by which a list of modules was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Schema {
-    /// By ours: what is not in it, its user has taken away.
+    /// The engine's CRD: absent modules were removed by the user.
     Ours,
-    /// By ours, or by the one that was there before: until then nobody knows.
+    /// Possibly the previous CRD, until this time.
     Mended(Timestamp),
-    /// By another one, which is mended by the next reconcile. API servers drop what a CRD does not know.
+    /// Another CRD, which the next reconcile corrects. API servers drop fields that a CRD does not define.
     Other,
 }
 
-/// What a runtime gets. Made once: building the definitions costs more than a whole reconcile.
+/// Built once: building the CRDs costs more than a whole reconcile.
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
     let objects: Vec<_> =
         wanted().into_iter().filter_map(|body| Some((ObjectRef::of(&body)?, body))).collect();
@@ -61,13 +61,13 @@ static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
 
 struct Wanted {
     objects: Vec<(ObjectRef, Value)>,
-    /// Of all of it.
+    /// Hash of all objects.
     hash: u64,
-    /// As events name them, each alone and all of its kind.
+    /// Names as in events: each object, and all of its kind.
     names: BTreeSet<ObjectRef>,
 }
 
-/// Whether it tells of an object that a runtime is prepared with.
+/// Whether a trigger names one of these objects.
 pub(crate) fn is_of_prepared(cause: &Trigger) -> bool {
     cause.object().is_some_and(|object| {
         let object = if object.is_all_of_kind() { object.all_of_kind() } else { object.unversioned() };
@@ -91,8 +91,7 @@ fn wanted() -> Vec<Value> {
     all
 }
 
-/// k8s-openapi's types write apiVersion and kind; ours come from kube's derive and do too, but an apply
-/// without them would be refused, so they are set for certain. The status of a CRD is the server's.
+/// Completes a CRD for an apply, which needs apiVersion and kind. The status belongs to the API server.
 fn with_kind(crd: &CustomResourceDefinition) -> Value {
     let mut body = serde_json::to_value(crd).unwrap_or_default();
     body["apiVersion"] = "apiextensions.k8s.io/v1".into();
@@ -105,7 +104,7 @@ fn with_kind(crd: &CustomResourceDefinition) -> Value {
     body
 }
 
-/// API servers leave empty lists out of what they store, and would be asked for them again and again.
+/// API servers do not store empty lists; they would differ forever.
 fn without_empty_lists(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -117,13 +116,13 @@ fn without_empty_lists(value: &mut Value) {
     }
 }
 
-/// By whom it is applied: the names by which the Go manager does, so that what it has left has one owner still.
+/// The Go manager's field manager for this object, so that each field keeps one owner.
 fn manager_of(body: &Value) -> &'static str {
     if body["kind"] == CRD { field_managers::KCP } else { field_managers::KYMA_SYNC }
 }
 
-/// What an apply would change, if anything. A definition that says the same is left as it is, by whoever it was written: the Go
-/// manager copies those of the control plane, with all that its API server has filled in.
+/// The difference that an apply would change. Equal CRD specs count as equal with any field manager: the Go manager copies KCP's CRDs with
+/// API server defaults.
 fn difference(live: Option<&Value>, body: &Value) -> Option<Difference> {
     let Some(live) = live else { return Some(Difference::NotApplied) };
     if body["kind"] == CRD && !differs(&live["metadata"]["labels"], &body["metadata"]["labels"]) {
@@ -135,7 +134,7 @@ fn difference(live: Option<&Value>, body: &Value) -> Option<Difference> {
     drift::difference(live, body, manager_of(body), &Ignored::default())
 }
 
-/// What a definition says, without what says nothing.
+/// A CRD's spec without defaults.
 fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
     let mut spec: CustomResourceDefinitionSpec = serde_json::from_value(crd["spec"].clone()).ok()?;
     spec.conversion = spec.conversion.filter(|conversion| conversion.strategy != "None");
@@ -145,7 +144,7 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
     Some(spec)
 }
 
-/// Brings the namespace and the CRDs that every runtime needs.
+/// Installs the namespace and the CRDs.
 pub(crate) struct Preparer {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -154,8 +153,7 @@ pub(crate) struct Preparer {
 }
 
 impl Preparer {
-    /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has. Returns what
-    /// somebody keeps changing.
+    /// Applies missing or differing objects and returns the suspended ones. Does nothing if the record is up to date.
     pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Suspended>, ObjectError> {
         let Wanted { objects, hash, .. } = &*WANTED;
         let name = kyma.name_any();
@@ -171,7 +169,7 @@ impl Preparer {
                 self.seen.saw(&work, object, live);
             }
             let is_kymas = object.name == CRDS[0];
-            // The note stays until the Kyma is there: whoever ends between the two leaves it.
+            // The note stays until the Kyma exists, so that it survives a crash.
             let notes = is_kymas && live.as_ref().map_or_else(|| had_list(kyma), is_lost);
             let wanted = if notes { &noting_loss(body) } else { body };
             lost |= notes;
@@ -186,7 +184,7 @@ impl Preparer {
                 mended = Some(self.kcp.now());
             }
             if live.is_none() && again {
-                // Whatever it had defined is gone with it.
+                // Its objects are gone, too.
                 self.clusters.records.change_known(&name, |record| record.doubt_catalog(None));
             }
         }
@@ -198,7 +196,7 @@ impl Preparer {
         Ok(parked)
     }
 
-    /// By which CRD the list of the runtime's Kyma was just read. Where nothing is written nothing can be mended, and it counts as ours.
+    /// The CRD by which the list of modules was read. A dry run cannot correct it and returns `Ours`.
     pub(crate) async fn schema_of_list(&self, kyma: &str, runtime: &Gated) -> Result<Schema, ObjectError> {
         let mended = self.clusters.records.read(kyma, |record| record.prepared.mended);
         if let Some(at) = mended.filter(|at| self.kcp.now().duration_since(*at).abs() < SCHEMA_FRESH) {
@@ -213,7 +211,7 @@ impl Preparer {
         Ok(Schema::Other)
     }
 
-    /// Takes the note of a loss away, when the Kyma is there again.
+    /// Removes the note of a loss once the Kyma exists.
     pub(crate) async fn found_kyma(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         if let Some((_, crd)) = kyma_crd() {
             objects::apply(runtime, crd, manager_of(crd)).await?;
@@ -223,24 +221,24 @@ impl Preparer {
     }
 }
 
-/// Whether the list of the Kyma was read in its runtime, at any time.
+/// Whether the list of the Kyma was ever read.
 pub(crate) fn had_list(kyma: &Kyma) -> bool {
     kyma.status.as_ref().is_some_and(|status| !status.active_channel.is_empty())
 }
 
-/// Whether the Kyma was lost with its CRD, which this is, and has not been made again.
+/// Whether the CRD notes that its Kyma was lost and not recreated.
 fn is_lost(crd: &Value) -> bool {
     crd["metadata"]["annotations"][annotations::KYMA_LOST].is_string()
 }
 
-/// The CRD of the Kyma, with a note of the loss.
+/// The Kyma's CRD with the note of a loss.
 fn noting_loss(crd: &Value) -> Value {
     let mut noting = crd.clone();
     noting["metadata"]["annotations"][annotations::KYMA_LOST] = "true".into();
     noting
 }
 
-/// The CRD of the Kyma, as a runtime gets it.
+/// The Kyma's CRD for runtimes.
 fn kyma_crd() -> Option<&'static (ObjectRef, Value)> {
     WANTED.objects.iter().find(|(object, _)| object.name == CRDS[0])
 }
@@ -267,7 +265,7 @@ mod tests {
         }
     }
 
-    /// As the Go manager copies them: with what an API server fills in, by its own field manager.
+    /// The Go manager copies CRDs with API server defaults and its own field manager.
     #[test]
     fn a_definition_that_says_the_same_is_left_as_it_is() {
         for body in wanted().iter().filter(|body| body["kind"] == CRD) {

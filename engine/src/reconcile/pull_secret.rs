@@ -1,4 +1,4 @@
-//! The platform's image pull Secret in every runtime.
+//! Syncs the platform's image pull Secret to runtimes.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -23,7 +23,7 @@ fn in_runtime(name: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of("v1", "Secret"), namespace: names::RUNTIME_NAMESPACE.into(), name: name.into() }
 }
 
-/// The Secret as a runtime is to have it.
+/// The Secret's content in a runtime.
 fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
     let mut wanted = json!({
         "apiVersion": "v1", "kind": "Secret", "type": secret.type_, "data": secret.data,
@@ -39,7 +39,7 @@ fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
     wanted
 }
 
-/// Brings the platform's image pull Secret to runtimes.
+/// Syncs the platform's image pull Secret to runtimes.
 pub(crate) struct PullSecrets {
     pub(crate) kcp: Kcp,
     pub(crate) name: Option<String>,
@@ -50,7 +50,7 @@ impl PullSecrets {
         format!("{}/{kyma}", self.kcp.namespace)
     }
 
-    /// Brings the Secret to a runtime, if there is one to bring; written only if it differs. `Some(Err)` says why it could not be.
+    /// Syncs the Secret, if configured; writes only a difference. `Some(Err)` is the failure message.
     pub(super) async fn sync(&self, kyma: &str, runtime: &Gated) -> Result<Option<Result<(), String>>, Lost> {
         let Some(name) = &self.name else { return Ok(None) };
         let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
@@ -67,7 +67,7 @@ impl PullSecrets {
         }
     }
 
-    /// Takes the Secret out of a runtime, if this Kyma has brought it.
+    /// Deletes the Secret from a runtime, if this Kyma owns it.
     pub(super) async fn remove(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         let Some(name) = &self.name else { return Ok(()) };
         let id = in_runtime(name);
@@ -80,7 +80,7 @@ impl PullSecrets {
 }
 
 async fn bring(runtime: &Gated, wanted: &Value) -> Result<(), ObjectError> {
-    // By which the Go manager brings it, too: its fields keep one owner.
+    // Also used by the Go manager, so that fields keep one owner.
     let manager = field_managers::KCP;
     let Some(id) = ObjectRef::of(wanted) else { return Err(ObjectError::Malformed("a Secret".into())) };
     let live = objects::get(runtime, &id).await?;

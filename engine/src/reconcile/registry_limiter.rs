@@ -1,19 +1,19 @@
-//! Limits how many reconciles wait for registries, so that a registry that hangs does not hold all workers.
+//! Limits reconciles that wait for registries, so that a hanging registry does not block all workers.
 
 use std::{pin::pin, time::Duration};
 
 use tokio::{sync::Semaphore, time::timeout};
 
-/// How long every reconcile may wait. Registries answer in less as a rule.
+/// Wait allowed for every reconcile; registries mostly answer sooner.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long a reconcile may wait while another one waits for longer than [`MOMENT`]: enough for a layer on our own disk.
+/// Wait while another reconcile waits longer than [`MOMENT`]: enough for a layer on the local disk.
 const BLINK: Duration = Duration::from_millis(50);
 
-/// As many reconciles as may wait do so already.
+/// The limit of waiting reconciles is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowded;
 
-/// Places for the reconciles that wait for longer than a moment: a quarter of the workers.
+/// Places for reconciles that wait longer: a quarter of the workers.
 #[derive(Debug)]
 pub(crate) struct RegistryLimiter {
     places: Semaphore,
@@ -21,14 +21,13 @@ pub(crate) struct RegistryLimiter {
 }
 
 impl RegistryLimiter {
-    /// A limiter for so many workers.
     pub(crate) fn new(workers: usize) -> Self {
         let most = (workers / 4).max(1);
         Self { places: Semaphore::new(most), most }
     }
 
-    /// Waits for `work` for a moment, and for longer only if there is a place. Without one, `work` is dropped; another reconcile that waits
-    /// for the same layer and has a place goes on.
+    /// Waits for `work` briefly, and longer only with a place. Otherwise drops `work`; another reconcile with a place continues to wait
+    /// for the same layer.
     pub(crate) async fn wait<T>(&self, work: impl Future<Output = T> + Send) -> Result<T, Crowded> {
         let mut work = pin!(work);
         let free = self.places.available_permits() == self.most;

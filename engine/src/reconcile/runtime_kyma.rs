@@ -1,4 +1,4 @@
-//! The Kyma in a runtime: its list of modules, the marks of its owner, and its status.
+//! The Kyma in a runtime: its list of modules, owner marks and status.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(crate) fn runtime_kyma() -> ObjectRef {
     }
 }
 
-/// The Kyma in a runtime; null if there is none.
+/// Reads the runtime's Kyma; null if there is none.
 pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
     match objects::get(runtime, &runtime_kyma()).await {
         Ok(found) => Ok(found.unwrap_or_default()),
@@ -43,7 +43,7 @@ pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
     }
 }
 
-/// The names on the list of a runtime's Kyma, freshly read; `None` if it cannot be, or is not there.
+/// Reads the module names of the runtime's Kyma; `None` if they are unavailable.
 pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
     let Ok(runtime) = clusters.access(kyma).await? else { return Ok(None) };
     let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma())).await;
@@ -60,11 +60,11 @@ pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<B
     Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
 }
 
-/// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
+/// Longest part of a parser's message, in characters: it may quote its input.
 const MAX_REASON: usize = 200;
 
-/// What the runtime's user wants. No spec, or one that cannot be read, is not an empty list of modules: that would remove
-/// them all; why not, for its user. (The CRD does not allow the latter, but the CRD is in the runtime's hands.)
+/// Parses the user's spec; the error is a message for the user. A missing or invalid spec is never an empty list: that would remove all
+/// modules. The CRD forbids an invalid spec, but users can change the CRD.
 pub(crate) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
     match &remote["spec"] {
         Value::Null => Err(format!(
@@ -83,7 +83,7 @@ pub(crate) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
     }
 }
 
-/// Labels and annotations that the runtime's Kyma carries (contract, section 5.9).
+/// Labels and annotations of the runtime's Kyma (contract, section 5.9).
 pub(crate) fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
     let mut marks: Value = KYMA_LABELS.iter().copied().collect();
     for label in [labels::RUNTIME_ID, labels::GLOBAL_ACCOUNT_ID, labels::SUBACCOUNT_ID] {
@@ -100,12 +100,12 @@ pub(crate) fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
     })
 }
 
-/// The Kyma in KCP that has marked the runtime's, by `<namespace>/<name>`.
+/// The owner in KCP, as `<namespace>/<name>`.
 pub(crate) fn marked_by(remote: &Value) -> Option<&str> {
     remote["metadata"]["annotations"][annotations::OWNED_BY].as_str()
 }
 
-/// Writes the status that the runtime's user sees, if it differs. What the Go manager has left there goes with it.
+/// Writes the status in the runtime if it differs, and takes over the Go manager's fields.
 pub(crate) async fn write_runtime_status(
     runtime: &Gated,
     remote: &Value,
@@ -113,7 +113,7 @@ pub(crate) async fn write_runtime_status(
 ) -> Result<(), ObjectError> {
     let mut status = runtime_status(status);
     for condition in &mut status.conditions {
-        // Of the object that they stand in: whoever waits for them there compares the two.
+        // Of the runtime's Kyma: `kubectl wait` compares it with that generation.
         condition.observed_generation = remote["metadata"]["generation"].as_i64();
     }
     let taken = take_over_status(remote, field_managers::KCP);
@@ -121,7 +121,7 @@ pub(crate) async fn write_runtime_status(
         let version = &remote["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
         match objects::merge(runtime, &runtime_kyma(), &fields).await {
-            // Somebody was faster: the next reconcile sees what there is to take over then.
+            // Another writer was faster: the next reconcile takes the rest over.
             Err(error) if error.held().is_none() && error.is_passing() => {}
             result => drop(result?),
         }
@@ -146,14 +146,14 @@ pub(crate) async fn write_runtime_status(
     }
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
     if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
-        // The next write is to tell what there would be after the others, which are not stored.
+        // In a dry run, the next write must report the result of the others, which are not stored.
         objects::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
     objects::apply_status(runtime, &body(status), field_managers::KCP).await
 }
 
-/// A Kyma with those of its conditions alone; `None` if it has none. Its status may be anything: the CRD is in the runtime's hands.
+/// Keeps only some conditions; `None` if there are none. Users can change the CRD, so the status may have any shape.
 fn with_conditions(kyma: &Value, kept: impl Fn(&str) -> bool) -> Option<Value> {
     let mut left = kyma.clone();
     let all = left.pointer_mut("/status/conditions")?.as_array_mut()?;
@@ -161,7 +161,7 @@ fn with_conditions(kyma: &Value, kept: impl Fn(&str) -> bool) -> Option<Value> {
     Some(left)
 }
 
-/// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.
+/// Whether applying the status would change the Kyma. Other writers' conditions do not count.
 fn differs_from(remote: &Value, status: &KymaStatus) -> bool {
     let mut before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
     let written = |condition: &str| is_written(status, condition);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(left["status"]["conditions"], json!([{"type": "b"}]));
     }
 
-    /// A runtime that the Go manager has run: its conditions are those of an Update, which no apply takes away.
+    /// The Go manager's conditions come from an Update, so an apply does not remove them.
     #[test]
     fn what_others_left_in_the_status_costs_no_write() {
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -220,7 +220,7 @@ mod tests {
         }
         assert!(!differs_from(&remote, &status));
         assert!(differs_from(&remote, &KymaStatus::default()));
-        // Written by us it is ours.
+        // Written by the engine, it is engine-owned.
         let mut ours = status.clone();
         ours.conditions.push(serde_json::from_value(condition("SKRImagePullSecretSync")).unwrap());
         assert!(!differs_from(&remote, &ours));

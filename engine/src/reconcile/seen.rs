@@ -1,10 +1,8 @@
-//! Which version of an object each piece of work has seen, by its own read or in the answer to its own write, or as which it has deleted
-//! it. The runtime's agent tells of that version at about the same time, and it is no news then.
+//! Object versions that each reconcile has read, written or deleted. An agent's event of such a version is an echo.
 //!
-//! Versions are compared for equality only: an event about another one, as where a watch has put several changes into one, is news.
-//! What was seen counts once the work has ended well. An event that comes while the work is in hand could not be worked on before
-//! its end anyway, and by then it is known what the work has seen: an agent is often faster than the answer to a write. What it tells before
-//! the work *reads* that version is news all the same where the work leaves something undone: it may be what that waits for.
+//! Versions are compared for equality only; any other version is a change. Recorded versions count after the reconcile has ended well.
+//! Events during a reconcile wait for its end, since agents are often faster than the answer to a write. If the reconcile leaves something
+//! undone, an event that came before its read is a change: the reconcile may wait for it.
 
 use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
@@ -20,33 +18,32 @@ use crate::{
     trigger::Trigger,
 };
 
-/// Objects remembered, of the whole fleet. One that is forgotten costs a look that finds nothing.
+/// Objects remembered, fleet-wide. A forgotten one costs a reconcile without changes.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
-/// For how long. An agent tells within moments; and a runtime whose data is restored from a backup gives the same versions to other
-/// contents.
+/// How long. Agents report within moments, and a restored backup reuses versions for other contents.
 const FRESH: Duration = Duration::from_mins(1);
-/// Events that wait for one piece of work in hand, at most; more of them ask for another one.
+/// Events held per reconcile; further ones request another reconcile.
 const WAITING: usize = 1_000;
 
-/// What an event says of an object: which version of it there is, or was when it went.
+/// The version of an object in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version<'a> {
-    /// It is there.
+    /// The object exists.
     Is {
-        /// Its uid; empty if nobody knows.
+        /// Its uid; empty if unknown.
         uid: &'a str,
-        /// Its resourceVersion; empty if nobody knows.
+        /// Its resourceVersion; empty if unknown.
         resource_version: &'a str,
     },
-    /// It is not.
+    /// The object was deleted.
     Gone {
-        /// The uid that it had; empty if nobody knows.
+        /// Its last uid; empty if unknown.
         uid: &'a str,
     },
 }
 
 impl Version<'_> {
-    /// `None` if it does not say which.
+    /// `None` if unknown.
     fn hash(self) -> Option<u64> {
         let (uid, text) = match self {
             Self::Is { uid, resource_version: "" } => (uid, None),
@@ -58,25 +55,25 @@ impl Version<'_> {
     }
 }
 
-/// What an event asks for.
+/// The request of an event.
 pub(crate) type Ask = Push<Trigger, Guard>;
 
-/// See the module.
+/// The versions seen by reconciles.
 #[derive(Default)]
 pub(crate) struct Seen(Mutex<Book>);
 
 struct Book {
-    /// By work and object: the version that work has seen which ended well, and when.
+    /// By key and object: the version seen by a successful reconcile, and when.
     done: LruCache<u64, (u64, Instant)>,
     in_hand: HashMap<WorkKey, Meanwhile>,
 }
 
-/// What one piece of work has seen since it began, and what it was told.
+/// A reconcile in flight: its versions and events.
 #[derive(Default)]
 struct Meanwhile {
-    /// By work and object.
+    /// By key and object.
     versions: HashMap<u64, Noted>,
-    /// Of events about a version that was seen.
+    /// Guards of echoes.
     waiting: Vec<Guard>,
     undecided: Vec<Undecided>,
 }
@@ -84,56 +81,56 @@ struct Meanwhile {
 #[derive(Clone, Copy)]
 struct Noted {
     version: u64,
-    /// `metadata.generation`, if it has one.
+    /// `metadata.generation`, if any.
     generation: Option<i64>,
 }
 
-/// An event about a version that was not seen when it came.
+/// An event of a version that was unseen at that time.
 struct Undecided {
     object: u64,
     version: u64,
     ask: Ask,
     since: Tick,
-    /// Whether the work has read that version since.
+    /// Whether the reconcile has read the version since.
     is_read: bool,
 }
 
-/// How work has got to know a version.
+/// How a reconcile got a version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Read,
-    /// It has made that version.
+    /// It created the version.
     Write,
 }
 
-/// How far work has come when it ends.
+/// Result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// Nothing is left to do.
     Done,
-    /// Everything was done about what it has seen, or is waited for.
+    /// Everything seen was handled or is waited for.
     Waiting,
-    /// Something that was seen may be left undone.
+    /// Something seen may be left undone.
     Failed,
 }
 
-/// What has come while work was in hand.
+/// The events during a reconcile.
 #[derive(Default)]
 pub(crate) struct Come {
-    /// Of what is no news, what waits for the end of the work.
+    /// Guards of echoes.
     pub(crate) waiting: Vec<Guard>,
-    /// What is to be asked for, and when it came.
+    /// Changes, and when they came.
     pub(crate) news: Vec<(Ask, Tick)>,
 }
 
-/// What becomes of an event that asks for nothing, for now at least.
+/// Result for an event.
 #[must_use]
 pub(crate) enum Taken {
-    /// It is no news, and what waits may be let go.
+    /// An echo; its guards may be acknowledged.
     NoNews(Vec<Guard>),
-    /// The work in hand decides.
+    /// Held until the reconcile ends.
     Held,
-    /// It is a change: the caller queues the request.
+    /// A change: the caller queues the request.
     Change(Ask),
 }
 
@@ -150,26 +147,25 @@ fn object_of(key: &WorkKey, object: &ObjectRef) -> u64 {
 }
 
 impl Seen {
-    /// Work begins. Whoever calls this sees to it that it [ends](Self::end), whatever happens, before the key may be worked on again: until
-    /// then no event asks for it.
+    /// Begins a reconcile. The caller must [end](Self::end) it before the key is leased again: until then its events are held.
     pub(crate) fn begin(&self, key: &WorkKey) {
-        // Of the others nothing is noted.
+        // Other kinds record nothing.
         if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
             self.0.lock().in_hand.insert(key.clone(), Meanwhile::default());
         }
     }
 
-    /// The work has read this object.
+    /// Records a read object.
     pub(crate) fn saw(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         self.has(key, object, live, By::Read);
     }
 
-    /// The work has written this object, which came back so.
+    /// Records a write's result.
     pub(crate) fn wrote(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         self.has(key, object, live, By::Write);
     }
 
-    /// The work has read an object once more, and looked at its status only: it was seen if all else is what it was before.
+    /// Records a status read; it counts if the generation is unchanged.
     pub(crate) fn saw_status(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         let generation = live["metadata"]["generation"].as_i64();
         let before = {
@@ -188,7 +184,7 @@ impl Seen {
         self.note(key, object, version, (by, metadata["generation"].as_i64()));
     }
 
-    /// The work has deleted the object of this uid, and it is gone.
+    /// Records a completed deletion.
     pub(crate) fn deleted(&self, key: &WorkKey, object: &ObjectRef, uid: &str) {
         self.note(key, object, Version::Gone { uid }, (By::Write, None));
     }
@@ -222,7 +218,7 @@ impl Seen {
         }
     }
 
-    /// Work has ended. Returns what has come meanwhile.
+    /// Ends a reconcile. Returns the events that came during it.
     pub(crate) fn end(&self, key: &WorkKey, end: End) -> Come {
         let mut book = self.0.lock();
         let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.remove(key) else {
@@ -247,13 +243,12 @@ impl Seen {
         come
     }
 
-    /// Forgets what work has seen that has ended.
+    /// Forgets the versions of ended reconciles.
     pub(crate) fn forget(&self) {
         self.0.lock().done.clear();
     }
 
-    /// Takes an event, which came at `since`, that says nothing new to this work, or may say nothing new to it when it ends. Gives
-    /// back what it asks for if it is news.
+    /// Decides about an event that came at `since`.
     pub(crate) fn take(
         &self,
         key: &WorkKey,
@@ -341,7 +336,7 @@ mod tests {
             Box::new(Waiter(Arc::clone(&self.done)))
         }
 
-        /// Whether an event about this version is taken: no news at once, or held for the work in hand.
+        /// Whether an event is an echo or held.
         fn takes(&self, key: &WorkKey, version: Version<'_>) -> bool {
             let ask = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
             match self.seen.take(key, &self.object, version, ask, SINCE) {
@@ -354,13 +349,13 @@ mod tests {
             }
         }
 
-        /// The same, at once.
+        /// Whether an event is an echo at once.
         fn is_no_news(&self, key: &WorkKey, version: Version<'_>) -> bool {
             let before = self.finished();
             self.takes(key, version) && self.finished() > before
         }
 
-        /// Ends work, and lets go what is no news. How much that was, and how much was news.
+        /// Ends a reconcile and acknowledges echoes. Returns the numbers of echoes and changes.
         fn end(&self, key: &WorkKey, end: End) -> (usize, usize) {
             let Come { waiting, news } = self.seen.end(key, end);
             let counts = (waiting.len(), news.len());
@@ -388,7 +383,7 @@ mod tests {
         world.seen.begin(&harbour);
         world.saw(&harbour, "6");
         world.saw(&harbour, "7");
-        // It was written since; what was seen; somebody else's change, or several in one.
+        // Overwritten since; seen; another writer's change, or several merged.
         for version in ["6", "7", "8"] {
             assert!(world.takes(&harbour, is(version)));
         }
@@ -416,7 +411,7 @@ mod tests {
         assert!(!world.takes(&harbour, is("7")));
     }
 
-    /// An agent is often faster than the answer to our own write, or than a read that an event before has asked for.
+    /// Agents are often faster than the answer to a write, or than a read that an earlier event caused.
     #[tokio::test(start_paused = true)]
     async fn what_is_told_before_it_is_seen_is_decided_on_when_the_work_ends() {
         for (is_written, end, counts) in [
@@ -424,7 +419,7 @@ mod tests {
             (true, End::Waiting, (2, 1)),
             (true, End::Failed, (2, 1)),
             (false, End::Done, (2, 1)),
-            // It may be what the work waits for.
+            // The reconcile may wait for it.
             (false, End::Waiting, (0, 3)),
             (false, End::Failed, (0, 3)),
         ] {
@@ -435,7 +430,7 @@ mod tests {
                 assert!(world.takes(&harbour, is(version)));
             }
             assert!(!world.takes(&harbour, is("")), "of no version it could not be said later");
-            // What was written over was seen all the same.
+            // Overwritten versions were seen, too.
             for version in ["7", "8"] {
                 if is_written { world.wrote(&harbour, version) } else { world.saw(&harbour, version) }
             }
@@ -461,7 +456,7 @@ mod tests {
         assert_eq!(world.end(&harbour, End::Done), (0, 1));
     }
 
-    /// Its spec would have to be compared.
+    /// The spec would have to be compared.
     #[tokio::test(start_paused = true)]
     async fn a_look_at_the_status_sees_no_other_spec() {
         for (generation, is_seen) in [(1, true), (2, false)] {

@@ -22,26 +22,26 @@ use tidewatch_planner::{
 use super::registry_limiter::RegistryLimiter;
 use crate::{config::EngineConfig, error::chain, kcp::Kcp, outcome::Lost, pace::next_try};
 
-/// The resource that every component of a module has.
+/// The resource that every module component has.
 const RAW_MANIFEST: &str = "raw-manifest";
 
-/// Descriptors kept. A version is immutable (mission S1.1), so none goes stale.
+/// Descriptors kept. Versions are immutable (mission S1.1), so none goes stale.
 const KEPT: usize = 4096;
 
-/// Descriptors kept of those that runtimes name themselves. They cannot drive out the others.
+/// Kept descriptors of components that runtimes name. Separate, so that they cannot evict the platform's.
 const KEPT_FOR_TENANTS: usize = 256;
 
-/// Descriptors that one reconcile reads at the same time.
+/// Concurrent reads of one reconcile.
 const AT_ONCE: usize = 8;
 
-/// Reads that nobody waits for any more are removed when there are more than this.
+/// Number of reads beyond which abandoned ones are removed.
 const SWEEP_AT: usize = 64;
 
 type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
 type Read = BoxFuture<'static, Result<Arc<Source>, OciError>>;
 type Reads = Mutex<HashMap<ComponentVersion, WeakShared<Read>>>;
 
-/// What was read so far, and what is being read.
+/// Known descriptors and running reads.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     central: Known,
@@ -50,8 +50,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Joins the running read of a descriptor, or starts one with what `begin` gives. It lives as long as somebody waits for it, and at
-    /// most as long as `begin` lets it.
+    /// Joins a descriptor's running read, or starts one with `begin`. A read lives while a reconcile waits for it.
     fn joined(&self, key: &ComponentVersion, begin: impl FnOnce() -> Read) -> Joint<Read> {
         let mut reads = self.reads.lock();
         if let Some(read) = reads.get(key).and_then(WeakShared::upgrade) {
@@ -78,10 +77,10 @@ impl Descriptors {
     }
 }
 
-/// Further layers of a component that are remembered.
+/// Further layers remembered per component.
 const LAYERS: usize = 64;
 
-/// How a layer is packed.
+/// Packing of a layer.
 fn packing(media_type: &str, type_: &str) -> SourceType {
     match type_ {
         "helmChart" => SourceType::HelmChart,
@@ -92,7 +91,7 @@ fn packing(media_type: &str, type_: &str) -> SourceType {
     }
 }
 
-/// The layers of a component that a template may name.
+/// Layers that a template may name.
 fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> {
     let mut layers = BTreeMap::new();
     for resource in &descriptor.resources {
@@ -108,12 +107,12 @@ fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> 
     layers
 }
 
-/// Reads what modules consist of, from registries.
+/// Reads module components from registries.
 pub(crate) struct Registries {
     kcp: Kcp,
     config: Arc<EngineConfig>,
     registry: Registry,
-    /// For components that runtimes name: without credentials, and with a cache of its own.
+    /// For components that runtimes name: no credentials, separate cache.
     tenants: Registry,
     descriptors: Descriptors,
     /// Limits the reconciles that wait for registries.
@@ -121,7 +120,7 @@ pub(crate) struct Registries {
 }
 
 impl Registries {
-    /// Clients of the platform's registries and of those that runtimes name.
+    /// Builds clients for the platform's registries and for those that runtimes name.
     pub(crate) fn new(kcp: Kcp, config: Arc<EngineConfig>) -> Result<Self, OciError> {
         Ok(Self {
             kcp,
@@ -151,7 +150,7 @@ impl Registries {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 
-    /// The same for versions, whoever has chosen them.
+    /// The sources of these versions.
     pub(crate) async fn sources_for<'a>(
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
@@ -169,7 +168,7 @@ impl Registries {
         Ok(read.into_iter().collect())
     }
 
-    /// The registries as we see them, or as a tenant does.
+    /// The registry client of the platform, or of runtimes (`local`).
     pub(crate) const fn registry(&self, local: bool) -> &Registry {
         if local { &self.tenants } else { &self.registry }
     }
@@ -190,7 +189,7 @@ impl Registries {
             let besides = place.remark();
             SourceFault {
                 message: format!("component {component}:{version} cannot be read: {why}{besides}; {next}"),
-                // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
+                // A wrong or missing descriptor can be pushed again, and registries send no events.
                 retryable: true,
                 retry_after,
             }
@@ -209,18 +208,18 @@ impl Registries {
     }
 }
 
-/// When it is of use to try all of that again which could not be read; `None`: at any time.
+/// When a retry makes sense; `None`: at any time.
 pub(crate) fn rest_of(found: &Sources) -> Option<Duration> {
     let faults = found.faults().filter(|fault| fault.retryable);
     faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
 }
 
-/// Where a component is read.
+/// The registry of a component.
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
-    /// The platform's own registry; the template may have named another one.
+    /// The platform's registry; the template may name another one.
     Central { instead_of: Option<&'a str> },
-    /// One of those that templates may name.
+    /// An allowed external registry.
     External(&'a str),
 }
 
@@ -232,7 +231,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// What has to be known besides where nothing is found.
+    /// A hint for a failed read.
     fn remark(&self) -> String {
         match self {
             Self::Central { instead_of: Some(registry) } => format!(
@@ -245,8 +244,8 @@ impl<'a> Place<'a> {
 }
 
 impl EngineConfig {
-    /// Where a component is read whose template names this registry. What is not allowed does not count: a Go manager reads all of them
-    /// from one registry, whatever their descriptors say (contract, section 5.1).
+    /// The registry for a template's component. A registry that is not allowed is ignored: Go managers read everything from one registry
+    /// (contract, section 5.1).
     fn registry_of<'a>(&'a self, named: Option<&'a str>) -> Place<'a> {
         let named = named.filter(|named| *named != self.modules);
         match self.external_registries.iter().find(|allowed| named == Some(allowed.as_str())) {

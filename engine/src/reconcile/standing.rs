@@ -1,5 +1,4 @@
-//! What is remembered of objects that were applied again. Of all others nothing has to be: they say themselves whether they stand
-//! ([`drift`](tidewatch_deployer::drift)).
+//! Remembers reapplied objects. Other objects need no memory, since [`drift`](tidewatch_deployer::drift) compares them directly.
 
 use std::num::NonZeroUsize;
 
@@ -14,33 +13,32 @@ use tidewatch_deployer::{
 
 use crate::key::WorkKey;
 
-/// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a conflict.
+/// Objects remembered, fleet-wide. A forgotten one costs a write without changes, or more rounds of a conflict.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
-/// CRDs remembered, of the whole fleet, that were written just now.
+/// Recently written CRDs remembered, fleet-wide.
 const REMEMBERED_SCHEMAS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 
-/// Jobs remembered, of the whole fleet, that go by themselves. One that is forgotten runs again if its module was not ready since.
+/// Self-deleting Jobs remembered, fleet-wide. A forgotten one reruns if its module has not been ready since.
 const REMEMBERED_JOBS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 
-/// For how long after a CRD was written an API server may still go by the old one. Each has its own memory of them, and there may be
-/// several behind one address.
+/// How long API servers may use an old CRD: each caches CRDs, and several may share one address.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
-/// See the module.
+/// Memory of reapplied objects, CRDs and Jobs.
 #[derive(Debug)]
 pub(crate) struct Standing {
     objects: Mutex<LruCache<u64, Entry>>,
     /// When CRDs were written.
     schemas: Mutex<LruCache<u64, Timestamp>>,
-    /// Jobs that go by themselves: the spec with which they were last seen or made, and how that one has ended.
+    /// Self-deleting Jobs: spec hash and last run.
     jobs: Mutex<LruCache<u64, (u64, Run)>>,
 }
 
-/// What is known of a run of a Job.
+/// State of a Job's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// It was made. If it is gone, it has ended, unless somebody has deleted it before.
+    /// Created. If it is gone, it has ended or was deleted.
     Made,
     /// It has ended.
     Ended(End),
@@ -48,9 +46,9 @@ pub(crate) enum Run {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// What was wanted, hashed.
+    /// Hash of the wanted content.
     wanted: u64,
-    /// What the API server made of it, hashed: the fields of ours and their values.
+    /// Hash of the engine's fields after the apply.
     content: u64,
     conflict: Conflict,
 }
@@ -66,14 +64,14 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// The key of an object that a piece of work sees to. What two Manifests want of one object is a conflict like any other.
+    /// The key of an object within a reconcile key. Two Manifests that apply one object have an ordinary conflict.
     pub(crate) fn key(work: &WorkKey, object: &ObjectRef) -> u64 {
         let (kyma, (group, kind, namespace, name)) = (work.kyma(), object.identity());
         let text = format!("{kyma}\n{work}\n{group}\n{kind}\n{namespace}\n{name}");
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
-    /// Whether the object is what the API server made of the same wanted content.
+    /// Whether the object equals the result of the last apply of this content.
     pub(crate) fn is_settled(&self, key: u64, wanted: u64, content: u64) -> bool {
         self.objects.lock().get(&key).is_some_and(|e| e.wanted == wanted && e.content == content)
     }
@@ -86,12 +84,12 @@ impl Standing {
         }
     }
 
-    /// Until when an object that was left alone, and has been set back since, has to stay so.
+    /// End of the trial after a suspension.
     pub(crate) fn on_trial(&self, key: u64, now: Timestamp) -> Option<Timestamp> {
         self.objects.lock().get(&key)?.conflict.on_trial(now)
     }
 
-    /// It was applied again. Only the same content counts as a round of a conflict; another one is an upgrade.
+    /// Records an apply. Only equal content counts as a round of a conflict; other content is an upgrade.
     pub(crate) fn applied(&self, key: u64, wanted: u64, content: u64, now: Timestamp) {
         let mut all = self.objects.lock();
         let conflict = match all.get(&key) {
@@ -101,13 +99,13 @@ impl Standing {
         all.put(key, Entry { wanted, content, conflict });
     }
 
-    /// The engine removes it: what somebody did to it before says nothing of the next that is made.
+    /// Forgets a deleted object, so that a new one starts without conflict.
     pub(crate) fn forget(&self, key: u64) {
         self.objects.lock().pop(&key);
         self.jobs.lock().pop(&key);
     }
 
-    /// A Job that goes by itself was seen or made, with this spec. An end that was seen stays.
+    /// Records a Job's run. A recorded end stays.
     pub(crate) fn ran(&self, key: u64, spec: u64, run: Run) {
         let mut jobs = self.jobs.lock();
         let has_ended = matches!(jobs.get(&key), Some((of, Run::Ended(_))) if *of == spec);
@@ -116,22 +114,22 @@ impl Standing {
         }
     }
 
-    /// What is known of its run with the spec that is wanted of it now.
+    /// The last run with this spec.
     pub(crate) fn run(&self, key: u64, spec: u64) -> Option<Run> {
         self.jobs.lock().get(&key).filter(|(of, _)| *of == spec).map(|(_, run)| *run)
     }
 
-    /// Somebody has deleted a Job before it has ended: it is made again.
+    /// A Job was deleted before its end; it is recreated.
     pub(crate) fn interrupted(&self, key: u64) {
         self.jobs.lock().pop(&key);
     }
 
-    /// A CRD was written.
+    /// Records a written CRD.
     pub(crate) fn wrote_schema(&self, key: u64, now: Timestamp) {
         self.schemas.lock().put(key, now);
     }
 
-    /// Whether a CRD was written so lately that an object of its kind may have met the old one.
+    /// Whether a CRD was written so recently that an object may have met the old one.
     pub(crate) fn is_fresh(&self, key: u64, now: Timestamp) -> bool {
         self.schemas.lock().get(&key).is_some_and(|at| now.duration_since(*at) < FRESH)
     }

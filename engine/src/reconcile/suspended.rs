@@ -51,7 +51,7 @@ impl Suspended {
         Self { object: object.clone(), change, source: Source::Module, until }
     }
 
-    /// An object that the engine brings to a runtime whatever its modules.
+    /// An engine-owned object outside of modules.
     pub(crate) fn of_engine(object: &ObjectRef, change: OtherChange, until: Timestamp) -> Self {
         Self { object: object.clone(), change, source: Source::Engine, until }
     }
@@ -61,7 +61,7 @@ impl Suspended {
         &self.object
     }
 
-    /// Whether the object was reverted, and the engine waits whether it stays so.
+    /// Whether the object was reverted and is on trial.
     pub(crate) fn is_trial(&self) -> bool {
         self.change == OtherChange::Ended
     }

@@ -33,7 +33,7 @@ impl Observer for Nobody {
     fn reachable(&self, _: &str, _: bool) {}
 }
 
-/// Counts that it was let go.
+/// Counts acknowledgements.
 struct Waiter(Arc<AtomicUsize>);
 
 impl Acknowledge for Waiter {
@@ -54,10 +54,10 @@ fn manifest_key() -> WorkKey {
     WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
 }
 
-/// The requests that a scripted KCP has heard, as `METHOD path`.
+/// Requests to a scripted KCP, as `METHOD path`.
 pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
 
-/// An engine on a KCP that answers like this to a method and path: a code and a body.
+/// An engine on a KCP that gives these answers (code and body) to a method and path.
 pub(crate) fn engine_on(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Heard) {
@@ -78,17 +78,17 @@ pub(crate) fn engine_observed_by(
     (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), heard)
 }
 
-/// The runtime of `harbour`, which answers like this to a path: a code and a body.
+/// The runtime of `harbour` that gives these answers (code and body) to a path.
 pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Gated {
     scripted::runtime(move |asked| answer(&asked.path))
 }
 
-/// An engine on a KCP that has nothing, and how often that was asked.
+/// An engine on an empty KCP, and its requests.
 fn engine() -> (Engine, Heard) {
     engine_on(|_, _| not_found())
 }
 
-/// Reconciles what is queued first.
+/// Reconciles the first queued key.
 async fn work_once(engine: &Engine) -> OutcomeKind {
     let lease = engine.queue().next().await;
     let kyma = lease.key().kyma().to_owned();
@@ -96,7 +96,7 @@ async fn work_once(engine: &Engine) -> OutcomeKind {
     engine.history().of(&kyma).last().unwrap().outcome
 }
 
-/// A KCP whose Kyma `harbour` is being deleted, with what its lists of Manifests and Secrets hold.
+/// A KCP with `harbour` being deleted, and its lists of Manifests and Secrets.
 fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine, Heard) {
     engine_on(move |_, path| {
         let list = |kind: &str, api: &str, items: &Value| {
@@ -123,7 +123,7 @@ fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine,
     })
 }
 
-/// Whether the Kyma's finalizer was taken off.
+/// Whether the Kyma's finalizer was removed.
 fn let_go(heard: &Heard) -> bool {
     heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
 }
@@ -133,7 +133,7 @@ fn want_kyma(engine: &Engine) {
     engine.queue().push(WorkKey::Kyma { kyma: "harbour".into() }, push);
 }
 
-/// It could not be worked on before anyway, and what the work has seen at its end may say that it is no news.
+/// The event may turn out to be an echo when the reconcile ends.
 #[tokio::test(start_paused = true)]
 async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     let harbour = WorkKey::Kyma { kyma: "harbour".into() };
@@ -180,7 +180,6 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     );
 }
 
-/// What work had in hand is asked for by nobody else.
 #[tokio::test(start_paused = true)]
 async fn an_event_about_work_that_panics_is_asked_for_at_once() {
     let told = Arc::new(std::sync::OnceLock::<Engine>::new());
@@ -210,7 +209,7 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(!let_go(&heard), "a Secret may be on its way");
-    // It was made anew, and the watch has not said so yet.
+    // It was recreated, and the watch has not delivered it yet.
     *secrets.lock() = json!([{"metadata": {"name": "kubeconfig-harbour", "namespace": "kcp-system"}}]);
     tokio::time::advance(Duration::from_secs(30)).await;
     want_kyma(&engine);
@@ -344,7 +343,7 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
     }
 }
 
-/// The Manifest `m` of `harbour` in a version of which so many fields of the status are the engine's.
+/// The Manifest `m` of `harbour` with this many engine-owned status fields.
 fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
     serde_json::from_value(json!({
         "apiVersion": names::API_VERSION, "kind": "Manifest",
@@ -357,7 +356,7 @@ fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
     .unwrap()
 }
 
-/// Somebody says that what is on its way is Ready. A look at a set time comes before the one for that.
+/// Another writer reports Ready too early. The due time comes before the correction.
 #[tokio::test(start_paused = true)]
 async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() {
     let (engine, heard) = engine();
@@ -414,7 +413,7 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
         }
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!heard.lock().is_empty(), reads, "{:?}", heard.lock());
-        // What was put off is looked at when the Manifest was.
+        // The postponed check follows the Manifest's reconcile.
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         assert!(engine.state().write().take_suspicion(&key).is_some());
         if !reads {

@@ -1,4 +1,4 @@
-//! The policy of maintenance windows, and who waits for a window.
+//! The policy of maintenance windows, and the Kymas waiting for a window.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// The policy that counts, and the Kymas that wait by it. Both under one lock, so that a new policy finds all that
-/// wait by an old one. As large as the number of Kymas.
+/// The current policy and its waiting Kymas. One lock for both, so that a new policy finds all Kymas that wait by an old one. Bounded by
+/// the number of Kymas.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Mutex<Known>);
 
@@ -28,7 +28,7 @@ impl Windows {
         self.0.lock().policy.clone()
     }
 
-    /// Notes whether a Kyma waits, by a plan that was made with `used`. Says whether that policy still counts.
+    /// Records whether a Kyma waits. Returns whether its plan `used` the current policy.
     pub(crate) fn note(&self, kyma: &str, used: Option<&Arc<Policy>>, waits: bool) -> bool {
         let mut known = self.0.lock();
         if waits {
@@ -43,12 +43,12 @@ impl Windows {
         self.0.lock().waiting.remove(kyma);
     }
 
-    /// Counts the Kymas that wait for a window.
+    /// Number of Kymas that wait for a window.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().waiting.len()
     }
 
-    /// Takes a policy over, and says who waits by the one before if that is another one.
+    /// Sets the policy. If it differs, returns the Kymas that wait.
     pub(crate) fn set(&self, policy: Option<Policy>) -> BTreeSet<String> {
         let mut known = self.0.lock();
         if known.policy.as_deref() == policy.as_ref() {
@@ -59,7 +59,7 @@ impl Windows {
     }
 }
 
-/// Queues a Kyma to be planned by a new policy, at its turn in the rollout window.
+/// Queues a Kyma for a new policy, at its turn in the rollout window.
 pub(crate) fn ask_for_plan(queue: &Queue, rollout_window: Duration, kyma: String, policy: &str) {
     let delay = rollout::delay(&kyma, policy, rollout_window);
     let key = WorkKey::Kyma { kyma };
@@ -72,7 +72,7 @@ pub(crate) fn ask_for_plan(queue: &Queue, rollout_window: Duration, kyma: String
 }
 
 impl KymaReconciler {
-    /// Notes whether a Kyma waits for a window. A Kyma that waits by a policy that was replaced during its reconcile is planned again.
+    /// Records whether a Kyma waits. Requeues it if the policy was replaced during its reconcile.
     pub(crate) fn note_window(&self, kyma: &str, used: Option<&Arc<Policy>>, waits: bool) {
         if !self.windows.note(kyma, used, waits) && waits {
             ask_for_plan(&self.queue, self.config.rollout_window, kyma.to_owned(), "changed meanwhile");

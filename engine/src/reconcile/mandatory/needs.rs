@@ -1,4 +1,4 @@
-//! What mandatory modules wait for. They stand in no Kyma's status: an Event on the Kyma in KCP says so when it takes too long.
+//! Requirements of mandatory modules. No Kyma's status lists these modules, so an Event on the Kyma in KCP reports a long wait.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,24 +25,24 @@ use crate::{
     trigger::Trigger,
 };
 
-/// What mandatory modules of a Kyma need.
+/// Requirements of a Kyma's mandatory modules.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
-    /// What each waits for. One that is installed in its version waits for nothing.
+    /// Missing requirements per module; none if its version is installed.
     waits: BTreeMap<String, Waits>,
-    /// When to look again though nothing has changed.
+    /// Time of the next check.
     pub(super) look_at: Option<Timestamp>,
-    /// Why it cannot be known which kinds are served, if that is so.
+    /// Why the served kinds are unknown.
     unknown: Option<String>,
 }
 
 impl Needs {
-    /// Whether a module is not installed or changed yet.
+    /// Whether a module waits.
     pub(super) fn hold(&self, module: &str) -> bool {
         self.waits.contains_key(module)
     }
 
-    /// What is told of those that have waited for too long.
+    /// Notices about long waits.
     pub(super) fn notices(&self) -> impl Iterator<Item = Notice> {
         let late = self.waits.iter().filter(|(_, waits)| waits.state == State::Warning);
         late.map(|(module, waits)| {
@@ -54,7 +54,7 @@ impl Needs {
         })
     }
 
-    /// How the reconcile ends that has nothing else to say.
+    /// The outcome of a reconcile without other results.
     pub(super) fn finish(&self) -> Outcome {
         if self.waits.is_empty() {
             return Outcome::done();
@@ -74,7 +74,7 @@ impl Needs {
 }
 
 impl MandatoryReconciler {
-    /// What the mandatory modules of a Kyma wait for. From then on, what becomes of that is an event for their plan.
+    /// Determines missing requirements. Afterwards, their changes trigger the plan.
     pub(super) async fn needs(&self, kyma: &str, offers: &[Arc<Offer>], why: Why<'_>) -> Result<Needs, Lost> {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
@@ -83,7 +83,7 @@ impl MandatoryReconciler {
         let asks = !kinds.is_empty() || !awaits.modules.is_empty();
         let more = !awaits.groups.is_subset(&before.groups);
         if awaits != before {
-            // Before it is looked: nobody tells what came before that.
+            // Before the discovery: earlier changes have no event.
             let other = awaits.groups != before.groups;
             self.kcp.index_mut().await_for_mandatory(kyma, awaits);
             if other {
@@ -108,7 +108,7 @@ impl MandatoryReconciler {
         Ok(Needs { waits, look_at, unknown })
     }
 
-    /// Which of these kinds the runtime serves; and why that is not known, if it cannot be asked: what is not required of it goes on.
+    /// Returns the served kinds, and the error if the runtime is unavailable. Modules without requirements continue.
     async fn served(
         &self,
         kyma: &str,
@@ -138,7 +138,7 @@ impl MandatoryReconciler {
     }
 }
 
-/// A mandatory module as the entry of a list that its user manages nothing of.
+/// Converts a mandatory module to the entry of a user's list.
 fn choice(offer: &Offer) -> Option<Choice> {
     let chosen = offer.outcome.as_ref().ok().filter(|_| !offer.leaving)?;
     Some(Choice {
