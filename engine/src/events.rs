@@ -48,10 +48,8 @@ const ONCE: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Longest message that API servers accept, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Reporting component.
 const COMPONENT: &str = "tidewatch";
 
-/// The written notices.
 #[derive(Debug)]
 pub(crate) struct Told(Mutex<Book>);
 
@@ -368,7 +366,6 @@ impl Notifier {
 
 /// Why an Event was not written.
 enum NotWritten {
-    /// Writes are held.
     Held,
     /// The API server rejected it or did not answer.
     Failed(String),

@@ -78,7 +78,6 @@ pub trait Recorder: Send + Sync + 'static {
 #[error("the engine is {0} and writes nothing there; the work goes on when it is live")]
 pub(crate) struct Held(&'static str);
 
-/// Permission to write.
 pub(crate) struct Permit(Option<Arc<dyn Recorder>>);
 
 impl Permit {
@@ -173,7 +172,6 @@ impl Gate {
         std::mem::take(&mut inner.held)
     }
 
-    /// The mode.
     pub(crate) fn mode(&self) -> Mode {
         self.0.lock().mode.clone()
     }

@@ -43,9 +43,7 @@ pub(crate) enum Ending {
 /// When a key is due again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// On an event.
     OnEvent,
-    /// After this time.
     After(Duration),
     /// After pauses that grow.
     Backoff {
@@ -80,7 +78,6 @@ impl Outcome {
         Self::on_event(Ending::Done)
     }
 
-    /// It waits for an event.
     pub(crate) const fn waiting(reason: String) -> Self {
         Self::on_event(Ending::Waiting(reason))
     }
@@ -150,7 +147,6 @@ impl Outcome {
         }
     }
 
-    /// Whether it waits for an event alone.
     pub(crate) const fn waits_for_event(&self) -> bool {
         matches!((&self.state, self.next), (Ending::Waiting(_), Next::OnEvent))
     }
@@ -174,12 +170,10 @@ impl Outcome {
 pub(crate) struct Why<'a> {
     /// The first few triggers.
     pub(crate) causes: &'a [Trigger],
-    /// Number of triggers.
     pub(crate) count: usize,
 }
 
 impl Why<'_> {
-    /// Whether there are triggers, and all of them match.
     pub(crate) fn is_all(&self, is: impl Fn(&Trigger) -> bool) -> bool {
         !self.causes.is_empty() && self.causes.len() >= self.count && self.causes.iter().all(is)
     }

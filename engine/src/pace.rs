@@ -9,7 +9,6 @@ use jiff::Timestamp;
 pub(crate) struct Pace {
     /// Delay before the second try.
     pub(crate) first: Duration,
-    /// Longest delay.
     pub(crate) longest: Duration,
 }
 

@@ -35,7 +35,6 @@ use crate::{
 
 /// Limit of unanswered time within [`WINDOW`].
 const LOSS: Duration = Duration::from_secs(45);
-/// See [`LOSS`].
 const WINDOW: Duration = Duration::from_mins(2);
 /// Minimum cost of a call. With it, calls refused at once suspend a runtime only after fifteen.
 const LEAST: Duration = Duration::from_secs(3);
@@ -74,11 +73,9 @@ impl Press {
 enum Verdict {
     /// Reconcile if there is a place. `true`: it is the probe.
     Try(bool),
-    /// Wait this long.
     Wait(Duration),
 }
 
-/// A running suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     alone: Duration,
@@ -278,12 +275,10 @@ impl Drop for Leave {
     }
 }
 
-/// The suspension of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspension {
     /// Reason and end, for a status.
     pub(crate) message: String,
-    /// Remaining time.
     pub(crate) left: Duration,
     /// Whether the runtime answers reads, and only writes get no answer.
     pub(crate) answers_reads: bool,
@@ -301,7 +296,6 @@ impl Suspension {
 pub(crate) enum Refusal {
     /// The runtime's last call got no answer, and all places for suspects are taken.
     Crowded(String),
-    /// The runtime is suspended.
     Suspended(Suspension),
 }
 
@@ -395,7 +389,6 @@ impl Clusters {
         Suspension { message, left: left.alone, answers_reads: left.reads_on }
     }
 
-    /// Whether a runtime is suspended.
     pub(crate) fn is_suspended(&self, kyma: &str) -> bool {
         self.budgets.parked(kyma).is_some()
     }

@@ -12,9 +12,7 @@ use super::rate::RateLimit;
 /// Whether a call writes. An API server may answer reads and no writes, for example when etcd has lost its quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It reads.
     Reads,
-    /// It writes.
     Writes,
 }
 

@@ -265,7 +265,6 @@ impl RuntimeClient {
         Self { kube, deadline, mapper: Arc::new(Mapper::new()), care: None }
     }
 
-    /// Adds a call limiter.
     pub(crate) fn under(self, care: CallLimiter) -> Self {
         Self { care: Some(care), ..self }
     }

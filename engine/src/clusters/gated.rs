@@ -25,7 +25,6 @@ impl Gated {
         Self { says_paused: true, ..self.clone() }
     }
 
-    /// Replaces the gate.
     #[cfg(test)]
     pub(crate) fn through(&self, gate: Gate) -> Self {
         Self { gate, ..self.clone() }

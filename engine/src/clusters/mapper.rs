@@ -33,7 +33,6 @@ pub struct Mapper {
 #[derive(Debug, PartialEq)]
 struct Kinds {
     api_version: String,
-    /// By kind.
     mapped: HashMap<String, Mapped>,
 }
 
@@ -42,7 +41,6 @@ struct Kinds {
 pub(super) struct Pool(Arc<Mutex<Shared<Kinds>>>);
 
 impl Pool {
-    /// Returns the shared copy.
     fn share(&self, kinds: Kinds) -> Arc<Kinds> {
         self.0.lock().share(hash_of(&kinds.api_version), kinds)
     }

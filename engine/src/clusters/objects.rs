@@ -141,7 +141,6 @@ pub(crate) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeEr
     }
 }
 
-/// Applies an object and returns the stored result.
 pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Result<Value, ObjectError> {
     let id = identity(object)?;
     let permit = runtime.permit()?;
@@ -158,7 +157,6 @@ pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     }
 }
 
-/// Applies a status.
 pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
     let id = identity(object)?;
     let permit = runtime.permit()?;
@@ -226,7 +224,6 @@ pub(crate) enum Deleted {
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub(crate) uid: String,
-    /// Whether it is being deleted.
     pub(crate) deleting: bool,
     pub(crate) marks: Marks,
 }
@@ -244,7 +241,6 @@ pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<
     }
 }
 
-/// Like [`metadata`], parsed.
 pub(crate) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
     let metadata = metadata(runtime, id).await?;
     Ok(metadata.map(|metadata| Present {
@@ -368,17 +364,14 @@ where
 /// Objects of a kind in the whole cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
-    /// The first objects.
     pub(crate) first: Vec<Listed>,
     /// Number of further objects.
     pub(crate) more: u64,
 }
 
-/// A listed object.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) object: ObjectRef,
-    /// Its owners.
     pub(crate) owners: Vec<OwnerReference>,
     /// Whether it was created as a default CR, by the engine or the Go manager, and still has a field from then.
     pub(crate) made_as_default: bool,

@@ -6,9 +6,7 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 
-/// Its name in a runtime.
 const NAME: &str = "skr-webhook";
-/// Its network policies.
 const POLICIES: [&str; 4] = [
     "kyma-project.io--seed-to-watcher",
     "kyma-project.io--watcher-to-apiserver",

@@ -21,7 +21,6 @@ struct Seen {
     reads: AtomicUsize,
     writes: AtomicUsize,
     dry: AtomicUsize,
-    /// Bodies of deletions.
     deletions: Mutex<Vec<String>>,
 }
 

@@ -30,7 +30,6 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// Their managed-by label.
 const MANAGED_BY: &str = "tidewatch";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
@@ -81,7 +80,6 @@ fn binding(users: &[String]) -> Value {
     body(&rbac("ClusterRoleBinding"), &json!({"roleRef": role, "subjects": subjects}))
 }
 
-/// Reconciles agents' configurations and roles in runtimes.
 pub(crate) struct AgentConfigReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -235,7 +233,6 @@ impl AgentConfigReconciler {
     }
 }
 
-/// Reconciles the statuses of Watchers.
 pub(crate) struct WatcherReconciler {
     pub(crate) kcp: Kcp,
 }

@@ -36,7 +36,6 @@ use crate::{
     trigger::{Change, Trigger},
 };
 
-/// Page size.
 const PAGE: u32 = 100;
 /// Most pages per kind; a runtime may have many user-owned objects.
 const PAGES: usize = 100;
@@ -62,7 +61,6 @@ fn reference((kind, name): &Id) -> ObjectRef {
     }
 }
 
-/// Reconciles the catalogs in runtimes.
 pub(crate) struct CatalogReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,

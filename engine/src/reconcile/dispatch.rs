@@ -29,7 +29,6 @@ use crate::{
     watch::SET_RIGHT,
 };
 
-/// Reconciles leased keys.
 pub(crate) struct Dispatcher {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,

@@ -23,7 +23,6 @@ use crate::{
 /// Reason if the runtime neither sends nor answers.
 const UNREACHABLE: &str = "Unreachable";
 
-/// Reconciles the event path condition of Kymas.
 pub(crate) struct EventPathReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) followups: Arc<FollowUps>,
@@ -83,7 +82,6 @@ impl EventPathReconciler {
     }
 }
 
-/// The notice about a changed path.
 fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
     let said = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
     let (was_proven, message) = (said.status == "True", told.message.clone());

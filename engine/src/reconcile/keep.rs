@@ -28,9 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Astray<'a> {
     pub(super) object: &'a ObjectRef,
-    /// Wanted content.
     pub(super) wanted: &'a Value,
-    /// Field manager.
     pub(super) manager: &'static str,
     /// Live object, if it was read.
     pub(super) live: Option<&'a Value>,
@@ -80,7 +78,6 @@ impl Keeper {
         Ok(until.map(|until| Suspended::of_engine(object, OtherChange::Ended, until)))
     }
 
-    /// The trial of an up-to-date object after its suspension.
     pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Suspended> {
         let until = self.standing.on_trial(Standing::key(work, object), self.kcp.now())?;
         Some(Suspended::of_engine(object, OtherChange::Ended, until))

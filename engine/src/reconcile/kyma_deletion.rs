@@ -64,7 +64,6 @@ struct Deletion<'a> {
     kyma: &'a Kyma,
     manifests: Vec<Manifest>,
     runtime: Option<Gated>,
-    /// The runtime's Kyma.
     remote: Value,
     force: Option<Forced>,
     /// Parts skipped by a forced deletion.

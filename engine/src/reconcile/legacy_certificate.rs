@@ -17,9 +17,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Namespace of the certificates.
 const NAMESPACE: &str = "istio-system";
-/// Supported issuers.
 const ISSUERS: [(&str, &str); 2] = [("cert-manager.io", "v1"), ("cert.gardener.cloud", "v1alpha1")];
 
 /// Whether a Certificate belongs to a watcher, by the labels of its Secret.

@@ -28,7 +28,6 @@ const PAGES: usize = 20;
 /// A runtime's own templates.
 #[derive(Debug, Default)]
 pub(super) struct Local {
-    /// The templates.
     pub(super) templates: Vec<Arc<ModuleTemplate>>,
     /// Notices about unusable ones.
     pub(super) notices: Vec<Notice>,

@@ -37,7 +37,6 @@ use crate::{
 /// Page size of Manifest lists.
 const PAGE: u32 = 500;
 
-/// Reconciles the mandatory modules of Kymas.
 pub(crate) struct MandatoryReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -125,7 +124,6 @@ impl MandatoryReconciler {
     }
 }
 
-/// Reconciles the finalizers of mandatory releases.
 pub(crate) struct ReleaseReconciler {
     pub(crate) kcp: Kcp,
 }
@@ -198,7 +196,6 @@ impl ReleaseReconciler {
         Ok(any)
     }
 
-    /// Adds the finalizer, unless the object is being deleted.
     async fn add_finalizer<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,

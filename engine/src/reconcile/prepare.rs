@@ -221,7 +221,6 @@ impl Preparer {
     }
 }
 
-/// Whether the list of the Kyma was ever read.
 pub(crate) fn had_list(kyma: &Kyma) -> bool {
     kyma.status.as_ref().is_some_and(|status| !status.active_channel.is_empty())
 }
@@ -231,14 +230,12 @@ fn is_lost(crd: &Value) -> bool {
     crd["metadata"]["annotations"][annotations::KYMA_LOST].is_string()
 }
 
-/// The Kyma's CRD with the note of a loss.
 fn noting_loss(crd: &Value) -> Value {
     let mut noting = crd.clone();
     noting["metadata"]["annotations"][annotations::KYMA_LOST] = "true".into();
     noting
 }
 
-/// The Kyma's CRD for runtimes.
 fn kyma_crd() -> Option<&'static (ObjectRef, Value)> {
     WANTED.objects.iter().find(|(object, _)| object.name == CRDS[0])
 }

@@ -25,7 +25,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// The runtime's Kyma.
 pub(crate) fn runtime_kyma() -> ObjectRef {
     ObjectRef {
         gvk: Gvk::of(names::API_VERSION, "Kyma"),

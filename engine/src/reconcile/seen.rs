@@ -73,7 +73,6 @@ struct Book {
 struct Meanwhile {
     /// By key and object.
     versions: HashMap<u64, Noted>,
-    /// Guards of echoes.
     waiting: Vec<Guard>,
     undecided: Vec<Undecided>,
 }
@@ -81,7 +80,6 @@ struct Meanwhile {
 #[derive(Clone, Copy)]
 struct Noted {
     version: u64,
-    /// `metadata.generation`, if any.
     generation: Option<i64>,
 }
 
@@ -117,7 +115,6 @@ pub(crate) enum End {
 /// The events during a reconcile.
 #[derive(Default)]
 pub(crate) struct Come {
-    /// Guards of echoes.
     pub(crate) waiting: Vec<Guard>,
     /// Changes, and when they came.
     pub(crate) news: Vec<(Ask, Tick)>,

@@ -80,7 +80,6 @@ impl Descriptors {
 /// Further layers remembered per component.
 const LAYERS: usize = 64;
 
-/// Packing of a layer.
 fn packing(media_type: &str, type_: &str) -> SourceType {
     match type_ {
         "helmChart" => SourceType::HelmChart,
@@ -255,7 +254,6 @@ impl EngineConfig {
     }
 }
 
-/// Reads a descriptor.
 async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Result<Arc<Source>, OciError> {
     let ComponentVersion { component, version, .. } = &key;
     let descriptor = registry.component_descriptor(&modules, component, version).await?;

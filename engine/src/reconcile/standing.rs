@@ -40,7 +40,6 @@ pub(crate) struct Standing {
 pub(crate) enum Run {
     /// Created. If it is gone, it has ended or was deleted.
     Made,
-    /// It has ended.
     Ended(End),
 }
 
@@ -114,7 +113,6 @@ impl Standing {
         }
     }
 
-    /// The last run with this spec.
     pub(crate) fn run(&self, key: u64, spec: u64) -> Option<Run> {
         self.jobs.lock().get(&key).filter(|(of, _)| *of == spec).map(|(_, run)| *run)
     }

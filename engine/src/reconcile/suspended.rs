@@ -30,9 +30,7 @@ pub(crate) enum OtherChange {
 /// The owner of the object, which decides what a user can do about the conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// A module.
     Module,
-    /// The engine itself.
     Engine,
 }
 
@@ -46,7 +44,6 @@ impl From<Difference> for OtherChange {
 }
 
 impl Suspended {
-    /// An object of a module.
     pub(crate) fn of_module(object: &ObjectRef, change: OtherChange, until: Timestamp) -> Self {
         Self { object: object.clone(), change, source: Source::Module, until }
     }
@@ -56,7 +53,6 @@ impl Suspended {
         Self { object: object.clone(), change, source: Source::Engine, until }
     }
 
-    /// The suspended object.
     pub(crate) const fn object(&self) -> &ObjectRef {
         &self.object
     }

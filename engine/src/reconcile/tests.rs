@@ -33,7 +33,6 @@ impl Observer for Nobody {
     fn reachable(&self, _: &str, _: bool) {}
 }
 
-/// Counts acknowledgements.
 struct Waiter(Arc<AtomicUsize>);
 
 impl Acknowledge for Waiter {

@@ -20,7 +20,6 @@ pub(crate) enum ObjectError {
     /// The runtime does not serve the kind yet.
     #[error(transparent)]
     Kind(MapError),
-    /// The call failed.
     #[error(transparent)]
     Call(#[from] RuntimeError),
     /// The object lacks its identity.
@@ -44,12 +43,10 @@ impl From<MapError> for ObjectError {
 }
 
 impl ObjectError {
-    /// Whether the kind, not the object, is missing.
     pub(crate) const fn is_kind_missing(&self) -> bool {
         matches!(self, Self::Kind(_))
     }
 
-    /// The group of the missing kind.
     pub(crate) fn group_of_kind(&self) -> Option<&str> {
         match self {
             Self::Kind(MapError::KindMissing { api_version, .. }) => {
@@ -81,7 +78,6 @@ impl ObjectError {
         }
     }
 
-    /// Whether to rebuild the client.
     pub(crate) const fn discredits_client(&self) -> bool {
         matches!(self, Self::Call(error) if error.discredits_client())
     }

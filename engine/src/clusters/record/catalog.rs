@@ -85,7 +85,6 @@ mod tests {
         Timestamp::from_second(minute * 60).unwrap()
     }
 
-    /// The record after another sync.
     fn synced(before: Option<&CatalogRecord>, doubts: u64, now: Timestamp) -> CatalogRecord {
         CatalogRecord::synced(before, 1, &Arc::default(), BTreeSet::new(), doubts, now)
     }

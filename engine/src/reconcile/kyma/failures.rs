@@ -78,7 +78,6 @@ impl Failures {
         Ok(Outcome::failed(error_report(message)))
     }
 
-    /// Reports a failed call to the runtime.
     pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
         self.failed_with(kyma, error, failed_status).await
     }

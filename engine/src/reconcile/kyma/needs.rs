@@ -225,7 +225,6 @@ mod tests {
         (runtime, heard)
     }
 
-    /// A catalog with one version of one module.
     #[derive(Debug)]
     struct OneModule(Arc<ModuleReleaseMeta>, Arc<ModuleTemplate>);
 

@@ -37,7 +37,6 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// Whether a module waits.
     pub(super) fn hold(&self, module: &str) -> bool {
         self.waits.contains_key(module)
     }
