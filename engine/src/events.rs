@@ -40,11 +40,9 @@ const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
 const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
 /// Kymas with a rate; an evicted one gets a new burst.
 const COUNTED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
-/// Events of one reconcile.
 const AT_ONCE: usize = 8;
 /// Reasons whose notices are not repeated by a later plan.
 const ONCE: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
-/// Deadline of one Event in KCP.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Longest message that API servers accept, in bytes.
 const MAX_MESSAGE: usize = 1024;
@@ -65,21 +63,16 @@ struct Book {
     open: Open,
 }
 
-/// When a notice was written, and when it may be repeated.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     at: Instant,
     until: Instant,
 }
 
-/// Whether a notice may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Write it; it counts as written.
     Now,
-    /// The rate is exceeded.
     Later,
-    /// It was written or tried recently.
     Told,
 }
 
@@ -124,12 +117,10 @@ impl Told {
         }
     }
 
-    /// The last time it was written or tried.
     fn last(&self, notice: u64) -> Option<Instant> {
         self.0.lock().said.get(&notice).map(|said| said.at)
     }
 
-    /// Notes a failed write.
     fn failed(&self, notice: u64, now: Instant) {
         self.0.lock().said.put(notice, Said { at: now, until: now + FAILED_FOR });
     }
@@ -150,7 +141,6 @@ fn hash(kyma: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(kyma.as_bytes())
 }
 
-/// Hash of a notice and its object, equal in every process.
 fn fingerprint(kyma: &str, notice: &Notice) -> u64 {
     let Notice { about, kind, reason, message, occasion } = notice;
     let text = format!("{kyma}\n{about:?}\n{kind:?}\n{reason}\n{occasion}\n{message}");
@@ -195,12 +185,10 @@ fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> Ob
     }
 }
 
-/// Whether an object of that name exists.
 fn is_taken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-/// Writes Events (core/v1) about Kymas and Manifests.
 pub(crate) struct Notifier {
     kcp: Kcp,
     pub(crate) told: Told,
@@ -331,7 +319,6 @@ impl Notifier {
         })
     }
 
-    /// Writes an Event in KCP, unless it exists.
     async fn create_event(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.kcp.client.clone(), &namespace);
@@ -364,10 +351,8 @@ impl Notifier {
     }
 }
 
-/// Why an Event was not written.
 enum NotWritten {
     Held,
-    /// The API server rejected it or did not answer.
     Failed(String),
 }
 

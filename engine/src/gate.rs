@@ -81,12 +81,10 @@ pub(crate) struct Held(&'static str);
 pub(crate) struct Permit(Option<Arc<dyn Recorder>>);
 
 impl Permit {
-    /// Whether to send a dry-run request.
     pub(crate) const fn is_dry(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Reports to the recorder in a dry run.
     pub(crate) fn tried(&self, tried: impl FnOnce() -> Tried) {
         if let Some(recorder) = &self.0 {
             recorder.tried(tried());
@@ -99,7 +97,6 @@ struct Inner {
     mode: Mode,
     /// Held keys until the mode changes. Bounded by the number of keys.
     held: BTreeSet<WorkKey>,
-    /// Kymas whose status reports the pause.
     told: BTreeSet<String>,
 }
 
@@ -108,7 +105,6 @@ struct Inner {
 pub(crate) struct Gate(Arc<Mutex<Inner>>);
 
 impl Gate {
-    /// Permission to write in runtimes.
     pub(crate) fn runtime(&self) -> Result<Permit, Held> {
         match &self.0.lock().mode {
             Mode::Live => Ok(Permit(None)),
@@ -117,7 +113,6 @@ impl Gate {
         }
     }
 
-    /// Permission to write in KCP.
     pub(crate) fn kcp(&self) -> Result<Permit, Held> {
         match &self.0.lock().mode {
             Mode::Live | Mode::Paused => Ok(Permit(None)),
@@ -126,7 +121,6 @@ impl Gate {
         }
     }
 
-    /// Permission to begin a reconcile.
     pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
         match key {
             WorkKey::Kyma { .. }
@@ -156,7 +150,6 @@ impl Gate {
         matches!(inner.mode, Mode::Paused) && !inner.told.contains(kyma)
     }
 
-    /// Notes that a Kyma reports the pause.
     pub(crate) fn has_said(&self, kyma: &str) {
         let mut inner = self.0.lock();
         if matches!(inner.mode, Mode::Paused) {

@@ -19,37 +19,27 @@ pub(crate) const SERVED_AFTER: Duration = Duration::from_secs(2);
 /// How a reconcile ended, and when its key is due again. An event always makes it due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What the reconcile achieved.
     pub(crate) state: Ending,
-    /// When the key is due again to finish this.
     pub(crate) next: Next,
     /// An extra time at which the key is due, since a plan may change with time alone.
     pub(crate) due: Option<Timestamp>,
 }
 
-/// What a reconcile achieved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Nothing was read: an earlier reconcile had observed every event that asked for this one.
     Unneeded,
-    /// Nothing is left to do.
     Done,
-    /// It waits for this; the status says so.
     Waiting(String),
-    /// It failed; the status says so.
     Failed(Report),
 }
 
-/// When a key is due again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     OnEvent,
     After(Duration),
-    /// After pauses that grow.
     Backoff {
-        /// How long the first and the longest pause are.
         pace: Pace,
-        /// Why, as a stable word for metrics.
         reason: Reason,
         /// The server asked for at least this pause.
         at_least: Option<Duration>,
@@ -68,12 +58,10 @@ impl Outcome {
         Self { state, next: Next::Backoff { pace, reason, at_least }, due: None }
     }
 
-    /// Nothing was read, see [`Ending::Unneeded`].
     pub(crate) const fn unneeded() -> Self {
         Self::on_event(Ending::Unneeded)
     }
 
-    /// Nothing is left to do.
     pub(crate) const fn done() -> Self {
         Self::on_event(Ending::Done)
     }
@@ -129,7 +117,6 @@ impl Outcome {
         if matches!(self.state, Ending::Waiting(_)) { self.due_by(at) } else { self }
     }
 
-    /// Its kind, for history and metrics.
     pub(crate) const fn kind(&self) -> OutcomeKind {
         match self.state {
             Ending::Unneeded | Ending::Done => OutcomeKind::Done,
@@ -138,7 +125,6 @@ impl Outcome {
         }
     }
 
-    /// The reason that it waits or has failed; empty without one.
     pub(crate) fn message(&self) -> &str {
         match &self.state {
             Ending::Unneeded | Ending::Done => "",
@@ -156,7 +142,6 @@ impl Outcome {
         matches!(self.next, Next::Backoff { pace, .. } if pace == of)
     }
 
-    /// The failure in the status; `None` without one.
     pub(crate) const fn report(&self) -> Option<&Report> {
         match &self.state {
             Ending::Failed(report) => Some(report),
@@ -165,10 +150,8 @@ impl Outcome {
     }
 }
 
-/// Why a reconcile was requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Why<'a> {
-    /// The first few triggers.
     pub(crate) causes: &'a [Trigger],
     pub(crate) count: usize,
 }
@@ -190,10 +173,8 @@ pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
     matches!(trigger, Trigger::Event { object, .. } if is(object))
 }
 
-/// Why a reconcile could not write its result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {
-    /// KCP did not answer, or refused.
     #[error("{what} in KCP failed")]
     Kcp {
         what: String,
@@ -203,16 +184,13 @@ pub(crate) enum Lost {
     /// The plan used an outdated version; the watch will deliver the current one.
     #[error("{0}: KCP has another one than was seen")]
     Behind(String),
-    /// Writes are held. The reconcile is still to be done.
     #[error(transparent)]
     Held(#[from] gate::Held),
     /// It waits for a slow resource, and the limit of waiting reconciles is reached.
     #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
     Crowded(String),
-    /// The runtime is suspended for this time.
     #[error("{0}")]
     Suspended(String, Duration),
-    /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
 }
@@ -244,7 +222,6 @@ impl Lost {
         causes.iter().filter(keeps).cloned().collect()
     }
 
-    /// Its kind, for history and metrics. A reconcile that did not begin is waiting.
     pub(crate) const fn kind(&self) -> OutcomeKind {
         match self {
             Self::Kcp { .. } | Self::Deadline(_) => OutcomeKind::Lost,
@@ -252,7 +229,6 @@ impl Lost {
         }
     }
 
-    /// When the key is due again.
     pub(crate) fn next(&self) -> Next {
         let backoff = |pace, at_least| Next::Backoff { pace, reason: self.reason(), at_least };
         match self {
@@ -280,7 +256,6 @@ pub(crate) fn error_report(message: String) -> Report {
     Report { state: State::Error, message, is_found: false }
 }
 
-/// An Error or Warning that a full look found.
 pub(crate) const fn found_report(state: State, message: String) -> Report {
     Report { state, message, is_found: true }
 }

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 /// Delays that double from the first to the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Delay before the second try.
     pub(crate) first: Duration,
     pub(crate) longest: Duration,
 }

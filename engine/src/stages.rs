@@ -79,7 +79,6 @@ pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Vec<StageTime
         .await
 }
 
-/// Runs a part of a reconcile and notes its time.
 pub(crate) async fn stage<T>(stage: Stage, work: impl Future<Output = T>) -> T {
     let _visit = Visit { stage, since: Instant::now() };
     work.await

@@ -32,7 +32,6 @@ use crate::{
 /// Key of the kubeconfig in its Secret (contract, section 2.3).
 const KUBECONFIG: &str = "config";
 
-/// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAccess {
     #[error(
@@ -112,14 +111,12 @@ impl Clusters {
         self.runtimes.drop_idle(CLIENT_IDLE);
     }
 
-    /// Forgets a runtime whose Kyma is gone.
     pub(crate) fn forget(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
         self.budgets.forget(kyma);
         self.records.remove(kyma);
     }
 
-    /// Number of suspended runtimes, for a gauge.
     pub(crate) fn count_suspended(&self) -> usize {
         self.budgets.count()
     }
@@ -157,7 +154,6 @@ impl Clusters {
         Gated::new(client, self.kcp.gate.clone(), kyma)
     }
 
-    /// Returns the runtime's client, from the cache or newly built.
     pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
         let mut secrets = self.kcp.index().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {

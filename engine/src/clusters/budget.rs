@@ -38,21 +38,18 @@ const LOSS: Duration = Duration::from_secs(45);
 const WINDOW: Duration = Duration::from_mins(2);
 /// Minimum cost of a call. With it, calls refused at once suspend a runtime only after fifteen.
 const LEAST: Duration = Duration::from_secs(3);
-/// Lost calls remembered per runtime.
 const CALLS: usize = 32;
 /// Suspension: 15 s, doubling to 12 min with each failed probe, plus up to a quarter.
 const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
 /// Wait while another reconcile probes.
 const WHILE_TRYING: Duration = Duration::from_secs(5);
 
-/// Why to reconcile despite a suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Press {
     /// The engine's own retry or poll.
     No,
     /// The runtime sent an event.
     Heard,
-    /// A user changed something in KCP.
     Kcp,
 }
 
@@ -68,7 +65,6 @@ impl Press {
     }
 }
 
-/// The decision about a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Reconcile if there is a place. `true`: it is the probe.
@@ -91,21 +87,15 @@ struct Loss {
     effect: Effect,
 }
 
-/// The cost of one runtime since its last answer.
 #[derive(Debug, Default)]
 struct Budget {
     lost: VecDeque<Loss>,
-    /// End of the suspension.
     until: Option<Instant>,
-    /// Suspensions in a row.
     times: u32,
     /// Writes got no answer, so answered reads do not end the suspension.
     reads_on: bool,
-    /// A probe is in flight.
     trying: bool,
-    /// The probe got an answer.
     answered: bool,
-    /// Reconciles that were refused.
     refused: BTreeSet<WorkKey>,
 }
 
@@ -132,7 +122,6 @@ impl Budget {
         before.is_none()
     }
 
-    /// Whether the budget still has an effect.
     fn is_of_account(&self, now: Instant) -> bool {
         self.until.is_some()
             || self.trying
@@ -140,7 +129,6 @@ impl Budget {
             || self.lost.iter().any(|loss| loss.at + WINDOW >= now)
     }
 
-    /// Counts an answered call. Returns whether the budget can be dropped.
     fn answered(&mut self, effect: Effect, now: Instant) -> bool {
         self.answered = true;
         self.lost.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
@@ -177,11 +165,8 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Budgets {
     runtimes: Mutex<HashMap<String, Budget>>,
-    /// Places for reconciles of suspects.
     suspects: Arc<Semaphore>,
-    /// Places for slow calls.
     slow: Arc<Semaphore>,
-    /// Slow calls allowed for one runtime.
     of_one: usize,
 }
 
@@ -228,7 +213,6 @@ impl Budgets {
         })
     }
 
-    /// The running suspension, if any.
     fn parked(&self, kyma: &str) -> Option<Left> {
         let runtimes = self.runtimes.lock();
         let budget = runtimes.get(kyma)?;
@@ -277,7 +261,6 @@ impl Drop for Leave {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspension {
-    /// Reason and end, for a status.
     pub(crate) message: String,
     pub(crate) left: Duration,
     /// Whether the runtime answers reads, and only writes get no answer.
@@ -291,7 +274,6 @@ impl Suspension {
     }
 }
 
-/// Why a reconcile may not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The runtime's last call got no answer, and all places for suspects are taken.
@@ -299,7 +281,6 @@ pub(crate) enum Refusal {
     Suspended(Suspension),
 }
 
-/// Whether the key's reconcile calls its runtime.
 const fn is_of_runtime(key: &WorkKey) -> bool {
     matches!(
         key,
@@ -311,7 +292,6 @@ const fn is_of_runtime(key: &WorkKey) -> bool {
     )
 }
 
-/// Limits and observes the client's calls.
 pub(crate) fn counted(
     client: RuntimeClient,
     kyma: &str,
@@ -337,7 +317,6 @@ fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
 }
 
 impl Clusters {
-    /// Permits or refuses a reconcile by its runtime's cost.
     pub(crate) fn admit(&self, key: &WorkKey, causes: &[Trigger]) -> Result<Leave, Refusal> {
         let kyma = key.kyma();
         let press = Press::of(causes);

@@ -19,16 +19,11 @@ pub(crate) enum Effect {
 /// Observes the end of a call: its effect, its duration, and whether an API server has answered, if only with an error.
 pub(crate) type Observer = dyn Fn(Effect, Duration, bool) + Send + Sync;
 
-/// The limits of one runtime's calls. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct CallLimiter {
-    /// Places for slow calls, shared by all runtimes.
     pub(crate) places: Arc<Semaphore>,
-    /// Places for slow calls of this runtime.
     pub(crate) own: Arc<Semaphore>,
-    /// Observes the end of each call.
     pub(crate) observer: Arc<Observer>,
-    /// The rate of this runtime's calls.
     pub(crate) rate: Arc<RateLimit>,
 }
 

@@ -112,7 +112,6 @@ impl Connector {
         }
     }
 
-    /// Replaces the system's roots.
     #[cfg(test)]
     pub(super) fn trusting(self, roots: RootCertStore) -> Self {
         let verifier = self.verifier(roots).unwrap();
@@ -221,7 +220,6 @@ impl Connector {
     }
 }
 
-/// Neither the kubeconfig nor the system has a CA.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the kubeconfig has no certificate-authority-data, and this system has no root certificates to verify its server by; put the CA \
@@ -269,7 +267,6 @@ impl RuntimeClient {
         Self { care: Some(care), ..self }
     }
 
-    /// Uses an existing mapper of the runtime.
     pub(crate) fn knowing(self, mapper: Arc<Mapper>) -> Self {
         Self { mapper, ..self }
     }
@@ -356,7 +353,6 @@ struct PolicyResolver {
     policy: Arc<AddressPolicy>,
 }
 
-/// All addresses of the name are denied.
 #[derive(Debug, thiserror::Error)]
 #[error("the server's name resolves to an address that the deny-list forbids")]
 struct Denied;

@@ -5,7 +5,6 @@ use std::{ops::Deref, sync::Arc};
 use super::{client::RuntimeClient, error::RuntimeError};
 use crate::gate::{Gate, Held, Permit, Side};
 
-/// A runtime's client that may write only if the gate allows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Gated {
     client: RuntimeClient,
@@ -30,7 +29,6 @@ impl Gated {
         Self { gate, ..self.clone() }
     }
 
-    /// Permission to write in this runtime.
     pub(crate) fn permit(&self) -> Result<Permit, Held> {
         if self.says_paused { self.gate.kcp() } else { self.gate.runtime() }
     }
@@ -44,7 +42,6 @@ impl Gated {
         self.client.write_if(what, || self.permit().map(drop), call).await
     }
 
-    /// This runtime, for a recorder.
     pub(crate) fn side(&self) -> Side {
         Side::Runtime { kyma: self.kyma.to_string() }
     }

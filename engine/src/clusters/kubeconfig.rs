@@ -99,7 +99,6 @@ pub struct RuntimeAccess {
     pub(super) namespace: String,
 }
 
-/// Client certificate chain and its key, as checked PEM.
 #[derive(Clone)]
 pub(super) struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,

@@ -18,7 +18,6 @@ use crate::alike::{Shared, hash_of};
 /// Group versions remembered per runtime; beyond that, the oldest is dropped. A module uses about ten.
 const GROUP_VERSIONS: usize = 128;
 
-/// Versions of a group to try at most.
 const VERSIONS: usize = 8;
 
 /// REST mapping of one runtime: discovers a group version on first use and remembers it.
@@ -214,12 +213,10 @@ async fn versions(client: &RuntimeClient, group: &str) -> Result<Vec<String>, Ma
     }
 }
 
-/// Whether a group or version can be part of a path.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
 }
 
-/// Returns the kinds of a group version; `None` if it is not served.
 async fn discover(
     client: &RuntimeClient,
     gvk: &GroupVersionKind,

@@ -106,7 +106,6 @@ async fn patched(
     answered(api, requests(api).patch(name, params, patch)).await
 }
 
-/// Scope of a kind; `None` if the runtime does not serve it.
 pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
     match runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await.map_err(ObjectError::from) {
         Ok(mapped) => Ok(Some(match mapped.scope {
@@ -118,7 +117,6 @@ pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<S
     }
 }
 
-/// Forgets the mapping of a kind.
 pub(crate) fn forget(runtime: &RuntimeClient, gvk: &Gvk) {
     runtime.mapper().forget(&kube_gvk(gvk));
 }
@@ -211,16 +209,12 @@ pub(crate) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Optio
     }
 }
 
-/// Result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// The object (or its kind) does not exist.
     Gone,
-    /// The deletion is in progress.
     Going,
 }
 
-/// Metadata of an existing object.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub(crate) uid: String,
@@ -325,7 +319,6 @@ pub(crate) fn defined_kind(crd: &Value) -> Option<Gvk> {
     Some(Gvk { group, version: text(&version["name"]), kind })
 }
 
-/// The CRD that defines a kind; `None` if the kind is not served.
 pub(crate) async fn crd_of(runtime: &RuntimeClient, gvk: &Gvk) -> Option<ObjectRef> {
     let name = format!("{}.{}", plural(runtime, gvk).await?, gvk.group);
     let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
@@ -365,7 +358,6 @@ where
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) first: Vec<Listed>,
-    /// Number of further objects.
     pub(crate) more: u64,
 }
 
@@ -414,7 +406,6 @@ pub(crate) async fn list(
     }
 }
 
-/// The plural name of a kind, if it is served.
 pub(crate) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String> {
     let mapped = runtime.mapper().resolve_any(runtime, &kube_gvk(gvk)).await;
     mapped.ok().map(|mapped| mapped.resource.plural)

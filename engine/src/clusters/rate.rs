@@ -5,11 +5,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Average calls per second of one runtime.
 const PER_SECOND: u32 = 100;
 /// Burst: a large module installs without a wait.
 const AT_ONCE: u32 = 500;
-/// Time between two calls.
 const STEP: Duration = Duration::from_millis(1000 / PER_SECOND as u64);
 
 /// The rate limit of one runtime (generic cell rate algorithm: one instant is the whole state).

@@ -17,28 +17,21 @@ use tokio::time::Instant;
 use self::catalog::CatalogRecord;
 use super::{cache::SecretVersion, mapper::Mapper};
 
-/// The records of all runtimes, by the Kyma's name.
 #[derive(Debug, Default)]
 pub(crate) struct Records(Mutex<HashMap<String, Record>>);
 
-/// What is remembered of one runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// The kubeconfig Secret by which the runtime was last reached.
     reached: Option<Reached>,
     /// Since when there is no kubeconfig Secret, while the Kyma or one of its Manifests is being deleted.
     pub(crate) no_secret_since: Option<Instant>,
-    /// The namespace and the CRDs of the engine.
     pub(crate) prepared: Prepared,
     /// The hash of the agent configuration that the runtime has ([`AgentInput::hash`](crate::index::AgentInput::hash)).
     pub(crate) agent_config: Option<u64>,
-    /// The catalog that the runtime has.
     pub(crate) catalog: Option<CatalogRecord>,
-    /// Whether the Go manager's watcher is removed.
     pub(crate) legacy_watcher_removed: bool,
 }
 
-/// The namespace and the CRDs that every runtime gets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prepared {
     /// The hash of the content that the runtime has; `None` if it has to be looked at.
@@ -61,33 +54,27 @@ struct Reached {
 /// How a new client's cluster relates to the one that was reached before.
 #[derive(Debug)]
 pub(crate) enum Cluster {
-    /// It is the same cluster; its kinds are known.
     Known(Arc<Mapper>),
     /// It has the same Secret, but the last client was discredited: what was prepared there may be gone.
     Doubted,
-    /// It may be another cluster.
     New,
 }
 
 impl Records {
-    /// Reads the record of a runtime; an empty one if there is none.
     pub(crate) fn read<T>(&self, kyma: &str, read: impl FnOnce(&Record) -> T) -> T {
         read(self.0.lock().get(kyma).unwrap_or(&Record::default()))
     }
 
-    /// Changes the record of a runtime, which is made if there is none.
     pub(crate) fn change<T>(&self, kyma: &str, change: impl FnOnce(&mut Record) -> T) -> T {
         change(self.0.lock().entry(kyma.to_owned()).or_default())
     }
 
-    /// Changes the record of a runtime if there is one.
     pub(crate) fn change_known(&self, kyma: &str, change: impl FnOnce(&mut Record)) {
         if let Some(record) = self.0.lock().get_mut(kyma) {
             change(record);
         }
     }
 
-    /// Drops the record of a runtime: its Kyma is gone.
     pub(crate) fn remove(&self, kyma: &str) {
         self.0.lock().remove(kyma);
     }
@@ -117,7 +104,6 @@ impl Record {
         cluster
     }
 
-    /// Notes the client that was made for this Secret.
     pub(crate) fn reached(&mut self, secret: &SecretVersion, mapper: Arc<Mapper>) {
         self.reached = Some(Reached { by: secret.clone(), mapper: Some(mapper) });
     }
@@ -129,7 +115,6 @@ impl Record {
         }
     }
 
-    /// Discredits the last client.
     pub(crate) fn doubt(&mut self) {
         if let Some(reached) = &mut self.reached {
             reached.mapper = None;

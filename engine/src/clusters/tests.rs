@@ -7,7 +7,6 @@ mod server;
 use k8s_openapi::ByteString;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// A CA that issues leaf certificates, everything as PEM.
 struct Ca {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -40,7 +39,6 @@ fn base64(text: &str) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// A kubeconfig with these fields of the cluster and of the user.
 fn kubeconfig(cluster: &[(&str, &str)], user: &[(&str, &str)]) -> String {
     let fields = |fields: &[(&str, &str)]| -> String {
         let fields: Vec<_> = fields.iter().map(|(key, value)| format!("{key}: {value}")).collect();

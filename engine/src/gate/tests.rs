@@ -15,7 +15,6 @@ use crate::{
     scripted,
 };
 
-/// Calls to the scripted runtime.
 #[derive(Default)]
 struct Seen {
     reads: AtomicUsize,

@@ -208,7 +208,6 @@ impl Kcp {
         Ok(())
     }
 
-    /// Whether the engine is in a dry run.
     pub(crate) fn is_dry(&self) -> bool {
         matches!(self.gate.mode(), Mode::DryRun(_))
     }

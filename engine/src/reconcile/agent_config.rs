@@ -45,12 +45,10 @@ fn rbac(kind: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of(RBAC, kind), namespace: String::new(), name: names::AGENT_WATCHES_ROLE.into() }
 }
 
-/// The engine's objects of an agent, in deletion order.
 pub(crate) fn objects() -> [ObjectRef; 3] {
     [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
 }
 
-/// Whether the engine manages the object.
 pub(crate) fn is_ours(object: &Value) -> bool {
     object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some(MANAGED_BY)
 }

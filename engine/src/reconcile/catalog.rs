@@ -153,7 +153,6 @@ impl CatalogReconciler {
         }
     }
 
-    /// Whether the runtime's Kyma reports an up-to-date catalog.
     fn is_reported(&self, kyma: &str) -> bool {
         self.clusters
             .records
@@ -300,7 +299,6 @@ fn says(holds: bool, message: &str) -> Says<'static> {
     }
 }
 
-/// The catalog condition of a runtime's Kyma.
 pub(crate) fn condition_of(remote: &Value) -> Option<&Value> {
     condition_in(&remote["status"]["conditions"])
 }
@@ -316,7 +314,6 @@ fn is_said(condition: Option<&Value>, holds: bool, message: &str) -> bool {
     })
 }
 
-/// Lists a runtime's objects of the catalog's kinds.
 async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
     let mut present = BTreeMap::new();
     for kind in KINDS {

@@ -80,9 +80,7 @@ impl Drop for InHand<'_> {
 /// When a key is due again without an event.
 #[derive(Default)]
 struct Due {
-    /// To finish its reconcile: after this delay, for this reason.
     retry: Option<(Duration, Reason)>,
-    /// For a new plan: after this delay, at this time.
     plan: Option<(Duration, Timestamp)>,
 }
 
@@ -121,7 +119,6 @@ impl Dispatcher {
         });
     }
 
-    /// Reconciles within the deadline, and measures the stages.
     async fn attempt(
         &self,
         key: &WorkKey,
@@ -309,7 +306,6 @@ fn log(key: &WorkKey, result: &Result<Outcome, Lost>) {
     }
 }
 
-/// Whether only a time that is due asks for a reconcile.
 fn is_due(why: Why<'_>) -> bool {
     why.is_all(|cause| matches!(cause, Trigger::Due { .. }))
 }

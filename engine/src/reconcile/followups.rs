@@ -15,7 +15,6 @@ use crate::{
     trigger::Trigger,
 };
 
-/// The follow-up reconciles of a runtime.
 pub(crate) struct FollowUps {
     kcp: Kcp,
     clusters: Arc<Clusters>,
@@ -28,7 +27,6 @@ impl FollowUps {
         Self { kcp, clusters, queue, keep_legacy_watcher: config.keep_watcher }
     }
 
-    /// Requests the agent configuration, unless it is up to date.
     pub(crate) fn agent_config(&self, kyma: &str, causes: &[Trigger]) {
         // Locked until the push, so that a need noted later requests it again.
         let index = self.kcp.index();

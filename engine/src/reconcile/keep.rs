@@ -30,13 +30,11 @@ pub(super) struct Astray<'a> {
     pub(super) object: &'a ObjectRef,
     pub(super) wanted: &'a Value,
     pub(super) manager: &'static str,
-    /// Live object, if it was read.
     pub(super) live: Option<&'a Value>,
     /// Whether the engine had applied this content before: then another writer has reverted it.
     pub(super) again: bool,
 }
 
-/// Restores the objects that every runtime gets.
 pub(crate) struct Keeper {
     pub(crate) kcp: Kcp,
     pub(crate) standing: Arc<Standing>,

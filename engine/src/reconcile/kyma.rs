@@ -98,7 +98,6 @@ pub(crate) fn unread(kcp: &Kcp, sources: &Sources) -> Option<Outcome> {
     Some(Outcome::retried(error_report(message), "module", None))
 }
 
-/// Reconciles Kymas: their modules, and the statuses in KCP and in the runtime.
 pub(crate) struct KymaReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -340,12 +339,10 @@ impl KymaReconciler {
     }
 }
 
-/// End of the first suspension.
 fn until_of(kept: &[Suspended]) -> Option<Timestamp> {
     kept.iter().map(|kept| kept.until).min()
 }
 
-/// The notice about a conflict in basic objects.
 fn notice_of(kept: &Suspended) -> Notice {
     Notice::warning(About::Kyma, "FieldConflict", kept.message())
 }
@@ -356,7 +353,6 @@ fn takes_away(plan: &Plan, kyma: &Kyma) -> bool {
     !plan.delete.is_empty() || plan.apply.iter().filter_map(Manifest::module_name).any(unmanaged)
 }
 
-/// An error that ends a reconcile.
 enum Trouble {
     Lost(Lost),
     Runtime(ObjectError),

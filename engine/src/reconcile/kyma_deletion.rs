@@ -36,7 +36,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Modules named in a message.
 const MODULES: usize = 5;
 
 fn crd(name: &str) -> ObjectRef {
@@ -59,14 +58,12 @@ fn objects_of(thing: Thing) -> Vec<ObjectRef> {
     }
 }
 
-/// State of one deletion.
 struct Deletion<'a> {
     kyma: &'a Kyma,
     manifests: Vec<Manifest>,
     runtime: Option<Gated>,
     remote: Value,
     force: Option<Forced>,
-    /// Parts skipped by a forced deletion.
     skipped: Vec<String>,
 }
 
@@ -77,7 +74,6 @@ impl Deletion<'_> {
     }
 }
 
-/// Deletes Kymas, step by step.
 pub(crate) struct KymaDeletion {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -145,7 +141,6 @@ impl KymaDeletion {
         self.go_on(deletion, left).await
     }
 
-    /// Runs steps until one has to wait.
     async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Lost> {
         let name = deletion.kyma.name_any();
         loop {
@@ -290,7 +285,6 @@ impl KymaDeletion {
         Ok(Outcome::done())
     }
 
-    /// Whether KCP has a Manifest of the Kyma, by a fresh list.
     async fn has_manifests(&self, kyma: &str) -> Result<bool, Lost> {
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, self.kcp.manifests().list_metadata(&params)).await;
@@ -330,7 +324,6 @@ impl KymaDeletion {
     }
 }
 
-/// Deletes a step's objects and returns the remaining ones.
 async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
     for object in objects_of(thing) {

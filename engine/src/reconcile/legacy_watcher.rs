@@ -16,7 +16,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Removes the Go manager's watcher from runtimes.
 pub(crate) struct LegacyWatcherReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,

@@ -25,11 +25,9 @@ use crate::{
 const PAGE: u32 = 100;
 const PAGES: usize = 20;
 
-/// A runtime's own templates.
 #[derive(Debug, Default)]
 pub(super) struct Local {
     pub(super) templates: Vec<Arc<ModuleTemplate>>,
-    /// Notices about unusable ones.
     pub(super) notices: Vec<Notice>,
 }
 

@@ -34,7 +34,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Page size of Manifest lists.
 const PAGE: u32 = 500;
 
 pub(crate) struct MandatoryReconciler {

@@ -13,7 +13,6 @@ use crate::{
     reconcile::runtime_kyma::remote_kyma,
 };
 
-/// Finds the owners of runtimes.
 pub(crate) struct Owners {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -75,7 +74,6 @@ impl Owners {
     }
 }
 
-/// Message for a Kyma whose runtime belongs to another.
 pub(super) fn shares_with(other: &str) -> String {
     format!(
         "the Kyma '{other}' of the control plane has this runtime: the Kyma in it says so (annotation {}); nothing is changed for this one; \

@@ -18,7 +18,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Writes into Kyma statuses that the engine is paused.
 pub(crate) struct PauseNotice {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,

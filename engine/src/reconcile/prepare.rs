@@ -35,10 +35,8 @@ use crate::{
 
 const CRD: &str = "CustomResourceDefinition";
 
-/// How long API servers may use the old CRD after a change.
 const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
 
-/// The CRD by which a list of modules was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Schema {
     /// The engine's CRD: absent modules were removed by the user.
@@ -61,13 +59,11 @@ static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
 
 struct Wanted {
     objects: Vec<(ObjectRef, Value)>,
-    /// Hash of all objects.
     hash: u64,
     /// Names as in events: each object, and all of its kind.
     names: BTreeSet<ObjectRef>,
 }
 
-/// Whether a trigger names one of these objects.
 pub(crate) fn is_of_prepared(cause: &Trigger) -> bool {
     cause.object().is_some_and(|object| {
         let object = if object.is_all_of_kind() { object.all_of_kind() } else { object.unversioned() };
@@ -144,7 +140,6 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
     Some(spec)
 }
 
-/// Installs the namespace and the CRDs.
 pub(crate) struct Preparer {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,

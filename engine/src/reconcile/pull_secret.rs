@@ -23,7 +23,6 @@ fn in_runtime(name: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of("v1", "Secret"), namespace: names::RUNTIME_NAMESPACE.into(), name: name.into() }
 }
 
-/// The Secret's content in a runtime.
 fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
     let mut wanted = json!({
         "apiVersion": "v1", "kind": "Secret", "type": secret.type_, "data": secret.data,
@@ -39,7 +38,6 @@ fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
     wanted
 }
 
-/// Syncs the platform's image pull Secret to runtimes.
 pub(crate) struct PullSecrets {
     pub(crate) kcp: Kcp,
     pub(crate) name: Option<String>,
@@ -67,7 +65,6 @@ impl PullSecrets {
         }
     }
 
-    /// Deletes the Secret from a runtime, if this Kyma owns it.
     pub(super) async fn remove(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         let Some(name) = &self.name else { return Ok(()) };
         let id = in_runtime(name);

@@ -9,7 +9,6 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// Wait while another reconcile waits longer than [`MOMENT`]: enough for a layer on the local disk.
 const BLINK: Duration = Duration::from_millis(50);
 
-/// The limit of waiting reconciles is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowded;
 

@@ -33,7 +33,6 @@ pub(crate) fn runtime_kyma() -> ObjectRef {
     }
 }
 
-/// Reads the runtime's Kyma; null if there is none.
 pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
     match objects::get(runtime, &runtime_kyma()).await {
         Ok(found) => Ok(found.unwrap_or_default()),

@@ -55,10 +55,8 @@ impl Version<'_> {
     }
 }
 
-/// The request of an event.
 pub(crate) type Ask = Push<Trigger, Guard>;
 
-/// The versions seen by reconciles.
 #[derive(Default)]
 pub(crate) struct Seen(Mutex<Book>);
 
@@ -68,10 +66,8 @@ struct Book {
     in_hand: HashMap<WorkKey, Meanwhile>,
 }
 
-/// A reconcile in flight: its versions and events.
 #[derive(Default)]
 struct Meanwhile {
-    /// By key and object.
     versions: HashMap<u64, Noted>,
     waiting: Vec<Guard>,
     undecided: Vec<Undecided>,
@@ -93,7 +89,6 @@ struct Undecided {
     is_read: bool,
 }
 
-/// How a reconcile got a version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Read,
@@ -101,10 +96,8 @@ enum By {
     Write,
 }
 
-/// Result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Nothing is left to do.
     Done,
     /// Everything seen was handled or is waited for.
     Waiting,
@@ -112,7 +105,6 @@ pub(crate) enum End {
     Failed,
 }
 
-/// The events during a reconcile.
 #[derive(Default)]
 pub(crate) struct Come {
     pub(crate) waiting: Vec<Guard>,
@@ -120,14 +112,12 @@ pub(crate) struct Come {
     pub(crate) news: Vec<(Ask, Tick)>,
 }
 
-/// Result for an event.
 #[must_use]
 pub(crate) enum Taken {
     /// An echo; its guards may be acknowledged.
     NoNews(Vec<Guard>),
     /// Held until the reconcile ends.
     Held,
-    /// A change: the caller queues the request.
     Change(Ask),
 }
 
@@ -152,12 +142,10 @@ impl Seen {
         }
     }
 
-    /// Records a read object.
     pub(crate) fn saw(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         self.has(key, object, live, By::Read);
     }
 
-    /// Records a write's result.
     pub(crate) fn wrote(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         self.has(key, object, live, By::Write);
     }
@@ -181,7 +169,6 @@ impl Seen {
         self.note(key, object, version, (by, metadata["generation"].as_i64()));
     }
 
-    /// Records a completed deletion.
     pub(crate) fn deleted(&self, key: &WorkKey, object: &ObjectRef, uid: &str) {
         self.note(key, object, Version::Gone { uid }, (By::Write, None));
     }
@@ -240,7 +227,6 @@ impl Seen {
         come
     }
 
-    /// Forgets the versions of ended reconciles.
     pub(crate) fn forget(&self) {
         self.0.lock().done.clear();
     }

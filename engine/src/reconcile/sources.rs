@@ -31,7 +31,6 @@ const KEPT: usize = 4096;
 /// Kept descriptors of components that runtimes name. Separate, so that they cannot evict the platform's.
 const KEPT_FOR_TENANTS: usize = 256;
 
-/// Concurrent reads of one reconcile.
 const AT_ONCE: usize = 8;
 
 /// Number of reads beyond which abandoned ones are removed.
@@ -41,7 +40,6 @@ type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
 type Read = BoxFuture<'static, Result<Arc<Source>, OciError>>;
 type Reads = Mutex<HashMap<ComponentVersion, WeakShared<Read>>>;
 
-/// Known descriptors and running reads.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     central: Known,
@@ -106,7 +104,6 @@ fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> 
     layers
 }
 
-/// Reads module components from registries.
 pub(crate) struct Registries {
     kcp: Kcp,
     config: Arc<EngineConfig>,
@@ -114,7 +111,6 @@ pub(crate) struct Registries {
     /// For components that runtimes name: no credentials, separate cache.
     tenants: Registry,
     descriptors: Descriptors,
-    /// Limits the reconciles that wait for registries.
     pub(super) limiter: RegistryLimiter,
 }
 
@@ -131,7 +127,6 @@ impl Registries {
         })
     }
 
-    /// Replaces the credentials of the platform's registries.
     pub(crate) fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
         self.registry.set_credentials(credentials);
     }
@@ -144,12 +139,10 @@ impl Registries {
         (host, is_open, open.len() - usize::from(is_open) + self.tenants.left_alone().len())
     }
 
-    /// The sources of all chosen versions.
     pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Lost> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 
-    /// The sources of these versions.
     pub(crate) async fn sources_for<'a>(
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
@@ -213,12 +206,10 @@ pub(crate) fn rest_of(found: &Sources) -> Option<Duration> {
     faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
 }
 
-/// The registry of a component.
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
     /// The platform's registry; the template may name another one.
     Central { instead_of: Option<&'a str> },
-    /// An allowed external registry.
     External(&'a str),
 }
 
@@ -230,7 +221,6 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A hint for a failed read.
     fn remark(&self) -> String {
         match self {
             Self::Central { instead_of: Some(registry) } => format!(

@@ -16,7 +16,6 @@ use crate::key::WorkKey;
 /// Objects remembered, fleet-wide. A forgotten one costs a write without changes, or more rounds of a conflict.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
-/// Recently written CRDs remembered, fleet-wide.
 const REMEMBERED_SCHEMAS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 
 /// Self-deleting Jobs remembered, fleet-wide. A forgotten one reruns if its module has not been ready since.
@@ -25,17 +24,14 @@ const REMEMBERED_JOBS: NonZeroUsize = NonZeroUsize::new(2_000).unwrap();
 /// How long API servers may use an old CRD: each caches CRDs, and several may share one address.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
-/// Memory of reapplied objects, CRDs and Jobs.
 #[derive(Debug)]
 pub(crate) struct Standing {
     objects: Mutex<LruCache<u64, Entry>>,
-    /// When CRDs were written.
     schemas: Mutex<LruCache<u64, Timestamp>>,
     /// Self-deleting Jobs: spec hash and last run.
     jobs: Mutex<LruCache<u64, (u64, Run)>>,
 }
 
-/// State of a Job's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
     /// Created. If it is gone, it has ended or was deleted.
@@ -45,7 +41,6 @@ pub(crate) enum Run {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Hash of the wanted content.
     wanted: u64,
     /// Hash of the engine's fields after the apply.
     content: u64,
@@ -75,7 +70,6 @@ impl Standing {
         self.objects.lock().get(&key).is_some_and(|e| e.wanted == wanted && e.content == content)
     }
 
-    /// Whether it may be applied again.
     pub(crate) fn verdict(&self, key: u64, wanted: u64, now: Timestamp) -> Verdict {
         match self.objects.lock().get(&key) {
             Some(entry) if entry.wanted == wanted => entry.conflict.verdict(now),
@@ -83,7 +77,6 @@ impl Standing {
         }
     }
 
-    /// End of the trial after a suspension.
     pub(crate) fn on_trial(&self, key: u64, now: Timestamp) -> Option<Timestamp> {
         self.objects.lock().get(&key)?.conflict.on_trial(now)
     }
@@ -117,12 +110,10 @@ impl Standing {
         self.jobs.lock().get(&key).filter(|(of, _)| *of == spec).map(|(_, run)| *run)
     }
 
-    /// A Job was deleted before its end; it is recreated.
     pub(crate) fn interrupted(&self, key: u64) {
         self.jobs.lock().pop(&key);
     }
 
-    /// Records a written CRD.
     pub(crate) fn wrote_schema(&self, key: u64, now: Timestamp) {
         self.schemas.lock().put(key, now);
     }

@@ -4,24 +4,20 @@ use jiff::Timestamp;
 use tidewatch_api::object::ObjectRef;
 use tidewatch_deployer::drift::Difference;
 
-/// A suspended object, the conflict, and the end of the suspension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspended {
     object: ObjectRef,
     change: OtherChange,
     source: Source,
-    /// The end of the suspension.
     pub(crate) until: Timestamp,
 }
 
 /// The repeated change that the engine has stopped reverting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OtherChange {
-    /// Another writer changes a field.
     Changes { path: String, by: Option<String> },
     /// Another module applies the object with other content. Names its Manifest.
     Wants(String),
-    /// Another client deletes the object.
     Deletes,
     /// The change has not come again since the last revert.
     Ended,
@@ -48,7 +44,6 @@ impl Suspended {
         Self { object: object.clone(), change, source: Source::Module, until }
     }
 
-    /// An engine-owned object outside of modules.
     pub(crate) fn of_engine(object: &ObjectRef, change: OtherChange, until: Timestamp) -> Self {
         Self { object: object.clone(), change, source: Source::Engine, until }
     }
@@ -62,7 +57,6 @@ impl Suspended {
         self.change == OtherChange::Ended
     }
 
-    /// The conflict and how to end it, for the status.
     pub(crate) fn message(&self) -> String {
         let Self { object, change, source, until } = self;
         let or = |what: &'static str| if *source == Source::Module { what } else { "" };

@@ -82,12 +82,10 @@ pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + '
     scripted::runtime(move |asked| answer(&asked.path))
 }
 
-/// An engine on an empty KCP, and its requests.
 fn engine() -> (Engine, Heard) {
     engine_on(|_, _| not_found())
 }
 
-/// Reconciles the first queued key.
 async fn work_once(engine: &Engine) -> OutcomeKind {
     let lease = engine.queue().next().await;
     let kyma = lease.key().kyma().to_owned();
@@ -122,7 +120,6 @@ fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine,
     })
 }
 
-/// Whether the Kyma's finalizer was removed.
 fn let_go(heard: &Heard) -> bool {
     heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
 }

@@ -43,7 +43,6 @@ impl Windows {
         self.0.lock().waiting.remove(kyma);
     }
 
-    /// Number of Kymas that wait for a window.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().waiting.len()
     }

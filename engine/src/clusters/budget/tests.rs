@@ -151,7 +151,6 @@ proptest! {
     }
 }
 
-/// Records whether runtimes are reachable.
 #[derive(Default)]
 struct Reach(Mutex<Vec<bool>>);
 

@@ -14,21 +14,16 @@ use crate::{
     gate::Held,
 };
 
-/// Why an object in a runtime could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
-    /// The runtime does not serve the kind yet.
     #[error(transparent)]
     Kind(MapError),
     #[error(transparent)]
     Call(#[from] RuntimeError),
-    /// The object lacks its identity.
     #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
     Malformed(String),
-    /// The object has no fixed name.
     #[error("an object of the module's manifest cannot be applied: {0}")]
     Unnamed(String),
-    /// Writes are not allowed.
     #[error(transparent)]
     Held(#[from] Held),
 }
@@ -82,7 +77,6 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.discredits_client())
     }
 
-    /// Class of the failure, one word.
     pub(crate) const fn class(&self) -> &'static str {
         match self {
             Self::Kind(_) => "kind_missing",
@@ -92,7 +86,6 @@ impl ObjectError {
         }
     }
 
-    /// Whether writes are only held, which is no failure.
     pub(crate) const fn held(&self) -> Option<Held> {
         match self {
             Self::Held(held) => Some(*held),
@@ -110,12 +103,10 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.reason == "MethodNotAllowed"))
     }
 
-    /// Whether the object's namespace is terminating.
     pub(crate) const fn is_of_leaving_namespace(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
     }
 
-    /// Whether the API server rejects the object.
     pub(crate) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
     }
@@ -126,7 +117,6 @@ impl ObjectError {
         matches!(self, Self::Call(error) if self.is_refused() && words(error))
     }
 
-    /// The fields that the API server rejects.
     pub(crate) fn causes(&self) -> Vec<Cause> {
         let details = match self {
             Self::Call(error) if self.is_refused() => {
@@ -149,7 +139,6 @@ impl ObjectError {
         self.is_of_conversion() || self.says("failed calling webhook")
     }
 
-    /// Whether the conversion webhook for the requested version fails.
     pub(crate) fn is_of_conversion(&self) -> bool {
         self.says("conversion webhook for ")
     }
@@ -164,7 +153,6 @@ impl ObjectError {
             || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
     }
 
-    /// The wait that the API server asked for.
     pub(crate) const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Call(error) => error.retry_after(),
@@ -172,7 +160,6 @@ impl ObjectError {
         }
     }
 
-    /// Whether there was no answer.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
     }

@@ -15,12 +15,10 @@ const POLLED: Duration = Duration::from_hours(1);
 /// Objects of one runtime that are doubted one by one; with more, a full look costs less.
 const DOUBTS: usize = 20;
 
-/// The catalog that the engine brought to, or found in, one runtime.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CatalogRecord {
     /// The hash of the catalog and the Kyma's labels that it was made of.
     pub(crate) mark: u64,
-    /// The time of the last full look.
     looked_at: Timestamp,
     /// The content hash of each object. Shared by all runtimes with the same catalog.
     pub(crate) hashes: Arc<BTreeMap<Id, u64>>,

@@ -20,7 +20,6 @@ use crate::clusters::{
     policy::AddressPolicy,
 };
 
-/// A server, and how to reach it.
 struct Bed {
     ca: Ca,
     server: ApiServer,

@@ -24,17 +24,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Ca, Leaf};
 
-/// The requests that the server received.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) connections: AtomicUsize,
     pub(super) requests: AtomicUsize,
     pub(super) protocols: Mutex<Vec<Vec<u8>>>,
     pub(super) tokens: Mutex<Vec<String>>,
-    /// `User-Agent` of the last request.
     pub(super) program: Mutex<String>,
     pub(super) client_certificates: AtomicUsize,
-    /// Whether the server serves apps/v1.
     pub(super) apps_gone: Mutex<bool>,
 }
 

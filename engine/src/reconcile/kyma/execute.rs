@@ -18,7 +18,6 @@ use crate::{
     trigger::Trigger,
 };
 
-/// The rest of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
     /// The first write that met a newer version.
@@ -27,7 +26,6 @@ pub(crate) struct Executed {
     pub(crate) refused: Vec<(String, String)>,
 }
 
-/// Writes planned Manifests to KCP.
 pub(crate) struct Executor {
     pub(crate) kcp: Kcp,
     pub(crate) queue: Queue,

@@ -21,7 +21,6 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Writes the status of Kymas with a failed reconcile.
 pub(crate) struct Failures {
     kcp: Kcp,
     clusters: Arc<Clusters>,
@@ -41,7 +40,6 @@ impl Failures {
         Self { kcp, clusters, notifier, observer }
     }
 
-    /// Notes that the runtime has answered.
     pub(crate) fn reached(&self, kyma: &str) {
         self.observer.reachable(kyma, true);
     }
@@ -82,7 +80,6 @@ impl Failures {
         self.failed_with(kyma, error, failed_status).await
     }
 
-    /// Reports that the runtime rejects the engine's CRDs.
     pub(crate) async fn crds_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
         self.failed_with(kyma, error, crds_failed_status).await
     }

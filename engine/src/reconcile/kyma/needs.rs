@@ -23,18 +23,14 @@ use crate::{
     trigger::Trigger,
 };
 
-/// Waiting modules, by Kyma.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Mutex<HashMap<String, Known>>);
 
-/// Waiting state of one Kyma.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
-    /// Start of each module's wait.
     since: BTreeMap<String, Timestamp>,
     /// Start of failing discovery.
     broken: Option<Timestamp>,
-    /// Next check after a CRD change.
     again: Option<Timestamp>,
 }
 
@@ -100,14 +96,10 @@ impl Waiting {
     }
 }
 
-/// Required kinds as input of the plan.
 #[derive(Debug)]
 pub(super) struct Needs {
-    /// Missing requirements per module.
     pub(super) waits: BTreeMap<String, Waits>,
-    /// Lost requirements of installed modules.
     pub(super) gone: BTreeMap<String, String>,
-    /// Time of the next check.
     pub(super) look_at: Option<Timestamp>,
 }
 

@@ -82,7 +82,6 @@ impl KymaReconciler {
     }
 }
 
-/// Message about a restored list, with advice for its user.
 fn made_again(spec: &KymaSpec, lost: bool) -> String {
     let modules: Vec<_> = spec.modules.iter().map(|module| module.name.as_str()).collect();
     let modules = if modules.is_empty() { "none".to_owned() } else { modules.join(", ") };
@@ -99,7 +98,6 @@ fn made_again(spec: &KymaSpec, lost: bool) -> String {
     }
 }
 
-/// Notices to operators and the runtime's user.
 fn restored_notices(what: &str) -> [Notice; 2] {
     [About::Kyma, About::RuntimeKyma].map(|about| Notice::warning(about, "KymaRestored", what.to_owned()))
 }

@@ -25,14 +25,11 @@ use crate::{
     trigger::Trigger,
 };
 
-/// Requirements of a Kyma's mandatory modules.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Missing requirements per module; none if its version is installed.
     waits: BTreeMap<String, Waits>,
-    /// Time of the next check.
     pub(super) look_at: Option<Timestamp>,
-    /// Why the served kinds are unknown.
     unknown: Option<String>,
 }
 
@@ -41,7 +38,6 @@ impl Needs {
         self.waits.contains_key(module)
     }
 
-    /// Notices about long waits.
     pub(super) fn notices(&self) -> impl Iterator<Item = Notice> {
         let late = self.waits.iter().filter(|(_, waits)| waits.state == State::Warning);
         late.map(|(module, waits)| {
@@ -53,7 +49,6 @@ impl Needs {
         })
     }
 
-    /// The outcome of a reconcile without other results.
     pub(super) fn finish(&self) -> Outcome {
         if self.waits.is_empty() {
             return Outcome::done();
@@ -137,7 +132,6 @@ impl MandatoryReconciler {
     }
 }
 
-/// Converts a mandatory module to the entry of a user's list.
 fn choice(offer: &Offer) -> Option<Choice> {
     let chosen = offer.outcome.as_ref().ok().filter(|_| !offer.leaving)?;
     Some(Choice {
