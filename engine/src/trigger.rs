@@ -296,16 +296,16 @@ mod tests {
         let event = Trigger::Event { epoch: "e".into(), seq: 7, watch: "w".into(), object };
         assert_eq!(
             json!(event),
-            json!({"type": "Event", "epoch": "e", "seq": 7, "watch": "w", "object": "Deployment.apps n/a"})
+            json!({"type": "event", "epoch": "e", "seq": 7, "watch": "w", "object": "Deployment.apps n/a"})
         );
         let key = WorkKey::Kyma { kyma: "k".into() };
         assert_eq!(
             json!(Trigger::Kcp { object: key.clone(), change: Change::Added }),
-            json!({"type": "Kcp", "object": "Kyma/k", "change": "added"})
+            json!({"type": "kcp", "object": "Kyma/k", "change": "added"})
         );
         assert_eq!(
             json!(Trigger::retry(&key, Reason::Held)),
-            json!({"type": "Retry", "key": "Kyma/k", "attempt": 0, "reason": "held"})
+            json!({"type": "retry", "key": "Kyma/k", "attempt": 0, "reason": "held"})
         );
     }
 }

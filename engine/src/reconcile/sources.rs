@@ -209,7 +209,9 @@ pub(crate) fn rest_of(found: &Sources) -> Option<Duration> {
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
     /// The platform's registry; the template may name another one.
-    Central { instead_of: Option<&'a str> },
+    Central {
+        instead_of: Option<&'a str>,
+    },
     External(&'a str),
 }
 

@@ -15,7 +15,10 @@ pub(crate) struct Suspended {
 /// The repeated change that the engine has stopped reverting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OtherChange {
-    Changes { path: String, by: Option<String> },
+    Changes {
+        path: String,
+        by: Option<String>,
+    },
     /// Another module applies the object with other content. Names its Manifest.
     Wants(String),
     Deletes,

@@ -130,6 +130,7 @@ pub(super) struct Done {
     pub(super) p99_ms: Option<f64>,
 }
 
+/// Runs the load generator with these arguments.
 pub fn main(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
