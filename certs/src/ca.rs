@@ -1,4 +1,4 @@
-//! The certificate authority: made, read back, and what it signs with.
+//! The CA.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::{
     issue::{base_params, new_key},
 };
 
-/// A certificate authority: its certificate and the key that signs.
+/// A certificate authority.
 pub struct Ca {
     cert_pem: String,
     key_pem: PrivateKeyPem,
@@ -21,8 +21,7 @@ pub struct Ca {
 }
 
 impl Ca {
-    /// Makes a self-signed CA with a fresh key, valid from `now` (less the allowance for
-    /// clock skew, 5 minutes) for `validity`. It may sign end certificates only.
+    /// Creates a self-signed CA for end certificates. It is valid from 5 minutes before `now` (clock skew).
     pub fn create(common_name: &str, validity: SignedDuration, now: Timestamp) -> Result<Self, Error> {
         let mut params: CertificateParams = base_params(common_name, &[], validity, now, Timestamp::MAX)?.0;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -33,8 +32,7 @@ impl Ca {
         Self::assemble(cert.pem(), cert.der(), key)
     }
 
-    /// Reads a CA back from its PEM certificate and PEM key (PKCS#8) and checks that the
-    /// certificate may sign and that the key is its own.
+    /// Parses a CA (PKCS#8 key). Checks that it may sign and matches the key.
     pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, Error> {
         let der = CertificateDer::from_pem_slice(cert_pem.as_bytes())
             .map_err(|e| Error::ParseCertificate(Box::new(e)))?;
@@ -59,17 +57,17 @@ impl Ca {
         Ok(Self { cert_pem, key_pem, not_after, issuer })
     }
 
-    /// The CA's certificate as PEM: what peers put into their trust bundle.
+    /// Certificate (PEM).
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// The CA's private key as PEM (PKCS#8), to be kept in a Secret.
+    /// Private key (PKCS#8 PEM).
     pub fn key_pem(&self) -> &PrivateKeyPem {
         &self.key_pem
     }
 
-    /// When the CA ends. Nothing it issues is valid for longer.
+    /// End of the CA, and the latest end of its certificates.
     pub fn not_after(&self) -> Timestamp {
         self.not_after
     }

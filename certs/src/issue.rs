@@ -1,4 +1,4 @@
-//! Issuing: requests, the fields of a certificate, and what comes out.
+//! Issues certificates.
 
 use std::net::IpAddr;
 
@@ -10,52 +10,52 @@ use rcgen::{
 
 use crate::{Ca, Error, PrivateKeyPem};
 
-/// How far a certificate starts before it is issued, for peers whose clock is behind.
+/// Backdating for slow clocks.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
-/// X.520's upper bounds.
+/// X.520.
 const COMMON_NAME_LIMIT: usize = 64;
 const ORGANIZATION_LIMIT: usize = 64;
 const DNS_NAME_LIMIT: usize = 253;
 
-/// What a server's certificate is for.
+/// Request for a server certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRequest {
-    /// Subject common name, 1 to 64 characters. Clients check the names below, not this.
+    /// Common name, 1 to 64 characters. Clients ignore it.
     pub common_name: String,
-    /// DNS names clients dial.
+    /// DNS names to dial.
     pub dns_names: Vec<String>,
-    /// Addresses clients dial.
+    /// Addresses to dial.
     pub ip_addrs: Vec<IpAddr>,
-    /// For how long from `now`; cut to the CA's own end.
+    /// From `now`, at most until the CA's end.
     pub validity: SignedDuration,
 }
 
-/// What an agent's certificate is for.
+/// Request for an agent's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// The runtime's id; becomes the subject common name, 1 to 64 characters.
+    /// Runtime id and common name, 1 to 64 characters.
     pub runtime_id: String,
-    /// Subject alternative names: the runtime's domain and what else pins it.
+    /// The domain and other names.
     pub dns_names: Vec<String>,
-    /// Subject organizations; an API server reads them as groups. Usually empty.
+    /// Groups, for API servers. Usually empty.
     pub organizations: Vec<String>,
-    /// For how long from `now`; cut to the CA's own end.
+    /// From `now`, at most until the CA's end.
     pub validity: SignedDuration,
 }
 
-/// A certificate and its fresh private key.
+/// A certificate and its new key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// The certificate as PEM, without the CA's.
+    /// Certificate (PEM), without the CA.
     pub cert_pem: String,
-    /// Its private key as PEM (PKCS#8).
+    /// Private key (PKCS#8 PEM).
     pub key_pem: PrivateKeyPem,
-    /// When it ends.
+    /// End.
     pub not_after: Timestamp,
 }
 
 impl Ca {
-    /// Issues a server certificate (serverAuth) with a fresh key.
+    /// Issues a server certificate (serverAuth).
     pub fn issue_server(&self, request: &ServerRequest, now: Timestamp) -> Result<Issued, Error> {
         let ServerRequest { common_name, dns_names, ip_addrs, validity } = request;
         let mut names = dns_sans(dns_names)?;
@@ -63,7 +63,7 @@ impl Ca {
         self.issue(common_name, &[], names, ExtendedKeyUsagePurpose::ServerAuth, *validity, now)
     }
 
-    /// Issues a client certificate (clientAuth) with a fresh key, CN = the runtime's id.
+    /// Issues a client certificate (clientAuth).
     pub fn issue_client(&self, request: &ClientRequest, now: Timestamp) -> Result<Issued, Error> {
         let ClientRequest { runtime_id, dns_names, organizations, validity } = request;
         let names = dns_sans(dns_names)?;
@@ -101,8 +101,7 @@ pub(crate) fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|e| Error::Crypto("make a private key", e))
 }
 
-/// The fields every certificate has: subject, serial and validity. Returns the end too,
-/// in whole seconds as the certificate says it.
+/// Builds subject, serial and validity. Returns the end too, in whole seconds.
 pub(crate) fn base_params(
     common_name: &str,
     organizations: &[String],
@@ -136,7 +135,7 @@ pub(crate) fn base_params(
     Ok((params, end))
 }
 
-/// 16 bytes, 122 of their bits random; never zero, and positive as a DER integer.
+/// 122 random bits, never zero and positive in DER.
 fn random_serial() -> [u8; 16] {
     let mut serial = uuid::Uuid::new_v4().into_bytes();
     serial[0] &= 0x7f;

@@ -1,19 +1,17 @@
-//! A private key that does not end up in logs.
+//! Private keys.
 
 use std::fmt;
 
-/// A private key as PEM text. `Debug` hides it and there is no `Display`, so that a key
-/// in a logged struct stays out of the log.
+/// A private key (PEM). `Debug` hides it, and `Display` is missing, to protect logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKeyPem(String);
 
 impl PrivateKeyPem {
-    /// Wraps PEM text; it is not parsed here.
     pub(crate) fn new(pem: String) -> Self {
         Self(pem)
     }
 
-    /// The PEM text. What is done with it is the caller's responsibility.
+    /// PEM text, which the caller must protect.
     pub fn as_str(&self) -> &str {
         &self.0
     }

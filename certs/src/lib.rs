@@ -1,9 +1,6 @@
-//! The PKI of Tidewatch: a certificate authority, the certificates it issues for
-//! receivers (server) and agents (client), and the Secrets they are kept in.
+//! PKI of Tidewatch: CA, certificates and their Secrets.
 //!
-//! Everything here is pure: the caller gives the time and gets values back; nothing
-//! reads a clock, a file or a cluster. Keys are ECDSA P-256. A private key is only ever
-//! held in [`PrivateKeyPem`], whose `Debug` does not show it.
+//! Pure: the caller supplies the time. Keys are ECDSA P-256, in [`PrivateKeyPem`] only.
 
 mod ca;
 mod error;

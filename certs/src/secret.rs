@@ -1,4 +1,4 @@
-//! Certificates in Secrets of type `kubernetes.io/tls`: `tls.crt`, `tls.key`, `ca.crt`.
+//! `kubernetes.io/tls` Secrets.
 
 use std::collections::BTreeMap;
 
@@ -6,48 +6,48 @@ use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::me
 
 use crate::{Issued, PrivateKeyPem};
 
-/// The certificate's key in the Secret.
+/// Data key of the certificate.
 pub const TLS_CRT: &str = "tls.crt";
-/// The private key's key in the Secret.
+/// Data key of the private key.
 pub const TLS_KEY: &str = "tls.key";
-/// The trust bundle's key in the Secret.
+/// Data key of the trust bundle.
 pub const CA_CRT: &str = "ca.crt";
-/// The Secret's type.
+/// Secret type.
 pub const SECRET_TYPE: &str = "kubernetes.io/tls";
 
-/// What a Secret holds, as PEM text; not parsed further.
+/// Unparsed PEM texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// `tls.crt`
     pub cert_pem: String,
     /// `tls.key`
     pub key_pem: PrivateKeyPem,
-    /// `ca.crt`: one or more CA certificates
+    /// `ca.crt`
     pub ca_bundle_pem: String,
 }
 
-/// Why a Secret holds no usable certificate. Values never appear in it.
+/// Error of a Secret, without values.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// A key is absent or its value empty.
+    /// Absent or empty.
     #[error("Secret {secret} has no {key}: it needs tls.crt, tls.key and ca.crt")]
     Missing {
-        /// `namespace/name` of the Secret.
+        /// `namespace/name`.
         secret: String,
-        /// The key that is missing.
+        /// Entry.
         key: &'static str,
     },
-    /// A value is not UTF-8, so it is not PEM.
+    /// Not UTF-8.
     #[error("{key} of Secret {secret} is not text: put PEM there")]
     NotText {
-        /// `namespace/name` of the Secret.
+        /// `namespace/name`.
         secret: String,
-        /// The key in question.
+        /// Entry.
         key: &'static str,
     },
 }
 
-/// The Secret that holds `issued` and the bundle its owner trusts.
+/// Builds a Secret.
 pub fn to_secret(name: &str, namespace: &str, issued: &Issued, ca_bundle_pem: &str) -> Secret {
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     Secret {
@@ -66,7 +66,7 @@ pub fn to_secret(name: &str, namespace: &str, issued: &Issued, ca_bundle_pem: &s
     }
 }
 
-/// Reads the three values back.
+/// Parses a Secret.
 pub fn from_secret(secret: &Secret) -> Result<TlsFiles, SecretError> {
     Ok(TlsFiles {
         cert_pem: text(secret, TLS_CRT)?,

@@ -1,5 +1,4 @@
-//! The chain is verified by rustls' own verifiers, so a certificate that only looks right
-//! to us does not pass.
+//! Chains are verified independently, by rustls.
 
 use std::{net::IpAddr, sync::Arc};
 

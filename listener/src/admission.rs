@@ -1,4 +1,4 @@
-//! Which requests are taken now, and how long the others are asked to wait.
+//! Admission of requests and events.
 
 use std::{
     collections::HashMap,
@@ -24,35 +24,31 @@ use crate::{
     shares::{Place, Shares},
 };
 
-/// The shortest wait that is asked for at overload, before it is spread.
+/// Shortest wait, before jitter.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest, before it is spread: an agent would not wait longer than five minutes.
+/// Longest wait, before jitter. Agents wait at most five minutes.
 const MOST_PATIENCE: Duration = Duration::from_mins(1);
-/// For room to read a body.
+/// Longest wait for a body's permit.
 const ROOM: Duration = Duration::from_secs(2);
-/// One runtime may send a part of the old events that all may: one of so many.
+/// One runtime may use one part of the resend rate.
 const RESENT_PARTS: f64 = 10.0;
-/// Runtimes whose buckets are kept before those that are full again are forgotten.
+/// Above this, full buckets are evicted.
 const KEPT: usize = 4_096;
 
-/// Counts and decides, for all connections of a listener.
+/// Admission of all connections of a listener.
 pub struct Admission {
     pub(crate) limits: Limits,
     pub(crate) refusals: RefusalLog,
-    /// When the session began.
     since: Timestamp,
     runtimes: Mutex<HashMap<String, Buckets>>,
     resent: Mutex<Bucket>,
-    /// What was sent in vain since.
     turned_away: Mutex<Backlog>,
     bodies: Semaphore,
-    /// Who reads them.
     reading: Arc<Shares<String>>,
     work: Box<dyn Fn() -> f64 + Send + Sync>,
     jitter: fn() -> f64,
 }
 
-/// Room to read one body, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     _own: Place<String>,
@@ -66,7 +62,7 @@ struct Buckets {
     resent: Bucket,
 }
 
-/// Something is over its limit. The label is a metric's.
+/// An exceeded limit (a metric label) and the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
     pub(crate) limit: &'static str,
@@ -74,7 +70,7 @@ pub(crate) struct Throttled {
 }
 
 impl Admission {
-    /// Nothing is counted yet; a session begins at `since`.
+    /// Creates the admission of a session.
     #[must_use]
     pub fn new(limits: Limits, since: Timestamp) -> Self {
         Self {
@@ -91,45 +87,39 @@ impl Admission {
         }
     }
 
-    /// The same, with how much work waits, 1 at its limit. From there on no events are taken, and their senders are asked
-    /// to wait, the longer the more it is. `work` is asked at each request with events; it must be quick.
+    /// Sets the load of the queue. At 1, only canaries pass. `work` must be quick.
     #[must_use]
     pub fn with_work(self, work: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         Self { work: Box::new(work), ..self }
     }
 
-    /// The same, with numbers in `[0, 1)` for the waits from somewhere else: a run that has to be repeated exactly.
+    /// Sets the jitter, in `[0, 1)`.
     #[must_use]
     pub fn with_jitter(self, jitter: fn() -> f64) -> Self {
         Self { jitter, ..self }
     }
 
-    /// The load of the work, 1 at its limit.
     pub(crate) fn load(&self) -> f64 {
         (self.work)()
     }
 
-    /// A request of a runtime, or of somebody who is not registered.
     pub(crate) fn request(&self, runtime: Option<&str>) -> Result<(), Throttled> {
         let rate = self.limits.requests;
-        // No runtime has an empty id.
+        // Unregistered peers share the empty id.
         let taken = self.take(runtime.unwrap_or_default(), rate, 1.0, |buckets| &mut buckets.requests);
         taken.map_err(|wait| Throttled { limit: "requests", wait })
     }
 
-    /// An event by the v2 contract.
     pub(crate) fn v2_event(&self, runtime: &str) -> Result<(), Throttled> {
         let taken = self.take(runtime, self.limits.v2_events, 1.0, |buckets| &mut buckets.v2_events);
         taken.map_err(|wait| Throttled { limit: "v2_events", wait })
     }
 
-    /// The events of a request, of which those that are older than the session, or part of a full report, have to take turns:
-    /// within the runtime's own part of what all may send, and then with all others. Which these are, the agents' clocks say: a wrong one gives
-    /// its own runtime a better or a worse place after a restart, nothing more.
+    /// Admits events. An error has the events admitted anyway, and the wait for the rest.
     ///
-    /// An error says which events are taken all the same, and how long to wait with the others.
+    /// Full reports and events from before the session count against the runtime's rate, then the common one. A wrong
+    /// agent clock affects only its own runtime.
     pub(crate) fn events(&self, runtime: &str, request: &v3::Request<'_>) -> Result<(), (Door, Throttled)> {
-        // The canary has a place of its own.
         let about = || request.events.iter().filter(|event| event.watch != v3::CANARY);
         if about().next().is_none() {
             return Ok(());
@@ -154,7 +144,7 @@ impl Admission {
         let taken = self.resent.lock().take(self.limits.resent, count, Instant::now());
         taken.map_err(|wait| {
             let wait = wait.max(self.turned_away.lock().another(self.limits.resent, count, Instant::now()));
-            // It has not had its turn.
+            // The runtime keeps its tokens.
             if let Some(buckets) = self.runtimes.lock().get_mut(runtime) {
                 buckets.resent.give_back(count);
             }
@@ -162,13 +152,11 @@ impl Admission {
         })
     }
 
-    /// When the session began, by the receiver's clock.
     pub(crate) const fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// Room to read a body. First among the runtime's own, so that in the queue for what all share there are never more
-    /// of one runtime than may read.
+    /// Waits for permits. The runtime's own permit comes first, so it cannot fill the common queue.
     pub(crate) async fn body(&self, runtime: &str) -> Result<Room<'_>, Throttled> {
         let until = Instant::now() + ROOM;
         let throttled = |limit| Throttled { limit, wait: self.patience() };
@@ -179,12 +167,10 @@ impl Admission {
         Ok(Room { _own: own, _of_all: of_all })
     }
 
-    /// What is asked for when the ledger of one runtime, or the host, has no room.
     pub(crate) fn patience(&self) -> Duration {
         self.patience_at(1.0)
     }
 
-    /// What is asked for at a load, 1 at the limit.
     pub(crate) fn patience_at(&self, load: f64) -> Duration {
         patience(load, (self.jitter)())
     }
@@ -200,7 +186,7 @@ impl Admission {
         let mut runtimes = self.runtimes.lock();
         if runtimes.len() >= KEPT && !runtimes.contains_key(runtime) && runtimes.len() == runtimes.capacity()
         {
-            // Only before the table would grow, so that it does not happen at each request.
+            // Only before growth, since a scan is expensive.
             runtimes.retain(|_, buckets| {
                 !buckets.requests.is_full(limits.requests, now)
                     || !buckets.v2_events.is_full(limits.v2_events, now)
@@ -222,8 +208,7 @@ impl fmt::Debug for Admission {
     }
 }
 
-/// Events that were turned away, less what the rate has let pass since: about as many as wait for their turn, since whoever is turned
-/// away comes again.
+/// Estimate of throttled events that agents will resend.
 #[derive(Clone, Copy, Debug)]
 struct Backlog {
     events: f64,
@@ -231,7 +216,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// So many more. Returns how long all of them take.
+    /// Returns the time to admit all events.
     fn another(&mut self, rate: Rate, count: f64, now: Instant) -> Duration {
         let per_second = rate.per_second.max(0.001);
         let passed = now.saturating_duration_since(self.at).as_secs_f64() * per_second;
@@ -241,19 +226,16 @@ impl Backlog {
     }
 }
 
-/// What one runtime may send again, of what all may.
 fn resent_by_one(all: Rate) -> Rate {
     Rate { per_second: all.per_second / RESENT_PARTS, burst: all.burst / RESENT_PARTS }
 }
 
-/// How long to ask for: the more, the greater the overload, and spread over half to one and a half of it, so that those
-/// who are sent away together do not come back together. `random` is in `[0, 1)`.
+/// Wait for a load. Jitter of 0.5 to 1.5 keeps agents from returning together.
 fn patience(load: f64, random: f64) -> Duration {
     let load = if load.is_finite() { load.clamp(1.0, 1_000.0) } else { 1_000.0 };
     PATIENCE.mul_f64(load).min(MOST_PATIENCE).mul_f64(0.5 + random.clamp(0.0, 1.0))
 }
 
-/// Needs no quality.
 fn random() -> f64 {
     let bits = RandomState::new().build_hasher().finish();
     f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)

@@ -1,4 +1,4 @@
-//! A token bucket, as a value.
+//! A token bucket.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use crate::limits::Rate;
 
-/// Tokens that come back with time. Starts full.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     tokens: f64,
@@ -18,8 +17,9 @@ impl Bucket {
         Self { tokens: rate.burst.max(1.0), at: now }
     }
 
-    /// Takes `count` tokens if there is a whole one: a large request may overdraw, and the next ones wait for it, so
-    /// that no request is too large to pass. Else says how long until there is one.
+    /// Takes `count` tokens if one is left, else returns the wait.
+    ///
+    /// A large request may overdraw, so that it always passes.
     pub(crate) fn take(&mut self, rate: Rate, count: f64, now: Instant) -> Result<(), Duration> {
         let per_second = rate.per_second.max(0.001);
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * per_second;
@@ -33,12 +33,11 @@ impl Bucket {
         }
     }
 
-    /// Undoes a [`Bucket::take`].
     pub(crate) fn give_back(&mut self, count: f64) {
         self.tokens += count;
     }
 
-    /// Whether forgetting it makes no difference.
+    /// Whether the bucket can be forgotten.
     pub(crate) fn is_full(&self, rate: Rate, now: Instant) -> bool {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;
         self.tokens + gained >= rate.burst

@@ -1,5 +1,4 @@
-//! What the agents have told and what has become of it: one ledger per runtime, and the guards that tie
-//! its entries to work.
+//! Ledgers of events, and guards that tie entries to reconciles.
 
 use std::{
     collections::HashMap,
@@ -22,24 +21,19 @@ use tokio::sync::Notify;
 
 use crate::fair::{CANARIES, Room};
 
-/// Most unsettled numbers of one runtime, if nothing else is said; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
-/// The room counts as scarce from here on.
+/// Load from which capacity is scarce.
 const SCARCE: f64 = 0.5;
 
-/// Events with guards. An event that several routes hold counts for each.
-///
-/// The ledgers do not say how many there are: they forget numbers whose work goes on.
+/// Events with guards, per route. Ledgers forget numbers before their reconciles finish.
 struct Counts {
-    /// Of all runtimes.
     all: Arc<AtomicUsize>,
-    /// Of one, without its canaries.
+    /// Without canaries.
     own: AtomicUsize,
     canaries: AtomicUsize,
 }
 
 impl Counts {
-    /// What an event is counted by.
     fn of(&self, canary: bool) -> [&AtomicUsize; 2] {
         [&*self.all, if canary { &self.canaries } else { &self.own }]
     }
@@ -57,16 +51,15 @@ struct Entry {
     ledger: Mutex<Ledger>,
     changed: Notify,
     counts: Counts,
-    /// What all share.
     room: Room,
-    /// With the share full, what the agent has asked about last: nothing else is worth its place.
+    /// Numbers in the last request, if the share was full.
     asked: Mutex<Option<(Epoch, SeqSet)>>,
 }
 
 impl Entry {
     fn receive(&self, request: &Request<'_>, door: Door) -> Received {
         let mut ledger = self.ledger.lock();
-        // Also without room: only so it forgets what nobody asks about any more.
+        // Always, so that the ledger forgets numbers no longer awaited.
         let mut received = ledger.receive_those(request, |event| door.lets(event));
         let room = self.counts.left(self.room);
         let mut left = room;
@@ -84,7 +77,7 @@ impl Entry {
         });
         received.overloaded |= !excess.is_empty();
         for seq in excess {
-            // Given back, so that it is new when it comes again. Only what is held can be.
+            // Forgets the number, so that a resend is new. Only held numbers can be dropped.
             ledger.route(request.epoch, seq, Route::engine(), Intake::Held);
             ledger.settle(request.epoch, seq, &Route::engine(), Outcome::Dropped);
         }
@@ -92,8 +85,6 @@ impl Entry {
         received
     }
 
-    /// Whether anybody is told when the work for this number is finished, or, with the share full, has asked for it; and
-    /// whether the runtime does not have to give way to others.
     fn wants(&self, epoch: Epoch, seq: Seq) -> bool {
         if self.counts.is_over(self.room) {
             return false;
@@ -104,20 +95,18 @@ impl Entry {
     }
 }
 
-/// A wait as it is told to agents.
 pub(crate) fn milliseconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Which events of a request are taken, if there is room. The agent's canary always is: a runtime that is busy is not one whose
-/// events do not arrive.
+/// Filter for events. Canaries always pass, so that a busy runtime does not look silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// All.
     Open,
-    /// Those that were observed since then, but none that is reported only because everything is.
+    /// Events since this time, except full reports.
     Younger(Timestamp),
-    /// None but the canary.
+    /// Canaries only.
     Canary,
 }
 
@@ -132,22 +121,20 @@ impl Door {
     }
 }
 
-/// All ledgers of one session. Cheap to clone.
+/// Ledgers of one session. Cheap to clone.
 #[derive(Clone)]
 pub struct Deliveries(Arc<Inner>);
 
 struct Inner {
     session: SessionId,
-    /// Most unsettled numbers of one runtime.
     per_runtime: usize,
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
-    /// Events with guards, of all runtimes, and how many there may be.
     held: Arc<AtomicUsize>,
     room: Room,
 }
 
 impl Deliveries {
-    /// Empty ledgers for a new session.
+    /// Creates empty ledgers.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
         Self::with(session, PER_RUNTIME, Room(usize::MAX))
@@ -158,28 +145,28 @@ impl Deliveries {
         Self(Arc::new(Inner { session, per_runtime, runtimes, held, room }))
     }
 
-    /// Empty ledgers for the same session that remember at most so many numbers of a runtime (usually 20,000).
+    /// Sets the most numbers per runtime (default 20,000). Empties the ledgers.
     #[must_use]
     pub fn remembering(self, per_runtime: usize) -> Self {
         Self::with(self.0.session, per_runtime, self.0.room)
     }
 
-    /// The same, with the number of events that may be held at the same time, over all runtimes. One runtime may hold a
-    /// twenty-fourth of what is free beside its own, and at most 20,000: events that were forgotten since, but whose work
-    /// goes on, are among them. Its first 16, and its canary, have a place however much the others hold; they may go over
-    /// the number.
+    /// Sets the most held events of all runtimes. Empties the ledgers.
+    ///
+    /// A runtime may hold a twenty-fourth of the free capacity, at most 20,000. Forgotten events count until their
+    /// reconciles finish. Canaries and up to 16 events per runtime always pass, even beyond the limit.
     #[must_use]
     pub fn with_room_for(self, events: usize) -> Self {
         Self::with(self.0.session, self.0.per_runtime, Room(events.max(1)))
     }
 
-    /// How full the ledgers are together: 1 at the limit.
+    /// Load, 1 at the limit.
     #[must_use]
     pub fn load(&self) -> f64 {
         self.0.room.load(self.held())
     }
 
-    /// Whether so much is held that the runtimes' shares have become small.
+    /// Whether shares have become small.
     #[must_use]
     pub fn is_scarce(&self) -> bool {
         self.load() >= SCARCE
@@ -199,22 +186,22 @@ impl Deliveries {
         entry
     }
 
-    /// Takes a request in; see [`Ledger::receive`]. Events for which the runtime has no place are left out as well.
+    /// Receives a request within the runtime's capacity; see [`Ledger::receive`].
     pub fn receive(&self, runtime: &str, request: &Request<'_>) -> Received {
         self.receive_at(runtime, request, Door::Open)
     }
 
-    /// The same, and events that may not pass the door now are left out, too.
+    /// Like [`Deliveries::receive`], for events that pass `door`.
     pub fn receive_at(&self, runtime: &str, request: &Request<'_>, door: Door) -> Received {
         self.entry(runtime).receive(request, door)
     }
 
-    /// What decides over an event that [`Deliveries::receive`] has called fresh.
+    /// Returns the ticket of a fresh event.
     pub fn ticket(&self, runtime: &str, epoch: Epoch, seq: Seq) -> Ticket {
         Ticket { entry: self.entry(runtime), epoch, seq, canary: false, used: false }
     }
 
-    /// The same for many events of one request, the canary among them: the runtime is looked up once.
+    /// Returns a maker of tickets for one request.
     pub fn tickets(&self, runtime: &str, epoch: Epoch) -> impl Fn(&v3::Event<'_>) -> Ticket + use<> {
         let entry = self.entry(runtime);
         move |event| {
@@ -223,7 +210,7 @@ impl Deliveries {
         }
     }
 
-    /// The answer to a request, with the patience that is asked for at overload.
+    /// Answers a request. `patience` is the wait at overload.
     pub fn answer(
         &self,
         runtime: &str,
@@ -236,13 +223,13 @@ impl Deliveries {
         response
     }
 
-    /// Waits until there is something to say about the awaited numbers. Cancel-safe.
+    /// Waits until an awaited number has an answer. Cancel-safe.
     pub async fn news(&self, runtime: &str, epoch: Epoch, awaiting: &SeqSet) {
         let entry = self.entry(runtime);
         loop {
             let changed = entry.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, so that a change in between is not missed.
+            // Before the check, so that no change is missed.
             changed.as_mut().enable();
             if entry.ledger.lock().has_news(epoch, awaiting) {
                 return;
@@ -251,28 +238,26 @@ impl Deliveries {
         }
     }
 
-    /// Events held over all runtimes: what [`Deliveries::with_room_for`] limits. One that several routes hold counts for
-    /// each.
+    /// Held events of all runtimes, per route, limited by [`Deliveries::with_room_for`].
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)
     }
 
-    /// Events held for one runtime, counted in the same way.
+    /// Held events of one runtime, per route, without canaries.
     #[must_use]
     pub fn held_by(&self, runtime: &str) -> usize {
         let runtimes = self.0.runtimes.lock();
         runtimes.get(runtime).map_or(0, |entry| entry.counts.own.load(Ordering::Relaxed))
     }
 
-    /// Forgets runtimes that are not registered any more.
+    /// Forgets unregistered runtimes.
     pub fn retain(&self, registered: impl Fn(&str) -> bool) {
         self.0.runtimes.lock().retain(|id, _| registered(id));
     }
 }
 
-/// Says where a fresh event goes: to one route or to several, each of which acknowledges for itself. Dropped
-/// without having said anything, it gives the event back: the agent is asked to send it again.
+/// Routes a fresh event. Each route acknowledges separately. Dropped unused, the event is resent.
 #[must_use = "an event whose ticket is dropped unused is sent again"]
 pub struct Ticket {
     entry: Arc<Entry>,
@@ -283,18 +268,17 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Nothing on this route depends on the event.
+    /// Acknowledges: nothing on this route depends on the event.
     pub fn done(&mut self, route: Route) {
         self.route(route, Intake::Done);
     }
 
-    /// This route does not want the event; the agent lets it go and counts it.
+    /// Refuses: the agent drops and counts the event.
     pub fn refuse(&mut self, route: Route) {
         self.route(route, Intake::Refused);
     }
 
-    /// Holds the event for this route until `parts` pieces of work are finished; one guard for each. With none it
-    /// is done.
+    /// Holds the event until `parts` guards finish. With zero parts, it is done.
     #[must_use = "an event whose guard is dropped is sent again"]
     pub fn hold(&mut self, route: Route, parts: usize) -> Guards {
         if parts == 0 {
@@ -326,7 +310,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.used {
-            // Which route gives it back makes no difference: the whole event is forgotten.
+            // Any route: a drop forgets the whole event.
             drop(self.hold(Route::engine(), 1));
         }
     }
@@ -359,15 +343,14 @@ impl Drop for Held {
     }
 }
 
-/// Ties one held event to one piece of work. Dropped without being finished, it gives the event back: the
-/// agent is asked to send it again.
+/// Ties an event to a reconcile. Dropped unfinished, the event is resent.
 pub struct Guard {
     held: Arc<Held>,
     finished: bool,
 }
 
 impl Guard {
-    /// The same guard for `parts` pieces of work, each of which has to finish. For none, it is finished.
+    /// Splits into guards that must all finish. With zero parts, it is finished.
     #[must_use = "an event whose guard is dropped is sent again"]
     pub fn split(mut self, parts: usize) -> Guards {
         if parts == 0 {
@@ -379,17 +362,16 @@ impl Guard {
         Guards::new(Arc::clone(&self.held), parts)
     }
 
-    /// Whether the event's number is still remembered. Finishing one that was forgotten (its key has changed again, or
-    /// its agent runs anew) tells nobody anything, so work that is tried for ever need not keep it. While its runtime has
-    /// no place for more, the agent must have asked about it as well; and while it holds more than it may, because others
-    /// need room by now, nothing is wanted of it: what is dropped is sent again.
+    /// Whether retries should keep the event.
+    ///
+    /// A forgotten number cannot be acknowledged: its key changed or its agent restarted. With a full share, the last
+    /// request must ask for the number. Over its share, a runtime's events are all unwanted. Dropped events are resent.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.held.entry.wants(self.held.epoch, self.held.seq)
     }
 
-    /// The work has finished, or what it found is persisted. The event is acknowledged on its route when all its
-    /// guards have.
+    /// Reports that the reconcile has finished or its result is persisted. The last guard acknowledges its route.
     pub fn finished(mut self) {
         self.finished = true;
         if self.held.open.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -408,8 +390,7 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Nobody on this route wants the event any more: the agent lets it go and counts it. What other guards of the
-    /// event on this route do makes no difference then.
+    /// Refuses the event for this route. Other guards then have no effect.
     pub fn refused(mut self) {
         self.finished = true;
         self.held.settle(Outcome::Refused);
@@ -424,12 +405,11 @@ impl Drop for Guard {
     }
 }
 
-/// Guards of one event on one route. Those that are not taken out are dropped with it.
+/// Guards of one route. Those not taken are dropped.
 #[must_use = "an event whose guard is dropped is sent again"]
 pub struct Guards(Option<(Guard, usize)>);
 
 impl Guards {
-    /// `parts` of them, which `held` has counted; at least one.
     fn new(held: Arc<Held>, parts: usize) -> Self {
         Self(Some((Guard { held, finished: false }, parts)))
     }

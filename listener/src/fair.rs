@@ -1,21 +1,18 @@
-//! How many events each of many runtimes may hold, in a room that all of them share. Pure.
+//! Fair shares of a common capacity. Pure.
 //!
-//! What is free is divided anew at each look: a runtime may hold as much as a part of it ([`PARTS`]). Alone it gets a
-//! twenty-fifth of the room; the more runtimes hold much, the less each of them may, and something always stays free for
-//! those that hold little. A runtime that holds more than it may by now takes no more, and gives way as its work is
-//! tried again ([`Room::is_over`]). The first few events of a runtime ([`FLOOR`]) have their place in any case.
+//! A runtime may hold the free capacity divided by [`PARTS`], so some always stays free. Over its share, a runtime
+//! accepts nothing and drops events on retries ([`Room::is_over`]). [`FLOOR`] events are always accepted.
 
-/// A runtime may hold one of so many parts of what is free, as much as is free to it beside what it holds.
+/// A share is the free capacity divided by this.
 const PARTS: usize = 24;
-/// Most events of one runtime, in the largest room.
+/// Most events of one runtime.
 const MOST: usize = 20_000;
-/// Events of one runtime that have a place however full the room is; fewer in a small room.
+/// Events always accepted, fewer with small capacity.
 const FLOOR: usize = 16;
-/// Places of a runtime for canaries, beside all others: the next comes after a minute, and by then its agent does not ask
-/// about this one any more.
+/// Extra canaries. The next comes after a minute, when the last is not awaited.
 pub(crate) const CANARIES: usize = 4;
 
-/// A room for so many events.
+/// A capacity in events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room(pub(crate) usize);
 
@@ -24,21 +21,21 @@ impl Room {
         (self.0 / (PARTS + 1)).clamp(1, FLOOR)
     }
 
-    /// How many more events a runtime may hold, which holds `own` of the `all` that are held.
+    /// Further events for a runtime that holds `own` of `all`.
     pub(crate) fn left(self, all: usize, own: usize) -> usize {
-        // After n more it must hold at most a part of what is free then: own + n <= (room - all - n) / PARTS.
+        // After n more: own + n <= (room - all - n) / PARTS.
         let free = self.0.saturating_sub(all).saturating_sub(own.saturating_mul(PARTS));
         let share = (free / (PARTS + 1)).min(MOST.saturating_sub(own));
         share.max(self.floor().saturating_sub(own))
     }
 
-    /// Whether a runtime holds more than it may by now, because others have come since.
+    /// Whether a runtime exceeds its share, which shrinks with others' events.
     pub(crate) fn is_over(self, all: usize, own: usize) -> bool {
         let share = (self.0.saturating_sub(all) / PARTS).min(MOST);
         own > share.max(self.floor())
     }
 
-    /// How full it is: 1 at the limit.
+    /// Load, 1 at the limit.
     pub(crate) fn load(self, all: usize) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
         let load = all as f64 / self.0.max(1) as f64;
@@ -74,14 +71,10 @@ mod tests {
         }
     }
 
-    /// What runtimes do.
     #[derive(Clone, Debug)]
     enum Step {
-        /// One has so many events.
         Tell(usize, usize),
-        /// So many of one are finished.
         Finish(usize, usize),
-        /// The work of one is tried again.
         Retry(usize),
     }
 
@@ -117,8 +110,7 @@ mod tests {
                 }
                 prop_assert!(held.iter().sum::<usize>() <= size + held.len() * room.floor());
             }
-            // With nothing finished, but everything tried again a few times, whoever holds most holds little more than
-            // another may.
+            // Retries even out the shares.
             for _ in 0..3 {
                 for who in 0..held.len() {
                     while room.is_over(held.iter().sum(), held[who]) {

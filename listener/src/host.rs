@@ -1,4 +1,4 @@
-//! What the intake asks of whoever handles the events.
+//! Interface to the handler of events.
 
 use tidewatch_wire::{v2, v3};
 
@@ -8,33 +8,29 @@ use crate::{
     refused::RefusedPeer,
 };
 
-/// Handles what the intake has accepted. No call may block: connections wait for it.
+/// Handles events. Calls must not block connections.
 pub trait Host: Send + Sync + 'static {
-    /// What is registered under the common name of a certificate.
+    /// Looks up a certificate's common name.
     fn lookup(&self, common_name: &str) -> RuntimeLookup;
 
-    /// Who the manager in a v2 path is.
+    /// Classifies a v2 manager.
     fn manager(&self, name: &str) -> Manager;
 
-    /// Called once for each accepted v3 request, heartbeats and polls included, before its events. Returns whether the
-    /// agent must report everything again. A host without a memory of its own cannot confirm what an agent's stored
-    /// digest claims.
+    /// Called per v3 request, before its events. Returns whether the agent must report all objects: without memory, a
+    /// host cannot confirm a digest.
     fn heard(&self, _runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         request.resume.is_some()
     }
 
-    /// Called for each peer that is refused because of its certificate. Its names are verified only if it says so, and
-    /// it comes as often as peers try: what is kept of it must be bounded.
+    /// Called per refused certificate. Names may be unverified. Peers control the rate, so bound stored data.
     fn refused(&self, _peer: &RefusedPeer) {}
 
-    /// How far the memory behind the host remembers this session, if it can be restored from a backup; see
-    /// [`v3::Response::mark`]. Without such a memory it is always 0.
+    /// How far a restorable memory remembers this session, else 0; see [`v3::Response::mark`].
     fn mark(&self) -> u64 {
         0
     }
 
-    /// Takes an event that is new to this session. The ticket says where it went: to each route that has to handle
-    /// it, held or done. A ticket that is dropped unused gives the event back, and the agent sends it again.
+    /// Takes a new event. The ticket records its routes; dropped unused, the event is resent.
     fn take_v3(
         &self,
         runtime: &Runtime,
@@ -43,41 +39,42 @@ pub trait Host: Send + Sync + 'static {
         ticket: Ticket,
     ) -> Fate;
 
-    /// Takes an event of the v2 contract for a manager that is [`Manager::Own`]. It is told before the change is
-    /// committed and is never asked for again: the host has to look twice.
+    /// Takes a v2 event for a [`Manager::Own`].
+    ///
+    /// Agents send it before the commit and never again, so the host must look twice.
     fn take_v2(&self, runtime: &Runtime, manager: &str, event: &v2::WatchEvent) -> Fate;
 }
 
-/// Who a manager is to a host.
+/// A manager's relation to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
-    /// The host takes its events.
+    /// Its events are taken.
     Own,
-    /// It exists, but the host does not take its events.
+    /// Exists, but its events are not taken.
     Other,
-    /// Nobody knows it.
+    /// Unknown.
     Unknown,
 }
 
-/// What became of an event at the door.
+/// Result of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It waits for work to be done.
+    /// Waits for a reconcile.
     Queued,
-    /// It waits for another manager's service.
+    /// Waits for another manager.
     Forwarded,
-    /// Nothing depends on the object.
+    /// Nothing depends on it.
     Unowned,
-    /// It is not wanted: its sender has no business with it, or says of it what cannot be.
+    /// Unwanted or implausible.
     Refused,
-    /// There is no room for it: it was given back, and the sender is asked to wait before it tries again.
+    /// No capacity: the sender must wait and resend.
     Overloaded,
-    /// There is no room for it on its route: it was given back, and the sender goes on with everything else.
+    /// Route without capacity: the sender continues with other events.
     Full,
 }
 
 impl Fate {
-    /// A stable word for metrics.
+    /// Metric label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {

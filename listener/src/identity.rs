@@ -1,8 +1,7 @@
-//! Who speaks: a verified certificate against the registered Kymas. Pure.
+//! Checks certificates against registered Kymas. Pure.
 //!
-//! The chain and validity were checked by the TLS handshake. Here the common name must be the runtime id
-//! of exactly one Kyma, and the certificate must carry the domain that is registered for it (contract,
-//! section 3.5: the CN rule of today and the SAN pinning of the first contract, together).
+//! The handshake has checked chain and validity. The common name must be the runtime id of one Kyma, and its domain a
+//! name in the certificate (contract, section 3.5).
 
 use std::sync::Arc;
 
@@ -10,36 +9,36 @@ use http::StatusCode;
 use jiff::Timestamp;
 use tidewatch_tls::{IdentityError, PeerIdentity};
 
-/// What is registered under a runtime id.
+/// Kymas of a runtime id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeLookup {
-    /// Nothing.
+    /// None.
     Unknown,
-    /// One Kyma.
+    /// One.
     One {
-        /// Its name.
+        /// Name.
         kyma: String,
-        /// The domain that its certificate must carry; without one nobody can speak for it.
+        /// Domain required in the certificate. Without one, all are refused.
         domain: Option<String>,
     },
-    /// This many Kymas, so none can be meant.
+    /// Several.
     Ambiguous(usize),
-    /// Who is registered is not known yet.
+    /// Not loaded yet.
     Starting,
 }
 
-/// A runtime that has proven who it is.
+/// A verified runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
-    /// Its runtime id.
+    /// Runtime id.
     pub id: String,
-    /// The Kyma registered under it.
+    /// Kyma.
     pub kyma: String,
-    /// The client certificate that proved it (DER).
+    /// Client certificate (DER).
     pub certificate: Arc<[u8]>,
-    /// When it should have been renewed: a tenth of its life is left then. Whoever renews does so after two thirds of it, as a rule.
+    /// Latest renewal, with a tenth of the lifetime left. Usual is after two thirds.
     pub renewed_by: Timestamp,
-    /// When it ends.
+    /// Certificate end.
     pub not_after: Timestamp,
 }
 
@@ -48,33 +47,33 @@ fn renewed_by(peer: &PeerIdentity) -> Timestamp {
     peer.not_after.saturating_sub(tenth).unwrap_or(peer.not_after)
 }
 
-/// Why a peer is not listened to.
+/// Reason to refuse a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The certificate gives no identity.
+    /// No identity.
     #[error(transparent)]
     Certificate(#[from] IdentityError),
-    /// Nobody has registered this runtime.
+    /// No Kyma.
     #[error("no Kyma is registered for runtime id '{0}'; register the runtime, or use its own certificate")]
     Unknown(String),
-    /// Several Kymas claim it.
+    /// Several Kymas.
     #[error("{1} Kymas are registered for runtime id '{0}'; a runtime id must be registered once")]
     Ambiguous(String, usize),
-    /// Who is registered is not known yet.
+    /// Kymas are not loaded yet.
     #[error("this process has just started and does not know the runtimes yet; try again in a moment")]
     Starting,
-    /// There is nothing to pin the certificate to.
+    /// The Kyma has no domain.
     #[error(
         "the Kyma of runtime id '{0}' has no skr-domain annotation to check the certificate against; set it"
     )]
     NoDomain(String),
-    /// The certificate is not this runtime's.
+    /// The certificate lacks the domain.
     #[error("the certificate of runtime id '{0}' does not carry the domain registered for it; issue it anew")]
     OtherDomain(String),
 }
 
 impl Refusal {
-    /// The HTTP status of the answer.
+    /// HTTP status.
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::Certificate(IdentityError::NoCertificate) => StatusCode::UNAUTHORIZED,
@@ -84,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// A stable word for metrics and answers.
+    /// Metric label.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Certificate(error) => error.label(),
@@ -97,7 +96,7 @@ impl Refusal {
     }
 }
 
-/// Decides whether `peer` is the runtime it says it is.
+/// Checks the certificate against the registration.
 pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, Refusal> {
     let id = peer.common_name.clone();
     match lookup {
@@ -116,8 +115,7 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
     }
 }
 
-/// Whether one of the certificate's names is the domain. DNS names do not care for case; no wildcard is
-/// honoured, or one runtime's certificate could speak for another's.
+/// Whether a name is the domain. Ignores case. Wildcards never match: they could impersonate other runtimes.
 fn carries(peer: &PeerIdentity, domain: &str) -> bool {
     peer.dns_names.iter().any(|name| name.eq_ignore_ascii_case(domain))
         || peer.uris.iter().any(|uri| uri == domain)
@@ -146,7 +144,6 @@ mod tests {
 
     #[test]
     fn the_registered_domain_must_be_in_the_certificate() {
-        // A tenth before its end, at 1,000 s.
         let renewed_by = Timestamp::from_second(900).unwrap();
         let certificate = Arc::from(*b"der");
         let not_after = Timestamp::from_second(1_000).unwrap();

@@ -1,4 +1,4 @@
-//! Requests of agents: paths, bodies and answers.
+//! Agents' requests and answers.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -31,52 +31,50 @@ use crate::{
     refused::{LogLine, RefusedPeer},
 };
 
-/// Of a body that is too large, this much more is read and thrown away, and for this long, so that a peer that
-/// is still sending sees the answer.
+/// Bytes and time to skip of a large body, so that its sender sees the answer.
 const SKIP: (usize, Duration) = (4 * 1024 * 1024, Duration::from_secs(2));
 
-/// For the work of a canary.
+/// Longest wait for a canary.
 const CANARY_PATIENCE: Duration = Duration::from_millis(250);
-/// Longest message in an answer or a log line, in characters.
+/// Longest message, in characters.
 const MAX_MESSAGE: usize = 300;
 
-/// The answer to a request.
+/// Answer to a request.
 pub type Answer = Response<Full<Bytes>>;
 
-/// The other end of a connection, as the handshake has verified it.
+/// A connection's peer.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its leaf certificate (DER).
+    /// Leaf certificate (DER).
     pub leaf: Option<Arc<[u8]>>,
-    /// What that says.
+    /// Its identity.
     pub identity: Result<PeerIdentity, IdentityError>,
 }
 
-/// What requests are served with.
+/// Serves requests.
 pub struct Intake {
-    /// Knows the runtimes and handles their events.
+    /// Handles events.
     pub host: Arc<dyn Host>,
-    /// The ledgers.
+    /// Ledgers.
     pub deliveries: Deliveries,
     /// Metrics.
     pub metrics: Metrics,
-    /// What is taken, and what is sent away.
+    /// Limits.
     pub admission: Admission,
-    /// Ends polls at shutdown.
+    /// Ends polls.
     pub drain: Watch,
-    /// Who is believed about the client behind it.
+    /// Trusted proxies.
     pub proxies: Arc<Proxies>,
-    /// The wall clock.
+    /// Wall clock.
     pub clock: fn() -> Timestamp,
 }
 
-/// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("{refusal}")]
     Identity {
         refusal: Refusal,
-        /// What its verified certificate says.
+        /// Verified.
         names: Option<Box<Names>>,
     },
     #[error(transparent)]
@@ -145,22 +143,21 @@ impl Fault {
     }
 }
 
-/// What has to be known of a request once its events are taken.
 struct Told {
     epoch: Epoch,
     awaiting: SeqSet,
-    /// Whether the agent must report everything again.
+    /// Whether a full report is needed.
     resync: bool,
-    /// How long it is asked to wait, if not all of its events were taken.
+    /// Wait after events were not taken.
     overloaded: Option<Duration>,
-    /// How long to wait with what is older than the session, or part of a full report.
+    /// Wait for older events and full reports.
     older: Option<Duration>,
-    /// How long the answer may wait for something to say.
+    /// Longest delay of the answer.
     patience: Option<Duration>,
 }
 
 impl Intake {
-    /// Serves one request of a peer whose certificate the handshake has verified.
+    /// Serves a request of a verified peer.
     pub async fn serve<B>(self: Arc<Self>, peer: Arc<Peer>, request: Request<B>) -> Answer
     where
         B: Body<Data = Bytes> + Send,
@@ -174,7 +171,7 @@ impl Intake {
         };
         let known = &self.metrics.known;
         let (_in_flight, began) = (known.begin(), Instant::now());
-        // Else the connection would end, and with it the other requests on it.
+        // A panic would end the connection's other requests.
         let handled = AssertUnwindSafe(self.handle(&peer, request)).catch_unwind().await;
         let answer = match handled.unwrap_or(Err(Fault::Panicked)) {
             Ok(answer) => answer,
@@ -216,7 +213,7 @@ impl Intake {
             return Err(Fault::Method);
         }
         let identified = self.identify(peer, &parts.headers);
-        // Before the refusal, whose log line is not for free either.
+        // Before the refusal, which is logged.
         let rated = self.admission.request(identified.as_ref().ok().map(|runtime| runtime.id.as_str()));
         rated.map_err(|throttled| Fault::TooMany(self.throttled(throttled)))?;
         let runtime = identified?;
@@ -225,7 +222,7 @@ impl Intake {
                 let body = self.read(&runtime, &parts, body, limits::V3_BODY_BYTES).await?;
                 let value = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
                 let standing = Standing::read(value).map_err(|e| Fault::Malformed(e.to_string()))?;
-                // Each is a piece of what the connection has read, and holds all of that for as long as a poll stays open.
+                // Headers would keep the read buffer during a poll.
                 drop(parts);
                 self.take_v3(&runtime, body, standing).await
             }
@@ -239,7 +236,7 @@ impl Intake {
         }
     }
 
-    /// Refusals come at any rate: equal ones are counted.
+    /// Logs repetitions at powers of ten and notifies the host.
     fn tell_of(&self, runtime: &str, fault: &Fault, error: &str) {
         let (reason, now) = (fault.label(), (self.clock)());
         let names = match fault {
@@ -257,7 +254,6 @@ impl Intake {
         }
     }
 
-    /// Reads a body when it is its turn.
     async fn read<B>(&self, runtime: &Runtime, parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
     where
         B: Body<Data = Bytes> + Send,
@@ -273,8 +269,7 @@ impl Intake {
         wait
     }
 
-    /// The runtime that speaks: the peer itself, or the client that a trusted proxy names. From everyone else the
-    /// proxies' header means nothing.
+    /// Identifies the peer, or a trusted proxy's client. Ignores the proxies' header from other peers.
     fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Runtime, Fault> {
         let forwarded = if peer.leaf.as_ref().is_some_and(|leaf| self.proxies.trusts(leaf)) {
             let values = headers.get_all(xfcc::HEADER).iter().map(HeaderValue::as_bytes);
@@ -290,7 +285,7 @@ impl Intake {
             })?,
         };
         identify(client, self.host.lookup(&client.common_name)).map_err(|refusal| {
-            // A receiver that has just started refuses nobody for what they are.
+            // A starting receiver reports no refusals.
             let is_refused = !matches!(refusal, Refusal::Starting);
             let names = is_refused.then(|| Names::of(&client.certificate).map(Box::new)).flatten();
             Fault::Identity { refusal, names }
@@ -309,7 +304,7 @@ impl Intake {
         let brief = standing.epoch.is_some();
         let Told { epoch, awaiting, resync, overloaded, older, patience } =
             self.tell(runtime, &body, standing)?;
-        // Of a poll that stays open, only what its answer is about is kept.
+        // Not needed during a poll.
         drop(body);
         if overloaded.is_some() || older.is_some() {
             self.metrics.overloads.inc();
@@ -334,9 +329,8 @@ impl Intake {
         Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older, ..answer }, brief))
     }
 
-    /// Reads a request, tells the host of it, and takes its events.
     fn tell(&self, runtime: &Runtime, body: &[u8], standing: Standing) -> Result<Told, Fault> {
-        // Checked as a whole, which is cheaper than each of its strings alone.
+        // Cheaper than a UTF-8 check per string.
         let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let mut request: v3::Request<'_> =
             serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
@@ -350,8 +344,7 @@ impl Intake {
         Ok(Told { epoch, awaiting, resync, overloaded, older, patience })
     }
 
-    /// Takes the events of a request; at overload, its canary. Returns how long to wait with those that were not taken: with all, and
-    /// with those that are older.
+    /// Takes events; at overload, only the canary. Returns the waits for all and for older events.
     fn take_events(
         &self,
         runtime: &Runtime,
@@ -374,13 +367,12 @@ impl Intake {
         let mut full = false;
         let ticket = self.deliveries.tickets(&runtime.id, request.epoch);
         let fresh = received.fresh.iter().filter_map(|&index| request.events.get(index));
-        // All of them at once: whatever happens to one, no other is left known and unheld.
+        // All tickets first: a panic must leave no event known but unheld.
         let fresh: Vec<_> = fresh.map(|event| (event, ticket(event))).collect();
         let mut taken = Taken::default();
         for (event, ticket) in fresh {
             let take = || self.host.take_v3(runtime, request, event, ticket);
-            // One event that nobody can handle must not hold back the others that come with it, each time again. Its
-            // ticket is dropped, so that it is unknown in the answer.
+            // A panic must not block other events. The agent resends this one.
             let Ok(fate) = catch_unwind(AssertUnwindSafe(take)) else {
                 tracing::error!(runtime = runtime.id, seq = %event.seq, "taking an event panicked; it is asked for again");
                 self.metrics.panics.inc();
@@ -411,15 +403,14 @@ impl Intake {
     }
 }
 
-/// How long an answer may wait for something to say. A canary alone is about to be done, and then one exchange is enough
-/// for it.
+/// A canary alone waits briefly, to need one exchange only.
 fn patience_of(request: &v3::Request<'_>) -> Option<Duration> {
     let canary = !request.events.is_empty() && request.events.iter().all(|e| e.watch == v3::CANARY);
     let poll = request.poll.then_some(Duration::from_secs(limits::POLL_SECONDS));
     poll.or(canary.then_some(CANARY_PATIENCE))
 }
 
-/// The one place where a body is read: never more than `limit` bytes of it are kept.
+/// The only reader of bodies, limited to `limit` bytes.
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
 async fn read<B>(parts: &Parts, body: B, limit: usize, deadline: Duration) -> Result<Bytes, Fault>
 where
@@ -441,13 +432,11 @@ where
     if !too_large {
         return Err(Fault::Broken);
     }
-    // Else HTTP/1 would close the connection and HTTP/2 reset the stream under a peer that writes, and some peers
-    // lose the answer by that.
+    // Else a writing peer may lose the answer to a close (HTTP/1) or reset (HTTP/2).
     let _all_or_enough = tokio::time::timeout(SKIP.1, skip(body, SKIP.0)).await;
     Err(Fault::TooLarge(limit))
 }
 
-/// Throws away what comes, until the end or until it was `most` bytes.
 async fn skip<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, most: usize) {
     let mut skipped = 0;
     while let Some(Ok(frame)) = body.as_mut().frame().await {
@@ -458,18 +447,17 @@ async fn skip<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, most: usize) {
     }
 }
 
-/// At most 64 characters of what a peer has sent, for logs and answers.
+/// Cuts to 64 characters.
 fn shorten(text: &str) -> &str {
     text.char_indices().nth(64).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A message for a log line and an answer. Parsers quote what they were given, at any length and with whatever is in
-/// it.
+/// Parsers quote any input, so errors are cleaned and cut.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect()
 }
 
-/// What `Retry-After` counts in; never too early.
+/// Rounds up for `Retry-After`.
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
@@ -480,8 +468,7 @@ fn json_answer(body: &impl serde::Serialize) -> Answer {
     answer
 }
 
-/// The session is always said in a header, too: who has seen it may use the headers of [`standing`]. To who does, neither
-/// it nor the epoch is repeated in the body.
+/// Returns the session in a header. If the agent uses the headers of [`standing`], the body omits session and epoch.
 fn v3_answer(mut response: v3::Response, brief: bool) -> Answer {
     let session = HeaderValue::from_str(&response.session.to_string());
     if brief && session.is_ok() {

@@ -1,15 +1,13 @@
-//! The metrics of the Go listener, under the names that dashboards know (`docs/metrics.md`, "Names of the Go listener").
+//! Metrics under the Go listener's names (`docs/metrics.md`).
 
 use std::time::Duration;
 
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
-/// What the Go manager calls itself there.
 const SERVER: &str = "lifecycle-manager";
 const BY_SERVER: [&str; 1] = ["server_name"];
 
-/// All of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     duration: GaugeVec,
@@ -54,7 +52,6 @@ impl Known {
         Ok(known)
     }
 
-    /// A request begins; it ends with what is returned.
     pub(crate) fn begin(&self) -> InFlight {
         self.requests.with_label_values(&[SERVER]).inc();
         let gauge = self.inflight.with_label_values(&[SERVER]);
@@ -62,7 +59,6 @@ impl Known {
         InFlight(gauge)
     }
 
-    /// An event of the v2 contract was answered.
     pub(crate) fn took(&self, time: Duration) {
         self.duration.with_label_values(&[SERVER]).set(time.as_secs_f64());
     }
@@ -71,13 +67,12 @@ impl Known {
         self.too_large.with_label_values(&[SERVER]).inc();
     }
 
-    /// `endpoint` is one of few words: a path that anybody could make up is no label.
+    /// `endpoint` is from a fixed set, since paths are unbounded.
     pub(crate) fn was_not_verified(&self, endpoint: &str) {
         self.unverified.with_label_values(&[SERVER, endpoint]).inc();
     }
 }
 
-/// A request that is being answered.
 pub(crate) struct InFlight(IntGauge);
 
 impl Drop for InFlight {

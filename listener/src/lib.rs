@@ -1,14 +1,11 @@
-//! Verified events from runtimes, over mTLS, acknowledged when they are handled.
+//! Receives events from runtimes over mTLS and acknowledges them after their reconciles.
 //!
-//! An event's way: [`listener`] (TLS, limits) → [`intake`] (paths, bodies) → [`identity`] (who says so) → the
-//! [`Host`], which decides what depends on it. [`deliveries`] remembers what was told until the host has finished,
-//! and answers the agents.
+//! An event passes [`listener`], [`intake`], [`identity`] and the [`Host`]; [`deliveries`] remembers it.
 //!
-//! An operator needs none of these by name: a [`Listener`] yields a [stream](Events) of [`RuntimeEvent`]s, and
-//! [`reconcile_requests`] turns it into what `kube`'s `Controller::reconcile_on` takes. See `docs/listener.md` and the
-//! example `operator`.
+//! Operators use a [`Listener`], its [stream](Events) of [`RuntimeEvent`]s and [`reconcile_requests`]. See
+//! `docs/listener.md` and the example `operator`.
 
-/// The guide's code compiles.
+/// Compiles the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/listener.md")]
 mod guide {}

@@ -1,50 +1,47 @@
-//! What the listener takes at most. `docs/limits.md` says what happens at each.
+//! Limits, described in `docs/limits.md`.
 
 use std::time::Duration;
 
 /// A rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// In the long run, at least one in a thousand seconds.
+    /// Average, at least 0.001.
     pub per_second: f64,
-    /// At once, after a rest; at least 1.
+    /// Burst, at least 1.
     pub burst: f64,
 }
 
-/// The limits of one listener.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// For a TLS handshake.
+    /// Time for a TLS handshake.
     pub handshake: Duration,
-    /// For the first request of a connection, and for the head of any HTTP/1 request.
+    /// Time for a first request, or head of an HTTP/1 request.
     pub headers: Duration,
-    /// For a body.
+    /// Time for a body.
     pub body: Duration,
-    /// Between two requests of a connection. An agent shows itself each minute.
+    /// Time between requests. Agents send one per minute.
     pub idle: Duration,
-    /// For requests in hand, when a connection is ended.
+    /// Time for requests in flight at a connection's end.
     pub farewell: Duration,
-    /// Connections; more wait to be accepted.
+    /// Connections. More must wait.
     pub connections: usize,
-    /// Connections of one identity. With one more, the oldest is ended: the newest is the one that lives, since an
-    /// agent that comes back may have left a half-open one.
+    /// Connections per identity. More end the oldest, which may be half-open.
     pub per_identity: usize,
-    /// Handshakes at the same time; more connections wait to be accepted. One address has at most half of them, its
-    /// further connections are closed.
+    /// Concurrent handshakes. More must wait. Beyond half per address, connections are closed.
     pub handshakes: usize,
-    /// Bodies read at the same time, each of up to 1 MiB.
+    /// Concurrent bodies of up to 1 MiB.
     pub bodies: usize,
-    /// Bodies of one runtime among them, over all of its connections, and never more than half of them.
+    /// Concurrent bodies per runtime, over all connections, at most half of `bodies`.
     pub bodies_per_runtime: usize,
-    /// Requests of one runtime; all that are not registered share one.
+    /// Requests per runtime. Unregistered peers share one rate.
     pub requests: Rate,
-    /// Events of one runtime by the v2 contract; each is work of its own.
+    /// V2 events per runtime, each a reconcile.
     pub v2_events: Rate,
-    /// Events that were observed before this session began or are part of a full report, of all runtimes: what a fleet sends again after a restart
-    /// is spread, and does not stand before new changes. One runtime may send a tenth of that.
+    /// Events of full reports or from before the session, all runtimes. One runtime gets a tenth. New changes pass
+    /// resends after a restart.
     pub resent: Rate,
-    /// Events that wait for their work to finish, of all runtimes, each of which has a share; see
-    /// [`crate::Deliveries::with_room_for`].
+    /// Held events; see [`crate::Deliveries::with_room_for`].
     pub held: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The mTLS port: accepts, verifies, serves; bounded in connections, time and streams.
+//! The mTLS port.
 
 use std::{
     io,
@@ -34,26 +34,22 @@ use crate::{
     shares::Shares,
 };
 
-/// An agent needs two streams at the same time, and a third while it replaces a poll.
+/// An agent needs two, and a third while it replaces a poll.
 const MAX_STREAMS: u32 = 8;
-/// Streams that the peer reset and that are not cleaned up; with more, the connection is ended.
+/// Uncleaned resets; more end the connection.
 const MAX_RESETS: usize = 16;
-/// What is received before it is read, of a stream and of a connection; and of answers, before they are sent. An idle
-/// connection holds none of it, a malicious one all of it.
+/// Receive windows of stream and connection, in bytes. Only malicious peers fill them.
 const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
 const MAX_FRAME: u32 = 16 * 1024;
 const MAX_SEND_BUFFER: usize = 64 * 1024;
-/// Largest header list.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// The same two for a trusted proxy: many runtimes share its connections, and it forwards their certificates.
+/// Streams and header bytes for a trusted proxy with many runtimes and their certificates.
 const PROXY: (u32, u32) = (256, 48 * 1024);
-/// HTTP/2 pings when nothing was heard for so long, so that a half-open connection is noticed. Longer than an agent's minute,
-/// which shows the same: a connection that works is not pinged.
+/// Interval and timeout of pings against half-open connections. Agents' requests each minute make pings rare.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(75), Duration::from_secs(15));
-/// Between two tries to accept when the process is out of descriptors.
+/// For accept errors, such as no file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
-/// What all connections share.
 struct Door {
     tls: Arc<Store<ServerConfig>>,
     intake: Arc<Intake>,
@@ -64,7 +60,7 @@ struct Door {
 }
 
 impl Door {
-    /// A handshake has failed. Nothing that is said about it is verified.
+    /// Reports a failed handshake. The names are not verified.
     fn refused(&self, from: Option<SocketAddr>, failure: HandshakeFailure, names: Option<&Names>) {
         let (reason, now) = (failure.label(), (self.clock)());
         let who = names.map_or_else(
@@ -85,8 +81,9 @@ impl Door {
     }
 }
 
-/// Serves until `drain` is signaled; then stops accepting, asks every connection to end, and returns when
-/// all have. `clock` says when clients' certificates end; connections end with them.
+/// Serves until `drain` is signaled, then ends all connections.
+///
+/// Connections end with their certificates, by `clock`.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<Store<ServerConfig>>,
@@ -97,11 +94,11 @@ pub async fn serve(
     let limits = intake.admission.limits;
     let permits = |most: usize| Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
     let (connected, shaking) = (permits(limits.connections), permits(limits.handshakes));
-    // Those who are silent until the deadline are strangers: nothing but their address is known of them.
+    // Silent peers have no identity yet.
     let addresses = Shares::new(limits.handshakes / 2);
     let peers = Peers::new(limits.per_identity);
     let door = Arc::new(Door { tls, intake, peers, limits, clock, drain });
-    // Dropped with this task, and all connections with it.
+    // Dropped with this task, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -113,7 +110,7 @@ pub async fn serve(
         match accepted {
             Ok((stream, from, permit, handshake)) => {
                 let Some(share) = addresses.place_now(network(from.ip())) else {
-                    // Not a line for each: there may be thousands in a second.
+                    // There may be thousands per second.
                     tracing::debug!(%from, "a connection was closed: its address has too many handshakes");
                     door.intake.metrics.handshake_failures.with_label_values(&[ADDRESS_SHARE]).inc();
                     continue;
@@ -121,7 +118,7 @@ pub async fn serve(
                 let door = Arc::clone(&door);
                 connections.spawn(async move {
                     door.intake.metrics.connections.inc();
-                    // On the heap, and gone before the connection is served: it is the larger part of a task.
+                    // Boxed and dropped early: handshakes need most memory.
                     let shaken = Box::pin(shake_hands(stream, &door)).await;
                     drop((share, handshake));
                     if let Some(stream) = shaken {
@@ -140,7 +137,7 @@ pub async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// The next connection, when there is room for it and for its handshake; until then it waits in the backlog.
+/// Accepts within the limits. Others wait in the backlog.
 async fn accept(
     listener: &TcpListener,
     connected: &Arc<Semaphore>,
@@ -152,7 +149,7 @@ async fn accept(
     Ok((stream, from, permit, handshake))
 }
 
-/// What counts as one address. Who has one of IPv6 has all of its /64.
+/// An IPv6 host owns its /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
@@ -160,9 +157,9 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The stream is on the heap: each place it is moved to would be a further kilobyte of every task.
+/// Boxed: each move would add a kilobyte to every task.
 async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<TcpStream>>> {
-    // Acknowledgements are small and somebody waits for them.
+    // Acknowledgements are small and urgent.
     let _ = stream.set_nodelay(true);
     let from = stream.peer_addr().ok();
     let shown = RefusedCertificate::default();
@@ -173,7 +170,7 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<Tcp
         Err(_) => HandshakeFailure::Timeout,
     };
     if failure == HandshakeFailure::Io {
-        // A load balancer that looks whether the port is open does just that, every few seconds.
+        // Load balancers probe the port like this.
         tracing::debug!(?from, "the peer ended the connection before the TLS handshake");
     } else {
         door.refused(from, failure, shown.names());
@@ -195,7 +192,7 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     let peer = Arc::new(Peer { leaf, identity });
     let proxy = peer.leaf.as_ref().is_some_and(|leaf| intake.proxies.trusts(leaf));
     let name: Arc<str> = peer.identity.as_ref().map_or("", |peer| peer.common_name.as_str()).into();
-    // Those whose certificate names nobody share a place. A proxy opens as many connections as it likes.
+    // Peers without identity share a limit. Proxies have none.
     let seat = (!proxy).then(|| peers.seat(&name));
     let left = peer.identity.as_ref().map_or(Duration::ZERO, |peer| {
         Duration::try_from(peer.not_after.duration_since(clock())).unwrap_or_default()
@@ -250,11 +247,11 @@ fn builder(http2: bool, proxy: bool, limits: &Limits) -> auto::Builder<TokioExec
         .initial_connection_window_size(Some(WINDOWS.1))
         .max_frame_size(Some(MAX_FRAME))
         .max_send_buf_size(MAX_SEND_BUFFER)
-        // It is another one each second, and for ten thousand idle agents a twentieth of what is sent.
+        // Dates are a twentieth of all bytes to idle agents.
         .auto_date_header(false)
         .keep_alive_interval(KEEP_ALIVE.0)
         .keep_alive_timeout(KEEP_ALIVE.1);
-    // The handshake has said what is spoken; guessing would have no deadline.
+    // By ALPN. Detection would have no deadline.
     if http2 { builder.http2_only() } else { builder.http1_only() }
 }
 

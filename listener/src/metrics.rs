@@ -1,4 +1,4 @@
-//! The intake's metrics. Names, units, labels and meaning are documented in `docs/metrics.md`.
+//! Metrics of the intake, see `docs/metrics.md`.
 
 use http::StatusCode;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
@@ -8,41 +8,41 @@ use tidewatch_wire::v3::Change;
 
 use crate::{host::Fate, known::Known};
 
-/// Longest figure that is taken from an agent.
+/// Clamp for agents' figures.
 const MAX_RECONCILED_MS: f64 = 3_600_000.0;
 
-/// The reason of a handshake that was not begun: its address has as many as it may.
+/// Too many handshakes from an address.
 pub(crate) const ADDRESS_SHARE: &str = "address_share";
 
-/// All of them.
+/// Metrics of the intake.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Open connections of agents.
+    /// Open connections.
     pub connections: IntGauge,
-    /// Connections that the listener ended, by reason.
+    /// Ended connections.
     pub connections_ended: IntCounterVec,
-    /// Requests sent away, or whose events were, by limit.
+    /// Throttled requests.
     pub throttled: IntCounterVec,
-    /// Handshakes that failed, by reason.
+    /// Failed handshakes.
     pub handshake_failures: IntCounterVec,
-    /// Requests by endpoint and status.
+    /// Requests.
     pub requests: IntCounterVec,
-    /// Requests refused, by reason.
+    /// Refused requests.
     pub refused: IntCounterVec,
-    /// Events by what was seen and what was done.
+    /// Events.
     pub events: IntCounterVec,
-    /// Answers that asked an agent to wait.
+    /// Overload answers.
     pub overloads: IntCounter,
-    /// Answers that asked an agent to report everything.
+    /// Requests for full reports.
     pub resyncs: IntCounter,
-    /// Requests and events whose handling panicked.
+    /// Panics.
     pub panics: IntCounter,
     agent_reconciled: Histogram,
     pub(crate) known: Known,
 }
 
 impl Metrics {
-    /// Declares them all.
+    /// Registers the metrics.
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         let metrics = Self {
             connections: registry.int_gauge("connections", "Open mTLS connections.")?,
@@ -100,14 +100,14 @@ impl Metrics {
         self.requests.with_label_values(&[endpoint, status.as_str()]).inc();
     }
 
-    /// Takes an agent's own figures, clamped: one agent's clock must not spoil the sum.
+    /// Records an agent's times, clamped against wrong clocks.
     pub fn reported(&self, milliseconds: &[u32]) {
         for figure in milliseconds {
             self.agent_reconciled.observe(f64::from(*figure).min(MAX_RECONCILED_MS) / 1000.0);
         }
     }
 
-    /// Counts the events of a request.
+    /// Counts a request's events.
     pub fn events_taken(&self, contract: &str, taken: &Taken) {
         for (change, fate, count) in &taken.0 {
             let labels = [contract, change_label(Some(*change)), fate.label()];
@@ -121,13 +121,12 @@ impl Metrics {
     }
 }
 
-/// Events of one request by what was seen and what was done: a few kinds at most, however many events. Finding a
-/// counter by its labels costs more than taking an event.
+/// A request's events by change and result. One label lookup per event costs too much.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken(Vec<(Change, Fate, u64)>);
 
 impl Taken {
-    /// One more.
+    /// Adds an event.
     pub fn add(&mut self, change: Change, fate: Fate) {
         match self.0.iter_mut().find(|(c, f, _)| (*c, *f) == (change, fate)) {
             Some((_, _, count)) => *count += 1,

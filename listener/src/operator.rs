@@ -1,4 +1,4 @@
-//! The listener for an operator: a stream of verified events, each of which the operator acknowledges.
+//! Listener for operators.
 
 use std::{
     io,
@@ -30,18 +30,13 @@ use crate::{
     Ticket, listener,
 };
 
-/// Events that wait in the stream.
 const QUEUED: usize = 1_024;
-/// Events that are in the stream or with the operator.
 const HELD: usize = 100_000;
-/// How often what is known of unregistered runtimes is dropped.
 const SWEEP: Duration = Duration::from_mins(10);
 
 type Lookup = Arc<dyn Fn(&str) -> RuntimeLookup + Send + Sync>;
 
-/// Takes events from runtimes' agents (`POST /v3/events`) and hands them to an operator.
-///
-/// Both its limits are answered as overload: the event is not kept, and the agent is asked to wait and send it again.
+/// Receives agents' events for an operator. Beyond a limit, agents must wait and resend.
 #[must_use = "nothing listens before start"]
 pub struct Listener {
     address: SocketAddr,
@@ -54,27 +49,27 @@ pub struct Listener {
     metrics: Option<Registry>,
 }
 
-/// Why a listener does not start.
+/// Error of starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be listened on.
+    /// Cannot listen.
     #[error("cannot listen on {address}; is another process using it?")]
     Listen {
-        /// The address.
+        /// Address.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A metric is registered already; give each listener a component of its own.
+    /// Metrics are already registered. Use a component per listener.
     #[error("the listener's metrics cannot be registered; are those of another listener in this registry?")]
     Metrics(#[from] MetricsError),
 }
 
 impl Listener {
-    /// A listener on `address` (port 0 takes a free one) with the own certificate and the CAs in `tls`. It looks at
-    /// `tls` for each new connection, so [`Store::reload`] takes effect at once. `lookup` says what is registered
-    /// under a runtime id: it is asked for each request and must not block.
+    /// Creates a listener on `address` (port 0 takes a free one).
+    ///
+    /// Each connection reads `tls`, so [`Store::reload`] takes effect. `lookup` runs per request and must not block.
     pub fn new(
         address: SocketAddr,
         tls: Arc<Store<ServerConfig>>,
@@ -93,39 +88,37 @@ impl Listener {
         }
     }
 
-    /// The route it acknowledges for, as the agents' watches name it. Without, the one of watches that name none.
+    /// Sets the route. The default is that of watches without one.
     pub fn route(mut self, route: Route) -> Self {
         self.route = route;
         self
     }
 
-    /// Most events that wait in the stream, at least 1; 1,024 without.
+    /// Sets the stream's capacity, at least 1, default 1,024.
     pub fn queued(mut self, most: usize) -> Self {
         self.queued = most.max(1);
         self
     }
 
-    /// Most events that are not acknowledged, in the stream or with the operator, at least 1; 100,000 without. Each runtime
-    /// may have a share of them, and a few in any case: see [`Deliveries::with_room_for`].
+    /// Sets the most unacknowledged events, at least 1, default 100,000; see [`Deliveries::with_room_for`].
     pub fn held(mut self, most: usize) -> Self {
         self.held = most.max(1);
         self
     }
 
-    /// What it takes at most from whom; see `docs/limits.md`. [`Limits::held`] has no effect, [`Listener::held`] has.
+    /// Sets the limits. [`Listener::held`] replaces [`Limits::held`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Where its metrics are shown; nowhere without.
+    /// Sets the metrics registry. By default, metrics are not shown.
     pub fn metrics(mut self, registry: &Registry) -> Self {
         self.metrics = Some(registry.clone());
         self
     }
 
-    /// Opens the port. `drain` owns the tasks; when it is signaled the listener takes no more connections, ends those
-    /// it has, and then the stream ends.
+    /// Opens the port. When `drain` is signaled, connections end, then the stream.
     pub async fn start(self, drain: &Drain) -> Result<(SocketAddr, Events), StartError> {
         let Self { address, tls, lookup, route, queued, held, limits, metrics } = self;
         let registry = match metrics {
@@ -169,46 +162,45 @@ impl Listener {
     }
 }
 
-/// A change in a runtime whose agent has proven who it is.
+/// A change in a verified runtime.
 #[derive(Debug)]
 pub struct RuntimeEvent {
-    /// The runtime.
+    /// Runtime.
     pub runtime: Runtime,
-    /// The agent's watch that saw it.
+    /// The agent's watch.
     pub watch: String,
-    /// The object's kind.
+    /// Kind.
     pub gvk: GroupVersionKind,
-    /// The object's namespace in the runtime, empty for cluster-scoped objects.
+    /// Namespace, empty if cluster-scoped.
     pub namespace: String,
-    /// The object's name.
+    /// Name.
     pub name: String,
-    /// What happened.
+    /// Change.
     pub change: Change,
-    /// When, on the agent's clock.
+    /// On the agent's clock.
     pub observed_at: Timestamp,
-    /// Acknowledges it.
+    /// Acknowledgement.
     pub ack: Ack,
 }
 
-/// Acknowledges an event. Dropped without [`Ack::finished`] it gives the event back: the agent is asked to send it
-/// again, which it does without delay.
+/// Acknowledges an event. Dropped without [`Ack::finished`], the event is resent immediately.
 #[derive(Debug)]
 #[must_use = "an event whose acknowledgement is dropped is sent again"]
 pub struct Ack(Guard);
 
 impl Ack {
-    /// Everything that depends on the event is done, or its failure is persisted: the agent lets it go.
+    /// Acknowledges: all reconciles have finished, or their failure is persisted.
     pub fn finished(self) {
         self.0.finished();
     }
 
-    /// The same acknowledgement for `parts` pieces of work, each of which has to finish. For none, it is finished.
+    /// Splits into parts that must all finish. With zero parts, it is finished.
     pub fn split(self, parts: usize) -> Vec<Self> {
         self.0.split(parts).map(Self).collect()
     }
 }
 
-/// The events of all runtimes, in the order of their arrival. When it is dropped, every event is answered as overload.
+/// Events in order of arrival. After a drop, agents get overload answers.
 #[derive(Debug)]
 #[must_use = "events are answered as overload when nobody takes them"]
 pub struct Events(mpsc::Receiver<RuntimeEvent>);
@@ -233,7 +225,7 @@ impl Host for Operator {
     }
 
     fn manager(&self, _: &str) -> Manager {
-        // An event of the v2 contract cannot be acknowledged.
+        // V2 has no acknowledgements.
         Manager::Unknown
     }
 
@@ -244,7 +236,7 @@ impl Host for Operator {
         event: &v3::Event<'_>,
         mut ticket: Ticket,
     ) -> Fate {
-        // Before the ticket is used: without room, the event is given back as if it had not come.
+        // Before the ticket is used, so that a full stream drops the event.
         let Ok(slot) = self.sender.try_reserve() else { return Fate::Overloaded };
         let Some(guard) = ticket.hold(self.route.clone(), 1).next() else { return Fate::Overloaded };
         slot.send(RuntimeEvent {
@@ -272,7 +264,6 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// An operator's side of the intake, without a connection.
     pub(crate) struct Bench {
         deliveries: Deliveries,
         host: Operator,
@@ -288,7 +279,6 @@ pub(crate) mod tests {
             Self { deliveries, host, events: Some(Events(events)) }
         }
 
-        /// An event comes in.
         pub(crate) fn tell(&self, seq: u64, name: &str) -> Fate {
             let event = v3::Event {
                 seq: Seq(seq),
@@ -323,7 +313,6 @@ pub(crate) mod tests {
             self.events.as_mut()?.next().now_or_never()?
         }
 
-        /// What the agent hears of a number: `done`, `unknown` (send it again) or `held`.
         pub(crate) fn said(&self, seq: u64) -> &'static str {
             let v3::Request { epoch, awaiting, .. } = request(seq, Vec::new());
             let answer = self.deliveries.answer("r1", epoch, &awaiting, None);
@@ -338,7 +327,7 @@ pub(crate) mod tests {
     }
 
     fn request(seq: u64, events: Vec<v3::Event<'static>>) -> v3::Request<'static> {
-        // All that came before stays awaited.
+        // Earlier numbers stay awaited.
         let awaiting: SeqSet = (1..=seq).map(Seq).collect();
         v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) }
     }

@@ -1,4 +1,4 @@
-//! Who is connected, and how often.
+//! Connections by identity.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,7 +9,6 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-/// The connections of all identities.
 #[derive(Debug)]
 pub(crate) struct Peers {
     most: usize,
@@ -19,11 +18,10 @@ pub(crate) struct Peers {
 #[derive(Debug, Default)]
 struct Seats {
     next: u64,
-    /// Of each identity, the oldest first. No queue is empty.
+    /// Oldest first, never empty.
     by_identity: HashMap<Arc<str>, VecDeque<(u64, Arc<Notify>)>>,
 }
 
-/// A connection's place among those of its identity. Dropped, it is free.
 #[derive(Debug)]
 pub(crate) struct Seat {
     peers: Arc<Peers>,
@@ -33,12 +31,11 @@ pub(crate) struct Seat {
 }
 
 impl Peers {
-    /// At most `most` connections of each identity, at least one.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most: most.max(1), seats: Mutex::default() })
     }
 
-    /// A place for a new connection; the oldest loses its own if there are too many.
+    /// Adds a connection and supersedes the oldest beyond the limit.
     pub(crate) fn seat(self: &Arc<Self>, identity: &Arc<str>) -> Seat {
         let mut seats = self.seats.lock();
         let id = seats.next;
@@ -62,7 +59,6 @@ impl Peers {
 }
 
 impl Seat {
-    /// Waits until the place is lost.
     pub(crate) async fn lost(&self) {
         self.superseded.notified().await;
     }
@@ -80,20 +76,17 @@ impl Drop for Seat {
     }
 }
 
-/// When a connection had its last request.
 #[derive(Debug)]
 pub(crate) struct Activity(Mutex<Acts>);
 
 #[derive(Clone, Copy, Debug)]
 struct Acts {
     open: usize,
-    /// There was a request.
     used: bool,
-    /// The end of the last request, or the connection's begin.
+    /// End of the last request, or start of the connection.
     since: Instant,
 }
 
-/// A request at work.
 #[derive(Debug)]
 pub(crate) struct Act(Arc<Activity>);
 
@@ -102,7 +95,6 @@ impl Activity {
         Arc::new(Self(Mutex::new(Acts { open: 0, used: false, since: now })))
     }
 
-    /// A request begins; it ends when the value is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Act {
         let mut acts = self.0.lock();
         acts.open += 1;
@@ -110,8 +102,7 @@ impl Activity {
         Act(Arc::clone(self))
     }
 
-    /// Waits until there was no request for `first` after the begin, or for `idle` after the last one. Returns whether
-    /// there was any.
+    /// Waits until no request came for `first`, or for `idle` after the last. Returns whether there was one.
     pub(crate) async fn none_for(&self, first: Duration, idle: Duration) -> bool {
         loop {
             let Acts { open, used, since } = *self.0.lock();
@@ -120,7 +111,7 @@ impl Activity {
             if until <= now {
                 return used;
             }
-            // A request that comes meanwhile may make it idle before.
+            // A request may start and end meanwhile.
             tokio::time::sleep_until(until.min(now + idle)).await;
         }
     }
@@ -151,7 +142,7 @@ mod tests {
         for stays in [&second, &third, &other] {
             assert!(stays.lost().now_or_never().is_none());
         }
-        // One that was told to go, and goes late, takes nobody's place with it.
+        // A late end removes only its own entry.
         drop(first);
         drop(third);
         let fourth = peers.seat(&"a".into());

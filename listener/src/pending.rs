@@ -1,4 +1,4 @@
-//! From events to a controller's reconciles, and from finished reconciles back to acknowledgements.
+//! Maps events to reconciles, and reconciles to acknowledgements.
 
 use std::{collections::HashMap, fmt, hash::Hash, sync::Arc};
 
@@ -8,10 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{Ack, RuntimeEvent};
 
-/// What waits for the next reconcile of an object. Cheap to clone; all clones are the same.
-///
-/// It is bounded by the listener, which hands over a limited number of events. When the last clone is dropped, every
-/// event in it is given back to its agent.
+/// Acknowledgements by object, bounded by the listener. Clones share them. After the last drop, events are resent.
 pub struct Pending<K: Lookup>(Arc<Mutex<Waiting<K>>>)
 where
     K::DynamicType: Hash + Eq;
@@ -22,30 +19,30 @@ impl<K: Lookup> Pending<K>
 where
     K::DynamicType: Hash + Eq + Clone,
 {
-    /// Nothing.
+    /// Creates an empty map.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(HashMap::new())))
     }
 
-    /// `ack` waits for the next reconcile of `object`.
+    /// Adds `ack` to the next reconcile of `object`.
     pub fn add(&self, object: ObjectRef<K>, ack: Ack) {
         self.0.lock().entry(object).or_default().push(ack);
     }
 
-    /// Call it first of all in a reconcile: takes what the reconcile can see the cause of. What comes later waits for
-    /// the next one. The reference must equal the one the event was mapped to, namespace included.
+    /// Takes an object's acknowledgements. Call it first in a reconcile: later events wait for the next. The reference
+    /// must equal the mapped one.
     pub fn start(&self, object: &ObjectRef<K>) -> Started<K> {
         let acks = self.0.lock().remove(object).unwrap_or_default();
         Started { pending: self.clone(), object: object.clone(), acks }
     }
 
-    /// Objects that something waits for.
+    /// Number of waiting objects.
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// Whether nothing waits.
+    /// Whether no object waits.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
@@ -78,8 +75,8 @@ where
     }
 }
 
-/// The events a running reconcile answers. Dropped without [`Started::finished`] (a failure, a panic, a shutdown) it
-/// puts them back: the controller's next try takes them again, and its pauses hold, not the agent's.
+/// Events of a reconcile. Dropped without [`Started::finished`] (failure, panic, shutdown), they wait for the
+/// controller's retry.
 #[must_use = "a reconcile acknowledges nothing before it is finished"]
 pub struct Started<K: Lookup>
 where
@@ -94,7 +91,7 @@ impl<K: Lookup> Started<K>
 where
     K::DynamicType: Hash + Eq + Clone,
 {
-    /// The reconcile has succeeded, or its failure is persisted and will be tried again after a restart too.
+    /// Acknowledges: the reconcile succeeded, or its failure is persisted for retries.
     pub fn finished(mut self) {
         std::mem::take(&mut self.acks).into_iter().for_each(Ack::finished);
     }
@@ -112,8 +109,9 @@ where
     }
 }
 
-/// The objects to reconcile for `events`, for `Controller::reconcile_on`. `map` says which objects depend on an event;
-/// it must not block. The event is acknowledged when a reconcile of each has finished; at once if there is none.
+/// Returns the objects for `Controller::reconcile_on`.
+///
+/// `map` must not block. An event is acknowledged after all its objects are reconciled; without any, immediately.
 pub fn reconcile_requests<K, S, M, I>(
     events: S,
     pending: Pending<K>,
@@ -128,7 +126,7 @@ where
 {
     events.flat_map(move |event| {
         let objects: Vec<_> = map(&event).into_iter().collect();
-        // Before the controller hears of it, so that the reconcile that it starts finds it.
+        // Added first, so that the reconcile finds it.
         for (object, ack) in objects.iter().zip(event.ack.split(objects.len())) {
             pending.add(object.clone(), ack);
         }
@@ -148,7 +146,6 @@ mod tests {
         ObjectRef::new(name).within("s")
     }
 
-    /// Tells events by name, each about the objects whose names are its letters, and gives the requested ones.
     fn requested(bench: &mut Bench, pending: &Pending<ConfigMap>, names: &[&str]) -> Vec<String> {
         for (name, seq) in names.iter().zip(1..) {
             bench.tell(seq, name);

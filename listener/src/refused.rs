@@ -1,4 +1,4 @@
-//! Who was not let in: one line for many equal refusals, and a word to the host.
+//! Refused peers.
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -8,48 +8,47 @@ use tokio::time::Instant;
 
 use crate::{bucket::Bucket, limits::Rate};
 
-/// Different refusals whose repetitions are counted.
+/// Distinct refusals to count.
 const COUNTED: usize = 256;
-/// Lines about refusals that were not counted before: whoever makes up names must not fill the log.
+/// Invented names must not fill the log.
 const LINES: Rate = Rate { per_second: 1.0, burst: 50.0 };
 
-/// A peer that was refused because of its certificate.
+/// A peer with a refused certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPeer {
-    /// Why, in a stable word.
+    /// Label.
     pub reason: &'static str,
-    /// Whether the certificate is one of a trusted issuer, so that its names are its owner's. Without, anybody may
-    /// have made it.
+    /// Whether a trusted issuer signed it. Else names may be forged.
     pub verified: bool,
-    /// What it says.
+    /// Names in the certificate.
     pub names: Names,
 }
 
-/// Decides which of the lines that peers can cause are worth being written.
+/// Limits log lines caused by peers.
 #[derive(Debug)]
 pub struct RefusalLog {
     start: Instant,
     state: Mutex<(Repeats, Bucket, u64)>,
 }
 
-/// A line to write: how often it was told, and how many others were left out since the last line.
+/// A line to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// How often.
+    /// Repetitions.
     pub times: u64,
-    /// Others that were left out.
+    /// Refusals without a line.
     pub left_out: u64,
 }
 
 impl RefusalLog {
-    /// Nothing was told.
+    /// Creates an empty log.
     #[must_use]
     pub fn new() -> Self {
         let start = Instant::now();
         Self { start, state: Mutex::new((Repeats::of(COUNTED), Bucket::full(LINES, start), 0)) }
     }
 
-    /// Counts a refusal; `what` says whose and why.
+    /// Counts a refusal. Returns a line to log, if any.
     pub fn told(&self, what: &str, now: Timestamp) -> Option<LogLine> {
         let at = Instant::now();
         let (repeats, bucket, left_out) = &mut *self.state.lock();

@@ -1,11 +1,10 @@
-//! Places that are limited for each of many holders, who are known only while they hold one or wait for one.
+//! Permits per key. Unused keys take no memory.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Counts the places of each holder.
 #[derive(Debug)]
 pub(crate) struct Shares<K: Eq + Hash> {
     most: usize,
@@ -15,14 +14,13 @@ pub(crate) struct Shares<K: Eq + Hash> {
 #[derive(Debug)]
 struct Holder {
     places: Arc<Semaphore>,
-    /// How many hold a place or wait for one; never none.
+    /// Permits and waiters, at least one.
     visits: usize,
 }
 
-/// A place, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place<K: Eq + Hash + Clone> {
-    // Given back first: with its last visit a holder is forgotten, and its places with it.
+    // First: the last visit removes the holder.
     _permit: OwnedSemaphorePermit,
     _visit: Visit<K>,
 }
@@ -34,21 +32,20 @@ struct Visit<K: Eq + Hash + Clone> {
 }
 
 impl<K: Eq + Hash + Clone> Shares<K> {
-    /// At most `most` places for each, at least one.
+    /// At least one permit per key.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self { most, holders: Mutex::default() })
     }
 
-    /// A place, as soon as there is one. Cancel-safe. Bounded by those who call: they must not wait for ever.
+    /// Waits for a permit. Cancel-safe. Callers must bound the wait.
     pub(crate) async fn place(self: &Arc<Self>, key: K) -> Option<Place<K>> {
         let (visit, places) = self.visit(key);
-        // Nobody closes it.
+        // Never closed.
         let permit = places.acquire_owned().await.ok()?;
         Some(Place { _permit: permit, _visit: visit })
     }
 
-    /// A place, if there is one now.
     pub(crate) fn place_now(self: &Arc<Self>, key: K) -> Option<Place<K>> {
         let (visit, places) = self.visit(key);
         let permit = places.try_acquire_owned().ok()?;

@@ -1,4 +1,4 @@
-//! The steps of the example `operator`, over mTLS on a real port, without a cluster.
+//! The example `operator`, without a cluster.
 
 #[path = "../examples/operator/agent.rs"]
 #[allow(dead_code, reason = "shared with the example")]
@@ -28,7 +28,7 @@ async fn an_operator_that_has_gone_is_answered_as_overload() {
     let drain = Drain::new();
     let (events, mut agent) = plain::start(&drain).await.unwrap();
     drop(events);
-    // Even a poll is answered at once.
+    // Even a poll.
     let mut request = agent::request(Epoch::random(), &["settings"], false);
     request.poll = true;
     let answer = agent.post(&request).await.unwrap();

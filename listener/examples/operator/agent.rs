@@ -1,4 +1,4 @@
-//! What the example needs of a runtime: certificates, and an agent that tells of one change.
+//! Certificates and an agent.
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
@@ -18,15 +18,11 @@ use tidewatch_wire::{
 use tokio::{net::TcpStream, task::JoinSet};
 use tokio_rustls::TlsConnector;
 
-/// The runtime that speaks, and the domain that is registered for it.
 pub(crate) const RUNTIME: &str = "runtime-anchor";
-/// Its certificate must carry this.
 pub(crate) const DOMAIN: &str = "anchor.example.org";
-/// Largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 
-/// Makes a CA; writes the listener's files to `folder` and gives the agent's certificate.
 pub(crate) async fn certificates(folder: &Path) -> Result<(Files, Pem)> {
     let now = Timestamp::now();
     let ca = Ca::create("example CA", VALIDITY, now)?;
@@ -52,8 +48,6 @@ pub(crate) async fn certificates(folder: &Path) -> Result<(Files, Pem)> {
     Ok((files, agent))
 }
 
-/// A request about the objects of these names, whose numbers are counted from 1. A poll tells nothing and is answered
-/// when there is something to say.
 pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request<'static> {
     let event = |(name, seq): (&&str, u64)| Event {
         seq: Seq(seq),
@@ -74,7 +68,6 @@ pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request<'
     v3::Request { events: if poll { Vec::new() } else { events }, awaiting, poll, ..v3::Request::new(epoch) }
 }
 
-/// One connection of an agent.
 pub(crate) struct Agent {
     sender: http1::SendRequest<Full<Bytes>>,
     // Drives the connection; ends with it.
@@ -82,10 +75,9 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Connects by mTLS.
     pub(crate) async fn connect(address: SocketAddr, pem: &Pem) -> Result<Self> {
         let tls = Store::<ClientConfig>::client(pem, Timestamp::now())?;
-        // The store's configuration offers HTTP/2 first; one request at a time needs only HTTP/1.1.
+        // HTTP/1.1 is sufficient; the store prefers HTTP/2.
         let mut config = (*tls.current()).clone();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tcp = TcpStream::connect(address).await?;
@@ -93,12 +85,11 @@ impl Agent {
         let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();
-        // How it ends is seen by whoever waits for an answer.
+        // The pending request reports errors.
         driver.spawn(async move { drop(connection.await) });
         Ok(Self { sender, _driver: driver })
     }
 
-    /// Sends a request and reads its answer.
     #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
     pub(crate) async fn post(&mut self, request: &v3::Request<'_>) -> Result<Response> {
         let body = Full::new(Bytes::from(serde_json::to_vec(request)?));

@@ -1,4 +1,4 @@
-//! The same with a cluster: events about a runtime's ConfigMaps reconcile those of the same name in the cluster.
+//! Reconciles ConfigMaps of a cluster.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,16 +23,15 @@ use crate::{agent::request, plain};
 
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Reconciles one ConfigMap. An error leaves its events for the next try.
+/// An error keeps the events for the retry.
 async fn reconcile(object: Arc<ConfigMap>, pending: Arc<Pending<ConfigMap>>) -> Result<Action, kube::Error> {
-    // First of all: what comes from here on waits for the next reconcile.
+    // First: later events wait for the next reconcile.
     let started = pending.start(&ObjectRef::from_obj(&*object));
-    // Here the operator works, with `?` on everything that can fail. Only then:
+    // The operator's code, with `?`, goes here. Only then:
     started.finished();
     Ok(Action::await_change())
 }
 
-/// Runs the controller until the agent's change is acknowledged. Gives the number of acknowledged events.
 pub(crate) async fn run(kubeconfig: PathBuf, drain: &Drain) -> Result<usize> {
     let config =
         Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default())
@@ -41,14 +40,14 @@ pub(crate) async fn run(kubeconfig: PathBuf, drain: &Drain) -> Result<usize> {
     let (events, mut agent) = plain::start(drain).await?;
 
     let pending = Pending::new();
-    // In the namespace of the event: the reference must equal the one that the reconcile makes of its object.
+    // Must equal the reconcile's reference.
     let map = |event: &RuntimeEvent| Some(ObjectRef::new(&event.name).within(&event.namespace));
     let requests = reconcile_requests(events, pending.clone(), map);
     let controller = Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
         .reconcile_on(requests)
         .run(reconcile, |_, _, _| Action::requeue(RETRY), Arc::new(pending.clone()))
         .for_each(|result| {
-            // The cluster has no such object, so there is nothing to reconcile, and nothing to wait for.
+            // Absent, so there is nothing to reconcile.
             if let Err(Error::ObjectNotFound(object)) = result {
                 pending.start(&object.into_kind_unchecked(())).finished();
             }
@@ -56,7 +55,7 @@ pub(crate) async fn run(kubeconfig: PathBuf, drain: &Drain) -> Result<usize> {
         });
     let agent = async {
         let epoch = Epoch::random();
-        // One that Kubernetes puts into every namespace, and one that does not exist.
+        // Kubernetes creates the first in every namespace. The second does not exist.
         let names = ["kube-root-ca.crt", "absent"];
         agent.post(&request(epoch, &names, false)).await?;
         loop {

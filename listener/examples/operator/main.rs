@@ -1,8 +1,7 @@
-//! An operator that reconciles on events from runtimes: `cargo run -p tidewatch-listener --example operator`.
+//! An operator that reconciles on events: `cargo run -p tidewatch-listener --example operator`.
 //!
-//! It makes its own certificates, listens on a free port and plays the agent of one runtime too. With `--kubeconfig
-//! FILE` the events reconcile ConfigMaps of that cluster (only read) with kube's `Controller::reconcile_on`; without,
-//! they are acknowledged directly and no cluster is needed.
+//! With `--kubeconfig FILE`, events reconcile ConfigMaps (read only) through `Controller::reconcile_on`. Without, no
+//! cluster is needed.
 
 mod agent;
 mod controller;

@@ -1,4 +1,4 @@
-//! A listener and what is done with its events when there is no cluster.
+//! The example without a cluster.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -12,12 +12,11 @@ use tidewatch_wire::{Epoch, v3::Response};
 
 use crate::agent::{Agent, DOMAIN, RUNTIME, certificates, request};
 
-/// Starts a listener on a free port and connects an agent to it.
 pub(crate) async fn start(drain: &Drain) -> Result<(Events, Agent)> {
     let folder = tempfile::tempdir()?;
     let (files, agent): (_, Pem) = certificates(folder.path()).await?;
     let tls = Arc::new(Store::server(&files.read().await?.0, Timestamp::now())?);
-    // An operator looks into its own objects here. The domain pins the certificate to the runtime.
+    // An operator looks up its own objects. The domain pins the certificate.
     let lookup = |id: &str| match id {
         RUNTIME => RuntimeLookup::One { kyma: "anchor".to_owned(), domain: Some(DOMAIN.to_owned()) },
         _ => RuntimeLookup::Unknown,
@@ -27,17 +26,12 @@ pub(crate) async fn start(drain: &Drain) -> Result<(Events, Agent)> {
     Ok((events, Agent::connect(address, &agent).await?))
 }
 
-/// What was said on the way of one event.
 pub(crate) struct Seen {
-    /// The object, as the operator saw it.
     pub(crate) object: String,
-    /// The answer to the request that told of it, before the operator has acknowledged it.
     pub(crate) told: Response,
-    /// The answer to the agent's poll, after.
     pub(crate) polled: Response,
 }
 
-/// An agent tells of a change, the operator acknowledges it, the agent hears of that.
 pub(crate) async fn round(drain: &Drain) -> Result<Seen> {
     let (mut events, mut agent) = start(drain).await?;
     let epoch = Epoch::random();
@@ -45,7 +39,7 @@ pub(crate) async fn round(drain: &Drain) -> Result<Seen> {
 
     let event = events.next().await.context("the stream has ended")?;
     let object = format!("{} {} {}/{}", event.runtime.id, event.gvk.kind, event.namespace, event.name);
-    // Here the operator works. Only then:
+    // The operator's code goes here. Only then:
     event.ack.finished();
 
     let polled = agent.post(&request(epoch, &["settings"], true)).await?;

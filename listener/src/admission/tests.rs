@@ -4,7 +4,6 @@ use tidewatch_wire::{Epoch, Seq, SessionId, v3::Change};
 use super::*;
 use crate::Deliveries;
 
-/// When the session begins.
 const START: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn limits() -> Limits {
@@ -66,7 +65,7 @@ async fn what_is_sent_again_takes_turns_and_changes_pass() {
     let admission = Admission::new(limits(), START);
     let old = request(0..1_000, START - SignedDuration::from_secs(1));
     let fresh = request(0..1_000, START);
-    // A fleet comes back: 100 agents with a thousand events each at once.
+    // 100 agents with 1,000 events each reconnect.
     let outcomes: Vec<_> = (0..100).map(|n| admission.events(&n.to_string(), &old)).collect();
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 20);
     let (door, throttled) = outcomes[50].unwrap_err();
@@ -106,7 +105,7 @@ async fn one_runtime_does_not_use_up_what_all_may_send_again() {
     }
     assert!((50..55).contains(&passed), "2,000 at once, and 500 in each of 100 s: {passed},000");
 
-    // While all others together use it up, nothing is taken off the own part of who has to wait.
+    // A waiting runtime keeps its own tokens.
     let others = (0..50).filter(|n| admission.events(&n.to_string(), &old).is_ok()).count();
     assert!((20..25).contains(&others), "{others}");
     for _ in 0..100 {
@@ -164,7 +163,6 @@ async fn bodies_of_one_runtime_leave_room_for_the_others() {
     let others = futures::future::join_all(["b", "c", "b"].map(|runtime| admission.body(runtime))).await;
     assert!(others.iter().all(Result::is_ok) && begun.elapsed() < Duration::from_millis(1));
 
-    // It gets its turn as soon as one of its own has ended.
     let (next, ()) = tokio::join!(admission.body("a"), async {
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(reading);
@@ -174,7 +172,6 @@ async fn bodies_of_one_runtime_leave_room_for_the_others() {
     assert_eq!(admission.reading.holders(), 0, "who reads nothing costs nothing");
 }
 
-/// Ten times all limits: the ledgers stay below theirs, and with them the memory.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_ten_times_the_limits_leaves_the_ledgers_bounded() {
     const HELD: usize = 2_000;
@@ -201,7 +198,6 @@ async fn a_flood_of_ten_times_the_limits_leaves_the_ledgers_bounded() {
     assert!(sent_away > usize::try_from(RUNTIMES * EACH / 10).unwrap() - HELD / 10);
     assert!(deliveries.is_scarce());
 
-    // As the work is done, there is room again; dropped work makes room too.
     let rest = guards.split_off(held / 2);
     guards.into_iter().for_each(crate::Guard::finished);
     assert_eq!(deliveries.held(), rest.len());

@@ -154,12 +154,10 @@ fn overload_asks_for_patience() {
     assert_eq!(deliveries.held(), 0);
 }
 
-/// As many events of new numbers, all about one key: only these are awaited any more.
 fn next(seqs: std::ops::Range<u64>) -> Request<'static> {
     request(&seqs.collect::<Vec<_>>())
 }
 
-/// Takes what is fresh, and says whether the sender is asked to wait.
 fn take(deliveries: &Deliveries, runtime: &str, request: &Request<'_>, guards: &mut Vec<Guard>) -> bool {
     let received = deliveries.receive(runtime, request);
     for index in received.fresh {
@@ -183,7 +181,6 @@ fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
     assert!(deliveries.load() < 0.05, "{}", deliveries.load());
     assert!(!take(&deliveries, "other", &next(0..1_000), &mut guards), "others do not notice");
 
-    // What was not taken is asked for again.
     let last = next(500_000..501_000);
     let answer = deliveries.answer(RUNTIME, EPOCH, &last.awaiting, None);
     assert_eq!(answer.unknown, last.awaiting);
@@ -191,7 +188,7 @@ fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
 
 #[test]
 fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
-    // A share of ten, and two routes, so that the ledger itself has room for long.
+    // A share of ten.
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(250);
     let mut guards = Vec::new();
     assert!(!take(&deliveries, RUNTIME, &next(0..9), &mut guards));
@@ -219,7 +216,7 @@ fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
     assert!(deliveries.held() <= 5_000 + 200 * 16, "{}", deliveries.held());
     assert!(!take(&deliveries, "newcomer", &next(0..10), &mut guards), "a few always find room");
 
-    // All of the others' work is tried again: those who hold most give way, and what they give back is asked for.
+    // On retries the largest holders drop events.
     let most = deliveries.held_by("hog-0");
     let asked = next(0..1_000).awaiting;
     let unknown = |runtime: &str| deliveries.answer(runtime, EPOCH, &asked, None).unknown.range_count();
@@ -273,7 +270,7 @@ fn an_edit_has_the_place_before_what_is_only_reported() {
     request.events[..39].iter_mut().for_each(|event| event.listed = true);
     let received = deliveries.receive(RUNTIME, &request);
     assert_eq!((received.fresh, received.overloaded), (vec![39], true), "there is one place");
-    // What may not pass now takes nothing of the room.
+    // Excluded events take no capacity.
     let deliveries = Deliveries::new(SessionId::from_bits(7)).remembering(2);
     let received = deliveries.receive_at(RUNTIME, &request, Door::Younger(Timestamp::UNIX_EPOCH));
     assert_eq!((received.fresh, received.overloaded), (vec![39], false));

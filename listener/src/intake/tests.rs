@@ -24,19 +24,19 @@ fn pieces(count: usize) -> impl futures::Stream<Item = Result<Frame<Bytes>, Infa
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_end_is_left() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
-        // Stops: after the deadline.
+        // Stalls.
         let body = StreamBody::new(pieces(3).chain(stream::pending()));
         let begun = Instant::now();
         let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
         assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
 
-        // Goes on too long and then stops: the answer is not held up for much longer.
+        // Too long, then stalls.
         let body = StreamBody::new(pieces(20).chain(stream::pending()));
         let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
         assert_eq!(fault.label(), "too_large");
         assert!(begun.elapsed() <= BODY + SKIP.1);
 
-        // Never stops: left after the limit and what is skipped.
+        // Endless.
         let body = StreamBody::new(pieces(usize::MAX));
         let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
         assert_eq!(fault.label(), "too_large");
@@ -49,7 +49,6 @@ fn what_a_peer_has_sent_stays_on_one_short_line() {
     assert_eq!(printable(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
 }
 
-/// Holds everything, and panics about what is called `poison`.
 #[derive(Default)]
 struct Fragile(parking_lot::Mutex<Vec<Guard>>, Arc<parking_lot::Mutex<Vec<RefusedPeer>>>);
 
@@ -103,12 +102,10 @@ impl Bench {
         Self { intake: Arc::new(intake), refused, _drain: drain }
     }
 
-    /// What is answered to a request of events about these, numbered from 1. `canary` is one.
     async fn post(&self, common_name: &str, names: &[&str]) -> (StatusCode, Option<v3::Response>) {
         self.post_from(common_name, 1, names).await
     }
 
-    /// The same, numbered from another one.
     async fn post_from(
         &self,
         common_name: &str,
@@ -188,7 +185,7 @@ async fn an_event_that_nobody_can_handle_is_given_back_and_holds_back_no_other()
     let answer = answer.unwrap();
     assert_eq!((status, answer.unknown), (StatusCode::OK, seqs(&[2, 4])));
     assert_eq!((bench.intake.deliveries.held(), bench.intake.metrics.panics.get()), (3, 2));
-    // It is new when it comes again.
+    // New after the drop.
     let answer = bench.post("r1", &["a", "mended", "b", "mended", "c"]).await.1.unwrap();
     assert_eq!((answer.unknown, bench.intake.deliveries.held()), (SeqSet::new(), 5));
 }
@@ -207,7 +204,7 @@ async fn an_edit_does_not_wait_for_the_turn_of_a_full_report() {
     let report: Vec<String> = (0..1_000).map(|n| format!("listed-{n}")).collect();
     let names: Vec<&str> = report.iter().map(String::as_str).collect();
     for common_name in ["r1", "r1"] {
-        // The same numbers are known the second time, but count as sent.
+        // Known numbers also count.
         let answer = bench.post(common_name, &names).await.1.unwrap();
         assert_eq!((answer.older, answer.retry_after_ms), (None, None));
     }

@@ -1,5 +1,4 @@
-//! What a well-behaved client never does, frame by frame: too many streams, streams that are given up as fast as they
-//! are opened, and headers without end.
+//! HTTP/2 abuse: too many streams, rapid resets, endless headers.
 
 use tidewatch_listener::Limits;
 use tokio::{
@@ -10,7 +9,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Bench, HANG, StatusCode, VALIDITY, bench};
 
-/// Frame types, flags, settings and error codes of RFC 9113.
+/// RFC 9113.
 mod h2 {
     pub(super) const DATA: u8 = 0;
     pub(super) const HEADERS: u8 = 1;
@@ -35,7 +34,6 @@ struct Frame {
 }
 
 impl Frame {
-    /// The error of an `RST_STREAM` or a `GOAWAY`.
     fn error(&self) -> u32 {
         let at = if self.kind == h2::GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
@@ -74,12 +72,10 @@ impl Raw {
         self.stream.write_all(&frame).await
     }
 
-    /// A request that has a body to come.
     async fn request(&mut self, stream: u32) -> std::io::Result<()> {
         self.send(h2::HEADERS, h2::END_HEADERS, stream, &post()).await
     }
 
-    /// The next frame that is looked for; none if the connection ended before.
     async fn until(&mut self, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
         let read = async {
             loop {
@@ -99,7 +95,7 @@ impl Raw {
     }
 }
 
-/// `POST https://localhost/v3/events` in HPACK (RFC 7541), of its static table and literals.
+/// `POST https://localhost/v3/events` in HPACK (RFC 7541).
 fn post() -> Vec<u8> {
     let mut block = vec![0x83, 0x87, 0x04, 10];
     block.extend(b"/v3/events");
@@ -119,7 +115,7 @@ async fn a_stream_beyond_the_cap_is_refused_and_the_others_go_on() {
     }
     let refused = raw.until(|frame| frame.kind == h2::RST_STREAM).await.unwrap();
     assert_eq!((refused.stream, refused.error()), (2 * cap + 1, h2::REFUSED_STREAM));
-    // The body of the first, which makes no sense: an answer comes all the same.
+    // Invalid, but answered.
     raw.send(h2::DATA, 1, 1, b"{").await.unwrap();
     let answer = raw.until(|frame| frame.kind == h2::HEADERS).await.unwrap();
     assert_eq!(answer.stream, 1);
@@ -129,8 +125,7 @@ async fn a_stream_beyond_the_cap_is_refused_and_the_others_go_on() {
 async fn streams_that_are_given_up_as_fast_as_they_are_opened_end_the_connection() {
     let bench = bench(Limits::default()).await;
     let mut raw = Raw::connect(&bench).await;
-    // In one piece: the server has no time to take one in between, as in a flood. One more than it lets be, and fewer than the library does
-    // by itself (20).
+    // In one write, to prevent accepts in between. 17 exceeds our limit (16), not the library's (20).
     let mut flood = Vec::new();
     for n in 0..17_u32 {
         let stream = (2 * n + 1).to_be_bytes();
@@ -156,7 +151,7 @@ async fn headers_beyond_the_cap_are_not_collected() {
     let mut raw = Raw::connect(&bench).await;
     let cap = raw.settings.setting(h2::MAX_HEADER_LIST_SIZE).expect("a cap that is said");
     assert_eq!(cap, 16 * 1024);
-    // One header of 8 KiB, again and again: 4 MiB in continuations that never end.
+    // 8 KiB, repeated up to 4 MiB.
     let mut piece = vec![0x00, 1, b'x', 0x7f];
     let length = 8 * 1024 - 127;
     piece.extend(
@@ -174,13 +169,13 @@ async fn headers_beyond_the_cap_are_not_collected() {
     assert!(end.is_none_or(|end| end.error() == h2::ENHANCE_YOUR_CALM));
     bench.until("t_connections 0").await;
 
-    // Not endless, but more than the cap.
+    // Finite, but too large.
     let mut raw = Raw::connect(&bench).await;
     raw.send(h2::HEADERS, 0, 1, &post()).await.unwrap();
     raw.send(h2::CONTINUATION, 0, 1, &piece).await.unwrap();
     raw.send(h2::CONTINUATION, h2::END_HEADERS, 1, &piece).await.unwrap();
     let answer = raw.until(|frame| frame.stream == 1).await.unwrap();
-    // `:status` (name 8 of the static table) and 431, three Huffman codes.
+    // `:status` (static index 8) and 431, in Huffman codes.
     assert!(
         answer.kind == h2::HEADERS && answer.payload.starts_with(&[0x48, 0x83, 0x69, 0x90, 0xff]),
         "{answer:?}"

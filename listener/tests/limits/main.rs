@@ -1,4 +1,4 @@
-//! Each limit of a connection, on a real port.
+//! Connection limits on a real port.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's helpers fail the test")]
 
@@ -31,9 +31,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 const DOMAIN: &str = "a.example";
-/// Nothing takes this long.
 const HANG: Duration = Duration::from_secs(20);
-/// Long enough to connect, short enough to wait for.
 const SHORT: Duration = Duration::from_millis(500);
 
 struct Bench {
@@ -140,7 +138,6 @@ impl Bench {
 }
 
 impl Connection {
-    /// A heartbeat's answer.
     async fn ask(&mut self) -> hyper::Result<hyper::Response<Incoming>> {
         let body = format!("{{\"epoch\":\"{}\",\"awaiting\":[]}}", "1".repeat(32));
         self.post(Full::new(body.into()).boxed()).await
@@ -153,7 +150,6 @@ impl Connection {
         answer.expect("an answer in time")
     }
 
-    /// A request whose body begins and does not end.
     fn begin(&mut self) -> JoinHandle<()> {
         let begun = futures::stream::once(async { Ok(Frame::data(Bytes::from_static(b"{"))) });
         let body = StreamBody::new(futures::StreamExt::chain(begun, futures::stream::pending())).boxed();
@@ -219,7 +215,7 @@ async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline()
 
 #[tokio::test]
 async fn silent_connections_of_one_address_leave_room_for_the_others() {
-    // Longer than the test: no handshake is given up.
+    // No timeout during the test.
     let bench = bench(Limits { handshakes: 4, handshake: HANG * 3, ..Limits::default() }).await;
     let mut silent = Vec::new();
     for _ in 0..6 {
@@ -232,7 +228,7 @@ async fn silent_connections_of_one_address_leave_room_for_the_others() {
     let mut other = bench.connect_from("127.0.0.2", identity).await;
     assert_eq!(other.status().await, StatusCode::OK);
 
-    // With its handshakes ended, the address is as good as any.
+    // The address is accepted again.
     silent.clear();
     bench.until("t_connections 1").await;
     assert_eq!(bench.connect("two").await.status().await, StatusCode::OK);
@@ -265,7 +261,7 @@ async fn a_connection_ends_with_its_certificate() {
 
 #[tokio::test]
 async fn unfinished_bodies_of_one_runtime_keep_nobody_waiting() {
-    // Longer than the test: no body that was begun is given up.
+    // No timeout during the test.
     let limits =
         Limits { bodies: 8, per_identity: 2, body: HANG * 3, farewell: HANG * 3, ..Limits::default() };
     let bench = bench(limits).await;
@@ -278,7 +274,7 @@ async fn unfinished_bodies_of_one_runtime_keep_nobody_waiting() {
         }
         kept.push(connection);
     }
-    // All but half of the room were sent away, over all connections, also those that were told to go.
+    // Half stay free. Superseded connections count.
     bench.until("t_throttled_requests_total{limit=\"bodies_by_runtime\"} 12").await;
     bench.until("t_connections_ended_total{reason=\"superseded\"} 2").await;
     assert_eq!(bench.connect("two").await.status().await, StatusCode::OK);

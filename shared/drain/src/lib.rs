@@ -1,8 +1,7 @@
-//! Graceful shutdown: who still works, and until when.
+//! Graceful shutdown.
 //!
-//! One [`Drain`] per process owns every task. Shutdown has three steps: *signal* (every [`Watch`] resolves,
-//! tasks stop taking new work), *grace* (tasks finish what they have), *abort* (what is left is dropped at its
-//! next await point and named in the [`Outcome`]).
+//! A [`Drain`] owns every task. *Signal*: each [`Watch`] resolves. *Grace*: tasks finish. *Abort*: others are dropped
+//! at their next await point and named in the [`Outcome`].
 
 pub mod signal;
 
@@ -16,43 +15,42 @@ use std::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// How long [`Drain::abort`] waits for aborted tasks to be dropped. A task that does not reach an await point in
-/// that time is stuck in a computation; the end of the process is the only thing that ends it.
+/// A task without an await point ends only with the process.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
-/// The name of a task, for logs and for [`Outcome::Aborted`].
+/// Task name for logs.
 pub type TaskName = Cow<'static, str>;
 
-/// Owns the tasks of a process and ends them. Cheap to clone; all clones are the same drain.
+/// Owner of all tasks. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Drain {
     shared: Arc<Shared>,
 }
 
-/// Tells a task that shutdown has begun. Cheap to clone.
+/// Signals shutdown. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Watch {
     signal: CancellationToken,
 }
 
-/// Why shutdown began.
+/// Cause of a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody called [`Drain::begin`] or [`Drain::shutdown`].
+    /// [`Drain::begin`] or [`Drain::shutdown`].
     Requested,
-    /// This critical task returned although nobody had asked it to.
+    /// A critical task returned early.
     Ended(TaskName),
-    /// This critical task panicked.
+    /// A critical task panicked.
     Panicked(TaskName),
 }
 
-/// How a shutdown went.
+/// Result of a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// Every task came to its own end.
+    /// All tasks finished.
     Finished,
-    /// These tasks were still at work when the grace was over (sorted, each name once).
+    /// Aborted tasks, sorted and unique.
     Aborted(Vec<TaskName>),
 }
 
@@ -61,7 +59,7 @@ struct Shared {
     signal: CancellationToken,
     abort: CancellationToken,
     tracker: TaskTracker,
-    /// Tasks that nobody waits for during the grace.
+    /// Not awaited in the grace.
     background: TaskTracker,
     state: Mutex<State>,
 }
@@ -73,27 +71,24 @@ struct State {
     cause: Option<Cause>,
 }
 
-// === impl Drain ===
-
 impl Drain {
-    /// A drain without tasks.
+    /// Creates a drain.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A watch that resolves once shutdown has begun.
+    /// Returns a watch.
     pub fn watch(&self) -> Watch {
         Watch { signal: self.shared.signal.clone() }
     }
 
-    /// Runs `task` until it ends by itself or is aborted at the end of a shutdown's grace. A panic is logged and
-    /// ends that task only. A task spawned after the abort is dropped unpolled.
+    /// Runs a task until it ends or is aborted. A panic is logged and ends only this task. After an abort, new tasks
+    /// are dropped unpolled.
     pub fn spawn(&self, name: impl Into<TaskName>, task: impl Future<Output = ()> + Send + 'static) {
         self.start(&self.shared.tracker, name.into(), Role::Plain, task);
     }
 
-    /// As [`spawn`](Self::spawn), for a task that serves until the very end (an admin endpoint): shutdown does not
-    /// wait for it and drops it when all other tasks have ended. It is never part of an [`Outcome`].
+    /// Like [`spawn`](Self::spawn), for an endpoint that serves until all others end. Never in an [`Outcome`].
     pub fn spawn_background(
         &self,
         name: impl Into<TaskName>,
@@ -102,24 +97,23 @@ impl Drain {
         self.start(&self.shared.background, name.into(), Role::Background, task);
     }
 
-    /// As [`spawn`](Self::spawn), for a task the process is useless without: when it panics, or returns before
-    /// shutdown has begun, shutdown begins and [`cause`](Self::cause) names it.
+    /// Like [`spawn`](Self::spawn), but an early return or panic begins shutdown with this [`cause`](Self::cause).
     pub fn spawn_critical(&self, name: impl Into<TaskName>, task: impl Future<Output = ()> + Send + 'static) {
         self.start(&self.shared.tracker, name.into(), Role::Critical, task);
     }
 
-    /// Begins shutdown without waiting for it.
+    /// Begins shutdown.
     pub fn begin(&self) {
         self.shared.begin(Cause::Requested);
     }
 
-    /// Why shutdown began; `None` while it has not.
+    /// Cause of the shutdown, if begun.
     pub fn cause(&self) -> Option<Cause> {
         self.shared.state.lock().cause.clone()
     }
 
-    /// Begins shutdown, waits at most `grace` for all tasks and aborts the rest. Cancel-safe: dropping the
-    /// future leaves the signal given and aborts nothing.
+    /// Begins shutdown, waits up to `grace`, then aborts. Cancel-safe: a dropped future keeps the signal and aborts
+    /// nothing.
     pub async fn shutdown(&self, grace: Duration) -> Outcome {
         self.begin();
         self.shared.tracker.close();
@@ -129,7 +123,7 @@ impl Drain {
         }
     }
 
-    /// Ends all tasks now, without grace.
+    /// Aborts all tasks.
     pub async fn abort(&self) -> Outcome {
         self.begin();
         let left: BTreeSet<TaskName> = self.shared.state.lock().running.values().cloned().collect();
@@ -160,8 +154,7 @@ impl Drain {
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         let mut entry = Entry::new(Arc::clone(&self.shared), name, role);
-        // Declared before the task and so dropped after it: the entry disappears when the task's own
-        // destructors have run.
+        // Dropped after the task and its destructors.
         tracker.spawn(async move {
             let abort = entry.shared.abort.clone();
             tokio::select! {
@@ -173,10 +166,8 @@ impl Drain {
     }
 }
 
-// === impl Watch ===
-
 impl Watch {
-    /// Resolves once shutdown has begun; at once if it already has. Cancel-safe.
+    /// Resolves at shutdown. Cancel-safe.
     pub async fn signaled(&self) {
         self.signal.cancelled().await;
     }
@@ -187,10 +178,8 @@ impl Watch {
     }
 }
 
-// === impl Shared ===
-
 impl Shared {
-    /// Keeps the first cause: what follows is a consequence of it.
+    /// Later causes follow from the first.
     fn begin(&self, cause: Cause) {
         let mut state = self.state.lock();
         if state.cause.is_none() {
@@ -204,7 +193,7 @@ impl Shared {
     }
 }
 
-/// A running task. Its drop is the one place that sees every way a task can end, a panic included.
+/// Its drop sees all ends, including panics.
 struct Entry {
     shared: Arc<Shared>,
     id: u64,

@@ -4,7 +4,7 @@ use crate::{Drain, Outcome};
 use std::{io, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for SIGTERM and SIGINT. From its creation on the signals no longer end the process by themselves.
+/// Receives SIGTERM and SIGINT, which then do not end the process.
 #[derive(Debug)]
 pub struct Signals {
     term: Signal,
@@ -12,12 +12,12 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen. Fails only when the process may not install handlers.
+    /// Installs the handlers.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The name of the next signal. Cancel-safe.
+    /// Returns the next signal. Cancel-safe.
     pub async fn recv(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
@@ -26,13 +26,13 @@ impl Signals {
     }
 }
 
-/// Resolves with the name of the next SIGTERM or SIGINT.
+/// Waits for a signal.
 pub async fn wait() -> io::Result<&'static str> {
     Ok(Signals::listen()?.recv().await)
 }
 
-/// Waits for a signal or for shutdown to begin by itself (a critical task ended), then drains with `grace`. A
-/// second signal aborts at once. What a `main` calls last; [`Drain::cause`] tells afterwards why it ended.
+/// Waits for a signal or shutdown, then drains. A second signal aborts. Call it last in `main`; [`Drain::cause`] has
+/// the cause.
 pub async fn run(drain: &Drain, grace: Duration) -> io::Result<Outcome> {
     let mut signals = Signals::listen()?;
     let watch = drain.watch();
@@ -55,7 +55,7 @@ pub async fn run(drain: &Drain, grace: Duration) -> io::Result<Outcome> {
 mod tests {
     use super::*;
 
-    // No other test of this crate may send signals: they reach every listener of the process.
+    // Signals reach all tests of the process, so only this one sends them.
     #[tokio::test]
     async fn first_signal_drains_and_second_aborts() {
         let drain = Drain::new();
@@ -70,7 +70,7 @@ mod tests {
             let drain = drain.clone();
             async move { run(&drain, Duration::from_hours(1)).await }
         });
-        // Installed before the kill, so that the process survives even when `run` has not listened yet.
+        // Before the kill, so that the process survives.
         let mut ours = Signals::listen().unwrap();
         tokio::task::yield_now().await;
         kill("-TERM");

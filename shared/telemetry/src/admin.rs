@@ -1,4 +1,4 @@
-//! The admin endpoint: a small HTTP/1 server on a port of its own, without TLS, for probes, scrapes and people.
+//! Admin endpoint: HTTP/1 without TLS.
 
 use crate::{BuildInfo, Readiness, Reply, chain, metrics::Registry};
 use http::{Method, Request, StatusCode};
@@ -13,24 +13,24 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Connections served at once; others wait in the listener's backlog.
+/// Most connections; others wait.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// For a request's head, and for an idle connection's next one.
+/// Includes idle time between requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this a connection is asked to close, so that a client that stops reading cannot keep its place.
+/// Bounds clients that stop reading.
 const MAX_LIFETIME: Duration = Duration::from_mins(10);
-/// What a connection gets for its last answer.
+/// Time for the last answer.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// Between two tries to accept when the process is out of descriptors.
+/// For accept errors, such as no file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
-/// Bytes of a request's head kept in memory; the smallest hyper allows is 8 KiB.
+/// In bytes; hyper's minimum is 8 KiB.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// An admin route: path and query in, `None` for "no such thing" (404). It must be quick and must not block.
+/// Handles path and query; `None` is 404. Must not block.
 pub type Handler = Box<dyn Fn(&str, Option<&str>) -> Option<Reply> + Send + Sync>;
 
-/// What the admin endpoint shows.
+/// Admin endpoint.
 pub struct AdminState {
     registry: Registry,
     readiness: Readiness,
@@ -39,13 +39,12 @@ pub struct AdminState {
 }
 
 impl AdminState {
-    /// An endpoint with `/metrics`, `/healthz`, `/readyz` and `/version`.
+    /// Includes `/metrics`, `/healthz`, `/readyz` and `/version`.
     pub fn new(registry: Registry, readiness: Readiness, build: BuildInfo) -> Self {
         Self { registry, readiness, build, routes: Vec::new() }
     }
 
-    /// Adds a route. A `pattern` that ends in `/*` takes every path below it, any other only itself; the first
-    /// that fits is asked. GET and HEAD only.
+    /// Adds a GET and HEAD route. A pattern ending in `/*` matches paths below; the first match wins.
     #[must_use]
     pub fn route(
         mut self,
@@ -116,15 +115,14 @@ fn matches(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Serves until the end of the shutdown, as a background task of `drain`: probes and scrapes work while the
-/// process drains, with `/readyz` at 503.
+/// Serves in the background and throughout the drain, with `/readyz` at 503.
 pub fn serve(listener: TcpListener, state: AdminState, drain: &Drain) {
     drain.spawn_background("admin", accept(listener, Arc::new(state), drain.watch()));
 }
 
 async fn accept(listener: TcpListener, state: Arc<AdminState>, watch: Watch) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // Dropped with this task, and all connections with it.
+    // Dropped with this task, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
@@ -264,7 +262,7 @@ mod tests {
         for _ in 0..MAX_CONNECTIONS {
             held.push(TcpStream::connect(server.addr).await.unwrap());
         }
-        // Each of them was accepted before this one, which waits until one of them goes.
+        // All earlier connections are accepted first.
         let waiting = server.ask("GET", "/healthz");
         let mut waiting = pin!(waiting);
         assert!(tokio::time::timeout(Duration::from_millis(100), waiting.as_mut()).await.is_err());

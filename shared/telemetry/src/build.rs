@@ -1,20 +1,20 @@
-//! Which build this is.
+//! Build information.
 
 use serde_json::{Value, json};
 
-/// Name and version of the running program, shown at `/version` and in the metric `build_info`.
+/// Version for `/version` and `build_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
-    /// The binary, as `tidewatch-agent`.
+    /// Binary.
     pub name: &'static str,
-    /// The package version.
+    /// Package version.
     pub version: &'static str,
-    /// The commit, from `TIDEWATCH_COMMIT` at build time; `unknown` for a build that did not set it.
+    /// `TIDEWATCH_COMMIT` at build time, or `unknown`.
     pub commit: &'static str,
 }
 
 impl BuildInfo {
-    /// Describes the calling binary; callers pass `env!("CARGO_PKG_NAME")` and `env!("CARGO_PKG_VERSION")`.
+    /// Takes `CARGO_PKG_NAME` and `CARGO_PKG_VERSION` of the binary.
     pub const fn new(name: &'static str, version: &'static str) -> Self {
         let commit = match option_env!("TIDEWATCH_COMMIT") {
             Some(commit) => commit,
@@ -23,7 +23,7 @@ impl BuildInfo {
         Self { name, version, commit }
     }
 
-    /// The body of `/version`.
+    /// Body of `/version`.
     pub fn to_json(&self) -> Value {
         json!({"name": self.name, "version": self.version, "commit": self.commit})
     }

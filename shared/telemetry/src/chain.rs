@@ -1,12 +1,11 @@
-//! Errors for the log.
+//! Errors for logs.
 
 use std::{error::Error, fmt};
 
-/// How many sources are printed; an error that is its own source must not hang the log.
+/// Bound for an error that is its own source.
 const MAX_DEPTH: usize = 16;
 
-/// Shows an error and all its sources as `what failed: why: why that`. Our errors' own `Display` leaves the
-/// source out, so that no text appears twice.
+/// Shows an error and its sources. Our errors' `Display` omits the source.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl fmt::Display + 'a {
     Chain(error)
 }

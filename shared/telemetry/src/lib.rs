@@ -1,7 +1,6 @@
-//! What every Tidewatch process shows of itself: logs, metrics and the admin endpoint.
+//! Logs, metrics and admin endpoint.
 //!
-//! Nothing here is global except the log subscriber: a metrics [`Registry`](metrics::Registry) and a
-//! [`Readiness`] belong to the process that made them, so a test can run several processes' worth in one.
+//! Only the log subscriber is global. Tests may have several [`Registry`](metrics::Registry)s and [`Readiness`]es.
 
 pub mod admin;
 pub mod build;

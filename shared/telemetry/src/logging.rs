@@ -1,4 +1,4 @@
-//! The log: one line per event on standard error.
+//! Logs on standard error.
 
 use std::{fmt, fs::File, io, str::FromStr, sync::Arc};
 use tracing_subscriber::{
@@ -9,44 +9,42 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// How a log line looks.
+/// Line format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object per line, for collectors.
+    /// JSON.
     #[default]
     Json,
-    /// For people.
+    /// Text.
     Text,
 }
 
-/// Why logging could not be started.
+/// Error of starting.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    /// The level is neither a level nor a list of `target=level`.
+    /// Invalid level.
     #[error(
         "log level {level:?} is not valid; use error, warn, info, debug, trace or a list like info,kube=warn"
     )]
     Level {
-        /// What was given.
+        /// Level.
         level: String,
-        /// What is wrong with it.
+        /// Cause.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// The process logs already.
+    /// Already started.
     #[error("logging was started before; start it once, in main")]
     AlreadyStarted,
-    /// The format is not known.
+    /// Unknown format.
     #[error("log format {0:?} is not known; use json or text")]
     Format(String),
 }
 
-/// Kept quiet whatever level is asked for: at `warn`, the Kubernetes client logs a whole answer that it cannot
-/// parse, and that answer may be a Secret.
+/// Limited at every level: at `warn`, the Kubernetes client logs answers it cannot parse, possibly Secrets.
 const QUIET: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
 
-/// Starts logging for the whole process, once. `level` is a level, or a list such as `info,kube=warn`; the environment is
-/// not read.
+/// Starts logging. `level` is a level or a list like `info,kube=warn`. The environment is ignored.
 pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
     let lines = layer().with_writer(io::stderr);
     match format {
@@ -55,7 +53,7 @@ pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
     }
 }
 
-/// As [`init`], as text into a file, which grows without a limit: for programs that a person watches.
+/// Like [`init`], as text to an unbounded file.
 pub fn to_file(file: File, level: &str) -> Result<(), LoggingError> {
     start(layer().with_ansi(false).with_writer(Arc::new(file)), level)
 }

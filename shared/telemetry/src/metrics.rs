@@ -1,7 +1,6 @@
-//! Metrics: a prefix, the process' own figures and constructors that declare a metric where it is registered.
+//! Metrics.
 //!
-//! Each component has one struct of metrics with a `register(&Registry)`, the only place that knows their names,
-//! units and labels. Sizes are computed at scrape time ([`Registry::gauge_fn`]), so they cannot drift.
+//! A component declares its metrics in one `register(&Registry)`. Computed sizes ([`Registry::gauge_fn`]) cannot drift.
 
 use crate::BuildInfo;
 use parking_lot::Mutex;
@@ -13,23 +12,23 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-/// Buckets in seconds for waits on the event path: from an idle path's millisecond to a retried day.
+/// Buckets of event path delays in seconds: 1 ms to a day.
 pub const LAG_SECONDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
     86400.0,
 ];
 
-/// A metric could not be registered or encoded: its name or a label is not valid, or it was registered twice.
+/// Invalid or duplicate metric.
 #[derive(Debug, thiserror::Error)]
 #[error("metric {name:?} could not be registered; its name must be valid and used once")]
 pub struct MetricsError {
-    /// The metric's full name.
+    /// Full name.
     pub name: String,
     #[source]
     source: prometheus::Error,
 }
 
-/// The metrics of one process. Cheap to clone; all clones are the same registry.
+/// Metrics of a process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: prometheus::Registry,
@@ -37,8 +36,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry whose metrics are named `<prefix>_<name>`, with the process' memory, CPU, file descriptors and
-    /// threads under their conventional names and `<prefix>_build_info`.
+    /// Creates a registry for `<prefix>_<name>`, with build and process metrics.
     pub fn new(prefix: &str, build: BuildInfo) -> Result<Self, MetricsError> {
         let registry = Self { inner: prometheus::Registry::new(), prefix: prefix.to_owned() };
         registry.add("process", ProcessCollector::for_self())?;
@@ -48,25 +46,24 @@ impl Registry {
         Ok(registry)
     }
 
-    /// The same registry for a component: its metrics are named `<prefix>_<component>_<name>`.
+    /// Returns the registry with prefix `<prefix>_<component>`.
     #[must_use]
     pub fn component(&self, component: &str) -> Self {
         Self { inner: self.inner.clone(), prefix: self.full(component) }
     }
 
-    /// The same registry for metrics that keep the names of another program, which begin with this; with nothing, they are as they are
-    /// given.
+    /// Returns the registry with another program's prefix, or none.
     #[must_use]
     pub fn named_as(&self, prefix: &str) -> Self {
         Self { inner: self.inner.clone(), prefix: prefix.to_owned() }
     }
 
-    /// A counter; `name` ends in `_total`.
+    /// Adds a counter, named `*_total`.
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
         self.made(name, IntCounter::with_opts(self.opts(name, help)))
     }
 
-    /// Counters by label; `name` ends in `_total`.
+    /// Adds labelled counters, named `*_total`.
     pub fn counter_vec(
         &self,
         name: &str,
@@ -76,12 +73,12 @@ impl Registry {
         self.made(name, IntCounterVec::new(self.opts(name, help), labels))
     }
 
-    /// A whole number that goes up and down.
+    /// Adds an integer gauge.
     pub fn int_gauge(&self, name: &str, help: &str) -> Result<IntGauge, MetricsError> {
         self.made(name, IntGauge::with_opts(self.opts(name, help)))
     }
 
-    /// Whole numbers by label that go up and down.
+    /// Adds labelled integer gauges.
     pub fn int_gauge_vec(
         &self,
         name: &str,
@@ -91,23 +88,23 @@ impl Registry {
         self.made(name, IntGaugeVec::new(self.opts(name, help), labels))
     }
 
-    /// A number that goes up and down; `name` ends in its unit.
+    /// Adds a gauge; `name` ends in its unit.
     pub fn gauge(&self, name: &str, help: &str) -> Result<Gauge, MetricsError> {
         self.made(name, Gauge::with_opts(self.opts(name, help)))
     }
 
-    /// Numbers by label that go up and down; `name` ends in their unit.
+    /// Adds labelled gauges; `name` ends in the unit.
     pub fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, MetricsError> {
         self.made(name, GaugeVec::new(self.opts(name, help), labels))
     }
 
-    /// A distribution over `buckets`; `name` ends in its unit.
+    /// Adds a histogram; `name` ends in its unit.
     pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, MetricsError> {
         let opts = HistogramOpts::from(self.opts(name, help)).buckets(buckets.to_vec());
         self.made(name, Histogram::with_opts(opts))
     }
 
-    /// Distributions by label over `buckets`; `name` ends in its unit.
+    /// Adds labelled histograms; `name` ends in the unit.
     pub fn histogram_vec(
         &self,
         name: &str,
@@ -119,7 +116,7 @@ impl Registry {
         self.made(name, HistogramVec::new(opts, labels))
     }
 
-    /// A gauge computed at each scrape. `value` must be quick and must not block.
+    /// Adds a gauge computed per scrape. `value` must not block.
     pub fn gauge_fn(
         &self,
         name: &str,
@@ -129,8 +126,7 @@ impl Registry {
         self.gauge_vec_fn(name, help, &[], move |set| set(&[], value()))
     }
 
-    /// Gauges by label computed at each scrape: `values` calls its argument once per series. A series that is not
-    /// set in a scrape is not shown in it.
+    /// Adds labelled gauges computed per scrape. Unset series are not shown.
     pub fn gauge_vec_fn(
         &self,
         name: &str,
@@ -142,7 +138,7 @@ impl Registry {
         self.add(name, Computed { gauges, values: Mutex::new(Box::new(values)) })
     }
 
-    /// All metrics in the Prometheus text format.
+    /// Encodes the Prometheus text format.
     pub fn encode(&self) -> Result<String, MetricsError> {
         let text = TextEncoder::new().encode_to_string(&self.inner.gather());
         text.map_err(|source| MetricsError { name: self.prefix.clone(), source })
@@ -177,7 +173,7 @@ impl Registry {
     }
 }
 
-/// How many series a metric has.
+/// Number of series.
 pub fn series(metric: &impl Collector) -> usize {
     metric.collect().iter().map(|family| family.get_metric().len()).sum()
 }
@@ -186,7 +182,7 @@ type Values = Box<dyn Fn(&mut dyn FnMut(&[&str], f64)) + Send + Sync>;
 
 struct Computed {
     gauges: GaugeVec,
-    /// Locked for a whole scrape: two at once would reset each other's series.
+    /// Locked, since parallel scrapes would reset each other.
     values: Mutex<Values>,
 }
 

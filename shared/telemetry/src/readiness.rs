@@ -1,4 +1,4 @@
-//! Ready when everything that was registered is.
+//! Readiness.
 
 use parking_lot::Mutex;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-/// The tasks a process waits for before it is ready. Cheap to clone; all clones are the same.
+/// Tasks not ready yet. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     pending: Arc<Mutex<Pending>>,
@@ -19,7 +19,7 @@ struct Pending {
     tasks: BTreeMap<u64, Cow<'static, str>>,
 }
 
-/// Held by a task until it is ready; dropping it says so. A guard dropped by a panic does not.
+/// Keeps the process unready until dropped outside of a panic.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once makes nothing wait"]
 pub struct Guard {
@@ -28,12 +28,12 @@ pub struct Guard {
 }
 
 impl Readiness {
-    /// Ready until somebody registers.
+    /// Creates a ready state.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes the process unready until the guard is dropped.
+    /// Makes the process unready until the guard drops.
     pub fn register(&self, name: impl Into<Cow<'static, str>>) -> Guard {
         let mut pending = self.pending.lock();
         let id = pending.next_id;
@@ -42,7 +42,7 @@ impl Readiness {
         Guard { id, pending: Arc::clone(&self.pending) }
     }
 
-    /// What is not ready yet, sorted, each name once.
+    /// Unready tasks, sorted and unique.
     pub fn unready(&self) -> Vec<Cow<'static, str>> {
         let names: BTreeSet<_> = self.pending.lock().tasks.values().cloned().collect();
         names.into_iter().collect()
@@ -50,7 +50,7 @@ impl Readiness {
 }
 
 impl Guard {
-    /// The same as dropping it, for the reader.
+    /// Drops the guard.
     pub fn ready(self) {}
 }
 

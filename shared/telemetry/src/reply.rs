@@ -1,4 +1,4 @@
-//! Answers of the admin endpoint.
+//! Admin answers.
 
 use bytes::Bytes;
 use http::{
@@ -7,37 +7,37 @@ use http::{
 };
 use http_body_util::Full;
 
-/// An answer of an admin route: status, content type and a body held in memory.
+/// An admin answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: StatusCode,
-    /// The value of `Content-Type`.
+    /// `Content-Type`.
     pub content_type: &'static str,
-    /// The body.
+    /// Body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// 200 with a JSON value.
+    /// 200 with JSON.
     pub fn json(value: &serde_json::Value) -> Self {
         let content_type = "application/json";
         Self { status: StatusCode::OK, content_type, body: format!("{value:#}\n").into() }
     }
 
-    /// 200 with plain text.
+    /// 200 with text.
     pub fn text(body: impl Into<Bytes>) -> Self {
         Self { status: StatusCode::OK, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
-    /// The same answer with another status.
+    /// Sets the status.
     #[must_use]
     pub fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 
-    /// The same answer with another content type.
+    /// Sets the content type.
     #[must_use]
     pub fn with_content_type(mut self, content_type: &'static str) -> Self {
         self.content_type = content_type;

@@ -1,22 +1,18 @@
-//! Standard output and error. Somebody who reads the first lines only (`… | head`) has made no mistake, and ends nothing: the macros of the
-//! standard library panic there.
+//! Standard output and error. The standard macros panic on closed pipes (`… | head`).
 
 use std::io::{self, ErrorKind, Write as _};
 
-/// Writes the result of a command, with a line's end.
-///
-/// # Errors
-/// What standard output says, for instance that the disk is full; not that nobody reads any more.
+/// Writes a command's result. A closed pipe is no error.
 pub fn result(text: &str) -> io::Result<()> {
     unless_closed(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
 }
 
-/// Says on standard output what happens. Whether somebody hears it does not matter for what is done.
+/// Writes to standard output, ignoring errors.
 pub fn say(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
-/// Says something on standard error: progress, or why it ends. Whether somebody hears it does not matter either.
+/// Writes to standard error, ignoring errors.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

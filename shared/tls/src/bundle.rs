@@ -1,4 +1,4 @@
-//! Certificates, key and trust of one end, checked, and the TLS configurations made of them.
+//! Certificates, keys and their TLS configurations.
 
 use crate::refused::Attributing;
 use jiff::Timestamp;
@@ -14,21 +14,21 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
 use std::{fmt, sync::Arc};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Most certificates in a trust bundle or a chain; a rotation needs two or three.
+/// A rotation needs two or three.
 const MAX_CERTIFICATES: usize = 32;
 
-/// What one end of a connection is given, as PEM. `Debug` does not show the key.
+/// PEM texts of one side. `Debug` hides the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The CAs that may have issued the peer's certificate.
+    /// CAs of the peer.
     pub ca: Vec<u8>,
-    /// The own certificate, then its intermediates if there are any.
+    /// Own certificate, then intermediates.
     pub cert: Vec<u8>,
-    /// The own private key.
+    /// Own key.
     pub key: Vec<u8>,
 }
 
-/// A parsed bundle: the key is the certificate's, everything parses.
+/// Parsed texts with matching key.
 pub struct Bundle {
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -37,61 +37,61 @@ pub struct Bundle {
     not_after: Timestamp,
 }
 
-/// Why a bundle cannot be used. No variant shows any part of the key.
+/// Error of a bundle, without key text.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// A PEM text does not parse.
+    /// Invalid PEM.
     #[error("the {what} is not valid PEM; give one or more CERTIFICATE blocks")]
     Certificates {
         /// `CA bundle` or `certificate chain`.
         what: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: pem::Error,
     },
-    /// A PEM text has no certificate.
+    /// No certificate.
     #[error("the {0} has no certificate; give one or more CERTIFICATE blocks")]
     NoCertificate(&'static str),
-    /// A PEM text has too many certificates.
+    /// Too many certificates.
     #[error(
         "the {0} has more than {MAX_CERTIFICATES} certificates; leave out those that are not used any more"
     )]
     TooMany(&'static str),
-    /// A block is not an X.509 certificate.
+    /// Invalid X.509.
     #[error("certificate {number} of the {what} is not a valid X.509 certificate; issue it again")]
     Malformed {
         /// `CA bundle` or `certificate chain`.
         what: &'static str,
-        /// Counted from 1.
+        /// From 1.
         number: usize,
     },
-    /// The key does not parse. The parser's own words are left out: they could quote it.
+    /// Unreadable key. The parser's error could quote it.
     #[error("the private key cannot be read; give one PRIVATE KEY block (PKCS#8, SEC1 or PKCS#1)")]
     Key,
-    /// The key is not the certificate's.
+    /// Key of another certificate.
     #[error("the private key does not belong to the certificate; give the two that were issued together")]
     KeyMismatch,
-    /// The certificate has ended.
+    /// Expired.
     #[error("the certificate expired at {0}; issue a new one")]
     Expired(Timestamp),
-    /// The certificate has not started.
+    /// Not valid yet.
     #[error("the certificate is not valid before {0}; check the clocks")]
     NotYetValid(Timestamp),
-    /// The client verifier cannot be built.
+    /// No client verifier.
     #[error("the CA bundle cannot be used to verify clients; check its certificates")]
     Verifier(#[source] VerifierBuilderError),
-    /// The TLS library refused the configuration.
+    /// Refused by rustls.
     #[error("the TLS library refused the configuration; check the certificate and its key")]
     Tls(#[source] rustls::Error),
 }
 
-/// The one crypto provider of all Tidewatch programs.
+/// Crypto provider of all programs.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A server that requires a client certificate issued by one of the CAs in `ca_pem`. Whether the own certificate
-/// is in its validity is not checked here; see [`Store`](crate::Store).
+/// Returns a server configuration that requires client certificates of a CA in `ca_pem`. Does not check validity; see
+/// [`Store`](crate::Store).
 pub fn server_config(
     ca_pem: &[u8],
     cert_pem: &[u8],
@@ -100,8 +100,7 @@ pub fn server_config(
     Bundle::parse(&Pem { ca: ca_pem.into(), cert: cert_pem.into(), key: key_pem.into() })?.server()
 }
 
-/// A client that shows its certificate and trusts servers whose certificate was issued by one of the CAs in
-/// `ca_pem` for the name that is dialled.
+/// Returns a client configuration that trusts CAs in `ca_pem` for the dialled name.
 pub fn client_config(
     ca_pem: &[u8],
     cert_pem: &[u8],
@@ -111,7 +110,7 @@ pub fn client_config(
 }
 
 impl Bundle {
-    /// Parses all parts and checks that they fit together.
+    /// Parses and checks the parts.
     pub fn parse(pem: &Pem) -> Result<Self, BundleError> {
         let mut roots = RootCertStore::empty();
         for (index, ca) in certificates("CA bundle", &pem.ca)?.into_iter().enumerate() {
@@ -137,12 +136,11 @@ impl Bundle {
         })
     }
 
-    /// When the own certificate ends.
+    /// End of the own certificate.
     pub fn not_after(&self) -> Timestamp {
         self.not_after
     }
 
-    /// The CAs that may have issued the peer's certificate.
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
         Arc::clone(&self.roots)
     }
@@ -158,7 +156,7 @@ impl Bundle {
         Ok(())
     }
 
-    /// The server's configuration, see [`server_config`].
+    /// Returns the [`server_config`].
     pub fn server(&self) -> Result<Arc<ServerConfig>, BundleError> {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider())
             .build()
@@ -175,7 +173,7 @@ impl Bundle {
         Ok(Arc::new(config))
     }
 
-    /// The client's configuration, see [`client_config`].
+    /// Returns the [`client_config`].
     pub fn client(&self) -> Result<Arc<ClientConfig>, BundleError> {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
@@ -223,7 +221,7 @@ fn key_error(error: rustls::Error) -> BundleError {
     }
 }
 
-/// A certificate may say the year 9999, which is the end of time here.
+/// Clamps: year 9999 is out of range.
 pub(crate) fn timestamp(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }

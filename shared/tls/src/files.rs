@@ -1,44 +1,42 @@
-//! A bundle in three files, as a mounted Secret has it.
+//! A bundle in files.
 
 use crate::Pem;
 use sha2::{Digest, Sha256};
 use std::{io, path::PathBuf};
 use tokio::{fs::File, io::AsyncReadExt};
 
-/// Largest accepted file; a bundle of dozens of certificates is far below.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Where the parts of a bundle are. Contents are compared by hash: a mounted Secret changes by a swap of symbolic
-/// links, which file times and inotify see in different ways on different systems.
+/// Paths of a bundle. Compared by hash: Secrets change by symlink swaps, and systems differ in times and inotify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The CAs that may have issued the peer's certificate.
+    /// CAs of the peer.
     pub ca: PathBuf,
-    /// The own certificate and its intermediates.
+    /// Own certificate and intermediates.
     pub cert: PathBuf,
-    /// The own private key.
+    /// Own key.
     pub key: PathBuf,
 }
 
-/// A file of the bundle could not be read.
+/// File error.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// It is not there or may not be read.
+    /// Unreadable.
     #[error("{path:?} cannot be read; check that it exists and its permissions")]
     Read {
-        /// The file.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It is larger than any certificate bundle.
+    /// Too large.
     #[error("{0:?} is larger than {MAX_FILE} bytes; is it the right file?")]
     TooLarge(PathBuf),
 }
 
 impl Files {
-    /// Reads all three files, and a hash over them that changes when any of them does.
+    /// Reads the files and hashes them.
     pub async fn read(&self) -> Result<(Pem, [u8; 32]), FilesError> {
         let pem =
             Pem { ca: read(&self.ca).await?, cert: read(&self.cert).await?, key: read(&self.key).await? };
@@ -47,11 +45,10 @@ impl Files {
     }
 }
 
-/// Changes when any of the three parts does.
 pub(crate) fn hash(pem: &Pem) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in [&pem.ca, &pem.cert, &pem.key] {
-        // Hashed one by one first, so that bytes moved from one file to the next are a change.
+        // Hashed separately, so that bytes moved between files are a change.
         hash.update(Sha256::digest(part));
     }
     hash.finalize().into()

@@ -1,30 +1,29 @@
-//! Why a handshake failed, in few words.
+//! Failed handshakes.
 
 use rustls::{AlertDescription, CertificateError, Error};
 use std::{fmt, io};
 
-/// The reason of a failed handshake: few enough for a metric label.
+/// Reason of a failed handshake, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandshakeFailure {
-    /// The certificate was not issued by a CA that the other side trusts. A CA of the right name but with
-    /// another key counts too.
+    /// Untrusted CA, also a trusted name with another key.
     UnknownCa,
-    /// The certificate is outside of its validity, on the verifier's clock.
+    /// Not valid now, on the verifier's clock.
     Expired,
-    /// The client showed no certificate.
+    /// No client certificate.
     NoCertificate,
-    /// The certificate has another fault: wrong name, wrong purpose, revoked, malformed.
+    /// Other certificate fault.
     BadCertificate,
-    /// The peer did not finish in time.
+    /// Too slow.
     Timeout,
-    /// The peer does not speak our TLS: other versions, or not TLS at all.
+    /// Unsupported version, or not TLS.
     Protocol,
-    /// The connection broke.
+    /// Broken connection.
     Io,
 }
 
 impl HandshakeFailure {
-    /// All of them, to show each from the start.
+    /// All reasons.
     pub const ALL: [Self; 7] = [
         Self::UnknownCa,
         Self::Expired,
@@ -35,7 +34,7 @@ impl HandshakeFailure {
         Self::Io,
     ];
 
-    /// Classifies the error of tokio-rustls' accept or connect, whichever side found the fault.
+    /// Classifies tokio-rustls errors of either side.
     pub fn from_io(error: &io::Error) -> Self {
         if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             return Self::from_tls(tls);
@@ -43,7 +42,7 @@ impl HandshakeFailure {
         if error.kind() == io::ErrorKind::TimedOut { Self::Timeout } else { Self::Io }
     }
 
-    /// Classifies an error of rustls.
+    /// Classifies rustls errors.
     pub fn from_tls(error: &Error) -> Self {
         match error {
             Error::NoCertificatesPresented => Self::NoCertificate,
@@ -53,7 +52,7 @@ impl HandshakeFailure {
         }
     }
 
-    /// A stable word for metrics and logs.
+    /// Metric label.
     pub fn label(self) -> &'static str {
         match self {
             Self::UnknownCa => "unknown_ca",
@@ -79,7 +78,7 @@ impl HandshakeFailure {
 
     fn from_alert(alert: AlertDescription) -> Self {
         match alert {
-            // rustls sends DecryptError for a certificate whose signature its CA did not make.
+            // rustls sends `DecryptError` for a CA's wrong signature.
             AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::UnknownCa,
             AlertDescription::CertificateExpired => Self::Expired,
             AlertDescription::CertificateRequired | AlertDescription::NoCertificate => Self::NoCertificate,

@@ -1,4 +1,4 @@
-//! Who the peer is, by its verified leaf certificate.
+//! Identities of peers.
 
 use crate::bundle::timestamp;
 use jiff::Timestamp;
@@ -6,54 +6,53 @@ use rustls_pki_types::CertificateDer;
 use std::{net::IpAddr, sync::Arc};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Most subject alternative names a certificate may have; comparing more is work without a use.
+/// Most alternative names, to bound comparisons.
 pub const MAX_SANS: usize = 100;
 
-/// What the peer's leaf certificate says. It is as good as the verification before it: take it only from a
-/// connection whose handshake required and verified the certificate.
+/// Identity in a leaf certificate. Trust it only after a verifying handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// The subject's only common name; for an agent, the runtime id.
+    /// Only common name; an agent's runtime id.
     pub common_name: String,
-    /// Subject alternative names: DNS names, as written.
+    /// DNS names.
     pub dns_names: Vec<String>,
-    /// Subject alternative names: addresses.
+    /// Addresses.
     pub ip_addrs: Vec<IpAddr>,
-    /// Subject alternative names: URIs, as written.
+    /// URIs.
     pub uris: Vec<String>,
-    /// When the certificate begins.
+    /// Start.
     pub not_before: Timestamp,
-    /// When the certificate ends.
+    /// End.
     pub not_after: Timestamp,
-    /// The certificate itself (DER).
+    /// Certificate (DER).
     pub certificate: Arc<[u8]>,
 }
 
-/// Why a certificate gives no identity. The variants are few: their [`label`](Self::label) is a metric label.
+/// Error of an identity, with a metric [`label`](Self::label).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The peer showed none.
+    /// No certificate.
     #[error("the peer showed no certificate; clients must authenticate with one")]
     NoCertificate,
-    /// It is not a well-formed certificate, or a name in it is not.
+    /// Malformed.
     #[error("the peer's certificate is malformed; issue a new one")]
     Malformed,
-    /// Its subject has no common name.
+    /// No common name.
     #[error("the peer's certificate has no common name; issue one with the runtime id as common name")]
     NoCommonName,
-    /// Its subject's common name is empty.
+    /// Empty common name.
     #[error("the peer's certificate has an empty common name; issue one with the runtime id as common name")]
     EmptyCommonName,
-    /// Its subject has more than one, and who reads which differs between programs.
+    /// Several common names: programs differ in their choice.
     #[error("the peer's certificate has several common names; issue one with the runtime id only")]
     SeveralCommonNames,
-    /// It has more than [`MAX_SANS`] subject alternative names.
+    /// More than [`MAX_SANS`] names.
     #[error("the peer's certificate has {0} alternative names; at most {MAX_SANS} are accepted")]
     TooManySans(usize),
 }
 
 impl IdentityError {
-    /// A stable word for metrics.
+    /// Metric label.
     pub fn label(self) -> &'static str {
         match self {
             Self::NoCertificate => "no_certificate",
@@ -67,12 +66,12 @@ impl IdentityError {
 }
 
 impl PeerIdentity {
-    /// The identity in what rustls calls the peer's certificates (the leaf comes first).
+    /// Identity of rustls' peer certificates, leaf first.
     pub fn from_chain(chain: Option<&[CertificateDer<'_>]>) -> Result<Self, IdentityError> {
         Self::from_leaf(chain.and_then(<[_]>::first).ok_or(IdentityError::NoCertificate)?)
     }
 
-    /// The identity in one certificate.
+    /// Identity of one certificate.
     pub fn from_leaf(leaf: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let (rest, parsed) = X509Certificate::from_der(leaf).map_err(|_| IdentityError::Malformed)?;
         if !rest.is_empty() {
@@ -87,7 +86,7 @@ impl PeerIdentity {
             not_after: timestamp(parsed.validity().not_after.timestamp()),
             certificate: Arc::from(leaf.as_ref()),
         };
-        // An error here is an extension that does not parse or is there twice.
+        // Malformed or repeated extension.
         let sans = parsed.subject_alternative_name().map_err(|_| IdentityError::Malformed)?;
         let names = sans.map_or(&[][..], |sans| &sans.value.general_names);
         if names.len() > MAX_SANS {

@@ -1,7 +1,6 @@
-//! TLS for both ends of the event path: configurations, their live replacement, and who the peer is.
+//! TLS of the event path.
 //!
-//! One provider (aws-lc-rs), TLS 1.3 only, certificates on both sides, no session resumption: a resumed session
-//! would skip the check of the client's certificate.
+//! TLS 1.3 with certificates on both sides. No session resumption, since it skips the client certificate check.
 
 mod bundle;
 mod files;

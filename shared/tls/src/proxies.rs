@@ -1,4 +1,4 @@
-//! Proxies that terminate TLS in front of a receiver and are believed about who their clients are.
+//! Trusted proxies that forward client certificates.
 
 use crate::{
     BundleError, FilesError, IdentityError, PeerIdentity,
@@ -17,19 +17,19 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest, Sha256};
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-/// Where the parts are.
+/// Paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyFiles {
-    /// The CAs that may have issued the clients' certificates.
+    /// CAs of the clients.
     pub ca: PathBuf,
-    /// The proxies' own certificates.
+    /// The proxies' certificates.
     pub proxies: PathBuf,
 }
 
-/// The trusted proxies and how their clients are verified, replaced while requests are served.
+/// Trusted proxies, reloadable.
 pub struct Proxies {
     current: ArcSwap<Set>,
-    /// Of the last content that was looked at, good or bad.
+    /// Hash of the last content, valid or not.
     hash: Mutex<Option<[u8; 32]>>,
 }
 
@@ -39,36 +39,36 @@ struct Set {
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// Why the files of proxies are not taken over.
+/// Error of the files.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxiesError {
-    /// They cannot be read.
+    /// Unreadable.
     #[error("the trusted proxies' files could not be read")]
     Files(#[from] FilesError),
-    /// What is in them cannot be used.
+    /// Unusable.
     #[error("the trusted proxies' files cannot be used")]
     Bundle(#[from] BundleError),
 }
 
-/// Why a proxy's word about its client is not taken.
+/// Reason to refuse a forwarded client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardedError {
-    /// The proxy says nothing about its client.
+    /// No header.
     #[error("the proxy forwarded no client certificate; it must set {}", xfcc::HEADER)]
     NoHeader,
-    /// The header is not good.
+    /// Invalid header.
     #[error(transparent)]
     Header(#[from] XfccError),
-    /// The certificate in it gives no identity.
+    /// No identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate in it was not issued by the clients' CA, is out of its validity, or not for clients.
+    /// Wrong CA, validity or purpose.
     #[error("the forwarded certificate is not valid for the clients' CA, now and as a client's")]
     NotVerified,
 }
 
 impl ForwardedError {
-    /// A stable word for metrics.
+    /// Metric label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -95,13 +95,13 @@ impl Set {
 }
 
 impl Proxies {
-    /// No proxy is trusted.
+    /// Trusts no proxy.
     #[must_use]
     pub fn none() -> Self {
         Self { current: ArcSwap::default(), hash: Mutex::default() }
     }
 
-    /// Trusts the proxies whose leaf certificates are in `proxies` (PEM), about clients of the CAs in `ca` (PEM).
+    /// Trusts the leaf certificates in `proxies` for clients of the CAs in `ca` (PEM).
     pub fn new(ca: &[u8], proxies: &[u8]) -> Result<Self, BundleError> {
         Ok(Self { current: ArcSwap::from_pointee(Set::parse(ca, proxies)?), hash: Mutex::default() })
     }
@@ -113,8 +113,8 @@ impl Proxies {
         Ok(these)
     }
 
-    /// Looks at the files and puts their content to use if it is new; whether it was. After an error the last good
-    /// content stays, and the same bad content is not told of again.
+    /// Reloads the files and returns whether they changed. Errors keep the last valid content. Invalid content is
+    /// reported once.
     pub async fn reload(&self, files: &ProxyFiles) -> Result<bool, ProxiesError> {
         let (ca, proxies) = (files::read(&files.ca).await?, files::read(&files.proxies).await?);
         let mut hash = Sha256::new();
@@ -129,15 +129,15 @@ impl Proxies {
         Ok(true)
     }
 
-    /// Whether a peer with this leaf certificate (DER), verified by the handshake, is a trusted proxy.
+    /// Whether a leaf (DER), verified by the handshake, is a trusted proxy.
     #[must_use]
     pub fn trusts(&self, leaf: &[u8]) -> bool {
         self.current.load().leaves.iter().any(|proxy| proxy.as_ref() == leaf)
     }
 
-    /// Who the client of a trusted proxy is: the values of all headers [`xfcc::HEADER`] of a request, and the time.
-    /// The certificate is verified here again, so that a proxy's configuration cannot let in what a handshake with
-    /// us would not.
+    /// Returns the client in a trusted proxy's [`xfcc::HEADER`] values.
+    ///
+    /// Verifies the certificate again: a proxy must not admit more than a handshake.
     pub fn client<'a>(
         &self,
         mut values: impl Iterator<Item = &'a [u8]>,

@@ -1,6 +1,6 @@
-//! What a certificate says of itself, for those who have to find out why it was refused.
+//! Refused certificates, for diagnosis.
 //!
-//! Nothing of it is verified: whoever connects can claim any name. It is bounded and printable.
+//! Names are unverified, bounded and printable.
 
 use crate::bundle::timestamp;
 use jiff::Timestamp;
@@ -13,29 +13,28 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::sync::{Arc, OnceLock};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Longest name that is kept, in characters.
+/// Longest name, in characters.
 const MAX_NAME: usize = 160;
 
 tokio::task_local! {
-    /// Where the handshake at work leaves a certificate that it refuses.
     static REFUSED: RefusedCertificate;
 }
 
-/// The names in a certificate.
+/// Names in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// The subject's only common name.
+    /// Only common name.
     pub common_name: Option<String>,
-    /// The subject.
+    /// Subject.
     pub subject: String,
-    /// The issuer.
+    /// Issuer.
     pub issuer: String,
-    /// When the certificate ends.
+    /// End.
     pub not_after: Timestamp,
 }
 
 impl Names {
-    /// Reads them. `None` of what is no certificate.
+    /// Parses a certificate, `None` if invalid.
     pub fn of(der: &[u8]) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let mut names = parsed.subject().iter_common_name();
@@ -49,28 +48,26 @@ impl Names {
     }
 }
 
-/// Without control characters, and cut.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).take(MAX_NAME).collect()
 }
 
-/// The certificate that a handshake has refused, if one was shown. Cheap to clone; all clones are the same.
+/// Certificate refused by a handshake. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct RefusedCertificate(Arc<OnceLock<Names>>);
 
 impl RefusedCertificate {
-    /// Remembers what `handshake` refuses, if it is one of a configuration of this crate.
+    /// Records a refusal by this crate's configuration.
     pub async fn during<F: Future>(&self, handshake: F) -> F::Output {
         REFUSED.scope(self.clone(), handshake).await
     }
 
-    /// The names in it.
+    /// Names in the certificate.
     pub fn names(&self) -> Option<&Names> {
         self.0.get()
     }
 }
 
-/// Verifies as another one does, and remembers what was refused.
 #[derive(Debug)]
 pub(crate) struct Attributing(pub(crate) Arc<dyn ClientCertVerifier>);
 
@@ -86,7 +83,7 @@ impl ClientCertVerifier for Attributing {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         self.0.verify_client_cert(end_entity, intermediates, now).inspect_err(|_| {
-            // Outside of `during`, nobody wants to know.
+            // Fails outside of `during`.
             let _ = REFUSED.try_with(|refused| Names::of(end_entity).map(|names| refused.0.set(names)));
         })
     }

@@ -1,4 +1,4 @@
-//! The configuration in use, replaced while connections are made with it.
+//! Reloadable configuration.
 
 use crate::{Bundle, BundleError, Files, FilesError, Pem, files, provider};
 use arc_swap::ArcSwap;
@@ -13,8 +13,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 type Build<T> = fn(&Bundle) -> Result<Arc<T>, BundleError>;
 
-/// The last good configuration. A new bundle is checked as a whole before it is published; one that fails the
-/// checks changes nothing. Connections that exist keep the configuration they were made with.
+/// The last valid configuration. Existing connections keep theirs.
 pub struct Store<T> {
     build: Build<T>,
     config: ArcSwap<T>,
@@ -24,46 +23,46 @@ pub struct Store<T> {
 struct Meta {
     not_after: Timestamp,
     roots: Arc<RootCertStore>,
-    /// Of the bundle at the start, then of the last one from files that was looked at, good or bad: a bad one is reported
-    /// once per change.
+    /// Hash of the last content, valid or not, to report an invalid change once.
     hash: [u8; 32],
 }
 
-/// What a look at the files found.
+/// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reloaded {
-    /// The same content as at the last look.
+    /// No change.
     Unchanged,
-    /// A new configuration is in use.
+    /// New configuration.
     Published,
 }
 
-/// The files could not be taken over; the last good configuration stays in use.
+/// Error of a reload, which keeps the last configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// They could not be read. The next look tries again.
+    /// Unreadable. The next reload retries.
     #[error("TLS files could not be read")]
     Files(#[from] FilesError),
-    /// Their content is not a good bundle. It is not looked at again until it changes.
+    /// Invalid. Not checked again until changed.
     #[error("TLS files have no usable bundle")]
     Bundle(#[from] BundleError),
 }
 
 impl Store<ServerConfig> {
-    /// A store of server configurations, see [`server_config`](crate::server_config).
+    /// Store of servers, see [`server_config`](crate::server_config).
     pub fn server(pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
         Self::new(Bundle::server, pem, now)
     }
 }
 
 impl Store<ClientConfig> {
-    /// A store of client configurations, see [`client_config`](crate::client_config).
+    /// Store of clients, see [`client_config`](crate::client_config).
     pub fn client(pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
         Self::new(Bundle::client, pem, now)
     }
 
-    /// Whether a handshake now would accept the server `name` with this chain, leaf first. A connection made before
-    /// the CA bundle changed may be to one that it would not.
+    /// Whether a handshake at `now` would accept this chain (leaf first).
+    ///
+    /// Older connections may fail after a change of CAs.
     pub fn trusts(&self, chain: &[CertificateDer<'_>], name: &ServerName<'_>, now: Timestamp) -> bool {
         let Some((leaf, intermediates)) = chain.split_first() else { return false };
         let roots = Arc::clone(&self.meta.lock().roots);
@@ -83,23 +82,23 @@ impl<T> Store<T> {
         Ok(Self { build, config: ArcSwap::new(config), meta: Mutex::new(meta) })
     }
 
-    /// The configuration for the next connection.
+    /// Configuration for new connections.
     pub fn current(&self) -> Arc<T> {
         self.config.load_full()
     }
 
-    /// The configuration for the next connection, and when its certificate ends.
+    /// Configuration and its certificate's end.
     pub fn snapshot(&self) -> (Arc<T>, Timestamp) {
         let meta = self.meta.lock();
         (self.current(), meta.not_after)
     }
 
-    /// When the own certificate in use ends.
+    /// End of the own certificate.
     pub fn not_after(&self) -> Timestamp {
         self.meta.lock().not_after
     }
 
-    /// Checks a bundle at `now` and puts it to use. After an error the last good one stays.
+    /// Publishes a valid bundle. Errors keep the last one.
     pub fn publish(&self, pem: &Pem, now: Timestamp) -> Result<(), BundleError> {
         let (config, bundle) = checked(self.build, pem, now)?;
         let mut meta = self.meta.lock();
@@ -108,7 +107,7 @@ impl<T> Store<T> {
         Ok(())
     }
 
-    /// Looks at the files and publishes their content if it is new.
+    /// Publishes changed files.
     pub async fn reload(&self, files: &Files, now: Timestamp) -> Result<Reloaded, ReloadError> {
         let (pem, hash) = files.read().await?;
         if std::mem::replace(&mut self.meta.lock().hash, hash) == hash {

@@ -59,7 +59,7 @@ fn client(trust: &Ca, own: &Issued) -> Arc<ClientConfig> {
     client_config(&pem.ca, &pem.cert, &pem.key).unwrap()
 }
 
-/// What the server saw, and what the client saw (in TLS 1.3 only when it reads).
+/// TLS 1.3 clients see refusals only on reads.
 async fn handshake(
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
@@ -169,7 +169,7 @@ async fn a_client_refuses_a_server_of_another_ca_or_name() {
     let (served, seen) = handshake(server(&other), client(&good, &own)).await;
     assert_eq!(HandshakeFailure::from_io(&seen.unwrap_err()), HandshakeFailure::UnknownCa);
     assert_eq!(HandshakeFailure::from_io(&served.unwrap_err()), HandshakeFailure::UnknownCa);
-    // A client's certificate is no server's certificate, whoever issued it.
+    // Not valid for a server.
     let posing = pem(&good, &client_of(&good, now()));
     let posing = server_config(&posing.ca, &posing.cert, &posing.key).unwrap();
     let (_, seen) = handshake(posing, client(&good, &own)).await;
@@ -187,7 +187,6 @@ async fn noise_and_silence_have_their_own_labels() {
     assert_eq!(HandshakeFailure::from_io(&late).label(), "timeout");
 }
 
-/// A peer that says these bytes and closes.
 fn says(bytes: &[u8]) -> tokio::io::Join<io::Cursor<Vec<u8>>, tokio::io::Sink> {
     tokio::io::join(io::Cursor::new(bytes.to_vec()), tokio::io::sink())
 }

@@ -1,8 +1,7 @@
-//! The header `X-Forwarded-Client-Cert`, in which a proxy that terminates TLS names the client it has verified.
+//! Envoy's `X-Forwarded-Client-Cert`: a proxy's verified client.
 //!
-//! The format is Envoy's: elements separated by commas, one per proxy on the way, each of `key=value` pairs separated
-//! by semicolons, values in double quotes where they need it. Both functions are pure. What [`parse`] returns is what
-//! the header *says*: whether its sender may say so, and whether the certificate is any good, is for the caller.
+//! Comma-separated elements, one per proxy, of `key=value` pairs with semicolons. [`parse`] verifies neither sender nor
+//! certificate.
 
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use sha2::{Digest, Sha256};
@@ -10,43 +9,43 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-/// The header's name.
+/// Header name.
 pub const HEADER: &str = "x-forwarded-client-cert";
 /// Longest header, in bytes.
 pub const MAX_HEADER: usize = 32 * 1024;
-/// Longest value of `Cert`, in bytes as it stands in the header.
+/// Longest encoded `Cert`, in bytes.
 pub const MAX_TOKEN: usize = 16 * 1024;
-/// Longest subject that is written.
+/// Longest subject, in characters.
 const MAX_SUBJECT: usize = 1024;
 
-/// Why a header names nobody. The variants are few: their [`label`](Self::label) is a metric label.
+/// Error of a header, with a metric [`label`](Self::label).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XfccError {
-    /// It is longer than [`MAX_HEADER`].
+    /// Over [`MAX_HEADER`].
     #[error("the header {HEADER} is longer than {MAX_HEADER} bytes")]
     TooLong,
-    /// The certificate in it is longer than [`MAX_TOKEN`].
+    /// Over [`MAX_TOKEN`].
     #[error("the certificate in the header {HEADER} is longer than {MAX_TOKEN} bytes")]
     TokenTooLong,
-    /// Several proxies have written to it, or somebody before the proxy.
+    /// Several elements: further proxies, or a forging client.
     #[error("the header {HEADER} has several elements; the proxy must replace it, not append to it")]
     SeveralElements,
-    /// It does not have Envoy's form.
+    /// Not Envoy's format.
     #[error("the header {HEADER} is malformed")]
     Malformed,
-    /// There is no certificate in it.
+    /// No certificate.
     #[error("the header {HEADER} carries no certificate; the proxy must forward Cert")]
     NoCert,
-    /// What should be a certificate is not one, or is several.
+    /// Invalid or several certificates.
     #[error("the header {HEADER} must carry exactly one certificate as PEM")]
     BadCert,
-    /// Its hash is another certificate's.
+    /// Hash of another certificate.
     #[error("hash and certificate in the header {HEADER} do not belong together")]
     OtherHash,
 }
 
 impl XfccError {
-    /// A stable word for metrics.
+    /// Metric label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -61,7 +60,7 @@ impl XfccError {
     }
 }
 
-/// The certificate that a header carries. Nothing about it was verified.
+/// Returns the certificate in a header, unverified.
 pub fn parse(header: &[u8]) -> Result<CertificateDer<'static>, XfccError> {
     if header.len() > MAX_HEADER {
         return Err(XfccError::TooLong);
@@ -79,11 +78,11 @@ pub fn parse(header: &[u8]) -> Result<CertificateDer<'static>, XfccError> {
             _ if key.eq_ignore_ascii_case("Hash") => Some(&mut hash),
             _ => None,
         };
-        // Who of two readers believes the first and who the last of two values is what attacks are made of.
+        // Duplicates allow attacks, since readers differ in first or last.
         if slot.is_some_and(|slot| slot.replace(value).is_some()) {
             return Err(XfccError::Malformed);
         }
-        // By bytes: a character of several is not an end.
+        // As bytes: a multi-byte character may follow.
         match after.as_bytes().first() {
             None => break,
             Some(b';') => rest = &after[1..],
@@ -107,7 +106,7 @@ pub fn parse(header: &[u8]) -> Result<CertificateDer<'static>, XfccError> {
     Ok(der)
 }
 
-/// One `key=value`: the key, the value without its quotes, and what comes after it.
+/// Splits off a pair: key, unquoted value and rest.
 fn pair(text: &str) -> Result<(&str, &str, &str), XfccError> {
     let (key, value) = text.split_once('=').ok_or(XfccError::Malformed)?;
     if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric()) {
@@ -148,8 +147,7 @@ fn hex_digit(nibble: u8) -> char {
     char::from_digit(nibble.into(), 16).map_or('0', |c| c.to_ascii_uppercase())
 }
 
-/// The header for a client's verified certificate: hash, certificate and subject, in this order, so that no subject
-/// can stand in front of the certificate.
+/// Formats a verified certificate's header. The subject is last, so that it cannot precede the certificate.
 pub fn format(leaf: &[u8]) -> Result<String, XfccError> {
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| XfccError::BadCert)?;
     let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");

@@ -15,14 +15,13 @@ fn issued(common_name: &str) -> (CertificateDer<'static>, String) {
     (CertificateDer::from_pem_slice(pem.as_bytes()).unwrap(), pem)
 }
 
-/// As the proxies in the field do: newline, space, plus, slash and equals sign.
 fn encoded(pem: &str) -> String {
     [("%", "%25"), ("\n", "%0A"), (" ", "%20"), ("+", "%2B"), ("/", "%2F"), ("=", "%3D")]
         .iter()
         .fold(pem.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// How the Go listener finds the certificate: the first `Cert=`, up to the next `;` or `,`, unescaped, quotes trimmed.
+/// Like the Go listener: first `Cert=` up to `;` or `,`, unescaped, trimmed of quotes.
 fn as_the_go_listener_reads(header: &str) -> Vec<u8> {
     let token = header.split_once("Cert=").unwrap().1.split([';', ',']).next().unwrap();
     percent_decode(token.trim_matches('"')).unwrap()
