@@ -6,7 +6,8 @@ use crate::assert_message;
 
 /// The agent's configuration file.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn agent_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Config::parse(text) {
@@ -22,9 +23,10 @@ pub fn agent_config(data: &[u8]) {
     }
 }
 
-/// The ConfigMap text that configures watches.
+/// The text of the ConfigMap that says what to watch.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn watch_set(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match WatchSet::parse(text) {
@@ -49,7 +51,7 @@ fn assert_watches(watches: &[Watch]) {
     for Watch { name, route, group, version, resource, field: _, labels, namespace } in watches {
         assert!((1..=63).contains(&name.len()) && (1..=63).contains(&route.len()));
         assert!(!(group.is_empty() && resource == "secrets"), "secrets are never watched");
-        // These become parts of a URL.
+        // They become parts of a URL.
         for part in [name, route, group, resource].into_iter().chain(namespace) {
             assert!(
                 part.len() <= 253 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b))

@@ -6,9 +6,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tidewatch_agent::observe::fingerprint::{Part, of_metadata, of_object};
 
-/// A watch line or a list object.
+/// A line of a watch, or an object of a list.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn watch_event(data: &[u8]) {
     if let Some(whole) = object::<DynamicObject>(data) {
         fingerprints(&whole);
@@ -40,13 +41,13 @@ fn fingerprints(object: &DynamicObject) {
         {
             assert_eq!(fingerprint, by_metadata, "with and without the body");
         }
-        // Volatile fields are no change.
+        // What changes by itself is no change.
         let mut same = object.clone();
         same.metadata.resource_version = Some("another".to_owned());
         same.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
         same.metadata.creation_timestamp = None;
         assert_eq!(of(&same), fingerprint);
-        // A recreated object is a different object.
+        // An object that was deleted and made again is another one.
         let mut again = object.clone();
         again.metadata.uid = Some(format!("{}-another", again.metadata.uid.unwrap_or_default()));
         assert_ne!(of(&again), fingerprint);

@@ -1,16 +1,17 @@
 use tidewatch_wire::standing;
 
-/// Limit on a header value's bytes. A longer line belongs to the body.
+/// Most bytes of a header's value: more of a line is its body.
 const MAX_VALUE: usize = 16 * 1024;
 
-/// Optional `name: value` lines of agent-receiver headers, ended by an empty line as in HTTP/1.1. Otherwise
-/// the input is only a body.
+/// What stands before a body, as in HTTP/1.1: lines `name: value` of the headers that an agent and a receiver say to each
+/// other, then an empty line. An input that does not begin so is a body alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Headers<'d>([Option<&'d [u8]>; 3]);
 
 const NAMES: [&str; 3] = [standing::EPOCH, standing::SESSION, standing::CONFIGURATION];
 
 impl<'d> Headers<'d> {
+    /// The headers of an input, and its body.
     pub(crate) fn split(data: &'d [u8]) -> (Self, &'d [u8]) {
         let (mut headers, mut rest) = (Self::default(), data);
         while let Some((line, after)) =
@@ -25,19 +26,20 @@ impl<'d> Headers<'d> {
                 (is_value(value)).then_some((slot, value))
             });
             let Some((slot, value)) = header else { break };
-            // The first of repeated headers counts.
+            // Of a header that comes several times, the first is looked at.
             slot.get_or_insert(value);
             rest = after;
         }
         (Self::default(), data)
     }
 
+    /// A header's value.
     pub(crate) fn get(self, name: &str) -> Option<&'d [u8]> {
         NAMES.iter().zip(self.0).find(|(known, _)| **known == name).and_then(|(_, value)| value)
     }
 }
 
-/// HTTP libraries reject control characters except tabs.
+/// What an HTTP library lets through: no control characters but tabs.
 fn is_value(value: &[u8]) -> bool {
     value.len() <= MAX_VALUE && value.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
 }

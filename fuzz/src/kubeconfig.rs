@@ -2,12 +2,13 @@ use tidewatch_engine::clusters::{AddressPolicy, RuntimeAccess};
 
 use crate::assert_message;
 
-/// Marker in every secret of the corpus.
+/// What every secret in the corpus contains.
 const SECRET: &str = "hush-hush";
 
-/// A runtime's kubeconfig from a Secret.
+/// A runtime's kubeconfig, as it is in a Secret.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn kubeconfig(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let policy = AddressPolicy::new(["kcp.example", "10.0.0.0/8", "[fd00::1]:6443"]);

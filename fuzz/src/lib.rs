@@ -1,9 +1,10 @@
-//! Invariants of every external input, as plain functions.
+//! What must hold for every input from outside, as plain functions.
 //!
-//! Each function passes the bytes to the production parser and asserts: no panic, bounded memory, a stable
-//! round trip, and answers that the peer accepts. A violation panics.
+//! Each function takes the bytes that a peer, a runtime or a user has sent, gives them to the code that reads them in
+//! production, and asserts what must be true of whatever comes out: no panic, memory bounded by the stated limits, the
+//! same value after writing and reading again, answers that the other end accepts. A broken promise is a panic.
 //!
-//! `fuzz_targets` runs them with libFuzzer; `tests/replay.rs` runs them over the committed corpora.
+//! The programs in `fuzz_targets` give them to libFuzzer; `tests/replay.rs` runs them over the committed corpora.
 
 mod config;
 mod event;
@@ -24,13 +25,13 @@ pub use sets::seqset;
 pub use v2::v2_body;
 pub use xfcc::xfcc;
 
-/// Limit on an error message's bytes: it goes into logs, statuses and answers.
+/// Longest message about a broken input, in bytes: it goes into logs, statuses and answers.
 const MAX_MESSAGE: usize = 1024;
 
-/// A function with an external input.
+/// A function that takes an input from outside.
 pub type Target = fn(&[u8]);
 
-/// Every target by the name of its corpus and program.
+/// Every target by its name, which is that of its corpus and of its program too.
 pub const TARGETS: [(&str, Target); 9] = [
     ("agent_config", agent_config),
     ("kubeconfig", kubeconfig),
@@ -43,13 +44,13 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("xfcc", xfcc),
 ];
 
-/// Asserts a bounded single-line message.
+/// A message that people read on one line of a log.
 fn assert_message(message: &str) {
     assert!(message.len() <= MAX_MESSAGE, "a message of {} bytes", message.len());
     assert!(!message.contains(char::is_control), "a message with control characters: {message:?}");
 }
 
-/// Asserts a stable round trip and returns the serialised bytes.
+/// Asserts that a value is the same after it was written and read again, and returns what was written.
 fn assert_round_trip<T>(value: &T) -> Vec<u8>
 where
     T: serde::Serialize + serde::de::DeserializeOwned + PartialEq,

@@ -13,12 +13,13 @@ use crate::{
     sets::{disjoint, within},
 };
 
-/// Ledger sizes: one that is quickly full, and the listener's.
+/// Ledgers of these sizes are told: one that is full at once, and one as large as the listener's.
 const CAPACITIES: [usize; 2] = [4, 20_000];
 
-/// Headers and body of `POST /v3/events`, and its effect on a receiver's ledger.
+/// A body of `POST /v3/events`, with the headers before it that say a part of it, and what a receiver's ledger makes of it.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn v3_request(data: &[u8]) {
     let (headers, data) = Headers::split(data);
     if data.len() > limits::V3_BODY_BYTES {
@@ -48,7 +49,7 @@ pub fn v3_request(data: &[u8]) {
     }
 }
 
-/// Applies the headers like the receiver, and resends like an agent.
+/// Gives a request what its headers say, as the receiver does, and sends it again as an agent does.
 fn given(request: &mut Request<'_>, standing: Standing) {
     let body = request.clone();
     standing.clone().give(request);
@@ -78,7 +79,7 @@ fn given(request: &mut Request<'_>, standing: Standing) {
     written(&before);
 }
 
-/// Asserts that the request's wire form parses to the request.
+/// A request as it is sent, which is read as the same.
 pub(crate) fn written(request: &Request<'_>) -> Vec<u8> {
     let written = serde_json::to_vec(request);
     assert!(written.is_ok(), "what was read can be written");
@@ -94,7 +95,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     let fresh = receive(&mut ledger, request, capacity);
     assert!(request.events.is_empty() || !fresh.is_empty(), "an empty ledger takes something");
 
-    // Events get different outcomes; the first ones go to two routes.
+    // Each event meets another fate; the first of them go to two routes.
     let routes = [Route::engine(), Route::manager("other")];
     for (place, &seq) in fresh.iter().enumerate() {
         for route in routes.iter().take(1 + place % 2) {
@@ -125,7 +126,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
         );
     }
 
-    // A repetition adds only unknown events.
+    // The same once more: only what is not known is new.
     let known: BTreeSet<Seq> = fresh
         .iter()
         .copied()
@@ -135,7 +136,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     assert!(again.iter().all(|seq| !known.contains(seq)), "a repeated request repeats no work");
     answer(&mut ledger, request);
 
-    // New epochs evict old events, once none is awaited.
+    // Nothing is awaited any more, and other epochs come: what was told does not stay for ever.
     for bits in 1..=3 {
         let other = Request {
             epoch: Epoch::from_bits(bits),
@@ -151,7 +152,7 @@ fn tell(request: &Request<'_>, capacity: usize) {
     assert!(response.acks.is_empty() && response.unknown.is_empty());
 }
 
-/// Passes the request to the ledger and returns the new numbers.
+/// Tells the ledger and returns the numbers that are new to it.
 fn receive(ledger: &mut Ledger, request: &Request<'_>, capacity: usize) -> Vec<Seq> {
     let received = ledger.receive(request);
     assert!(received.fresh.is_sorted_by(|a, b| a < b), "each event once, in order");
@@ -163,7 +164,7 @@ fn receive(ledger: &mut Ledger, request: &Request<'_>, capacity: usize) -> Vec<S
     assert!(fresh.iter().all(|&seq| ledger.knows(request.epoch, seq)));
     let all = request.events.iter().all(|event| ledger.knows(request.epoch, event.seq));
     assert_eq!(all, !received.overloaded, "what does not fit is said");
-    // The ledger keeps two epochs.
+    // Two epochs are remembered.
     assert!(ledger.held() <= 2 * capacity);
     fresh
 }
@@ -182,7 +183,7 @@ fn answer(ledger: &mut Ledger, request: &Request<'_>) -> Response {
         }
         assert!(disjoint(&ack.done, &ack.refused), "one verdict for each number");
     }
-    // The agent must be able to parse it.
+    // The agent must be able to read it.
     let written = assert_round_trip(&response);
     assert!(written.len() <= 4 * limits::V3_BODY_BYTES);
     response

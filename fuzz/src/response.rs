@@ -12,12 +12,13 @@ use tidewatch_wire::{
 
 use crate::{assert_round_trip, headers::Headers, request::written};
 
-/// Limit on an answer's bytes at the agent.
+/// Most that the agent reads of an answer, in bytes.
 const MAX_ANSWER: usize = 4 * limits::V3_BODY_BYTES;
 
-/// An answer to `POST /v3/events` with its header, and its effect on an agent's dirty set.
+/// An answer to `POST /v3/events`, with the header before it that says a part of it, and what an agent's dirty set makes of it.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn v3_response(data: &[u8]) {
     let (headers, data) = Headers::split(data);
     if data.len() > MAX_ANSWER {
@@ -28,7 +29,7 @@ pub fn v3_response(data: &[u8]) {
     assert!(response.unknown.range_count() <= limits::SEQ_RANGES);
     let session = standing::session(headers.get(standing::SESSION));
     assert!(session.is_none_or(|session| !session.is_nil()));
-    // The epoch of the request's header.
+    // The epoch that its request had in a header: as in a production run, whatever the answer is to.
     let asked = session.map(|_| Epoch::from_bits(5));
     let Some(response) = standing::complete(response.clone(), asked, session) else {
         assert!(response.session.is_nil() && session.is_none(), "only an answer without a session is none");
@@ -36,7 +37,7 @@ pub fn v3_response(data: &[u8]) {
     };
     assert!(!response.session.is_nil());
     if response.epoch.is_nil() {
-        // A request with its epoch in the body matches no epoch of the agent.
+        // To a request that named its epoch in the body: none that the agent has.
         return;
     }
 
@@ -49,7 +50,7 @@ pub fn v3_response(data: &[u8]) {
     }
     let (mut outbox, sent) = outbox(response.epoch);
     answered(&mut outbox, &sent, &response);
-    // Applies a repeated answer, then another session's.
+    // The same answer again, and after another session's.
     let before = outbox.clone();
     let applied = outbox.answered(&response, Tick::from_secs(3));
     assert!(applied.released.is_empty() && !applied.new_session);
@@ -88,14 +89,14 @@ fn answered(outbox: &mut Outbox, sent: &BTreeMap<Seq, Vec<Route>>, response: &Re
     accepted(&outbox.heartbeat());
 }
 
-/// A receiver must be able to parse it.
+/// A receiver must be able to read it.
 fn accepted(request: &Request<'_>) {
     assert_eq!(request.check(), Ok(()));
     assert!(written(request).len() <= limits::V3_BODY_BYTES);
 }
 
-/// Returns a dirty set of 8 keys under 3 watches with numbers 1 to 9, and the dirty numbers with their
-/// routes. Two numbers share a key; some are unsent.
+/// A dirty set with 8 keys under 3 watches and numbers from 1 to 9: two of one key, some not sent. With it: the
+/// numbers that are dirty and who must let them go.
 fn outbox(epoch: Epoch) -> (Outbox, BTreeMap<Seq, Vec<Route>>) {
     let (engine, other) = (Route::engine(), Route::manager("other"));
     let watches = [
@@ -106,7 +107,7 @@ fn outbox(epoch: Epoch) -> (Outbox, BTreeMap<Seq, Vec<Route>>) {
     let routes = watches.iter().map(|(watch, routes)| ((*watch).to_owned(), routes.clone())).collect();
     let mut outbox = Outbox::new(epoch, routes);
     let mut sent = BTreeMap::new();
-    // Key 1 changes again as number 7, after the first six were sent.
+    // The key of number 1 changes again as number 7, when the first six were sent.
     for (place, key) in [0, 1, 2, 3, 4, 5, 0, 6, 7].into_iter().enumerate() {
         if place == 6 {
             outbox.next_batch(Tick::from_secs(1));

@@ -2,9 +2,10 @@ use tidewatch_wire::{Seq, SeqSet, SeqSetError, limits};
 
 use crate::assert_round_trip;
 
-/// A list of sequence number ranges.
+/// A list of ranges of sequence numbers.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn seqset(data: &[u8]) {
     if data.len() > limits::V3_BODY_BYTES {
         return;
@@ -55,10 +56,12 @@ fn check(list: &[[u64; 2]], set: &SeqSet) {
     assert!(missing.range_count() <= set.range_count() + points.len());
 }
 
+/// How many numbers a set has.
 fn size(set: &SeqSet) -> u128 {
     set.ranges().map(|(start, end)| u128::from(end - start) + 1).sum()
 }
 
+/// Whether every number of `part` is in `whole`.
 pub(crate) fn within(part: &SeqSet, whole: &SeqSet) -> bool {
     let mut of_whole = whole.ranges().peekable();
     part.ranges().all(|(start, end)| {
@@ -67,6 +70,7 @@ pub(crate) fn within(part: &SeqSet, whole: &SeqSet) -> bool {
     })
 }
 
+/// Whether no number is in both.
 pub(crate) fn disjoint(one: &SeqSet, other: &SeqSet) -> bool {
     let mut others = other.ranges().peekable();
     one.ranges().all(|(start, end)| {

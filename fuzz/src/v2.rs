@@ -2,9 +2,10 @@ use tidewatch_wire::{limits, v2};
 
 use crate::assert_round_trip;
 
-/// A body of `POST /v2/<manager>/event`, also used as a path.
+/// A body of `POST /v2/<manager>/event`; the bytes also stand for a path.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn v2_body(data: &[u8]) {
     if let Ok(path) = std::str::from_utf8(data)
         && let Some(manager) = v2::manager_of_path(path)
@@ -23,6 +24,6 @@ pub fn v2_body(data: &[u8]) {
         .sum();
     assert!(kept <= data.len(), "{kept} bytes are kept of {}", data.len());
     let written = assert_round_trip(&event);
-    // Overhead of field names, braces and quotes.
+    // Names of fields, braces and quotes.
     assert!(written.len() <= data.len() + 128, "{} bytes are written of {}", written.len(), data.len());
 }

@@ -4,7 +4,8 @@ use crate::assert_message;
 
 /// The header `X-Forwarded-Client-Cert`.
 ///
-/// # Panics If an assertion fails.
+/// # Panics
+/// If a promise is broken.
 pub fn xfcc(data: &[u8]) {
     let certificate = match xfcc::parse(data) {
         Ok(certificate) => certificate,
@@ -15,7 +16,7 @@ pub fn xfcc(data: &[u8]) {
     };
     assert!(data.len() <= MAX_HEADER && certificate.len() <= MAX_TOKEN);
     assert_eq!(certificates_of_one_element(data), Some(1), "one element with one certificate");
-    // The parser does not validate X.509; its caller does.
+    // What is no X.509 certificate is found out by whoever looks at it.
     if let Ok(header) = xfcc::format(&certificate) {
         assert!(header.len() <= MAX_HEADER);
         assert!(header.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
@@ -23,7 +24,8 @@ pub fn xfcc(data: &[u8]) {
     }
 }
 
-/// Counts `Cert` in a single-element header, or returns `None`. An independent byte-wise reader.
+/// How often `Cert` is in a header of exactly one element; `None` if it does not have that form. Another reader than
+/// the one that is tested, byte by byte.
 fn certificates_of_one_element(header: &[u8]) -> Option<usize> {
     enum At {
         Key(Vec<u8>),

@@ -1,6 +1,6 @@
-//! Runs every target over its corpus, mutations, and inputs at the limits that are too large to commit.
+//! Every target over its corpus, over mutations of it, and over inputs at the limits that are too large to commit.
 //!
-//! Deterministic. A failure prints enough to rebuild the input.
+//! Deterministic: the same inputs in every run. What a failure prints is enough to make the input again.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
@@ -14,14 +14,14 @@ use std::{
 use tidewatch_fuzz::{TARGETS, Target};
 use tidewatch_wire::limits;
 
-/// Mutations per target.
+/// Mutated inputs for each target.
 const MUTATIONS: u64 = 2_000;
-/// Limit on files per corpus.
+/// Of a corpus.
 const MAX_FILES: usize = 50;
-/// Limit on a corpus file's bytes.
+/// Of a file in a corpus, in bytes.
 const MAX_FILE: usize = 4096;
 
-/// Tokens of the formats and extreme numbers.
+/// What formats are made of, and numbers at the ends of their types.
 const TOKENS: &[&[u8]] = &[
     b"\"",
     b"\\",
@@ -75,7 +75,7 @@ fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
 }
 
-/// Names and contents, sorted.
+/// Names and contents, in the order of the names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(folder(target))
         .unwrap()
@@ -86,6 +86,7 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+/// Gives one input to a target; a failure names the input.
 fn run(name: &str, target: Target, input: &[u8], what: &str) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(input))) {
         let shown = String::from_utf8_lossy(&input[..input.len().min(2000)]).into_owned();
@@ -108,6 +109,7 @@ fn replay(name: &str) {
     }
 }
 
+/// `SplitMix64`.
 struct Random(u64);
 
 impl Random {
@@ -119,12 +121,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `end`, or 0.
+    /// Below `end`; 0 if there is nothing below.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % (end.max(1) as u64)).unwrap()
     }
 
-    /// Returns a subrange of `0..length` with at most `most` elements.
+    /// A part of `0..length`, at most `most` long.
     fn part(&mut self, length: usize, most: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
         start..start + self.below(most.min(length - start) + 1)
@@ -146,7 +148,7 @@ fn mutated(corpus: &[(String, Vec<u8>)], random: &mut Random) -> Vec<u8> {
                 input.splice(at..at, copy);
             }
             3 => {
-                // Repeats up to 300 times for long strings and deep nesting.
+                // Up to 300 times: long strings and deep nesting.
                 let token =
                     TOKENS[random.below(TOKENS.len())].repeat(1 + random.below(2) * random.below(300));
                 let at = random.below(input.len() + 1);
@@ -196,6 +198,7 @@ macro_rules! replayed {
 }
 replayed!(agent_config, kubeconfig, seqset, v2_body, v3_request, v3_response, watch_event, watch_set, xfcc);
 
+/// With the multiples of 7 in their middles.
 fn ranges_of_three(count: usize) -> String {
     let ranges: Vec<String> = (1..=count).map(|i| format!("[{},{}]", i * 7 - 1, i * 7 + 1)).collect();
     format!("[{}]", ranges.join(","))
@@ -220,7 +223,7 @@ fn events(count: usize, step: usize) -> String {
     format!("[{}]", events.join(","))
 }
 
-/// Pads a JSON text with spaces.
+/// A JSON text made longer by spaces at its end.
 fn padded(text: &str, length: usize) -> Vec<u8> {
     let mut padded = text.as_bytes().to_vec();
     padded.resize(length, b' ');
