@@ -1,6 +1,6 @@
 //! Errors as text.
 
-/// What libraries say on the way to a cause: it tells nobody what to do.
+/// Starts of messages that libraries put before a cause. They help no reader.
 const STEPS: [&str; 5] =
     ["client error (", "error sending request", "ServiceError: ", "HyperError: ", "tcp connect error"];
 
@@ -9,7 +9,7 @@ fn is_step(error: &dyn std::error::Error) -> bool {
     error.source().is_some() && STEPS.iter().any(|step| text.starts_with(step))
 }
 
-/// An error with its sources, for one line. Of the steps of libraries between them it says nothing.
+/// An error with its sources, in one line, without the steps of libraries between them.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

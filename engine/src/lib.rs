@@ -1,19 +1,20 @@
 //! The lifecycle engine: installs, upgrades, repairs and removes modules in runtime clusters.
 //!
-//! The only crate that knows both the control plane (KCP) and the runtimes. Decisions are made in `tidewatch-planner` and
-//! `tidewatch-deployer`, which are pure; the engine reads their input, and writes their result idempotently. It needs no receiver: whatever pushes
-//! into its queue drives it.
+//! The only crate that knows both the control plane (KCP) and the runtimes. `tidewatch-planner` and `tidewatch-deployer`, which are pure, decide;
+//! the engine reads their input and writes their result idempotently. It needs no receiver: any caller can push into its queue.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`queue`], [`key`] | which work is next |
-//! | [`index`], [`watch`] | what is known of KCP, and which change asks for which reconcile |
-//! | [`clusters`] | clients of runtime clusters, and the limits that protect the fleet from one of them |
-//! | `reconcile` | one module for each kind of work |
-//! | `kcp` | writes to KCP: objects, statuses, Events |
-//! | [`gate`] | whether writes are allowed at all: live, paused, standby, dry run |
-//! | [`compat`] | what only a take-over from the Go manager needs |
+//! | [`Engine`], [`EngineConfig`] | the engine, its settings, requests from outside |
+//! | [`queue`], [`key`], [`trigger`] | which key is next, and why |
+//! | [`index`], [`watch`] | the projection of KCP, and the watches that queue keys |
+//! | [`clusters`] | clients of runtimes, calls for objects, and limits that protect the fleet from one runtime |
+//! | `kcp`, `events` | writes to KCP: objects and statuses; Events for users |
+//! | [`gate`] | the mode: live, paused, standby or dry run |
+//! | `reconcile` | one reconciler for each kind of key, and the dispatcher that calls them |
+//! | `outcome`, `pace` | how a reconcile ends, and when its key is due again |
 //! | [`history`], [`stages`] | the last reconciles, for `explain` |
+//! | [`compat`] | the take-over from the Go manager |
 
 mod alike;
 pub mod clusters;

@@ -46,9 +46,6 @@ pub(crate) enum Next {
     },
 }
 
-/// The reason of all retries that no failure causes.
-pub(crate) const WAITING: Reason = Reason::Waiting;
-
 impl Outcome {
     const fn on_event(state: Ending) -> Self {
         Self { state, next: Next::OnEvent, due: None }
@@ -72,12 +69,12 @@ impl Outcome {
 
     /// It waits for an event that comes soon, or for something without an event.
     pub(crate) const fn recheck_soon(reason: String) -> Self {
-        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_SOON, WAITING, None)
+        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_SOON, Reason::Waiting, None)
     }
 
     /// It waits for something without an event, maybe for days.
     pub(crate) const fn recheck_rarely(reason: String) -> Self {
-        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_RARELY, WAITING, None)
+        Self::backing_off(Ending::Waiting(reason), pace::RECHECK_RARELY, Reason::Waiting, None)
     }
 
     /// It waits for an event, for at most this time.

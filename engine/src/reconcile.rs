@@ -115,7 +115,6 @@ struct Parts {
     clusters: Arc<Clusters>,
     config: Arc<EngineConfig>,
     queue: Queue,
-    observer: Arc<dyn Observer>,
     registries: Arc<Registries>,
     windows: Arc<Windows>,
     seen: Arc<Seen>,
@@ -164,7 +163,6 @@ pub(crate) fn engine(
         clusters,
         config,
         queue,
-        observer,
         seen,
         standing,
         passes,
@@ -172,12 +170,12 @@ pub(crate) fn engine(
         notifier,
     };
     let (registries, windows) = (Arc::clone(&parts.registries), Arc::clone(&parts.windows));
-    let dispatcher = Arc::new(parts.dispatcher());
+    let dispatcher = Arc::new(parts.dispatcher(observer));
     Ok(Engine { dispatcher, registries, windows })
 }
 
 impl Parts {
-    fn dispatcher(self) -> Dispatcher {
+    fn dispatcher(self, observer: Arc<dyn Observer>) -> Dispatcher {
         let executor = Arc::new(Executor { kcp: self.kcp.clone(), queue: self.queue.clone() });
         Dispatcher {
             pause: PauseNotice { kcp: self.kcp.clone(), clusters: Arc::clone(&self.clusters) },
@@ -207,7 +205,7 @@ impl Parts {
             seen: self.seen,
             passes: self.passes,
             failures: self.failures,
-            observer: self.observer,
+            observer,
         }
     }
 

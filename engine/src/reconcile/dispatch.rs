@@ -21,7 +21,7 @@ use crate::{
     index::Suspected,
     kcp::Kcp,
     key::{Acknowledge, Guard, OutcomeKind, Queue, WorkKey},
-    outcome::{self, Ending, Lost, Next, Outcome, Why},
+    outcome::{Ending, Lost, Next, Outcome, Why},
     pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
     stages::{self, StageTime},
@@ -223,7 +223,7 @@ impl Dispatcher {
         (attempt, spread): (u32, u64),
     ) -> Option<(Duration, Reason)> {
         let (next, reason) = match result {
-            Ok(outcome) => (outcome.next, outcome::WAITING),
+            Ok(outcome) => (outcome.next, Reason::Waiting),
             Err(Lost::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), Reason::Held),
             Err(lost) => (lost.next(), lost.reason()),
         };

@@ -186,7 +186,7 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         api.patch(&object.name, &edit, &Patch::Merge(&object.edit)).await?;
         is(&api, object, None).await?;
         let edited = began.elapsed();
-        // A foreign label is reverted too.
+        // A changed label of the object is reverted, too.
         let mark = "app.kubernetes.io/part-of";
         let unmark = json!({"metadata": {"labels": {mark: "mine"}}});
         api.patch(&object.name, &edit, &Patch::Merge(&unmark)).await?;

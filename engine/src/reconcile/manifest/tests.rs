@@ -131,22 +131,32 @@ fn engine() -> (Engine, Heard) {
     })
 }
 
+fn manifest_key() -> WorkKey {
+    WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() }
+}
+
+async fn install(
+    engine: &Engine,
+    work: Work<'_>,
+    manifest: &Manifest,
+    runtime: &Gated,
+    bundle: Bundle,
+) -> Outcome {
+    engine.dispatcher.reconcilers.manifest.install(work, manifest, runtime, bundle).await.unwrap()
+}
+
 /// Runs a pass, limited by the triggers if `before` is set.
 async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Trigger]) -> Outcome {
-    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let key = manifest_key();
     let mark = Mark::default();
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
     assert_eq!(only.is_some(), !causes.is_empty());
     let work = Work { mark, only, ..whole(&key) };
-    engine.dispatcher.reconcilers.manifest.install(work, &manifest(), runtime, bundle()).await.unwrap()
+    install(engine, work, &manifest(), runtime, bundle()).await
 }
 
 fn passed(engine: &Engine) -> Option<Passed> {
     engine.dispatcher.passes.take("harbour", "m")
-}
-
-fn manifest_key() -> WorkKey {
-    WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() }
 }
 
 fn event(object: &Value) -> Trigger {
@@ -196,18 +206,12 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
         "message": "later", "code": 429});
     objects.insert(THROTTLED, throttled);
     let (runtime, _) = runtime(objects);
-    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let key = manifest_key();
     for (state, again, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
         let mut manifest = manifest();
         manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
         let work = Work { again, ..whole(&key) };
-        let finish = engine
-            .dispatcher
-            .reconcilers
-            .manifest
-            .install(work, &manifest, &runtime, bundle())
-            .await
-            .unwrap();
+        let finish = install(&engine, work, &manifest, &runtime, bundle()).await;
         assert!(finish.report().is_some() && finish.has_pace(RETRY), "it is tried again");
         let heard = std::mem::take(&mut *kcp.lock());
         assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
@@ -218,7 +222,7 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
 #[tokio::test]
 async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
     let (engine, _) = engine();
-    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let key = manifest_key();
     for (kind, says) in [
         ("Deployment", "Deployment.apps n/keeper is not there"),
         ("Keeper", "Keeper.apps n/keeper is not served"),
@@ -231,13 +235,7 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         let mut objects = well();
         objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
         let (runtime, _) = runtime(objects.clone());
-        let finish = engine
-            .dispatcher
-            .reconcilers
-            .manifest
-            .install(whole(&key), &manifest, &runtime, bundle())
-            .await
-            .unwrap();
+        let finish = install(&engine, whole(&key), &manifest, &runtime, bundle()).await;
         assert!(finish.has_pace(RECHECK_RARELY), "{finish:?}");
         let what = finish.message();
         assert!(what.contains(says), "{what}");
@@ -246,13 +244,7 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         manifest.annotations_mut().insert(names::annotations::SYNC_OCI_REF.into(), "sha256:1".into());
         manifest.status.as_mut().unwrap().state = State::Ready;
         let (runtime, _) = self::runtime(objects);
-        let finish = engine
-            .dispatcher
-            .reconcilers
-            .manifest
-            .install(whole(&key), &manifest, &runtime, bundle())
-            .await
-            .unwrap();
+        let finish = install(&engine, whole(&key), &manifest, &runtime, bundle()).await;
         assert!(finish == Outcome::done(), "{finish:?}");
     }
 }
@@ -370,7 +362,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
     let mut objects = well();
     objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
     let (runtime, _) = runtime(objects);
-    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let key = manifest_key();
     // Within the deadline, past it, and within the module's own deadline.
     for (since, seconds, due) in [
         ("1969-12-31T23:59:00Z", None, Some(540)),
@@ -392,13 +384,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
             manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
         }
         let work = whole(&key);
-        let finish = engine
-            .dispatcher
-            .reconcilers
-            .manifest
-            .install(work, &manifest, &runtime, bundle())
-            .await
-            .unwrap();
+        let finish = install(&engine, work, &manifest, &runtime, bundle()).await;
         let pace = if due.is_some() { RECHECK_SOON } else { RECHECK_RARELY };
         assert!(finish.has_pace(pace) && finish.message().contains("default CR"), "{finish:?}");
         let written = std::mem::take(&mut *kcp.lock()).len();
@@ -447,9 +433,9 @@ async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cann
             objects.insert(UNASKED, failed.clone());
         }
         let (runtime, heard) = runtime(objects);
-        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let key = manifest_key();
         let work = whole(&key);
-        engine.dispatcher.reconcilers.manifest.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        install(&engine, work, &manifest, &runtime, bundle()).await;
         let heard = heard_paths(&heard);
         assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");
     }

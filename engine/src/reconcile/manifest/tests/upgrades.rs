@@ -36,7 +36,7 @@ type Edit = fn(&mut Bundle, &mut Manifest);
 
 #[tokio::test]
 async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_of() {
-    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let key = manifest_key();
     let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
     let of = |method: &str, path: &str| format!("{method} {path}");
     let [crd, deployment, object, cr] = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| of("GET", path));
@@ -83,7 +83,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         let heard_of = [&changed[..], events].concat();
         let only = Only::after(before.clone(), mark, named(&key, &heard_of, heard_of.len()));
         let work = Work { mark, only, ..whole(&key) };
-        engine.dispatcher.reconcilers.manifest.install(work, &manifest, &runtime, bundle).await.unwrap();
+        install(&engine, work, &manifest, &runtime, bundle).await;
         let mut wanted = wanted;
         wanted.sort();
         let mut heard = heard_paths(&heard);
@@ -120,16 +120,10 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
         assert!(shared.contents.iter().all(|hash| alone.contents.contains(hash)));
         heard_paths(&heard);
         let mark = Mark { asked: 1, ..Mark::default() };
-        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let key = manifest_key();
         let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
         let only = Only::after(shared, mark, named(&key, &changed, 1));
-        engine
-            .dispatcher
-            .reconcilers
-            .manifest
-            .install(Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle())
-            .await
-            .unwrap();
+        install(&engine, Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle()).await;
         let heard = heard_paths(&heard);
         assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
         assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");
