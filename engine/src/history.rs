@@ -18,7 +18,7 @@ use crate::{
 const PER_RUNTIME: usize = 32;
 /// Records kept per runtime in a large fleet.
 const LEAST: usize = 8;
-/// Records kept in total, but at least [`LEAST`] per runtime. A record takes about 700 bytes.
+/// Records kept in total, but at least [`LEAST`] per runtime.
 const ALL: usize = 16_000;
 /// Runtimes remembered; beyond that, an arbitrary one is evicted.
 const RUNTIMES: usize = 20_000;

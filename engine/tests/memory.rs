@@ -25,8 +25,8 @@ use tidewatch_engine::{
 
 /// Enough for what is allocated in large pieces not to count.
 const RUNTIMES: usize = 1_000;
-/// Of the goal of 250 KiB; the rest is for connections, clients and the queue.
-const MOST: usize = 64 * 1024;
+/// The limit; connections, clients and the queue come on top.
+const MOST: usize = 32 * 1024;
 
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
