@@ -20,7 +20,10 @@ use std::{
     collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
 };
 use tidewatch_delivery::outbox::{KeepNames, Outbox};
-use tidewatch_drain::{Cause, Drain, signal};
+use tidewatch_drain::{
+    Cause, Drain,
+    signal::{self, Signals},
+};
 use tidewatch_telemetry::{
     BuildInfo, Readiness, Reply,
     admin::{self, AdminState},
@@ -161,9 +164,10 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     }
     logging::init(*log_format, log_level)?;
     runtime()?.block_on(async {
+        let signals = Signals::listen().map_err(StartError::Runtime)?;
         let drain = Drain::new();
         start(config, Some(path), &drain).await?;
-        let _ = signal::run(&drain, GRACE).await.map_err(StartError::Runtime)?;
+        let _ = signal::run(signals, &drain, GRACE).await;
         let clean = drain.cause() == Some(Cause::Requested);
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })

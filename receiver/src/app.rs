@@ -12,7 +12,10 @@ use std::{
 use http::{Method, StatusCode};
 use jiff::Timestamp;
 use rustls::ServerConfig;
-use tidewatch_drain::{Drain, Outcome, Watch};
+use tidewatch_drain::{
+    Drain, Outcome, Watch,
+    signal::{self, Signals},
+};
 use tidewatch_engine::{
     Engine, WorkKey,
     clusters::{AddressPolicy, Answered},
@@ -157,6 +160,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let (events, admin) = (address(&events_listener, listen)?, address(&admin_listener, admin_address)?);
 
     let readiness = Readiness::new();
+    // Before the admin endpoint answers: with nothing registered, it would report ready.
+    let (leader_ready, ready) = (readiness.register("lease"), readiness.register("control plane"));
     let state =
         AdminState::new(registry, readiness.clone(), build).route(format!("{}*", runtimes_page::PREFIX), {
             let (engine, deliveries, paths) = (engine.clone(), deliveries.clone(), paths.clone());
@@ -204,7 +209,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn_background("pause", following);
 
     let (engine_runs, engine_ended) = oneshot::channel::<()>();
-    let leader_ready = readiness.register("lease");
     let lease_watch = drain.watch();
     drain.spawn_critical("lease", async move {
         let mut term = tokio::select! {
@@ -236,7 +240,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             None => term.release().await,
         }
     });
-    let ready = readiness.register("control plane");
     let watch = drain.watch();
     let listen_watch = drain.watch();
     drain.spawn_critical("engine", async move {
@@ -286,9 +289,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
 
 /// Runs until a signal, then for at most `grace`. Returns whether all tasks finished.
 pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
+    let signals = Signals::listen()?;
     use_small_pages();
     let bound = start(config).await?;
-    let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
+    let outcome = signal::run(signals, &bound.drain, grace).await;
     Ok(matches!(outcome, Outcome::Finished))
 }
 

@@ -33,8 +33,9 @@ pub async fn wait() -> io::Result<&'static str> {
 
 /// Waits for a signal or shutdown, then drains. A second signal aborts. Call it last in `main`; [`Drain::cause`] has
 /// the cause.
-pub async fn run(drain: &Drain, grace: Duration) -> io::Result<Outcome> {
-    let mut signals = Signals::listen()?;
+///
+/// Make `signals` before anything else starts: they hold a signal that arrives during the start.
+pub async fn run(mut signals: Signals, drain: &Drain, grace: Duration) -> Outcome {
     let watch = drain.watch();
     tokio::select! {
         name = signals.recv() => tracing::info!(signal = name, ?grace, "shutting down"),
@@ -48,7 +49,7 @@ pub async fn run(drain: &Drain, grace: Duration) -> io::Result<Outcome> {
         }
     };
     tracing::info!(%outcome, "drained");
-    Ok(outcome)
+    outcome
 }
 
 #[cfg(test)]
@@ -58,6 +59,14 @@ mod tests {
     // Signals reach all tests of the process, so only this one sends them.
     #[tokio::test]
     async fn first_signal_drains_and_second_aborts() {
+        let signals = Signals::listen().unwrap();
+        kill("-TERM");
+        assert_eq!(
+            run(signals, &Drain::new(), Duration::from_hours(1)).await,
+            Outcome::Finished,
+            "sent before"
+        );
+
         let drain = Drain::new();
         let (seen, saw) = tokio::sync::oneshot::channel();
         let watch = drain.watch();
@@ -66,18 +75,15 @@ mod tests {
             let _ = seen.send(());
             std::future::pending::<()>().await;
         });
+        let signals = Signals::listen().unwrap();
         let run = tokio::spawn({
             let drain = drain.clone();
-            async move { run(&drain, Duration::from_hours(1)).await }
+            async move { run(signals, &drain, Duration::from_hours(1)).await }
         });
-        // Before the kill, so that the process survives.
-        let mut ours = Signals::listen().unwrap();
-        tokio::task::yield_now().await;
         kill("-TERM");
-        assert_eq!(ours.recv().await, "SIGTERM");
         saw.await.unwrap();
         kill("-INT");
-        assert_eq!(run.await.unwrap().unwrap(), Outcome::Aborted(vec!["stuck".into()]));
+        assert_eq!(run.await.unwrap(), Outcome::Aborted(vec!["stuck".into()]));
     }
 
     fn kill(signal: &str) {
