@@ -20,9 +20,8 @@ use tokio::time::Instant;
 
 use crate::{
     clusters::{Gated, objects},
-    error::chain,
-    kcp::{Kcp, writes::lost},
-    outcome::Lost,
+    error::{Error, chain},
+    kcp::Kcp,
     reconcile::runtime_kyma::runtime_kyma,
 };
 
@@ -275,7 +274,7 @@ impl Notifier {
     }
 
     /// Writes notices in KCP before their reconcile ends. They are never postponed, and a failure fails the reconcile.
-    pub(crate) async fn audit(&self, kyma: &str, notices: &[Notice]) -> Result<(), Lost> {
+    pub(crate) async fn audit(&self, kyma: &str, notices: &[Notice]) -> Result<(), Error> {
         for notice in notices {
             if self.kcp.gate.kcp()?.is_dry() {
                 continue;
@@ -294,9 +293,9 @@ impl Notifier {
                     );
                 }
                 Ok(Err(error)) => {
-                    return Err(lost(format!("writing the Event {} of {kyma}", notice.reason), error));
+                    return Err(Error::kcp(format!("writing the Event {} of {kyma}", notice.reason), error));
                 }
-                Err(_) => return Err(Lost::Deadline(DEADLINE)),
+                Err(_) => return Err(Error::Deadline(DEADLINE)),
             }
         }
         Ok(())

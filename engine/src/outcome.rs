@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tidewatch_api::{State, object::ObjectRef};
-use tidewatch_planner::watches;
+use tidewatch_api::State;
 
 use crate::{
-    gate,
     key::{OutcomeKind, Report},
     pace::{self, Pace},
-    trigger::{Reason, Trigger},
+    trigger::Reason,
 };
 
 /// Wait for a kind after its CRD is established: it may be served a moment later, without an event.
@@ -143,108 +141,6 @@ impl Outcome {
         match &self.state {
             Ending::Failed(report) => Some(report),
             _ => None,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Why<'a> {
-    pub(crate) causes: &'a [Trigger],
-    pub(crate) count: usize,
-}
-
-impl Why<'_> {
-    pub(crate) fn is_all(&self, is: impl Fn(&Trigger) -> bool) -> bool {
-        !self.causes.is_empty() && self.causes.len() >= self.count && self.causes.iter().all(is)
-    }
-
-    /// Whether a trigger may match. Unlisted triggers count as matching.
-    pub(crate) fn may_be(&self, is: impl Fn(&Trigger) -> bool) -> bool {
-        self.causes.len() < self.count || self.causes.iter().any(is)
-    }
-}
-
-/// Whether it is an event of a CRD or an `APIService`, which decide the served kinds.
-pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
-    let is = |object: &ObjectRef| watches::definitions().iter().any(|kind| kind.same_kind(&object.gvk));
-    matches!(trigger, Trigger::Event { object, .. } if is(object))
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
-    #[error("{what} in KCP failed")]
-    Kcp {
-        what: String,
-        #[source]
-        source: Box<kube::Error>,
-    },
-    /// The plan used an outdated version; the watch will deliver the current one.
-    #[error("{0}: KCP has another one than was seen")]
-    Behind(String),
-    #[error(transparent)]
-    Held(#[from] gate::Held),
-    /// It waits for a slow resource, and the limit of waiting reconciles is reached.
-    #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
-    Crowded(String),
-    #[error("{0}")]
-    Suspended(String, Duration),
-    #[error("the reconcile took longer than {} s", .0.as_secs())]
-    Deadline(Duration),
-}
-
-impl Lost {
-    /// KCP's rejection of an object, which a retry would get again; `None` for another failure.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        match self {
-            Self::Kcp { what, source } => match source.as_ref() {
-                kube::Error::Api(status) if matches!(status.code, 400 | 422) => {
-                    Some(format!("{what} in KCP was refused: {}", status.message))
-                }
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// The triggers that remain after a reconcile that did not begin or used outdated versions. Plain retries are dropped: they may wait
-    /// and rely on earlier results.
-    pub(crate) fn leaves(&self, causes: &[Trigger]) -> Vec<Trigger> {
-        let keeps = |cause: &&Trigger| match (self, cause) {
-            (_, Trigger::Retry { .. }) => false,
-            (Self::Held(_) | Self::Behind(_) | Self::Crowded(_), _) => true,
-            // The event has had its probe, or another reconcile probes.
-            (Self::Suspended(..), cause) => cause.is_full_look(),
-            _ => false,
-        };
-        causes.iter().filter(keeps).cloned().collect()
-    }
-
-    pub(crate) const fn kind(&self) -> OutcomeKind {
-        match self {
-            Self::Kcp { .. } | Self::Deadline(_) => OutcomeKind::Lost,
-            Self::Behind(_) | Self::Held(_) | Self::Crowded(_) | Self::Suspended(..) => OutcomeKind::Waiting,
-        }
-    }
-
-    pub(crate) fn next(&self) -> Next {
-        let backoff = |pace, at_least| Next::Backoff { pace, reason: self.reason(), at_least };
-        match self {
-            Self::Kcp { .. } | Self::Deadline(_) => backoff(pace::RETRY, None),
-            Self::Behind(_) => backoff(pace::RECHECK_SOON, None),
-            Self::Crowded(_) => backoff(pace::CROWDED, None),
-            // The mode change requeues the key; this covers a change in between.
-            Self::Held(_) => Next::After(pace::RETRY.longest),
-            Self::Suspended(_, left) => backoff(pace::PARKED, Some(*left)),
-        }
-    }
-
-    pub(crate) const fn reason(&self) -> Reason {
-        match self {
-            Self::Kcp { .. } | Self::Behind(_) => Reason::Kcp,
-            Self::Held(_) => Reason::Held,
-            Self::Crowded(_) => Reason::Crowded,
-            Self::Suspended(..) => Reason::Suspended,
-            Self::Deadline(_) => Reason::Deadline,
         }
     }
 }

@@ -42,8 +42,8 @@ use self::{
     legacy_watcher::LegacyWatcherReconciler,
     mandatory::{MandatoryReconciler, ReleaseReconciler},
     manifest::{
-        ManifestReconciler, hold::Holds, passed::Passes, remove::Removal, remover::Remover, source::Bundles,
-        stopped::ManifestFailures, sync::Syncer, told::Watched,
+        ManifestReconciler, failures::ManifestFailures, hold::Holds, passed::Passes, remove::Removal,
+        remover::Remover, source::Bundles, sync::Syncer, told::Watched,
     },
     owners::Owners,
     paused::PauseNotice,
@@ -58,12 +58,14 @@ use crate::{
     clusters::Clusters,
     config::EngineConfig,
     engine::Engine,
+    error::Error,
     events::Notifier,
     history::{History, Observer},
     kcp::{Clock, Kcp},
     key::{Queue, WorkKey},
-    outcome::{Lost, Outcome, Why},
+    outcome::Outcome,
     queue::{Class, worker::WorkQueue},
+    trigger::Triggers,
 };
 
 pub use seen::Version;
@@ -83,17 +85,22 @@ pub(crate) struct Reconcilers {
 
 impl Reconcilers {
     /// Reconciles a key. The large futures are boxed.
-    pub(crate) async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(
+        &self,
+        key: &WorkKey,
+        class: Class,
+        triggers: Triggers<'_>,
+    ) -> Result<Outcome, Error> {
         match key {
-            WorkKey::Kyma { kyma } => Box::pin(self.kyma.reconcile(kyma, class, why)).await,
+            WorkKey::Kyma { kyma } => Box::pin(self.kyma.reconcile(kyma, class, triggers)).await,
             WorkKey::EventPath { kyma } => self.event_path.reconcile(kyma).await,
             WorkKey::Manifest { kyma, name } => {
-                Box::pin(self.manifest.reconcile(key, (kyma, name), why)).await
+                Box::pin(self.manifest.reconcile(key, (kyma, name), triggers)).await
             }
-            WorkKey::AgentConfig { kyma } => Box::pin(self.agent_config.reconcile(kyma, why)).await,
-            WorkKey::Catalog { kyma } => self.catalog.reconcile(kyma, why).await,
+            WorkKey::AgentConfig { kyma } => Box::pin(self.agent_config.reconcile(kyma, triggers)).await,
+            WorkKey::Catalog { kyma } => self.catalog.reconcile(kyma, triggers).await,
             WorkKey::LegacyWatcher { kyma } => self.legacy_watcher.reconcile(kyma).await,
-            WorkKey::Mandatory { kyma } => self.mandatory.reconcile(kyma, class, why).await,
+            WorkKey::Mandatory { kyma } => self.mandatory.reconcile(kyma, class, triggers).await,
             WorkKey::Release { module } => self.release.reconcile(module).await,
             WorkKey::Watcher { name } => self.watcher.reconcile(name).await,
         }

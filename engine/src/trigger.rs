@@ -5,6 +5,7 @@ use std::fmt::Display;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use tidewatch_api::object::ObjectRef;
+use tidewatch_planner::watches;
 
 use crate::key::WorkKey;
 
@@ -269,6 +270,33 @@ impl Trigger {
             other => other,
         }
     }
+}
+
+/// The triggers of one reconcile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Triggers<'a> {
+    /// The listed ones: the queue keeps a bounded number.
+    pub(crate) listed: &'a [Trigger],
+    /// The number of all, with those that are not listed.
+    pub(crate) count: usize,
+}
+
+impl Triggers<'_> {
+    /// Whether there are triggers, and all of them match.
+    pub(crate) fn are_all(&self, matches: impl Fn(&Trigger) -> bool) -> bool {
+        !self.listed.is_empty() && self.listed.len() >= self.count && self.listed.iter().all(matches)
+    }
+
+    /// Whether a trigger may match. Unlisted triggers count as matching.
+    pub(crate) fn may_include(&self, matches: impl Fn(&Trigger) -> bool) -> bool {
+        self.listed.len() < self.count || self.listed.iter().any(matches)
+    }
+}
+
+/// Whether it is an event of a CRD or an `APIService`, which decide the served kinds.
+pub(crate) fn is_of_definition(trigger: &Trigger) -> bool {
+    let is = |object: &ObjectRef| watches::definitions().iter().any(|kind| kind.same_kind(&object.gvk));
+    matches!(trigger, Trigger::Event { object, .. } if is(object))
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ use super::{
 };
 use crate::{
     config::EngineConfig,
-    error::chain,
+    error::{Error, chain},
     history::Observer,
-    kcp::{Kcp, writes::lost},
+    kcp::Kcp,
     key::Queue,
-    outcome::{Lost, Outcome, error_report},
+    outcome::{Outcome, error_report},
     pace::next_try,
     stages::{Stage, stage},
 };
@@ -125,11 +125,11 @@ impl Clusters {
     ///
     /// Treating a cluster as deleted leaves everything in it behind. So two fresh lists, at least ten seconds apart, must have no such
     /// Secret.
-    pub(crate) async fn confirm_deleted(&self, kyma: &str) -> Result<Option<Outcome>, Lost> {
+    pub(crate) async fn confirm_deleted(&self, kyma: &str) -> Result<Option<Outcome>, Error> {
         let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
-        let list = list.map_err(|e| lost(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
+        let list = list.map_err(|e| Error::kcp(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
         if !list.items.is_empty() {
             self.records.change_known(kyma, |record| record.no_secret_since = None);
             return Ok(Some(Outcome::recheck_soon("a kubeconfig Secret has just appeared".into())));
@@ -154,7 +154,7 @@ impl Clusters {
         Gated::new(client, self.kcp.gate.clone(), kyma)
     }
 
-    pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
+    pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Error> {
         let mut secrets = self.kcp.index().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
@@ -177,7 +177,7 @@ impl Clusters {
         let secret = match stage(Stage::Connect, api.get_opt(&reference.name)).await {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
-            Err(error) => return Err(lost(format!("reading Secret {}", reference.name), error)),
+            Err(error) => return Err(Error::kcp(format!("reading Secret {}", reference.name), error)),
         };
         let version = SecretVersion {
             uid: secret.metadata.uid.clone().unwrap_or_default(),
@@ -208,7 +208,7 @@ impl Clusters {
     }
 
     /// Ends a reconcile that failed at a runtime. The error decides about the client and the backoff.
-    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Lost> {
+    pub(crate) fn failed_at(&self, kyma: &str, error: ObjectError) -> Result<Outcome, Error> {
         if let ObjectError::Held(held) = error {
             return Err(held.into());
         }

@@ -17,8 +17,8 @@ use tidewatch_planner::{
 
 use super::Kcp;
 use crate::{
+    error::Error,
     gate::{Mode, Permit, Side, Tried},
-    outcome::Lost,
     stages::{Stage, stage},
 };
 
@@ -86,7 +86,7 @@ impl Kcp {
         manager: &str,
         status: bool,
         body: &Value,
-    ) -> Result<Option<K>, Lost>
+    ) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -111,12 +111,12 @@ impl Kcp {
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
-            Err(error) => Err(lost(format!("applying {} {name}", K::kind(&())), error)),
+            Err(error) => Err(Error::kcp(format!("applying {} {name}", K::kind(&())), error)),
         }
     }
 
     /// Merges fields into an object; `Ok(None)` if it is gone. If the fields name a version, a concurrent change is an error.
-    pub(crate) async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> Result<Option<K>, Lost>
+    pub(crate) async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -134,13 +134,13 @@ impl Kcp {
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
-            Err(error) => Err(lost(format!("changing {} {name}", K::kind(&())), error)),
+            Err(error) => Err(Error::kcp(format!("changing {} {name}", K::kind(&())), error)),
         }
     }
 
     /// Transfers other managers' fields of an engine-owned status to the engine's field manager, so that the next apply can remove or
     /// correct them. Returns whether there were any.
-    async fn reclaim<K>(&self, api: &Api<K>, object: &K, main: &'static str) -> Result<bool, Lost>
+    async fn reclaim<K>(&self, api: &Api<K>, object: &K, main: &'static str) -> Result<bool, Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -152,7 +152,7 @@ impl Kcp {
     }
 
     /// Writes a Kyma's status if it differs or has another field manager.
-    pub(crate) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+    pub(crate) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Error> {
         let mut present = kyma.status.clone().unwrap_or_default();
         let written = |condition: &str| is_written(status, condition);
         present.conditions.retain(|c| written(&c.type_));
@@ -190,7 +190,7 @@ impl Kcp {
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Error> {
         self.apply_manifest_status(manifest, status, Looked::Found).await.map(drop)
     }
 
@@ -199,7 +199,7 @@ impl Kcp {
         &self,
         manifest: &mut Manifest,
         status: ManifestStatus,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Error> {
         let written = self.apply_manifest_status(manifest, &status, Looked::Found).await?;
         manifest.status = Some(status);
         if let Some(written) = written.filter(|_| !self.is_dry()) {
@@ -217,7 +217,7 @@ impl Kcp {
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Error> {
         self.apply_manifest_status(manifest, status, Looked::Not).await.map(drop)
     }
 
@@ -226,7 +226,7 @@ impl Kcp {
         manifest: &Manifest,
         status: &ManifestStatus,
         looked: Looked,
-    ) -> Result<Option<Manifest>, Lost> {
+    ) -> Result<Option<Manifest>, Error> {
         let reclaimed = self.reclaim(&self.manifests(), manifest, names::field_managers::APPLIER).await?;
         let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(None) };
         let name = manifest.name_any();
@@ -235,7 +235,7 @@ impl Kcp {
     }
 
     /// Deletes an object in KCP; a missing one is no error.
-    pub(crate) async fn delete<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
+    pub(crate) async fn delete<K>(&self, api: &Api<K>, name: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -248,7 +248,7 @@ impl Kcp {
         api: &Api<K>,
         name: &str,
         seen: Option<&K>,
-    ) -> Result<(), Lost>
+    ) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -263,12 +263,17 @@ impl Kcp {
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
-            Err(error) => Err(lost(format!("deleting {} {name}", K::kind(&())), error)),
+            Err(error) => Err(Error::kcp(format!("deleting {} {name}", K::kind(&())), error)),
         }
     }
 
     /// Removes these finalizers, regardless of their origin. Fails on a concurrent change; the reconcile is retried.
-    pub(crate) async fn drop_finalizers<K>(&self, api: &Api<K>, object: &K, ours: &[&str]) -> Result<(), Lost>
+    pub(crate) async fn drop_finalizers<K>(
+        &self,
+        api: &Api<K>,
+        object: &K,
+        ours: &[&str],
+    ) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
@@ -290,13 +295,15 @@ impl Kcp {
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
-            Err(error) => Err(lost(format!("removing the finalizers of {} {name}", K::kind(&())), error)),
+            Err(error) => {
+                Err(Error::kcp(format!("removing the finalizers of {} {name}", K::kind(&())), error))
+            }
         }
     }
 }
 
 /// The stored object before a dry-run write; null if there is none, and outside a dry run.
-async fn stored<K>(api: &Api<K>, name: &str, permit: &Permit) -> Result<Value, Lost>
+async fn stored<K>(api: &Api<K>, name: &str, permit: &Permit) -> Result<Value, Error>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
@@ -304,7 +311,7 @@ where
         return Ok(Value::Null);
     }
     let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
-    let read = read.map_err(|e| lost(format!("reading {name}"), e))?;
+    let read = read.map_err(|e| Error::kcp(format!("reading {name}"), e))?;
     Ok(read.and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default())
 }
 
@@ -316,13 +323,6 @@ fn tried(
 ) -> Tried {
     let answer = answer.unwrap_or_default();
     Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, answer }
-}
-
-pub(crate) fn lost(what: String, source: kube::Error) -> Lost {
-    if matches!(&source, kube::Error::Api(status) if status.code == 409) {
-        return Lost::Behind(what);
-    }
-    Lost::Kcp { what, source: Box::new(source) }
 }
 
 #[cfg(test)]

@@ -20,14 +20,15 @@ use crate::{
         objects::{self, ObjectError},
     },
     config::EngineConfig,
+    error::Error,
     index::AgentInput,
     kcp::{Kcp, writes::differs},
     key::{Queue, WorkKey},
-    outcome::{Lost, Outcome, SERVED_AFTER, Why, error_report, is_of_definition},
+    outcome::{Outcome, SERVED_AFTER, error_report},
     queue::{Class, Push},
     reconcile::{followups::FollowUps, manifest::told::Watched, owners::Owners},
     stages::{Stage, stage},
-    trigger::{Change, Trigger},
+    trigger::{Change, Trigger, Triggers, is_of_definition},
 };
 
 const MANAGED_BY: &str = "tidewatch";
@@ -89,7 +90,7 @@ pub(crate) struct AgentConfigReconciler {
 }
 
 impl AgentConfigReconciler {
-    pub(crate) async fn reconcile(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str, triggers: Triggers<'_>) -> Result<Outcome, Error> {
         let (kyma, input, is_done, modules) = {
             let state = self.kcp.index();
             let input = state.agent_input(name);
@@ -118,7 +119,7 @@ impl AgentConfigReconciler {
                     self.clusters.records.change(name, |record| record.agent_config = Some(input.hash));
                 }
                 // Other needs may have been noted meanwhile.
-                self.followups.agent_config(name, why.causes);
+                self.followups.agent_config(name, triggers.listed);
                 if left_out.is_empty() {
                     return Ok(Outcome::done());
                 }
@@ -132,11 +133,11 @@ impl AgentConfigReconciler {
                 let what = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
                     let mut state = self.kcp.index_mut();
-                    let fresh = state.lacks_kinds(name, true) || why.may_be(is_of_definition);
+                    let fresh = state.lacks_kinds(name, true) || triggers.may_include(is_of_definition);
                     (fresh, state.agent_input(name).hash != input.hash)
                 };
                 if is_old {
-                    self.followups.agent_config(name, why.causes);
+                    self.followups.agent_config(name, triggers.listed);
                 }
                 Ok(
                     match !failed && self.watched.watches_status_of_all(name, &runtime, &definitions()).await
@@ -237,7 +238,7 @@ pub(crate) struct WatcherReconciler {
 
 impl WatcherReconciler {
     /// Writes a Watcher's status; removes the finalizer of a deleted one.
-    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (watcher, plan) = {
             let state = self.kcp.index();
             (state.watcher(name), state.agent_plan())

@@ -26,14 +26,15 @@ use crate::{
         objects::{self, Deleted, ObjectError},
         record::catalog::CatalogRecord,
     },
-    kcp::{Kcp, writes::lost},
+    error::Error,
+    kcp::Kcp,
     key::{Queue, WorkKey},
-    outcome::{Lost, Outcome, Why},
+    outcome::Outcome,
     pace::NEXT_TRY,
     queue::{Class, Push},
     reconcile::{keep::Keeper, owners::Owners, seen::Seen},
     stages::{Stage, stage},
-    trigger::{Change, Trigger},
+    trigger::{Change, Trigger, Triggers},
 };
 
 const PAGE: u32 = 100;
@@ -47,9 +48,9 @@ fn doubted(record: &CatalogRecord) -> Option<BTreeSet<Id>> {
 }
 
 /// The objects that the triggers name as changed; `None`: all.
-fn named(why: Why<'_>) -> Option<BTreeSet<ObjectRef>> {
-    let objects = || why.causes.iter().filter_map(Trigger::object);
-    let is_any = why.causes.len() < why.count || objects().any(ObjectRef::is_all_of_kind);
+fn named(triggers: Triggers<'_>) -> Option<BTreeSet<ObjectRef>> {
+    let objects = || triggers.listed.iter().filter_map(Trigger::object);
+    let is_any = triggers.listed.len() < triggers.count || objects().any(ObjectRef::is_all_of_kind);
     (!is_any).then(|| objects().map(ObjectRef::unversioned).collect())
 }
 
@@ -71,12 +72,12 @@ pub(crate) struct CatalogReconciler {
 }
 
 impl CatalogReconciler {
-    pub(crate) async fn reconcile(&self, name: &str, why: Why<'_>) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str, triggers: Triggers<'_>) -> Result<Outcome, Error> {
         let (kyma, view, mark, doubts) = {
             let mut index = self.kcp.index_mut();
             // Recorded even if this reconcile fails: the events do not come again.
             let doubts = self.clusters.records.change(name, |record| {
-                record.doubt_catalog(named(why));
+                record.doubt_catalog(named(triggers));
                 record.catalog.as_ref().map_or(0, |catalog| catalog.doubts)
             });
             (index.kyma(name), index.view(name), index.catalog_mark(name), doubts)
@@ -225,7 +226,7 @@ impl CatalogReconciler {
 
     /// Writes the condition in KCP with its own field manager, if it differs or another manager owns it. `false` if the Kyma has no
     /// status: a condition alone is invalid.
-    async fn report(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
+    async fn report(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Error> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
             has_entry(&kyma.metadata, field_managers::CATALOG_STATUS)
@@ -235,8 +236,12 @@ impl CatalogReconciler {
             return Ok(true);
         }
         let name = kyma.name_any();
-        let fresh =
-            self.kcp.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let fresh = self
+            .kcp
+            .kymas()
+            .get_opt(&name)
+            .await
+            .map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
         // The Kyma is gone or up to date.
         let Some(fresh) = fresh.filter(|k| !same(k)) else { return Ok(true) };
         if fresh.status.is_none() {

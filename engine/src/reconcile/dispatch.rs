@@ -15,17 +15,17 @@ use super::{
 use crate::{
     clusters::{Clusters, Leave, Refusal},
     config::EngineConfig,
-    error::chain,
+    error::{Error, chain},
     gate::Mode,
     history::{History, Observer, Record},
     index::Suspected,
     kcp::Kcp,
     key::{Acknowledge, Guard, OutcomeKind, Queue, WorkKey},
-    outcome::{Ending, Lost, Next, Outcome, Why},
+    outcome::{Ending, Next, Outcome},
     pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
     stages::{self, StageTime},
-    trigger::{Change, Reason, Trigger},
+    trigger::{Change, Reason, Trigger, Triggers},
     watch::SET_RIGHT,
 };
 
@@ -98,13 +98,14 @@ impl Dispatcher {
         // Declared after the lease, so that it ends first: then the key may be leased again.
         let mut in_hand = InHand::begin(&self.seen, &self.queue, &key);
         lease.causes = numbered(&lease);
-        let (result, stages) =
-            self.attempt(&key, lease.class, Why { causes: &lease.causes, count: lease.cause_count }).await;
+        let (result, stages) = self
+            .attempt(&key, lease.class, Triggers { listed: &lease.causes, count: lease.cause_count })
+            .await;
         let due = self.due(&key, lease.attempt, &result);
         log(&key, &result);
         let echoes = in_hand.end(self.progress(&result));
         self.observer.no_news(echoes.len());
-        let remaining = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
+        let remaining = result.as_ref().err().map(|error| error.remaining(&lease.causes)).unwrap_or_default();
         self.record(&mut lease, &result, stages, &due);
         let guards = acknowledge(lease.take_guards().into_iter().chain(echoes), result.is_ok());
         if let Some((delay, at)) = due.plan {
@@ -123,18 +124,18 @@ impl Dispatcher {
         &self,
         key: &WorkKey,
         class: Class,
-        why: Why<'_>,
-    ) -> (Result<Outcome, Lost>, Vec<StageTime>) {
+        triggers: Triggers<'_>,
+    ) -> (Result<Outcome, Error>, Vec<StageTime>) {
         // Boxed: its future is large.
-        let reconcile = Box::pin(self.reconcile(key, class, why));
+        let reconcile = Box::pin(self.reconcile(key, class, triggers));
         let (result, stages) = stages::noted(tokio::time::timeout(self.config.deadline, reconcile)).await;
-        (result.unwrap_or(Err(Lost::Deadline(self.config.deadline))), stages)
+        (result.unwrap_or(Err(Error::Deadline(self.config.deadline))), stages)
     }
 
-    async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
+    async fn reconcile(&self, key: &WorkKey, class: Class, triggers: Triggers<'_>) -> Result<Outcome, Error> {
         let (is_suspected, is_in_doubt) = {
             let index = self.kcp.index();
-            let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
+            let told = matches!(key, WorkKey::Kyma { .. }) && triggers.are_all(is_told_by_another);
             (index.is_suspected(key), told && index.doubts_manifests_of(key.kyma()))
         };
         if let Err(held) = self.kcp.gate.begin(key) {
@@ -145,27 +146,27 @@ impl Dispatcher {
         }
         // The Manifest's reconcile first corrects its status, which then triggers the Kyma.
         if is_in_doubt {
-            let cause = why.causes.first().cloned();
+            let cause = triggers.listed.first().cloned();
             self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
             return Ok(Outcome::unneeded());
         }
         // The engine wrote this status itself: the response came after the event.
-        if !is_suspected && why.is_all(is_of_another) {
+        if !is_suspected && triggers.are_all(is_of_another) {
             return Ok(Outcome::unneeded());
         }
-        let _leave = Box::pin(self.admit(key, why)).await?;
+        let _leave = Box::pin(self.admit(key, triggers)).await?;
         if is_suspected {
             self.take_suspicion(key);
         }
         if let WorkKey::Manifest { name, .. } = key {
             let mut index = self.kcp.index_mut();
             // A time is due only for a Manifest that is not Ready. A suspected status says nothing about that.
-            if is_due(why) && !is_suspected && index.is_ready(name) {
+            if is_due(triggers) && !is_suspected && index.is_ready(name) {
                 return Ok(Outcome::unneeded());
             }
             index.working_on(name, class);
         }
-        let outcome = self.reconcilers.reconcile(key, class, why).await;
+        let outcome = self.reconcilers.reconcile(key, class, triggers).await;
         if let WorkKey::Kyma { kyma } = key
             && self.kcp.index().kyma(kyma).is_none()
         {
@@ -175,15 +176,15 @@ impl Dispatcher {
     }
 
     /// Leave to begin a reconcile, by the cost of its runtime's last calls.
-    async fn admit(&self, key: &WorkKey, why: Why<'_>) -> Result<Leave, Lost> {
-        match self.clusters.admit(key, why.causes) {
+    async fn admit(&self, key: &WorkKey, triggers: Triggers<'_>) -> Result<Leave, Error> {
+        match self.clusters.admit(key, triggers.listed) {
             Ok(leave) => Ok(leave),
-            Err(Refusal::Crowded(why)) => Err(Lost::Crowded(why)),
+            Err(Refusal::Crowded(why)) => Err(Error::Crowded(why)),
             Err(Refusal::Suspended(suspension)) => {
                 if let WorkKey::Kyma { kyma } = key {
                     self.failures.suspended(kyma, &suspension).await?;
                 }
-                Err(Lost::Suspended(suspension.message, suspension.left))
+                Err(Error::Suspended(suspension.message, suspension.left))
             }
         }
     }
@@ -205,11 +206,11 @@ impl Dispatcher {
     }
 
     /// When the key is due again without an event. A dry run tries each key once, unless the index was behind or there was no capacity.
-    fn due(&self, key: &WorkKey, attempt: u32, result: &Result<Outcome, Lost>) -> Due {
+    fn due(&self, key: &WorkKey, attempt: u32, result: &Result<Outcome, Error>) -> Due {
         let spread = xxh3_64(key.to_string().as_bytes());
         let retry = self.retry(key, result, (attempt, spread));
         if self.kcp.is_dry() {
-            let is_unseen = matches!(result, Err(Lost::Behind(_) | Lost::Crowded(_)));
+            let is_unseen = matches!(result, Err(Error::Outdated(_) | Error::Crowded(_)));
             return Due { retry: retry.filter(|_| is_unseen), plan: None };
         }
         let plan = result.as_ref().ok().and_then(|outcome| outcome.due);
@@ -219,13 +220,13 @@ impl Dispatcher {
     fn retry(
         &self,
         key: &WorkKey,
-        result: &Result<Outcome, Lost>,
+        result: &Result<Outcome, Error>,
         (attempt, spread): (u32, u64),
     ) -> Option<(Duration, Reason)> {
         let (next, reason) = match result {
             Ok(outcome) => (outcome.next, Reason::Waiting),
-            Err(Lost::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), Reason::Held),
-            Err(lost) => (lost.next(), lost.reason()),
+            Err(Error::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), Reason::Held),
+            Err(error) => (error.retry(), error.reason()),
         };
         match next {
             Next::OnEvent => None,
@@ -237,7 +238,7 @@ impl Dispatcher {
     }
 
     /// How far the reconcile came with the object versions that it has seen.
-    fn progress(&self, result: &Result<Outcome, Lost>) -> End {
+    fn progress(&self, result: &Result<Outcome, Error>) -> End {
         let Ok(outcome) = result else { return End::Failed };
         match outcome.state {
             _ if !matches!(self.kcp.gate.mode(), Mode::Live) => End::Failed,
@@ -250,7 +251,7 @@ impl Dispatcher {
     fn record(
         &self,
         lease: &mut Lease<WorkKey, Trigger, Guard>,
-        result: &Result<Outcome, Lost>,
+        result: &Result<Outcome, Error>,
         stages: Vec<StageTime>,
         due: &Due,
     ) {
@@ -290,14 +291,14 @@ fn acknowledge(guards: impl Iterator<Item = Guard>, is_finished: bool) -> Vec<Gu
     Vec::new()
 }
 
-fn summary(result: &Result<Outcome, Lost>) -> (OutcomeKind, String) {
+fn summary(result: &Result<Outcome, Error>) -> (OutcomeKind, String) {
     match result {
         Ok(outcome) => (outcome.kind(), outcome.message().to_owned()),
-        Err(lost) => (lost.kind(), chain(lost)),
+        Err(error) => (error.kind(), chain(error)),
     }
 }
 
-fn log(key: &WorkKey, result: &Result<Outcome, Lost>) {
+fn log(key: &WorkKey, result: &Result<Outcome, Error>) {
     let (outcome, detail) = summary(result);
     match outcome {
         OutcomeKind::Failed => tracing::warn!(%key, detail, "reconcile failed"),
@@ -306,8 +307,8 @@ fn log(key: &WorkKey, result: &Result<Outcome, Lost>) {
     }
 }
 
-fn is_due(why: Why<'_>) -> bool {
-    why.is_all(|cause| matches!(cause, Trigger::Due { .. }))
+fn is_due(triggers: Triggers<'_>) -> bool {
+    triggers.are_all(|cause| matches!(cause, Trigger::Due { .. }))
 }
 
 /// Whether a status that another client may have written asks for a reconcile.

@@ -13,10 +13,7 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    events::Notifier,
-    index::PathReport,
-    kcp::{Kcp, writes::lost},
-    outcome::{Lost, Outcome},
+    error::Error, events::Notifier, index::PathReport, kcp::Kcp, outcome::Outcome,
     reconcile::followups::FollowUps,
 };
 
@@ -31,7 +28,7 @@ pub(crate) struct EventPathReconciler {
 
 impl EventPathReconciler {
     /// Writes the last path report with its own field manager, if the condition differs.
-    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (told, seen) = {
             let state = self.kcp.index();
             (state.path(name), state.kyma(name))
@@ -54,8 +51,12 @@ impl EventPathReconciler {
         if seen.is_some_and(|kyma| says_so(&kyma)) {
             return Ok(Outcome::done());
         }
-        let kyma =
-            self.kcp.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let kyma = self
+            .kcp
+            .kymas()
+            .get_opt(name)
+            .await
+            .map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma.filter(|kyma| !says_so(kyma)) else { return Ok(Outcome::done()) };
         let Some(before) = kyma.status.clone() else {
             // A condition alone is no valid status.

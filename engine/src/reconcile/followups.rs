@@ -10,9 +10,9 @@ use crate::{
     config::EngineConfig,
     kcp::Kcp,
     key::{Queue, WorkKey},
-    outcome::Why,
     queue::{Class, Push},
     trigger::Trigger,
+    trigger::Triggers,
 };
 
 pub(crate) struct FollowUps {
@@ -37,7 +37,7 @@ impl FollowUps {
     }
 
     /// Requests the catalog, unless it is up to date and the runtime's Kyma `remote` has its condition.
-    pub(crate) fn catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
+    pub(crate) fn catalog(&self, kyma: &str, remote: &Value, triggers: Triggers<'_>) {
         let now = self.kcp.now();
         let index = self.kcp.index();
         let mark = index.catalog_mark(kyma);
@@ -49,7 +49,7 @@ impl FollowUps {
                 Trigger::FallbackPoll => is_old,
                 cause => cause.is_full_look(),
             };
-            if why.causes.iter().any(asks_for_full_look) {
+            if triggers.listed.iter().any(asks_for_full_look) {
                 record.doubt_catalog(None);
             }
             if let Some(catalog) = &mut record.catalog {
@@ -58,7 +58,7 @@ impl FollowUps {
             }
         });
         if !is_current || !is_reported {
-            self.push(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, why.causes.first());
+            self.push(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, triggers.listed.first());
         }
     }
 

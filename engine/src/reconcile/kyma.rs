@@ -38,10 +38,11 @@ use super::{
 use crate::{
     clusters::{Clusters, Gated, objects::ObjectError},
     config::EngineConfig,
+    error::Error,
     events::Notifier,
-    kcp::{Kcp, writes::lost},
+    kcp::Kcp,
     key::{Queue, Report},
-    outcome::{Lost, Outcome, Why, error_report, found_report},
+    outcome::{Outcome, error_report, found_report},
     queue::{Class, Push},
     reconcile::{
         followups::FollowUps,
@@ -55,7 +56,7 @@ use crate::{
         windows::Windows,
     },
     stages::{Stage, stage},
-    trigger::Trigger,
+    trigger::{Trigger, Triggers},
 };
 
 pub(crate) use execute::Executed;
@@ -81,9 +82,9 @@ pub(crate) fn turns(
     kcp: &Kcp,
     rollout_window: Duration,
     kyma: &str,
-    why: Why<'_>,
+    triggers: Triggers<'_>,
 ) -> BTreeMap<String, Timestamp> {
-    if why.causes.is_empty() || why.may_be(|cause| !keeps_turns(cause)) {
+    if triggers.listed.is_empty() || triggers.may_include(|cause| !keeps_turns(cause)) {
         return BTreeMap::new();
     }
     kcp.index().turns(kyma, rollout_window, kcp.now())
@@ -117,13 +118,18 @@ pub(crate) struct KymaReconciler {
 }
 
 impl KymaReconciler {
-    pub(crate) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(
+        &self,
+        name: &str,
+        class: Class,
+        triggers: Triggers<'_>,
+    ) -> Result<Outcome, Error> {
         // Even if this reconcile fails, the triggers do not come again. A full look trusts no record.
-        if why.may_be(|cause| cause.is_full_look() || is_of_prepared(cause)) {
+        if triggers.may_include(|cause| cause.is_full_look() || is_of_prepared(cause)) {
             self.clusters.records.change_known(name, |record| record.prepared.hash = None);
         }
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
-        let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let kyma = read.map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
             self.clusters.forget(name);
             self.windows.forget(name);
@@ -145,25 +151,25 @@ impl KymaReconciler {
             // The runtime's state is unknown; nothing is changed.
             Err(why) => return self.failures.blocked(&kyma, why.message()).await,
         };
-        match self.reconcile_reachable(&kyma, &runtime, class, why).await {
+        match self.reconcile_reachable(&kyma, &runtime, class, triggers).await {
             Ok(finish) => Ok(finish),
-            Err(Trouble::Lost(lost)) => Err(lost),
-            Err(Trouble::Runtime(ObjectError::Kind(why))) => {
+            Err(Error::Runtime(ObjectError::Kind(why))) => {
                 // The engine's CRDs are not served. This is never an empty list of modules.
                 self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 Ok(Outcome::recheck_soon(why.to_string()))
             }
-            Err(Trouble::Runtime(error)) => self.failures.runtime_failed(&kyma, &error).await,
+            Err(Error::Runtime(error)) => self.failures.runtime_failed(&kyma, &error).await,
             // The runtime is unreachable, so its state is unknown.
-            Err(Trouble::Crds(error)) if error.is_unreachable() => {
+            Err(Error::Crds(error)) if error.is_unreachable() => {
                 self.failures.runtime_failed(&kyma, &error).await
             }
-            Err(Trouble::Crds(error)) => self.failures.crds_failed(&kyma, &error).await,
+            Err(Error::Crds(error)) => self.failures.crds_failed(&kyma, &error).await,
+            Err(error) => Err(error),
         }
     }
 
     /// Sets finalizer and label before anything is created.
-    async fn adopt(&self, kyma: &Kyma) -> Result<(), Lost> {
+    async fn adopt(&self, kyma: &Kyma) -> Result<(), Error> {
         let has_label =
             kyma.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_KCP);
         if has_label && kyma.finalizers().iter().any(|f| f == finalizers::KYMA) {
@@ -186,22 +192,21 @@ impl KymaReconciler {
         kyma: &Kyma,
         runtime: &Gated,
         class: Class,
-        why: Why<'_>,
-    ) -> Result<Outcome, Trouble> {
-        let (name, causes) = (kyma.name_any(), why.causes);
+        triggers: Triggers<'_>,
+    ) -> Result<Outcome, Error> {
+        let (name, causes) = (kyma.name_any(), triggers.listed);
         let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
         if let Some(other) = self.owners.note_occupant(&name, &found) {
-            return Ok(self.failures.blocked(kyma, shares_with(&other)).await?);
+            return self.failures.blocked(kyma, shares_with(&other)).await;
         }
-        let kept =
-            stage(Stage::Prepare, self.preparer.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
+        let kept = stage(Stage::Prepare, self.preparer.prepare(kyma, runtime)).await.map_err(Error::Crds)?;
         self.followups.agent_config(&name, causes);
         self.followups.legacy_watcher(&name, causes.first());
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime, found)).await?;
         self.failures.reached(&name);
         let wanted = match wishes(&remote) {
             Ok(wanted) => wanted,
-            Err(why) => return Ok(self.failures.unreadable(kyma, runtime, &remote, why).await?),
+            Err(why) => return self.failures.unreadable(kyma, runtime, &remote, why).await,
         };
         let pull_secret = self.pull_secrets.sync(&name, runtime).await?;
 
@@ -236,7 +241,7 @@ impl KymaReconciler {
         let sources = stage(Stage::Resolve, self.registries.sources_of(&choices)).await?;
         let leaving = choices.split_off(wanted.modules.len());
         self.note_required(&name, required(&choices));
-        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), why).await?;
+        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), triggers).await?;
         // As late as possible, so that the plan uses the latest versions.
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();
@@ -245,7 +250,7 @@ impl KymaReconciler {
             (manifests, state.mandatory(), installed)
         };
         let windows = self.windows.policy();
-        let turns = turns(&self.kcp, self.config.rollout_window, &name, why);
+        let turns = turns(&self.kcp, self.config.rollout_window, &name, triggers);
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -297,12 +302,12 @@ impl KymaReconciler {
         self.notifier.told.keep_open(&name, open);
         self.kcp.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
-        self.followups.catalog(&name, &remote, why);
+        self.followups.catalog(&name, &remote, triggers);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         let later = self.notifier.notify(&name, Some((runtime, uid)), &plan.notices).await;
         plan.look_at = plan.look_at.into_iter().chain(later).min();
         match behind {
-            Some(behind) => Err(behind.into()),
+            Some(behind) => Err(behind),
             // Only a change of the list or the catalog can fix this, and both are events.
             None if !refused.is_empty() && !plan.retry => {
                 let why: Vec<_> =
@@ -351,25 +356,6 @@ fn notice_of(kept: &Suspended) -> Notice {
 fn takes_away(plan: &Plan, kyma: &Kyma) -> bool {
     let unmanaged = |module: &str| kyma.module_status(module).is_some_and(|m| m.state == State::Unmanaged);
     !plan.delete.is_empty() || plan.apply.iter().filter_map(Manifest::module_name).any(unmanaged)
-}
-
-enum Trouble {
-    Lost(Lost),
-    Runtime(ObjectError),
-    /// The runtime rejects the CRDs or the namespace.
-    Crds(ObjectError),
-}
-
-impl From<Lost> for Trouble {
-    fn from(lost: Lost) -> Self {
-        Self::Lost(lost)
-    }
-}
-
-impl From<ObjectError> for Trouble {
-    fn from(error: ObjectError) -> Self {
-        Self::Runtime(error)
-    }
 }
 
 fn outcome_of(plan: &Plan, rest: Option<Duration>) -> Outcome {

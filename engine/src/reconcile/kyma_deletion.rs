@@ -27,10 +27,11 @@ use crate::{
         Clusters, Gated,
         objects::{self, Deleted, ObjectError},
     },
+    error::Error,
     events::Notifier,
-    kcp::{Kcp, writes::lost},
+    kcp::Kcp,
     key::{Queue, WorkKey},
-    outcome::{Lost, Outcome, error_report},
+    outcome::{Outcome, error_report},
     queue::{Class, Push},
     reconcile::{kyma::failures::Failures, owners::Owners, pull_secret::PullSecrets},
     stages::{Stage, stage},
@@ -85,7 +86,7 @@ pub(crate) struct KymaDeletion {
 }
 
 impl KymaDeletion {
-    pub(super) async fn reconcile(&self, kyma: &Kyma) -> Result<Outcome, Lost> {
+    pub(super) async fn reconcile(&self, kyma: &Kyma) -> Result<Outcome, Error> {
         let name = kyma.name_any();
         let force = force::forced(kyma);
         let mut deletion = Deletion {
@@ -141,7 +142,7 @@ impl KymaDeletion {
         self.go_on(deletion, left).await
     }
 
-    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Lost> {
+    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Error> {
         let name = deletion.kyma.name_any();
         loop {
             let step = deletion::next(left);
@@ -231,7 +232,7 @@ impl KymaDeletion {
     }
 
     /// Reports the remaining modules. Their end is an event.
-    async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Outcome, Lost> {
+    async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Outcome, Error> {
         let name = deletion.kyma.name_any();
         let mut modules: Vec<&str> = deletion.manifests.iter().filter_map(Manifest::module_name).collect();
         modules.sort_unstable();
@@ -254,7 +255,7 @@ impl KymaDeletion {
     }
 
     /// Removes the finalizer when a fresh list has no Manifest.
-    async fn release(&self, deletion: &Deletion<'_>) -> Result<Outcome, Lost> {
+    async fn release(&self, deletion: &Deletion<'_>) -> Result<Outcome, Error> {
         let name = deletion.kyma.name_any();
         if self.has_manifests(&name).await? {
             // The watch has not delivered it yet.
@@ -285,18 +286,18 @@ impl KymaDeletion {
         Ok(Outcome::done())
     }
 
-    async fn has_manifests(&self, kyma: &str) -> Result<bool, Lost> {
+    async fn has_manifests(&self, kyma: &str) -> Result<bool, Error> {
         let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
         let list = stage(Stage::ReadKcp, self.kcp.manifests().list_metadata(&params)).await;
         list.map(|list| !list.items.is_empty())
-            .map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))
+            .map_err(|e| Error::kcp(format!("listing the Manifests of {kyma}"), e))
     }
 
     fn status_of(&self, deletion: &Deletion<'_>, message: &str) -> KymaStatus {
         deleting_status(deletion.kyma, &deletion.manifests, message.to_owned(), self.kcp.now())
     }
 
-    async fn write_status(&self, deletion: &Deletion<'_>, message: &str) -> Result<(), Lost> {
+    async fn write_status(&self, deletion: &Deletion<'_>, message: &str) -> Result<(), Error> {
         self.kcp.write_kyma_status(deletion.kyma, &self.status_of(deletion, message)).await
     }
 
@@ -305,7 +306,7 @@ impl KymaDeletion {
         &self,
         deletion: &mut Deletion<'_>,
         status: &KymaStatus,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Error> {
         let Some(runtime) = deletion.runtime.as_ref().filter(|_| !deletion.remote.is_null()) else {
             return Ok(());
         };

@@ -11,8 +11,7 @@ use serde_json::Value;
 use tidewatch_api::names::labels;
 
 use crate::{
-    kcp::writes::lost,
-    outcome::Lost,
+    error::Error,
     reconcile::kyma_deletion::KymaDeletion,
     stages::{Stage, stage},
 };
@@ -33,9 +32,9 @@ fn is_passing(status: &Status) -> bool {
 }
 
 /// Logs and ignores a permanent failure, which must not block a Kyma. Returns a temporary one.
-fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
+fn left(kyma: &str, what: &'static str, why: Error) -> Result<(), Error> {
     match &why {
-        Lost::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
+        Error::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
             tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
             Ok(())
         }
@@ -46,7 +45,7 @@ fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
 impl KymaDeletion {
     /// Deletes the Certificate of a runtime and its Secret, which issuers leave behind. Without permission
     /// (`deploy/receiver/takeover.yaml`), both stay.
-    pub(crate) async fn remove_legacy_certificate(&self, kyma: &str) -> Result<(), Lost> {
+    pub(crate) async fn remove_legacy_certificate(&self, kyma: &str) -> Result<(), Error> {
         let name = format!("{kyma}-webhook-tls");
         let permit = self.kcp.gate.kcp()?;
         if permit.is_dry() {
@@ -56,7 +55,7 @@ impl KymaDeletion {
         for (group, version) in ISSUERS {
             let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "Certificate"));
             let api: Api<DynamicObject> = Api::namespaced_with(self.kcp.client.clone(), NAMESPACE, &kind);
-            let failed = |error| lost(format!("removing the Certificate {name} of {group}"), error);
+            let failed = |error| Error::kcp(format!("removing the Certificate {name} of {group}"), error);
             let certificate = match stage(Stage::ReadKcp, api.get(&name)).await {
                 Ok(certificate) if is_of_a_watcher(&certificate) => certificate,
                 Ok(_) => continue,
@@ -85,7 +84,7 @@ impl KymaDeletion {
                     Err(error) => left(
                         kyma,
                         "its Secret",
-                        lost(format!("removing the Secret {NAMESPACE}/{name}"), error),
+                        Error::kcp(format!("removing the Secret {NAMESPACE}/{name}"), error),
                     ),
                 }
             };
@@ -122,7 +121,7 @@ mod tests {
         let answer = |code, message: &str| {
             let status = json!({"status": "Failure", "message": message, "reason": "", "code": code});
             let source = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
-            left("harbour", "its Secret", lost("removing it".to_owned(), source))
+            left("harbour", "its Secret", Error::kcp("removing it".to_owned(), source))
         };
         for code in [400, 401, 403, 405, 422] {
             assert!(answer(code, "no").is_ok(), "{code}");

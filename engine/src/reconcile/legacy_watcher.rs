@@ -10,9 +10,10 @@ use crate::{
         objects::{self, ObjectError},
     },
     compat::legacy_watcher::{first, is_the_go_managers, last, objects},
+    error::Error,
     gate::Mode,
     kcp::Kcp,
-    outcome::{Lost, Outcome},
+    outcome::Outcome,
     stages::{Stage, stage},
 };
 
@@ -22,7 +23,7 @@ pub(crate) struct LegacyWatcherReconciler {
 }
 
 impl LegacyWatcherReconciler {
-    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Lost> {
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (kyma, proven) = {
             let state = self.kcp.index();
             (state.kyma(name), state.path(name).is_some_and(|path| path.proven))

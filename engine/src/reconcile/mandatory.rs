@@ -21,9 +21,10 @@ use super::{
 use crate::{
     clusters::Clusters,
     config::EngineConfig,
+    error::Error,
     events::Notifier,
-    kcp::{Kcp, writes::lost},
-    outcome::{Lost, Outcome, Why, error_report, found_report},
+    kcp::Kcp,
+    outcome::{Outcome, error_report, found_report},
     pace::next_try,
     queue::Class,
     reconcile::{
@@ -32,6 +33,7 @@ use crate::{
         sources::Registries,
     },
     stages::{Stage, stage},
+    trigger::Triggers,
 };
 
 const PAGE: u32 = 500;
@@ -50,7 +52,12 @@ pub(crate) struct MandatoryReconciler {
 impl MandatoryReconciler {
     /// Installs, upgrades and removes the mandatory modules of one Kyma. From the runtime it reads only served kinds, and before a
     /// deletion the list of modules.
-    pub(super) async fn reconcile(&self, name: &str, class: Class, why: Why<'_>) -> Result<Outcome, Lost> {
+    pub(super) async fn reconcile(
+        &self,
+        name: &str,
+        class: Class,
+        triggers: Triggers<'_>,
+    ) -> Result<Outcome, Error> {
         let (kyma, mut offers) = {
             let state = self.kcp.index();
             (state.kyma(name), state.mandatory())
@@ -60,8 +67,8 @@ impl MandatoryReconciler {
         if leave(&kyma) {
             return Ok(self.forget(name));
         }
-        let turns = turns(&self.kcp, self.config.rollout_window, name, why);
-        let needs = self.needs(name, &offers, why).await?;
+        let turns = turns(&self.kcp, self.config.rollout_window, name, triggers);
+        let needs = self.needs(name, &offers, triggers).await?;
         offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
         let (manifests, (chosen_by_users, asked)) = {
             let state = self.kcp.index();
@@ -83,7 +90,7 @@ impl MandatoryReconciler {
         if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
             // The index suffices to do nothing. A Kyma being deleted gets no Manifest.
             let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
-            let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+            let fresh = read.map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Outcome::done()) };
             let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
                 asked
@@ -94,7 +101,7 @@ impl MandatoryReconciler {
             };
             made = made_of(&fresh, &manifests, list.as_ref());
             let Executed { behind, refused } =
-                self.executor.execute(name, &made.plan, &manifests, class, why.causes).await?;
+                self.executor.execute(name, &made.plan, &manifests, class, triggers.listed).await?;
             if let Some(behind) = behind {
                 return Err(behind);
             }
@@ -130,7 +137,7 @@ pub(crate) struct ReleaseReconciler {
 impl ReleaseReconciler {
     /// Adds the finalizer to a mandatory release or template. When all of them are being deleted, deletes the module's Manifests
     /// everywhere, and drops the finalizer once a fresh list is empty. Templates of a deleted release no longer make the module mandatory.
-    pub(super) async fn reconcile(&self, module: &str) -> Result<Outcome, Lost> {
+    pub(super) async fn reconcile(&self, module: &str) -> Result<Outcome, Error> {
         let (holders, offer) = {
             let state = self.kcp.index();
             let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
@@ -178,7 +185,7 @@ impl ReleaseReconciler {
         &self,
         api: &Api<ModuleTemplate>,
         templates: &[Arc<ModuleTemplate>],
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, Error> {
         let says_so = |t: &&Arc<ModuleTemplate>| is_legacy(t) && t.metadata.deletion_timestamp.is_none();
         let mut any = false;
         for template in templates.iter().filter(says_so) {
@@ -195,7 +202,7 @@ impl ReleaseReconciler {
         Ok(any)
     }
 
-    async fn add_finalizer<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
+    async fn add_finalizer<K>(&self, api: &Api<K>, object: &K) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,
     {
@@ -213,14 +220,14 @@ impl ReleaseReconciler {
     }
 
     /// Deletes the Manifests of a mandatory module by a fresh list. Returns how many still exist.
-    async fn delete_manifests(&self, module: &str) -> Result<usize, Lost> {
+    async fn delete_manifests(&self, module: &str) -> Result<usize, Error> {
         let label = format!("{}=true,{}={module}", labels::MANDATORY_MODULE, labels::MODULE_NAME);
         let mut params = ListParams::default().labels(&label).limit(PAGE);
         let api = self.kcp.manifests();
         let mut left = 0;
         loop {
             let page = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
-            let page = page.map_err(|e| lost(format!("listing the Manifests of {module}"), e))?;
+            let page = page.map_err(|e| Error::kcp(format!("listing the Manifests of {module}"), e))?;
             left += page.items.len();
             for manifest in page.items.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
                 self.kcp.delete::<Manifest>(&api, &manifest.name_any()).await?;

@@ -5,6 +5,7 @@ mod blockers;
 mod causes;
 mod contents;
 mod default_cr;
+pub(crate) mod failures;
 mod force;
 mod give_up;
 mod hand_over;
@@ -19,7 +20,6 @@ pub(crate) mod rendered;
 mod schemas;
 pub(crate) mod source;
 mod status;
-pub(crate) mod stopped;
 mod stray;
 mod stuck;
 pub(crate) mod sync;
@@ -48,11 +48,11 @@ use tidewatch_planner::{
 
 use self::{
     default_cr::{DefaultCr, cr_condition, create_default_cr},
+    failures::ManifestFailures,
     hold::Holds,
     inside::fuller,
     passed::{Mark, Only, Passed, Passes, asked, named, place},
     status::{not_looked, said},
-    stopped::{ManifestFailures, Stopped},
     sync::Synced,
     work::Work,
 };
@@ -60,12 +60,13 @@ use super::{owners::shares_with, suspended::Suspended};
 use crate::{
     clusters::{Clusters, Gated},
     config::EngineConfig,
+    error::Error,
     events::Notifier,
     gate::Mode,
     index::SecretRef,
-    kcp::{Kcp, writes::lost},
+    kcp::Kcp,
     key::WorkKey,
-    outcome::{Lost, Outcome, Why, error_report, found_report, is_of_definition},
+    outcome::{Ending, Outcome, error_report, found_report},
     pace::RECHECK_RARELY,
     reconcile::{
         manifest::{remove::Removal, source::Bundles, sync::Syncer, told::Watched},
@@ -73,7 +74,7 @@ use crate::{
         seen::Seen,
     },
     stages::{Stage, stage},
-    trigger::Trigger,
+    trigger::{Trigger, Triggers, is_of_definition},
 };
 
 /// Reconciles Manifests: the objects of one module in one runtime.
@@ -98,9 +99,9 @@ impl ManifestReconciler {
         &self,
         key: &WorkKey,
         (kyma, name): (&str, &str),
-        why: Why<'_>,
-    ) -> Result<Outcome, Lost> {
-        let named = named(key, why.causes, why.count);
+        triggers: Triggers<'_>,
+    ) -> Result<Outcome, Error> {
+        let named = named(key, triggers.listed, triggers.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
             self.kcp.index_mut().owners.release(kyma, name);
@@ -129,7 +130,7 @@ impl ManifestReconciler {
                         let whole = has_own_inventory(&manifest);
                         Box::pin(self.removal.force(kyma, (&manifest, whole), None, force)).await
                     }
-                    None => self.failures.stopped(&manifest, Stopped::for_good(why.message())).await,
+                    None => self.failures.failed(&manifest, Error::Final(why.message())).await,
                 };
             }
         };
@@ -140,9 +141,9 @@ impl ManifestReconciler {
                 return self.removal.release_manifest(&manifest).await;
             }
             Ok(Some(other)) => {
-                return self.failures.stopped(&manifest, Stopped::for_good(shares_with(&other))).await;
+                return self.failures.failed(&manifest, Error::Final(shares_with(&other))).await;
             }
-            Err(error) => return self.failures.stopped(&manifest, error.into()).await,
+            Err(error) => return self.failures.failed(&manifest, error.into()).await,
         }
         if manifest.is_unmanaged() {
             // Stop watching before any path that applies or deletes.
@@ -160,7 +161,7 @@ impl ManifestReconciler {
         }
         let (bundle, given) = match stage(Stage::Render, self.bundles.bundle(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
-            Err(stopped) => return self.failures.stopped(&manifest, stopped).await,
+            Err(error) => return self.failures.unrendered(&manifest, error).await,
         };
         if !is_installed {
             self.add_finalizers(&mut manifest).await?;
@@ -168,8 +169,8 @@ impl ManifestReconciler {
         let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
         let again =
-            why.causes.iter().any(|cause| matches!(cause, Trigger::Retry { key: of, .. } if of == key));
-        let defined = why.may_be(is_of_definition);
+            triggers.listed.iter().any(|cause| matches!(cause, Trigger::Retry { key: of, .. } if of == key));
+        let defined = triggers.may_include(is_of_definition);
         self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
     }
 
@@ -180,11 +181,11 @@ impl ManifestReconciler {
         manifest: Manifest,
         runtime: &Gated,
         force: Option<&Forced>,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let (manifest, unknown) = self.removal.with_inventory(kyma, manifest, runtime).await;
         let whole = unknown.is_none();
-        if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
-            return self.failures.stopped(&manifest, stopped).await;
+        if let Some(error) = unknown.filter(|error| force.is_none() || !error.is_reported()) {
+            return self.failures.unrendered(&manifest, error).await;
         }
         if manifest.is_unmanaged() {
             return self.removal.unmanage(kyma, &manifest, runtime, force.is_some()).await;
@@ -208,7 +209,7 @@ impl ManifestReconciler {
         kyma: &str,
         name: &str,
         passed: Option<&Passed>,
-    ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
+    ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Error> {
         let (secrets, watched) = {
             let state = self.kcp.index();
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
@@ -220,7 +221,7 @@ impl ManifestReconciler {
             return Ok(Some((manifest, secrets)));
         }
         let read = stage(Stage::ReadKcp, self.kcp.manifests().get_opt(name)).await;
-        let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
+        let manifest = read.map_err(|e| Error::kcp(format!("reading Manifest {name}"), e))?;
         Ok(manifest.map(|manifest| (manifest, secrets)))
     }
 
@@ -231,7 +232,7 @@ impl ManifestReconciler {
     }
 
     /// Adds the finalizers. Call it before anything is created in the runtime.
-    async fn add_finalizers(&self, manifest: &mut Manifest) -> Result<(), Lost> {
+    async fn add_finalizers(&self, manifest: &mut Manifest) -> Result<(), Error> {
         let wanted = held_by(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
             return Ok(());
@@ -255,7 +256,7 @@ impl ManifestReconciler {
         manifest: &Manifest,
         runtime: &Gated,
         bundle: Bundle,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let first = Progress::Waiting(manifest::APPLYING.into());
         let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
             self.syncer.sync(&work, manifest, runtime, bundle, first).await?;
@@ -266,7 +267,7 @@ impl ManifestReconciler {
         let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
         let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
             Ok(only.cr())
-        } else if applied.failed.as_ref().is_none_or(Stopped::is_of_one_thing) {
+        } else if applied.failed.as_ref().is_none_or(Error::is_of_one_object) {
             stage(
                 Stage::Apply,
                 create_default_cr(manifest, runtime, |cr, live, is_made| {
@@ -337,14 +338,14 @@ impl ManifestReconciler {
                 Passed { mark, contents, unready, gone: gone.clone(), cr: cr_there, said: cr_said.clone() };
             self.keep(kyma, manifest, passed);
         }
-        if let Some(stopped) = applied.take_failed() {
+        if let Some(error) = applied.take_failed() {
             // A Ready module stays Ready on a transient failure: the next retry often succeeds.
             let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
-            if stopped.passing && stopped.lost.is_none() && is_ready && !again {
-                let report = error_report(stopped.message);
-                return Ok(Outcome::retried(report, stopped.class, stopped.retry_after));
+            if error.is_transient() && is_ready && !again {
+                let (report, next) = (error_report(error.to_string()), error.retry());
+                return Ok(Outcome { state: Ending::Failed(report), next, due: None });
             }
-            return self.failures.stopped_with(kyma, manifest, stopped, write).await;
+            return self.failures.failed_with(kyma, manifest, error, write).await;
         }
         let leaving = async |what: String| self.watched.leaving(kyma, runtime, going.as_deref(), what).await;
         if !applied.stuck.is_empty() {

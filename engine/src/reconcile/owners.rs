@@ -8,8 +8,9 @@ use tidewatch_api::names::{annotations, labels};
 use super::runtime_kyma::marked_by;
 use crate::{
     clusters::{Clusters, Gated, objects::ObjectError},
+    error::Error,
     kcp::Kcp,
-    outcome::{Lost, Outcome},
+    outcome::Outcome,
     reconcile::runtime_kyma::remote_kyma,
 };
 
@@ -27,7 +28,7 @@ impl Owners {
     }
 
     /// Returns a Kyma's runtime unless another Kyma owns it; otherwise the outcome of the reconcile.
-    pub(super) async fn own_runtime(&self, kyma: &str) -> Result<Result<Gated, Outcome>, Lost> {
+    pub(super) async fn own_runtime(&self, kyma: &str) -> Result<Result<Gated, Outcome>, Error> {
         let runtime = match self.clusters.access(kyma).await? {
             Ok(runtime) => runtime,
             // The Kyma's status reports this, and its reconcile requests this again.

@@ -13,8 +13,8 @@ use tidewatch_planner::kyma::paused_status;
 use super::runtime_kyma::{marked_by, remote_kyma, write_runtime_status};
 use crate::{
     clusters::Clusters,
-    kcp::{Kcp, writes::lost},
-    outcome::Lost,
+    error::Error,
+    kcp::Kcp,
     stages::{Stage, stage},
 };
 
@@ -25,12 +25,12 @@ pub(crate) struct PauseNotice {
 
 impl PauseNotice {
     /// Writes the pause into a Kyma's statuses, once per pause.
-    pub(super) async fn publish(&self, name: &str) -> Result<(), Lost> {
+    pub(super) async fn publish(&self, name: &str) -> Result<(), Error> {
         if !self.kcp.gate.is_to_say(name) || self.kcp.index().kyma(name).is_none() {
             return Ok(());
         }
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
-        let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let kyma = read.map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
         if let Some(kyma) = kyma.filter(|kyma| !kyma.is_skipped()) {
             let status = paused_status(&kyma, self.kcp.now());
             self.kcp.write_kyma_status(&kyma, &status).await?;
@@ -41,7 +41,7 @@ impl PauseNotice {
     }
 
     /// Writes the pause into the runtime's status. Skips unreachable runtimes and those not migrated yet.
-    async fn publish_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+    async fn publish_in_runtime(&self, name: &str, kyma: &Kyma, status: &KymaStatus) -> Result<(), Error> {
         if self.clusters.is_suspended(name) {
             return Ok(());
         }

@@ -14,8 +14,8 @@ use crate::{
         Gated,
         objects::{self, ObjectError},
     },
-    kcp::{Kcp, writes::lost},
-    outcome::Lost,
+    error::Error,
+    kcp::Kcp,
     stages::{Stage, stage},
 };
 
@@ -49,11 +49,15 @@ impl PullSecrets {
     }
 
     /// Syncs the Secret, if configured; writes only a difference. `Some(Err)` is the failure message.
-    pub(super) async fn sync(&self, kyma: &str, runtime: &Gated) -> Result<Option<Result<(), String>>, Lost> {
+    pub(super) async fn sync(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+    ) -> Result<Option<Result<(), String>>, Error> {
         let Some(name) = &self.name else { return Ok(None) };
         let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
-        let secret = read.map_err(|e| lost(format!("reading Secret {name}"), e))?;
+        let secret = read.map_err(|e| Error::kcp(format!("reading Secret {name}"), e))?;
         let Some(secret) = secret else {
             return Ok(Some(Err(format!("there is no Secret '{name}' in the control plane"))));
         };

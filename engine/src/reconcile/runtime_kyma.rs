@@ -20,8 +20,8 @@ use crate::{
         Clusters, Gated,
         objects::{self, ObjectError},
     },
+    error::Error,
     kcp::writes::catalog_condition_of,
-    outcome::Lost,
     stages::{Stage, stage},
 };
 
@@ -42,7 +42,7 @@ pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
 }
 
 /// Reads the module names of the runtime's Kyma; `None` if they are unavailable.
-pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
+pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Error> {
     let Ok(runtime) = clusters.access(kyma).await? else { return Ok(None) };
     let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma())).await;
     let remote = match read {

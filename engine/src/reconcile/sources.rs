@@ -20,7 +20,7 @@ use tidewatch_planner::{
 };
 
 use super::registry_limiter::RegistryLimiter;
-use crate::{config::EngineConfig, error::chain, kcp::Kcp, outcome::Lost, pace::next_try};
+use crate::{config::EngineConfig, error::Error, error::chain, kcp::Kcp, pace::next_try};
 
 /// The resource that every module component has.
 const RAW_MANIFEST: &str = "raw-manifest";
@@ -139,14 +139,14 @@ impl Registries {
         (host, is_open, open.len() - usize::from(is_open) + self.tenants.left_alone().len())
     }
 
-    pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Lost> {
+    pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Error> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 
     pub(crate) async fn sources_for<'a>(
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
-    ) -> Result<Sources, Lost> {
+    ) -> Result<Sources, Error> {
         let keys: BTreeSet<ComponentVersion> = versions.map(ComponentVersion::of).collect();
         let read = stream::iter(keys)
             .map(|key| async move {
@@ -155,7 +155,7 @@ impl Registries {
             })
             .buffer_unordered(AT_ONCE)
             .collect::<Vec<_>>();
-        let crowded = |_| Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
+        let crowded = |_| Error::Crowded("a registry is slow to tell what modules consist of".to_owned());
         let read = self.limiter.wait(read).await.map_err(crowded)?;
         Ok(read.into_iter().collect())
     }

@@ -15,6 +15,7 @@ use tidewatch_planner::kyma::Plan;
 use super::*;
 use crate::{
     clusters::Gated,
+    error::Error,
     gate::Mode,
     history::Record,
     key::{Acknowledge, Guard, OutcomeKind, Report},
@@ -43,10 +44,6 @@ impl Acknowledge for Waiter {
 
 fn namespace(name: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: name.into() }
-}
-
-fn kyma_key() -> WorkKey {
-    WorkKey::Kyma { kyma: "k".into() }
 }
 
 fn manifest_key() -> WorkKey {
@@ -297,7 +294,7 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
         .execute("harbour", &plan, &[], Class::UserEdit, &[])
         .await
         .unwrap();
-    assert!(matches!(behind.behind, Some(Lost::Behind(what)) if what.contains("behind")));
+    assert!(matches!(behind.behind, Some(Error::Outdated(what)) if what.contains("behind")));
     let heard = heard.lock();
     let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
     let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();
@@ -372,22 +369,6 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
     engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
     work_once(&engine).await;
     assert!(!heard.lock().is_empty(), "it is read");
-}
-
-#[test]
-fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
-    let event = || Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: namespace("b") };
-    let edit = || Trigger::Kcp { object: kyma_key(), change: Change::Changed };
-    let retry = || Trigger::Retry { key: kyma_key(), attempt: 3, reason: Reason::Crowded };
-    let all = [event(), edit(), retry(), Trigger::SafetyResync];
-    for (lost, kept) in [
-        (Lost::Crowded("c".into()), vec![event(), edit(), Trigger::SafetyResync]),
-        (Lost::Behind("b".into()), vec![event(), edit(), Trigger::SafetyResync]),
-        (Lost::Suspended("p".into(), Duration::ZERO), vec![Trigger::SafetyResync]),
-        (Lost::Deadline(Duration::ZERO), vec![]),
-    ] {
-        assert_eq!(lost.leaves(&all), kept, "{lost}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ fn event(name: &str) -> Trigger {
 
 #[test]
 fn causes_name_objects_or_ask_for_a_full_look() {
-    let of = |causes: &[Trigger], count| named(Why { causes, count }).map(|named| named.len());
+    let of = |causes: &[Trigger], count| named(Triggers { listed: causes, count }).map(|named| named.len());
     assert_eq!(of(&[Trigger::Start], 1), Some(0), "the index has what changed in KCP");
     assert_eq!(of(&[event("a"), event("b"), event("a")], 3), Some(2));
     assert_eq!(of(&[event("a"), Trigger::SecondLook { object: object("b") }], 2), Some(2));
@@ -27,7 +27,7 @@ fn only_objects_of_the_catalog_are_doubted() {
     let hashes = [(("ModuleTemplate", "a".to_owned()), 1), (("ModuleTemplate", "b".to_owned()), 2)];
     let mut record =
         CatalogRecord::synced(None, 1, &Arc::new(hashes.into()), BTreeSet::new(), 0, Timestamp::UNIX_EPOCH);
-    let doubt = |causes: &[Trigger]| named(Why { causes, count: causes.len() });
+    let doubt = |causes: &[Trigger]| named(Triggers { listed: causes, count: causes.len() });
     record.doubt(doubt(&[event("b"), event("another")]));
     let names =
         |record: &_| doubted(record).map(|ids| ids.into_iter().map(|(_, name)| name).collect::<Vec<_>>());

@@ -10,9 +10,9 @@ use tidewatch_deployer::adoption::take_over_spec;
 use tidewatch_planner::kyma::{Decision, Plan, same};
 
 use crate::{
-    kcp::{Kcp, writes::lost},
+    error::Error,
+    kcp::Kcp,
     key::{Queue, WorkKey},
-    outcome::Lost,
     queue::{Class, Push},
     stages::{Stage, stage},
     trigger::Trigger,
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
     /// The first write that met a newer version.
-    pub(crate) behind: Option<Lost>,
+    pub(crate) behind: Option<Error>,
     /// Modules with a rejected Manifest, and KCP's message.
     pub(crate) refused: Vec<(String, String)>,
 }
@@ -44,13 +44,13 @@ impl Executor {
         seen: &[Manifest],
         class: Class,
         causes: &[Trigger],
-    ) -> Result<Executed, Lost> {
+    ) -> Result<Executed, Error> {
         let class = class.min(Class::Rollout);
         let Executed { mut behind, mut refused } = Executed::default();
         for manifest in &plan.apply {
             match self.apply_planned(manifest, seen).await {
                 Ok(()) => {}
-                Err(lost @ Lost::Behind(_)) => {
+                Err(lost @ Error::Outdated(_)) => {
                     behind.get_or_insert(lost);
                     continue;
                 }
@@ -72,7 +72,7 @@ impl Executor {
         for name in &plan.delete {
             let old = seen.iter().find(|m| m.name_any() == *name);
             match self.kcp.delete_if_unchanged(&self.kcp.manifests(), name, old).await {
-                Err(lost @ Lost::Behind(_)) => {
+                Err(lost @ Error::Outdated(_)) => {
                     behind.get_or_insert(lost);
                 }
                 done => done?,
@@ -87,7 +87,7 @@ impl Executor {
         Ok(Executed { behind, refused })
     }
 
-    async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Lost> {
+    async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Error> {
         let name = manifest.name_any();
         let mut body = serde_json::to_value(manifest).unwrap_or_default();
         body["apiVersion"] = names::API_VERSION.into();
@@ -111,7 +111,7 @@ impl Executor {
 
     /// Removes unwanted fields that another field manager keeps: the Go manager applies Manifests under two names. Transfers these fields
     /// to the engine's manager and applies again.
-    async fn take_over_manifest(&self, applied: &Manifest, mut body: Value) -> Result<(), Lost> {
+    async fn take_over_manifest(&self, applied: &Manifest, mut body: Value) -> Result<(), Error> {
         let name = applied.name_any();
         let there = serde_json::to_value(applied).unwrap_or_default();
         let Some(entries) = take_over_spec(&there, field_managers::APPLIER, field_managers::KCP) else {
@@ -127,14 +127,14 @@ impl Executor {
 
     /// The resourceVersion of a Manifest that the index lacks. If only its label is missing, the apply restores the label; otherwise the
     /// watch will deliver it soon.
-    async fn unobserved(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
+    async fn unobserved(&self, manifest: &Manifest) -> Result<Option<String>, Error> {
         let name = manifest.name_any();
         let read = stage(Stage::ReadKcp, self.kcp.manifests().get_metadata_opt(&name)).await;
-        match read.map_err(|e| lost(format!("reading Manifest {name}"), e))? {
+        match read.map_err(|e| Error::kcp(format!("reading Manifest {name}"), e))? {
             Some(there)
                 if there.labels().get(labels::KYMA_NAME) == manifest.labels().get(labels::KYMA_NAME) =>
             {
-                Err(Lost::Behind(format!("applying Manifest {name}")))
+                Err(Error::Outdated(format!("applying Manifest {name}")))
             }
             Some(there) => Ok(there.resource_version()),
             None => Ok(None),

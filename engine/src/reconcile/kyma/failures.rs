@@ -13,10 +13,11 @@ use tidewatch_planner::{
 
 use crate::{
     clusters::{Clusters, Gated, Suspension, objects::ObjectError},
+    error::Error,
     events::Notifier,
     history::Observer,
-    kcp::{Kcp, writes::lost},
-    outcome::{Lost, Outcome, error_report},
+    kcp::Kcp,
+    outcome::{Outcome, error_report},
     reconcile::runtime_kyma::write_runtime_status,
     stages::{Stage, stage},
 };
@@ -45,7 +46,7 @@ impl Failures {
     }
 
     /// Writes the status of a Kyma that waits for a change, which is an event.
-    pub(crate) async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Outcome, Lost> {
+    pub(crate) async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Outcome, Error> {
         let status = self.status(kyma, message.clone());
         self.kcp.write_kyma_status(kyma, &status).await?;
         Ok(Outcome::failed(error_report(message)))
@@ -58,7 +59,7 @@ impl Failures {
         runtime: &Gated,
         remote: &Value,
         message: String,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let status = self.status(kyma, message.clone());
         self.kcp.write_kyma_status(kyma, &status).await?;
         match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
@@ -76,11 +77,11 @@ impl Failures {
         Ok(Outcome::failed(error_report(message)))
     }
 
-    pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
+    pub(crate) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Error> {
         self.failed_with(kyma, error, failed_status).await
     }
 
-    pub(crate) async fn crds_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Lost> {
+    pub(crate) async fn crds_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Outcome, Error> {
         self.failed_with(kyma, error, crds_failed_status).await
     }
 
@@ -89,7 +90,7 @@ impl Failures {
         kyma: &Kyma,
         error: &ObjectError,
         status: FailedStatus,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let name = kyma.name_any();
         if let Some(held) = error.held() {
             return Err(held.into());
@@ -113,7 +114,7 @@ impl Failures {
     }
 
     /// Reports a suspended runtime, unless the status does already.
-    pub(crate) async fn suspended(&self, kyma: &str, suspension: &Suspension) -> Result<(), Lost> {
+    pub(crate) async fn suspended(&self, kyma: &str, suspension: &Suspension) -> Result<(), Error> {
         if !suspension.answers_reads {
             // A Manifest may have found this; the Kyma's reconcile does not get that far.
             self.observer.reachable(kyma, false);
@@ -122,7 +123,7 @@ impl Failures {
             return Ok(());
         }
         let read = self.kcp.kymas().get_opt(kyma).await;
-        let read = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
+        let read = read.map_err(|e| Error::kcp(format!("reading Kyma {kyma}"), e))?;
         let Some(kyma) = read.filter(|kyma| !kyma.is_skipped()) else { return Ok(()) };
         let present = kyma.status.as_ref().and_then(|status| status.last_operation.as_ref());
         let present =

@@ -5,8 +5,8 @@ use tidewatch_api::names::{self, annotations, field_managers};
 use tidewatch_planner::kyma::Plan;
 
 use crate::{
+    error::Error,
     key::WorkKey,
-    outcome::Lost,
     queue::{Class, Push},
     reconcile::kyma::KymaReconciler,
     trigger::Trigger,
@@ -20,7 +20,7 @@ impl KymaReconciler {
         kyma: &str,
         plan: &Plan,
         causes: &[Trigger],
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Error> {
         for (name, uid) in &plan.give_up {
             let body = json!({
                 "apiVersion": names::API_VERSION, "kind": "Manifest",

@@ -18,9 +18,9 @@ use crate::{
         Gated,
         objects::{self, ObjectError},
     },
-    outcome::{SERVED_AFTER, Why, is_of_definition},
+    outcome::SERVED_AFTER,
     reconcile::kyma::KymaReconciler,
-    trigger::Trigger,
+    trigger::{Trigger, Triggers, is_of_definition},
 };
 
 #[derive(Debug, Default)]
@@ -111,12 +111,13 @@ impl KymaReconciler {
         name: &str,
         runtime: &Gated,
         (choices, manifests): (&[Choice], &[Manifest]),
-        why: Why<'_>,
+        triggers: Triggers<'_>,
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
         let now = self.kcp.now();
-        let told = !needed.is_empty() && why.may_be(is_of_definition);
-        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Trigger::is_full_look);
+        let told = !needed.is_empty() && triggers.may_include(is_of_definition);
+        let doubtful =
+            self.waiting.is_doubtful(name, told, now) || triggers.may_include(Trigger::is_full_look);
         // Before the discovery: earlier changes have no event.
         if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
@@ -266,7 +267,7 @@ mod tests {
         .unwrap();
         let (choices, kyma) = (choices(group), kyma());
         let of = (choices.as_slice(), std::slice::from_ref(&manifest));
-        let why = Why { causes, count: causes.len() };
+        let why = Triggers { listed: causes, count: causes.len() };
         let mut needs =
             engine.dispatcher.reconcilers.kyma.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
         assert!(needs.waits.is_empty());

@@ -16,13 +16,14 @@ use tidewatch_planner::{
 
 use crate::{
     clusters::objects,
+    error::Error,
     index::Awaits,
-    outcome::{Lost, Outcome, Why, found_report, is_of_definition},
+    outcome::{Outcome, found_report},
     reconcile::{
         kyma::needs::{gvk_of, served},
         mandatory::MandatoryReconciler,
     },
-    trigger::Trigger,
+    trigger::{Trigger, Triggers, is_of_definition},
 };
 
 #[derive(Debug, Default)]
@@ -69,7 +70,12 @@ impl Needs {
 
 impl MandatoryReconciler {
     /// Determines missing requirements. Afterwards, their changes trigger the plan.
-    pub(super) async fn needs(&self, kyma: &str, offers: &[Arc<Offer>], why: Why<'_>) -> Result<Needs, Lost> {
+    pub(super) async fn needs(
+        &self,
+        kyma: &str,
+        offers: &[Arc<Offer>],
+        triggers: Triggers<'_>,
+    ) -> Result<Needs, Error> {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
         let awaits = Awaits { groups: defined_groups(&kinds), modules };
@@ -89,8 +95,9 @@ impl MandatoryReconciler {
             return Ok(Needs::default());
         }
         let now = self.kcp.now();
-        let told = !kinds.is_empty() && why.may_be(is_of_definition);
-        let doubtful = self.waiting.is_doubtful(kyma, told, now) || why.may_be(Trigger::is_full_look) || more;
+        let told = !kinds.is_empty() && triggers.may_include(is_of_definition);
+        let doubtful =
+            self.waiting.is_doubtful(kyma, told, now) || triggers.may_include(Trigger::is_full_look) || more;
         let mut broken = BTreeSet::new();
         let (served, unknown) = self.served(kyma, &kinds, doubtful, &mut broken).await?;
         let manifests = self.kcp.index().manifests_of(kyma);
@@ -109,7 +116,7 @@ impl MandatoryReconciler {
         kinds: &BTreeSet<GroupVersionKind>,
         doubtful: bool,
         broken: &mut BTreeSet<String>,
-    ) -> Result<(BTreeSet<GroupVersionKind>, Option<String>), Lost> {
+    ) -> Result<(BTreeSet<GroupVersionKind>, Option<String>), Error> {
         if kinds.is_empty() {
             return Ok((BTreeSet::new(), None));
         }

@@ -23,12 +23,13 @@ use tidewatch_deployer::{
 };
 
 use self::{phases::defines, write::Refused};
-use super::{inside, stopped::Stopped};
+use super::inside;
 use crate::{
     clusters::{
         Gated,
         objects::{self, ObjectError},
     },
+    error::Error,
     key::WorkKey,
     reconcile::{
         seen::Seen,
@@ -65,7 +66,7 @@ pub(super) struct Applied {
     pub(super) left_out: bool,
     /// Objects left out because their namespace is terminating.
     pub(super) stuck: Vec<ObjectRef>,
-    pub(super) failed: Option<Stopped>,
+    pub(super) failed: Option<Error>,
     /// Further refusals: the first causes, and the count of the others.
     pub(super) refused: (Vec<String>, usize),
     /// Objects that could not be applied.
@@ -109,8 +110,8 @@ impl Applied {
         if self.missing.is_none() {
             self.missing = other.missing;
         }
-        if let Some(stopped) = other.failed {
-            self.fails(stopped);
+        if let Some(error) = other.failed {
+            self.fails(error);
         }
         let (causes, more) = other.refused;
         for cause in causes {
@@ -120,10 +121,10 @@ impl Applied {
     }
 
     /// Records a failure: the first with its class, later refusals with their causes.
-    fn fails(&mut self, stopped: Stopped) {
+    fn fails(&mut self, error: Error) {
         match &self.failed {
-            None => self.failed = Some(stopped),
-            Some(_) if REFUSALS.contains(&stopped.class) => self.is_refused(stopped.message),
+            None => self.failed = Some(error),
+            Some(_) if REFUSALS.contains(&error.class()) => self.is_refused(error.to_string()),
             Some(_) => {}
         }
     }
@@ -134,12 +135,15 @@ impl Applied {
     }
 
     /// Returns the first failure, with the other refusals.
-    pub(super) fn take_failed(&mut self) -> Option<Stopped> {
-        let mut stopped = self.failed.take()?;
+    pub(super) fn take_failed(&mut self) -> Option<Error> {
+        let error = self.failed.take()?;
         let (causes, more) = std::mem::take(&mut self.refused);
+        if causes.is_empty() {
+            return Some(error);
+        }
         let also = causes.into_iter().map(|cause| format!("; also: {cause}"));
-        stopped.message.extend(also.chain((more > 0).then(|| format!("; and {more} more"))));
-        Some(stopped)
+        let also: String = also.chain((more > 0).then(|| format!("; and {more} more"))).collect();
+        Some(error.described(|first| format!("{first}{also}")))
     }
 
     /// Waits for something that no event reports.
@@ -264,10 +268,10 @@ impl Installer<'_> {
                 }
                 let is_known = known.contains(&id.identity());
                 let settled = match self.one(&id, object, is_known).await {
-                    Err(ObjectErrorOrFinal::Object(error)) if error.is_of_leaving_namespace() => {
+                    Err(Error::Runtime(error)) if error.is_of_leaving_namespace() => {
                         Ok(Settled::Stuck(id.clone()))
                     }
-                    Err(ObjectErrorOrFinal::Object(error)) if error.is_cut_off() => {
+                    Err(Error::Runtime(error)) if error.is_cut_off() => {
                         silent.count(&id.gvk);
                         Err(error.into())
                     }
@@ -306,7 +310,7 @@ impl Installer<'_> {
                     applied.awaited.end.push(kind);
                 }
                 Ok(Settled::Goes(what, None)) => applied.waits_for(what),
-                Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
+                Err(Error::Runtime(error)) if error.is_kind_missing() => {
                     let group = error.group_of_kind().unwrap_or_default();
                     if self.definitions.all().any(|definition| defines(definition, group)) {
                         // The kind is established and will be served within moments.
@@ -316,14 +320,14 @@ impl Installer<'_> {
                         applied.missing = Some(error.message());
                     }
                 }
-                Err(ObjectErrorOrFinal::Object(error)) if error.is_of_webhook() => {
+                Err(Error::Runtime(error)) if error.is_of_webhook() => {
                     applied.unasked = true;
                     applied.waits_for(error.message());
                 }
                 Err(error) => {
                     applied.left_out |= id.is_none();
                     applied.failing.extend(id);
-                    applied.fails(error.into());
+                    applied.fails(error);
                 }
             }
         }
@@ -345,7 +349,7 @@ impl Installer<'_> {
             .await;
     }
 
-    async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
+    async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, Error> {
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         // The object may exist, for example from a predecessor. User-owned fields must be read before a write.
         let look = known || !ignored.is_empty() || drift::can_grow(id);
@@ -370,7 +374,7 @@ impl Installer<'_> {
         wanted: &Value,
         ignored: &Ignored<'_>,
         known: bool,
-    ) -> Result<Settled, ObjectErrorOrFinal> {
+    ) -> Result<Settled, Error> {
         let (key, content) = (Standing::key(self.key, id), content_hash(wanted));
         if known && let Some(ended) = jobs::gone(self, id, wanted) {
             return Ok(ended);
@@ -405,7 +409,7 @@ impl Installer<'_> {
         mut live: Value,
         wanted: Value,
         ignored: &Ignored<'_>,
-    ) -> Result<Settled, ObjectErrorOrFinal> {
+    ) -> Result<Settled, Error> {
         let key = Standing::key(self.key, id);
         match self.take_over(id, &live).await {
             Ok(Some(taken)) => live = taken,
@@ -477,12 +481,7 @@ impl Installer<'_> {
     }
 
     /// Handles a refused object: waits if its schema is fresh, or recreates an immutable one if the module allows it.
-    async fn refused(
-        &self,
-        id: &ObjectRef,
-        wanted: &Value,
-        refused: Refused,
-    ) -> Result<Settled, ObjectErrorOrFinal> {
+    async fn refused(&self, id: &ObjectRef, wanted: &Value, refused: Refused) -> Result<Settled, Error> {
         if let Some(live) = &refused.live
             && (refused.error.is_of_immutable() || !refused.leftovers.is_empty())
         {
@@ -529,16 +528,16 @@ impl Installer<'_> {
         live: &Value,
         wanted: &Value,
         why: &str,
-    ) -> Result<Settled, ObjectErrorOrFinal> {
+    ) -> Result<Settled, Error> {
         let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
         if !self.terms.recreate.contains(&kind) {
-            return Err(ObjectErrorOrFinal::Final(format!(
+            return Err(Error::Final(format!(
                 "{id} cannot be changed in place ({why}); the installed object stays; name its kind in the template's \
                  'recreate' to have it deleted and made anew, or delete it by hand"
             )));
         }
         if id.gvk.is_crd() && self.has_instances(live).await? {
-            return Err(ObjectErrorOrFinal::Final(format!(
+            return Err(Error::Final(format!(
                 "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: objects \
                  of the kind that it defines would go with it; delete them, or have the template leave it as it is"
             )));
@@ -559,7 +558,7 @@ impl Installer<'_> {
             (None, _) => Some("it carries no marks of this module, and may be its user's".to_owned()),
         };
         if let Some(whose) = whose {
-            return Err(ObjectErrorOrFinal::Final(format!(
+            return Err(Error::Final(format!(
                 "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: {whose}; \
                  delete it by hand, or have the module call its own otherwise"
             )));
@@ -573,27 +572,6 @@ impl Installer<'_> {
 
 fn behind(id: &ObjectRef) -> Settled {
     Settled::Goes(format!("waiting for the new schema of {id} to be served"), None)
-}
-
-enum ObjectErrorOrFinal {
-    Object(ObjectError),
-    /// Only a change of the module or object can help.
-    Final(String),
-}
-
-impl From<ObjectError> for ObjectErrorOrFinal {
-    fn from(error: ObjectError) -> Self {
-        Self::Object(error)
-    }
-}
-
-impl From<ObjectErrorOrFinal> for Stopped {
-    fn from(error: ObjectErrorOrFinal) -> Self {
-        match error {
-            ObjectErrorOrFinal::Object(error) => error.into(),
-            ObjectErrorOrFinal::Final(message) => Self::for_good(message),
-        }
-    }
 }
 
 #[cfg(test)]

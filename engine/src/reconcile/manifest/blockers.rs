@@ -13,13 +13,13 @@ use tidewatch_planner::{
     manifest::default_cr,
 };
 
-use super::{lineage::Lineage, stopped::Stopped};
+use super::lineage::Lineage;
 use crate::{
     clusters::{
         Gated,
         objects::{self, Deleted, Listed, ObjectError, Page},
     },
-    error::chain,
+    error::{Error, chain},
     reconcile::manifest::remove::Removal,
 };
 
@@ -97,8 +97,8 @@ async fn defined_kinds(
 }
 
 /// Returns the declared kinds in served versions: the template's may not be served, and the agent watches a served one.
-async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>, Stopped> {
-    let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
+async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>, Error> {
+    let declared = blockers::declared(manifest).map_err(|e| Error::Final(chain(&e)))?;
     let mut kinds = Vec::with_capacity(declared.len());
     for gvk in declared {
         kinds.push(objects::served(runtime, gvk).await?);
@@ -196,7 +196,7 @@ impl Removal {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-    ) -> Result<Option<Obstacle>, Stopped> {
+    ) -> Result<Option<Obstacle>, Error> {
         let name = manifest.name_any();
         let mut own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let defined = defined_kinds(runtime, &own).await?;

@@ -13,7 +13,8 @@ use crate::{
         Gated,
         objects::{self, Deleted, ObjectError},
     },
-    outcome::{Lost, Outcome},
+    error::Error,
+    outcome::Outcome,
     reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
@@ -41,7 +42,7 @@ impl Removal {
         (manifest, whole): (&Manifest, bool),
         runtime: Option<&Gated>,
         force: &Forced,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut left = match runtime {
@@ -50,7 +51,7 @@ impl Removal {
                 match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
                     Ok(left) => left,
                     Err(error) if error.is_cut_off() => all(),
-                    Err(error) => return self.failures.stopped(manifest, error.into()).await,
+                    Err(error) => return self.failures.failed(manifest, error.into()).await,
                 }
             }
         };

@@ -11,7 +11,8 @@ use crate::{
         Gated,
         objects::{self, ObjectError},
     },
-    outcome::{Lost, Outcome},
+    error::Error,
+    outcome::Outcome,
     reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
@@ -29,14 +30,14 @@ impl Removal {
         manifest: &Manifest,
         runtime: &Gated,
         forced: bool,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let name = manifest.name_any();
         match stage(Stage::Apply, self.release(kyma, manifest, runtime)).await {
             Ok(()) => {}
             Err(error) if forced && error.held().is_none() => {
                 tracing::warn!(kyma, manifest = name, error = error.message(), "marks are left, by force");
             }
-            Err(error) => return self.failures.stopped(manifest, error.into()).await,
+            Err(error) => return self.failures.failed(manifest, error.into()).await,
         }
         tracing::info!(kyma, manifest = name, "the module is its user's; its objects stay");
         self.release_manifest(manifest).await?;

@@ -8,8 +8,9 @@ use tidewatch_planner::manifest_status::{self, Progress};
 use super::remover::Theirs;
 use crate::{
     clusters::Gated,
+    error::Error,
     index::Successor,
-    outcome::{Lost, Outcome},
+    outcome::Outcome,
     reconcile::manifest::remove::Removal,
     stages::{Stage, stage},
 };
@@ -24,7 +25,7 @@ impl Removal {
         manifest: &Manifest,
         successor: &Successor,
         runtime: &Gated,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let Some(theirs) = &successor.settled else {
             let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
@@ -37,7 +38,7 @@ impl Removal {
             Ok(remains) => {
                 (remains.going(Theirs::Stays), remains.left.into_iter().map(|(object, _)| object).collect())
             }
-            Err(error) => return self.failures.stopped(manifest, error.into()).await,
+            Err(error) => return self.failures.failed(manifest, error.into()).await,
         };
         if let Some(first) = left.first() {
             let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
@@ -51,7 +52,12 @@ impl Removal {
         self.release_manifest(manifest).await
     }
 
-    async fn report_transfer(&self, manifest: &Manifest, left: &[ObjectRef], what: &str) -> Result<(), Lost> {
+    async fn report_transfer(
+        &self,
+        manifest: &Manifest,
+        left: &[ObjectRef],
+        what: &str,
+    ) -> Result<(), Error> {
         let progress = Progress::Deleting(what.to_owned());
         let status = manifest_status::manifest_status(manifest, &progress, left, None, self.kcp.now());
         self.kcp.write_manifest_status(manifest, &status).await

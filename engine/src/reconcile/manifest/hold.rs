@@ -12,7 +12,8 @@ use tidewatch_api::{Manifest, ManifestStatus};
 use tidewatch_planner::manifest;
 
 use crate::{
-    outcome::{Lost, Next, Outcome},
+    error::Error,
+    outcome::{Next, Outcome},
     reconcile::manifest::ManifestReconciler,
 };
 
@@ -74,7 +75,7 @@ impl ManifestReconciler {
         manifest: &Manifest,
         status: &ManifestStatus,
         found: bool,
-    ) -> Result<Option<Duration>, Lost> {
+    ) -> Result<Option<Duration>, Error> {
         let may = !found && manifest::may_wait(manifest, status);
         let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.kcp.now());
         if left.is_none() {

@@ -8,7 +8,8 @@ use tidewatch_planner::{manifest, manifest_status::Progress};
 use super::{apply::Applied, hold::said_in_time, inside::deadline};
 use crate::{
     clusters::Gated,
-    outcome::{Lost, Outcome},
+    error::Error,
+    outcome::Outcome,
     pace::{RECHECK_RARELY, RECHECK_SOON},
     reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
@@ -39,7 +40,7 @@ impl ManifestReconciler {
         mut applied: Applied,
         (what, finish): (String, Outcome),
         write: impl Fn(Progress) -> ManifestStatus,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let readiness = readiness::of_module(manifest.spec.manager.as_ref(), &applied.judged);
         let (now, deadline) = (self.kcp.now(), deadline(manifest));

@@ -22,20 +22,21 @@ use tidewatch_planner::{
 
 use super::{
     blockers::{Obstacle, Whose},
+    failures::ManifestFailures,
     passed::Mark,
     remover::{Remover, Theirs},
     source::Bundles,
-    stopped::{ManifestFailures, Stopped},
     sync::Syncer,
     told::Watched,
     work::Work,
 };
 use crate::{
     clusters::{Gated, objects},
+    error::Error,
     events::Notifier,
     kcp::Kcp,
     key::WorkKey,
-    outcome::{Lost, Outcome},
+    outcome::Outcome,
     reconcile::owners::Owners,
     stages::{Stage, stage},
 };
@@ -88,12 +89,12 @@ impl Removal {
         kyma: &str,
         mut manifest: Manifest,
         runtime: &Gated,
-    ) -> (Manifest, Option<Stopped>) {
+    ) -> (Manifest, Option<Error>) {
         if has_own_inventory(&manifest) {
             return (manifest, None);
         }
         let rendered = Box::pin(stage(Stage::Render, self.bundles.bundle(&manifest, runtime))).await;
-        let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
+        let failed = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
         let mut own = Vec::new();
         let mut objects =
             inventory::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
@@ -123,15 +124,13 @@ impl Removal {
         if let Some(status) = &mut manifest.status {
             status.synced = inventory::synced(&own);
         }
-        let unknown = |stopped: Stopped| Stopped {
-            message: format!(
-                "its inventory was changed or taken away by somebody, and what there is to remove cannot be found out: {} \
-                 (whoever wants the rest left there forces the deletion)",
-                stopped.message
-            ),
-            ..stopped
+        let unknown = |why: &str| {
+            format!(
+                "another client has changed or removed its inventory, and the objects to remove cannot be found: {why} \
+                 (force the deletion to leave them in the runtime)"
+            )
         };
-        (manifest, stopped.map(unknown))
+        (manifest, failed.map(|error| error.described(unknown)))
     }
 
     pub(super) async fn delete(
@@ -139,14 +138,14 @@ impl Removal {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         match stage(Stage::Delete, self.obstacle(kyma, manifest, runtime)).await {
             Ok(None) => {}
             Ok(Some(obstacle)) if obstacle.of == Whose::Leaving => {
                 return self.make_way(kyma, manifest, runtime, obstacle).await;
             }
             Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle, |_| false).await,
-            Err(stopped) => return self.failures.stopped(manifest, stopped).await,
+            Err(error) => return self.failures.failed(manifest, error).await,
         }
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let status = |left: &[ObjectRef], progress: Progress| -> ManifestStatus {
@@ -193,7 +192,7 @@ impl Removal {
                         .if_waiting_due_by(look_at))
                 }
             },
-            Err(error) => self.failures.stopped(manifest, error.into()).await,
+            Err(error) => self.failures.failed(manifest, error.into()).await,
         }
     }
 
@@ -206,7 +205,7 @@ impl Removal {
         manifest: &Manifest,
         runtime: &Gated,
         obstacle: Obstacle,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let groups = self.kcp.index().groups_of_leaving(kyma);
         let goes =
             |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
@@ -215,7 +214,7 @@ impl Removal {
         // This does not depend on a successful render.
         let removing = self.remover.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
         if let Err(error) = stage(Stage::Delete, removing).await {
-            return self.failures.stopped(manifest, error.into()).await;
+            return self.failures.failed(manifest, error.into()).await;
         }
         self.wait_for(kyma, manifest, runtime, obstacle, goes).await
     }
@@ -228,7 +227,7 @@ impl Removal {
         runtime: &Gated,
         Obstacle { what, kinds, there, of }: Obstacle,
         goes: impl Fn(&ObjectRef) -> bool + Send,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
             Box::pin(self.notify_blocked(kyma, manifest, runtime, &there)).await;
@@ -244,24 +243,20 @@ impl Removal {
                 let synced = self.syncer.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
-            Err(stopped) => (
-                inventory::inventory(&manifest.status.clone().unwrap_or_default().synced),
-                None,
-                Some(stopped),
-            ),
+            Err(error) => {
+                (inventory::inventory(&manifest.status.clone().unwrap_or_default().synced), None, Some(error))
+            }
         };
         let failed = failure.is_some() || missing.is_some();
         let behind = |why: &str| format!("{what}; the module is not kept up to date meanwhile: {why}");
         let what = match failure {
             None => missing.as_deref().map_or_else(|| what.clone(), behind),
-            Some(stopped) => {
-                if let Some(lost) = stopped.lost {
-                    return Err(lost);
-                }
-                if stopped.discredits_client {
+            Some(error) if !error.is_reported() => return Err(error),
+            Some(error) => {
+                if error.discredits_client() {
                     self.owners.clusters.discredit(kyma);
                 }
-                behind(&stopped.message)
+                behind(&error.to_string())
             }
         };
         let progress = Progress::Deleting(what.clone());
@@ -286,7 +281,7 @@ impl Removal {
     }
 
     /// Removes the engine's finalizers, and reports other finalizers that remain.
-    pub(super) async fn release_manifest(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
+    pub(super) async fn release_manifest(&self, manifest: &Manifest) -> Result<Outcome, Error> {
         const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
         self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &OURS).await?;
         let others: Vec<&str> =
@@ -311,7 +306,7 @@ impl Removal {
     }
 
     /// Removes all finalizers of a Manifest whose cluster is gone: no controller can act there.
-    pub(super) async fn release_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Lost> {
+    pub(super) async fn release_with_cluster(&self, manifest: &Manifest) -> Result<Outcome, Error> {
         let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
         self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &all).await?;
         Ok(Outcome::done())

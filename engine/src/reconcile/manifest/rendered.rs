@@ -11,8 +11,7 @@ use serde_json::Value;
 use tidewatch_oci::ByteLru;
 use tokio::sync::Semaphore;
 
-use super::stopped::Stopped;
-use crate::error::chain;
+use crate::error::{Error, chain};
 
 /// Estimated bytes of cached layers. A larger layer is parsed each time.
 const KEPT: u64 = 64 * 1024 * 1024;
@@ -76,8 +75,8 @@ impl Rendered {
         local: bool,
         digest: &str,
         media_type: &'static str,
-        read: impl Future<Output = Result<Arc<[u8]>, Stopped>> + Send,
-    ) -> Result<Objects, Stopped> {
+        read: impl Future<Output = Result<Arc<[u8]>, Error>> + Send,
+    ) -> Result<Objects, Error> {
         // The media type decides how some old archives are read.
         let key = format!("{media_type} {digest}");
         if let Some(objects) = self.shelf(local).lock().get(&key) {
@@ -99,9 +98,9 @@ impl Rendered {
         });
         let (objects, mistakes, weight) = parsed
             .await
-            .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
+            .map_err(|_| Error::Final("the module's manifest could not be read".to_owned()))?
             .map_err(|e| {
-                Stopped::for_good(format!("the module's manifest ({digest}) cannot be used: {}", chain(&e)))
+                Error::Final(format!("the module's manifest ({digest}) cannot be used: {}", chain(&e)))
             })?;
         for mistake in mistakes {
             let detail = mistake.to_string();
@@ -149,7 +148,7 @@ mod tests {
                     tokio::task::yield_now().await;
                     Ok(layer("a"))
                 };
-                rendered.objects(local, digest, TYPE, read).await.map_err(|s| s.message).unwrap()
+                rendered.objects(local, digest, TYPE, read).await.unwrap()
             }
         };
         let all = futures::future::join_all((0..100).map(|_| ask(false, "d1"))).await;
@@ -166,8 +165,12 @@ mod tests {
         let rendered = Rendered::default();
         let broken = async { Ok(Arc::<[u8]>::from(&b"a: ["[..])) };
         let error = rendered.objects(false, "d", TYPE, broken).await.err().unwrap();
-        assert!(error.message.contains("(d) cannot be used") && !error.retryable, "{}", error.message);
-        let unread = async { Err(Stopped::for_good("gone".to_owned())) };
+        assert!(
+            error.to_string().contains("(d) cannot be used")
+                && error.retry() == crate::outcome::Next::OnEvent,
+            "{error}"
+        );
+        let unread = async { Err(Error::Final("gone".to_owned())) };
         assert!(rendered.objects(false, "d", TYPE, unread).await.is_err());
         assert!(rendered.objects(false, "d", TYPE, async { Ok(layer("a")) }).await.is_ok());
     }
@@ -183,7 +186,7 @@ mod tests {
         };
         for digest in 0..20 {
             let read = async { Ok(big("a")) };
-            rendered.objects(true, &digest.to_string(), TYPE, read).await.map_err(|s| s.message).unwrap();
+            rendered.objects(true, &digest.to_string(), TYPE, read).await.unwrap();
         }
         let shelf = rendered.tenants.lock();
         assert!(shelf.used() <= KEPT_FOR_TENANTS && (1..20).contains(&shelf.len()), "{}", shelf.len());

@@ -14,16 +14,14 @@ use tidewatch_deployer::{
 };
 use tidewatch_oci::{Digest, OciError};
 
-use super::stopped::Stopped;
 use crate::{
     clusters::{
         Gated,
         objects::{self, ObjectError},
     },
     config::EngineConfig,
-    error::chain,
+    error::{Error, chain},
     kcp::Kcp,
-    outcome::Lost,
     reconcile::{manifest::rendered::Rendered, sources::Registries},
 };
 
@@ -41,12 +39,8 @@ impl Bundles {
     }
 
     /// Returns the module's ordered objects, and a number that changes with injected control plane data.
-    pub(super) async fn bundle(
-        &self,
-        manifest: &Manifest,
-        runtime: &Gated,
-    ) -> Result<(Bundle, u64), Stopped> {
-        let rendered = self.rendered(manifest).await.map_err(Stopped::unrendered)?;
+    pub(super) async fn bundle(&self, manifest: &Manifest, runtime: &Gated) -> Result<(Bundle, u64), Error> {
+        let rendered = self.rendered(manifest).await?;
         let installed = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let mut scopes = BTreeMap::new();
         for gvk in bundle::foreign_kinds(&rendered) {
@@ -56,14 +50,14 @@ impl Bundles {
         }
         let name = manifest.name_any();
         let mut bundle = bundle::bundle((&self.kcp.namespace, &name), rendered, &scopes)
-            .map_err(|error| Stopped::for_good(error.to_string()).unrendered())?;
-        let given = self.transform(manifest, &mut bundle).await.map_err(Stopped::unrendered)?;
+            .map_err(|error| Error::Final(error.to_string()))?;
+        let given = self.transform(manifest, &mut bundle).await?;
         Ok((bundle, given))
     }
 
-    async fn rendered(&self, manifest: &Manifest) -> Result<Vec<Value>, Stopped> {
-        let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
-        let terms = manifest.terms().map_err(|e| Stopped::for_good(chain(&e)))?;
+    async fn rendered(&self, manifest: &Manifest) -> Result<Vec<Value>, Error> {
+        let source = manifest.install_source().map_err(|e| Error::Final(e.to_string()))?;
+        let terms = manifest.terms().map_err(|e| Error::Final(chain(&e)))?;
         let first = Layer {
             name: manifest.spec.install.name.clone(),
             ref_: source.ref_.clone(),
@@ -76,7 +70,7 @@ impl Bundles {
             let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
             sources.push((layer.name, Vec::clone(&objects)));
         }
-        sources::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
+        sources::together(sources).map_err(|error| Error::Final(error.to_string()))
     }
 
     async fn objects_of(
@@ -85,41 +79,30 @@ impl Bundles {
         source: &ImageSpec,
         digest: &str,
         media_type: &'static str,
-    ) -> Result<Arc<Vec<Value>>, Stopped> {
+    ) -> Result<Arc<Vec<Value>>, Error> {
         let read = self.layer(local, source, digest);
         let rendered = self.rendered.objects(local, digest, media_type, read);
         self.registries.limiter.wait(rendered).await.unwrap_or_else(|_| {
             let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
-            Err(Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) })
+            Err(Error::Crowded(what))
         })
     }
 
-    async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {
+    async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Error> {
         let read = async {
             let digest = Digest::parse(digest)?;
             self.registries.registry(local).layer(&source.repo, &source.name, &digest).await
         };
-        read.await.map_err(|error: OciError| Stopped {
-            // Mismatched content may be pushed again, and a registry sends no events.
-            retryable: error.is_retryable()
-                || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
-            // The class names the registry if it refuses credentials.
-            class: match error.metric_label() {
-                "unauthorized" => "registry_unauthorized",
-                class => class,
-            },
-            retry_after: error.retry_after(),
-            ..Stopped::for_good(format!("the module's layer cannot be read: {}", chain(&error)))
-        })
+        read.await.map_err(|error: OciError| Error::Registry(Box::new(error)))
     }
 }
 
 /// Returns the media type of a layer. Refuses types that need their own renderer.
-fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
+fn media_type(layer: &Layer) -> Result<&'static str, Error> {
     match layer.type_.as_str() {
         text if text == SourceType::OciDir.as_str() => Ok("application/x-tar"),
         text if text == SourceType::OciRef.as_str() => Ok("application/yaml"),
-        other => Err(Stopped::for_good(format!(
+        other => Err(Error::Final(format!(
             "source '{}' of the module is of type {other}, which is not supported yet: only raw manifests in an OCI layer \
              ({} or {}) are",
             layer.name,

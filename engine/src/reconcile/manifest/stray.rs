@@ -10,8 +10,8 @@ use tidewatch_planner::{
 };
 
 use crate::{
-    kcp::writes::lost,
-    outcome::{Lost, Outcome, found_report},
+    error::Error,
+    outcome::{Outcome, found_report},
     reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
@@ -22,14 +22,14 @@ impl ManifestReconciler {
         &self,
         kyma: &str,
         manifest: &Manifest,
-    ) -> Result<Option<Outcome>, Lost> {
+    ) -> Result<Option<Outcome>, Error> {
         let seen = self.kcp.index().kyma(kyma);
         if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
         }
         // The Kyma watch may lag behind the Manifest watch.
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await;
-        let there = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
+        let there = read.map_err(|e| Error::kcp(format!("reading Kyma {kyma}"), e))?;
         let Some(Stray { message, told_from }) = Stray::of(there.as_ref(), manifest) else {
             return Ok(None);
         };
@@ -61,8 +61,8 @@ mod tests {
     use crate::{
         engine::Engine,
         key::WorkKey,
-        outcome::Why,
         reconcile::tests::{Heard, engine_on, not_found},
+        trigger::Triggers,
     };
 
     /// A Manifest with an installed object, created at this second of 1970.
@@ -108,7 +108,7 @@ mod tests {
         let reconciled = engine.dispatcher.reconcilers.manifest.reconcile(
             &key,
             ("harbour", "m"),
-            Why { causes: &[], count: 0 },
+            Triggers { listed: &[], count: 0 },
         );
         Box::pin(reconciled).await.unwrap()
     }

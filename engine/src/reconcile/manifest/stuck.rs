@@ -14,7 +14,8 @@ use tidewatch_planner::manifest_status::Progress;
 use super::{apply::Applied, told::namespace_kind};
 use crate::{
     clusters::{Gated, objects},
-    outcome::{Lost, Outcome, found_report},
+    error::Error,
+    outcome::{Outcome, found_report},
     reconcile::manifest::ManifestReconciler,
     stages::{Stage, stage},
 };
@@ -33,7 +34,7 @@ impl ManifestReconciler {
         applied: &Applied,
         rest: Outcome,
         write: impl Fn(Progress) -> ManifestStatus + Send,
-    ) -> Result<Outcome, Lost> {
+    ) -> Result<Outcome, Error> {
         let mut said = Vec::new();
         let (mut unread, mut gone, mut for_long) = (false, false, false);
         let mut again: Vec<Timestamp> = applied.parked.iter().map(|parked| parked.until).collect();

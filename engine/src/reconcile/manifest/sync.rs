@@ -28,16 +28,14 @@ use super::{
     passed::{Only, Passes},
     remover::{Remover, Theirs},
     status::not_looked,
-    stopped::Stopped,
     told::Watched,
     work::Work,
 };
 use crate::{
     clusters::{Gated, objects},
-    error::chain,
+    error::{Error, chain},
     index::owners::Speaker,
     kcp::Kcp,
-    outcome::Lost,
     reconcile::{seen::Seen, standing::Standing},
     stages::{Stage, stage},
 };
@@ -71,7 +69,7 @@ struct Done {
 }
 
 impl Done {
-    fn failed(why: Stopped) -> Self {
+    fn failed(why: Error) -> Self {
         Self { applied: Applied { failed: Some(why), ..Applied::default() }, ..Self::default() }
     }
 }
@@ -110,7 +108,7 @@ impl Syncer {
         runtime: &Gated,
         mut bundle: Bundle,
         first: Progress,
-    ) -> Result<Synced, Lost> {
+    ) -> Result<Synced, Error> {
         let kyma = work.kyma;
         let before = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let before = identified(runtime, before, &bundle.objects).await;
@@ -140,7 +138,7 @@ impl Syncer {
 
         let own = (&manifest, before.as_slice(), gone.as_slice(), shared.as_slice());
         let Done { mut applied, contents, only } = match manifest.terms() {
-            Err(error) => Done::failed(Stopped::for_good(chain(&error))),
+            Err(error) => Done::failed(Error::Final(chain(&error))),
             Ok(mut terms) => {
                 terms.ignore_fields.extend(transform::left_to_controllers(bundle.iter()));
                 self.apply(work, own, runtime, (&mut bundle, &terms), only).await

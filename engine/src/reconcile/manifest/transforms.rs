@@ -7,11 +7,11 @@ use kube::Api;
 use tidewatch_api::Manifest;
 use tidewatch_deployer::{
     bundle::Bundle,
-    transform::{self, Context, Injected, TransformError},
+    transform::{self, Context, Injected},
 };
 
-use super::stopped::Stopped;
 use crate::{
+    error::Error,
     reconcile::manifest::source::Bundles,
     stages::{Stage, stage},
 };
@@ -23,7 +23,7 @@ impl Bundles {
     /// Transforms a module's objects. Returns a number that changes if the injected data changes.
     ///
     /// Modules from a runtime's own template stay untransformed and get no control plane data.
-    pub(super) async fn transform(&self, manifest: &Manifest, bundle: &mut Bundle) -> Result<u64, Stopped> {
+    pub(super) async fn transform(&self, manifest: &Manifest, bundle: &mut Bundle) -> Result<u64, Error> {
         if manifest.is_of_runtime_template() {
             return Ok(0);
         }
@@ -46,12 +46,8 @@ impl Bundles {
             manager: manifest.spec.manager.as_ref(),
             injected: Some(&injected),
         };
-        transform::transform(bundle.iter_mut(), &context).map_err(|error| Stopped {
-            // The control plane may have failed to answer. The creation of the Secret is an event.
-            retryable: matches!(error, TransformError::Injection { .. }),
-            class: "transform",
-            ..Stopped::for_good(error.to_string())
-        })?;
+        transform::transform(bundle.iter_mut(), &context)
+            .map_err(|error| Error::Transform(Box::new(error)))?;
         Ok(transform::mark_of(&injected))
     }
 }

@@ -6,8 +6,7 @@ use tidewatch_deployer::{definitions::Sorted, readiness::ObjectReadiness};
 
 use super::{Applied, Installer};
 use crate::{
-    outcome::Lost,
-    reconcile::manifest::stopped::Stopped,
+    error::Error,
     stages::{Stage, stage},
 };
 
@@ -79,13 +78,12 @@ impl Installer<'_> {
 }
 
 /// Stops all writes: the next reconcile skips the Manifest.
-pub(in crate::reconcile::manifest) fn left_alone() -> Lost {
-    Lost::Behind("the Manifest is to be left alone".to_owned())
+pub(in crate::reconcile::manifest) fn left_alone() -> Error {
+    Error::Outdated("the Manifest is to be left alone".to_owned())
 }
 
 fn nothing_more() -> Applied {
-    let stopped = Stopped { lost: Some(left_alone()), ..Stopped::for_good(String::new()) };
-    Applied { failed: Some(stopped), ..Applied::default() }
+    Applied { failed: Some(left_alone()), ..Applied::default() }
 }
 
 #[cfg(test)]

@@ -264,8 +264,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
     );
     let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &go_on).await;
     assert_eq!(*asked.lock(), 2, "before each phase");
-    let lost = applied.failed.and_then(|stopped| stopped.lost);
-    assert!(matches!(lost, Some(crate::outcome::Lost::Behind(_))) && applied.judged.is_empty());
+    assert!(matches!(applied.failed, Some(Error::Outdated(_))) && applied.judged.is_empty());
 }
 
 #[tokio::test]
@@ -340,7 +339,7 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
         Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }.all(vec![wanted]).await
     };
     let applied = pass().await;
-    let told = applied.failed.map(|stopped| stopped.message).unwrap_or_default();
+    let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
     assert!(told.contains("objects of the kind that it defines would go with it"), "{told}");
     assert_eq!(*deleted.lock(), 0);
     *beacons.lock() = 0;
@@ -374,7 +373,7 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
         let before = [id.clone()];
         let installer =
             Installer { before: &before, shared, heir_to, ..installer(&runtime, &standing, &beside, 100) };
-        let told = installer.all(vec![wanted.clone()]).await.failed.map(|stopped| stopped.message);
+        let told = installer.all(vec![wanted.clone()]).await.failed.map(|error| error.to_string());
         match whose {
             Some(whose) => assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}"),
             None => assert_eq!(told, None, "{owner:?}"),
@@ -440,7 +439,7 @@ async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that()
             let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
                 .all(vec![wanted])
                 .await;
-            let failed = applied.failed.map(|stopped| stopped.message);
+            let failed = applied.failed.map(|error| error.to_string());
             assert_eq!((failed, applied.judged.len()), (None, 1), "{by:?}");
             let mut writes = heard.lock().clone();
             writes.retain(|line| line.starts_with("PATCH"));
@@ -462,7 +461,7 @@ async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_ane
         let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
             .all(vec![wanted.clone()])
             .await;
-        let told = applied.failed.map(|stopped| stopped.message).unwrap_or_default();
+        let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
         let kept = "spec.strategy.rollingUpdate is the field manager's 'scaler'";
         assert_eq!(told.contains(kept) && told.contains("recreate"), !recreate, "{told}");
         assert_eq!(heard.lock().iter().any(|line| line.starts_with("DELETE")), recreate);
@@ -536,7 +535,7 @@ async fn later_or_without_a_change_of_the_schema_it_is() {
         );
         *schema.lock() = Schema::Strict;
         let applied = install(&runtime, &standing, vec![beacon()], at).await;
-        assert!(applied.failed.is_some_and(|stopped| stopped.message.contains("spec.new: unknown")));
+        assert!(applied.failed.is_some_and(|error| error.to_string().contains("spec.new: unknown")));
     }
 }
 
@@ -652,7 +651,7 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
     let objects = (0..20).map(|n| named(beacon(), n)).chain((0..5).map(|n| named(map.clone(), n))).collect();
     let began = tokio::time::Instant::now();
     let applied = install(&runtime, &standing, objects, 100).await;
-    assert!(applied.failed.as_ref().is_some_and(|stopped| stopped.class == "timeout") && applied.left_out);
+    assert!(applied.failed.as_ref().is_some_and(|error| error.class() == "timeout") && applied.left_out);
     assert_eq!(applied.judged.len(), 5, "what does not depend on it is there");
     assert!(*tried.lock() <= CONCURRENCY + 2, "{} were tried", tried.lock());
     assert!(began.elapsed() <= Duration::from_mins(1), "it says why before its own time is over");
@@ -669,7 +668,7 @@ async fn several_refusals_are_told_together() {
     let objects = ["a", "good", "b", "c", "d", "e"].map(map).to_vec();
     let mut applied = install(&runtime, &Standing::default(), objects, 100).await;
     assert_eq!((applied.judged.len(), applied.failing.len()), (1, 5));
-    let told = applied.take_failed().unwrap().message;
+    let told = applied.take_failed().unwrap().to_string();
     let named = [
         "configmaps/a is wrong",
         "; also: ",

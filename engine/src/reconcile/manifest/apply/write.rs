@@ -7,8 +7,11 @@ use tidewatch_deployer::{
     drift::{self, Ignored, Leftover},
 };
 
-use super::{Installer, ObjectErrorOrFinal};
-use crate::clusters::objects::{self, ObjectError};
+use super::Installer;
+use crate::{
+    clusters::objects::{self, ObjectError},
+    error::Error,
+};
 
 /// An object that the API server refused.
 pub(super) struct Refused {
@@ -140,7 +143,7 @@ impl Installer<'_> {
     }
 }
 
-impl From<Refused> for ObjectErrorOrFinal {
+impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
         refused.error.into()
     }

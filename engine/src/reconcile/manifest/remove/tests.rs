@@ -40,7 +40,11 @@ async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_r
     const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
     let (finish, written) = end(manifest(&[], &json!({}))).await;
     let report = finish.report().unwrap();
-    assert!(report.message.contains("its inventory was changed or taken away"), "{}", report.message);
+    assert!(
+        report.message.contains("another client has changed or removed its inventory"),
+        "{}",
+        report.message
+    );
     assert_eq!(written, [format!("{MANIFEST}/status")], "its finalizers stay");
 
     let (finish, written) =
