@@ -13,7 +13,7 @@ const MAX_WORDS: usize = 200;
 
 /// A terminating namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct Terminating {
     /// Message for users.
     pub message: String,
     /// When the deletion takes too long; `None` if `deletionTimestamp` is unreadable.
@@ -22,7 +22,7 @@ pub struct Stuck {
 
 /// Describes a terminating namespace; `None` if it is not being deleted.
 #[must_use]
-pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
+pub fn terminating(name: &str, namespace: &Value) -> Option<Terminating> {
     let since = namespace["metadata"]["deletionTimestamp"].as_str()?;
     let texts = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(cut)).collect()
@@ -40,7 +40,10 @@ pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
         if finalizers.is_empty() { String::new() } else { format!(", held by {}", finalizers.join(", ")) };
     let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) };
     let long_at = since.parse::<Timestamp>().ok().and_then(|since| since.checked_add(PATIENCE).ok());
-    Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), long_at })
+    Some(Terminating {
+        message: format!("namespace {name} is being deleted since {since}{held}{words}"),
+        long_at,
+    })
 }
 
 /// Returns when a deletion begun at `since` takes too long.
@@ -53,7 +56,7 @@ pub fn for_long(since: Timestamp) -> Timestamp {
 #[must_use]
 pub fn held(object: &ObjectRef, live: &Value) -> Option<String> {
     if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Namespace") {
-        return stuck(&object.name, live).map(|stuck| stuck.message);
+        return terminating(&object.name, live).map(|found| found.message);
     }
     live["metadata"]["deletionTimestamp"].as_str()?;
     let finalizers = live["metadata"]["finalizers"].as_array().into_iter().flatten();
@@ -101,17 +104,17 @@ mod tests {
             "status": {"conditions": [
                 {"type": "NamespaceContentRemaining", "status": "True", "message": "Some resources are remaining: beacons.x.dev has 1"},
                 {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "All resources discovered"}]}});
-        let told = stuck("dock", &namespace).unwrap();
+        let told = terminating("dock", &namespace).unwrap();
         assert_eq!(
             told.message,
             "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
              (Some resources are remaining: beacons.x.dev has 1)"
         );
         assert_eq!(told.long_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
-        assert_eq!(stuck("dock", &json!({"metadata": {"name": "dock"}})), None);
+        assert_eq!(terminating("dock", &json!({"metadata": {"name": "dock"}})), None);
         let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
-        assert_eq!(stuck("dock", &odd), None);
+        assert_eq!(terminating("dock", &odd), None);
         let long = json!({"metadata": {"deletionTimestamp": "x", "finalizers": vec!["f".repeat(1000); 100]}});
-        assert!(stuck("dock", &long).unwrap().message.len() < 2000);
+        assert!(terminating("dock", &long).unwrap().message.len() < 2000);
     }
 }

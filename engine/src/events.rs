@@ -93,8 +93,8 @@ impl Told {
         if book.said.get(&notice).is_some_and(|said| now < said.until) {
             return Turn::Told;
         }
-        let one = after(OF_ONE, book.over.get(&kyma).copied(), now);
-        let all = after(OF_ALL, book.all_over, now);
+        let one = after(OF_ONE.0, OF_ONE.1, book.over.get(&kyma).copied(), now);
+        let all = after(OF_ALL.0, OF_ALL.1, book.all_over, now);
         let (Some(one), Some(all)) = (one, all) else { return Turn::Later };
         book.over.put(kyma, one);
         book.all_over = Some(all);
@@ -131,7 +131,7 @@ impl Told {
 }
 
 /// The new end at the average rate; `None` if the rate is exceeded.
-fn after((step, at_once): (Duration, u32), over: Option<Instant>, now: Instant) -> Option<Instant> {
+fn after(step: Duration, at_once: u32, over: Option<Instant>, now: Instant) -> Option<Instant> {
     let over = over.unwrap_or(now).max(now) + step;
     (over <= now + step * at_once).then_some(over)
 }

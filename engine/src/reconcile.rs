@@ -95,7 +95,7 @@ impl Reconcilers {
             WorkKey::Kyma { kyma } => Box::pin(self.kyma.reconcile(kyma, class, triggers)).await,
             WorkKey::EventPath { kyma } => self.event_path.reconcile(kyma).await,
             WorkKey::Manifest { kyma, name } => {
-                Box::pin(self.manifest.reconcile(key, (kyma, name), triggers)).await
+                Box::pin(self.manifest.reconcile(key, kyma, name, triggers)).await
             }
             WorkKey::AgentConfig { kyma } => Box::pin(self.agent_config.reconcile(kyma, triggers)).await,
             WorkKey::Catalog { kyma } => self.catalog.reconcile(kyma, triggers).await,

@@ -148,7 +148,7 @@ pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     let before = stored(runtime, &permit, &id).await?;
     match runtime.write(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await? {
         Ok(applied) => {
-            permit.tried(|| tried(runtime, "apply", &id, (before, applied.clone())));
+            permit.tried(|| tried(runtime, "apply", &id, before, applied.clone()));
             Ok(applied)
         }
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
@@ -168,7 +168,7 @@ pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
             answered(&api, request).await
         })
         .await??;
-    permit.tried(|| tried(runtime, "status", &id, (before, applied)));
+    permit.tried(|| tried(runtime, "status", &id, before, applied));
     Ok(())
 }
 
@@ -188,7 +188,7 @@ pub(crate) async fn create(
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
     match runtime.write(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await? {
         Ok(created) => {
-            permit.tried(|| tried(runtime, "create", &id, (Value::Null, created.clone())));
+            permit.tried(|| tried(runtime, "create", &id, Value::Null, created.clone()));
             Ok(Some(created))
         }
         Err(error) if error.class == ErrorClass::Conflict => Ok(None),
@@ -263,7 +263,7 @@ pub(crate) async fn merge(
     };
     match ask_of_there(runtime, &id.gvk, &id.namespace, merge).await {
         Ok(changed) => {
-            permit.tried(|| tried(runtime, "merge", id, (before, changed.clone())));
+            permit.tried(|| tried(runtime, "merge", id, before, changed.clone()));
             Ok(Some(changed))
         }
         Err(error) if error.is_not_found() => Ok(None),
@@ -288,7 +288,7 @@ pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
     match ask_of_there(runtime, &id.gvk, &id.namespace, delete).await {
         // A Status means that the object is gone; an object means that finalizers hold it.
         Ok(either) => {
-            permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));
+            permit.tried(|| tried(runtime, "delete", id, before, Value::Null));
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
         Err(ObjectError::Kind(_)) => Ok(Deleted::Gone),
@@ -442,17 +442,13 @@ pub(crate) fn would_be(
     runtime: &Gated,
     operation: &'static str,
     id: &ObjectRef,
-    (before, after): (&Value, &Value),
+    before: &Value,
+    after: &Value,
 ) -> Result<(), ObjectError> {
-    runtime.permit()?.tried(|| tried(runtime, operation, id, (before.clone(), after.clone())));
+    runtime.permit()?.tried(|| tried(runtime, operation, id, before.clone(), after.clone()));
     Ok(())
 }
 
-fn tried(
-    runtime: &Gated,
-    operation: &'static str,
-    id: &ObjectRef,
-    (before, answer): (Value, Value),
-) -> Tried {
+fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, before: Value, answer: Value) -> Tried {
     Tried { side: runtime.side(), operation, object: id.to_string(), before, answer }
 }

@@ -102,8 +102,7 @@ impl Kcp {
         match result {
             Ok(object) if permit.is_dry() => {
                 let operation = if status { "status" } else { "apply" };
-                permit
-                    .tried(|| tried(operation, &K::kind(&()), name, (before, serde_json::to_value(&object))));
+                permit.tried(|| tried(operation, &K::kind(&()), name, before, serde_json::to_value(&object)));
                 Ok(Some(object))
             }
             Ok(object) => {
@@ -125,7 +124,7 @@ impl Kcp {
         let before = stored(api, name, &permit).await?;
         match stage(Stage::WriteKcp, api.patch(name, &params, &Patch::Merge(fields))).await {
             Ok(object) if permit.is_dry() => {
-                permit.tried(|| tried("merge", &K::kind(&()), name, (before, serde_json::to_value(&object))));
+                permit.tried(|| tried("merge", &K::kind(&()), name, before, serde_json::to_value(&object)));
                 // The dry-run version was not stored.
                 Ok(None)
             }
@@ -259,7 +258,7 @@ impl Kcp {
         let before = stored(api, name, &permit).await?;
         match stage(Stage::WriteKcp, api.delete(name, &params)).await {
             Ok(_) => {
-                permit.tried(|| tried("delete", &K::kind(&()), name, (before, Ok(Value::Null))));
+                permit.tried(|| tried("delete", &K::kind(&()), name, before, Ok(Value::Null)));
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -289,9 +288,8 @@ impl Kcp {
         match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
             Ok(left) => {
                 let before = serde_json::to_value(object).unwrap_or_default();
-                permit.tried(|| {
-                    tried("finalizers", &K::kind(&()), &name, (before, serde_json::to_value(&left)))
-                });
+                permit
+                    .tried(|| tried("finalizers", &K::kind(&()), &name, before, serde_json::to_value(&left)));
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -319,7 +317,8 @@ fn tried(
     operation: &'static str,
     kind: &str,
     name: &str,
-    (before, answer): (Value, serde_json::Result<Value>),
+    before: Value,
+    answer: serde_json::Result<Value>,
 ) -> Tried {
     let answer = answer.unwrap_or_default();
     Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, answer }

@@ -54,7 +54,8 @@ fn named(triggers: Triggers<'_>) -> Option<BTreeSet<ObjectRef>> {
     (!is_any).then(|| objects().map(ObjectRef::unversioned).collect())
 }
 
-fn reference((kind, name): &Id) -> ObjectRef {
+fn reference(id: &Id) -> ObjectRef {
+    let (kind, name) = id;
     ObjectRef {
         gvk: Gvk::of(names::API_VERSION, kind),
         namespace: names::RUNTIME_NAMESPACE.into(),
@@ -112,16 +113,16 @@ impl CatalogReconciler {
                 (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
             }
         };
-        let has_status = self.report(&kyma, &says).await?;
+        let has_status = self.report(&kyma, says.0, &says.1).await?;
         let (said, parked) = match synced {
             Ok(parked) if says.0 && self.is_reported(name) => (Ok(true), parked),
             Ok(parked) => {
-                let said = self.report_in_runtime(&runtime, &says);
+                let said = self.report_in_runtime(&runtime, says.0, &says.1);
                 (stage(Stage::WriteRuntime, said).await, parked)
             }
             Err(error) => {
                 // Report the failure in the runtime if possible.
-                let _told = self.report_in_runtime(&runtime, &says).await;
+                let _told = self.report_in_runtime(&runtime, says.0, &says.1).await;
                 (Err(error), Vec::new())
             }
         };
@@ -226,11 +227,11 @@ impl CatalogReconciler {
 
     /// Writes the condition in KCP with its own field manager, if it differs or another manager owns it. `false` if the Kyma has no
     /// status: a condition alone is invalid.
-    async fn report(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Error> {
+    async fn report(&self, kyma: &Kyma, holds: bool, message: &str) -> Result<bool, Error> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
             has_entry(&kyma.metadata, field_managers::CATALOG_STATUS)
-                && is_said(condition_in(&status.unwrap_or_default()), *holds, message)
+                && is_said(condition_in(&status.unwrap_or_default()), holds, message)
         };
         if same(kyma) {
             return Ok(true);
@@ -250,7 +251,7 @@ impl CatalogReconciler {
         let before = fresh.status.clone().unwrap_or_default().conditions;
         let now = status::whole_seconds(self.kcp.now());
         // No observed generation: `kubectl wait` rejects a condition of another generation.
-        let condition = status::condition(&before, says(*holds, message), None, now);
+        let condition = status::condition(&before, says(holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": name}, "status": {"conditions": [condition]}
@@ -263,10 +264,11 @@ impl CatalogReconciler {
     async fn report_in_runtime(
         &self,
         runtime: &Gated,
-        (holds, message): &(bool, String),
+        holds: bool,
+        message: &str,
     ) -> Result<bool, ObjectError> {
         let Some(remote) = objects::get(runtime, &runtime_kyma()).await? else { return Ok(false) };
-        if is_said(condition_of(&remote), *holds, message) {
+        if is_said(condition_of(&remote), holds, message) {
             return Ok(true);
         }
         if remote["status"]["state"].as_str().is_none_or(str::is_empty) {
@@ -275,7 +277,7 @@ impl CatalogReconciler {
         let before = serde_json::from_value(remote["status"]["conditions"].clone()).unwrap_or_default();
         let before: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = before;
         let now = status::whole_seconds(self.kcp.now());
-        let condition = status::condition(&before, says(*holds, message), None, now);
+        let condition = status::condition(&before, says(holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},

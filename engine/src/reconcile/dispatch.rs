@@ -208,7 +208,7 @@ impl Dispatcher {
     /// When the key is due again without an event. A dry run tries each key once, unless the index was behind or there was no capacity.
     fn due(&self, key: &WorkKey, attempt: u32, result: &Result<Outcome, Error>) -> Due {
         let spread = xxh3_64(key.to_string().as_bytes());
-        let retry = self.retry(key, result, (attempt, spread));
+        let retry = self.retry(key, result, attempt, spread);
         if self.kcp.is_dry() {
             let is_unseen = matches!(result, Err(Error::Outdated(_) | Error::Crowded(_)));
             return Due { retry: retry.filter(|_| is_unseen), plan: None };
@@ -221,7 +221,8 @@ impl Dispatcher {
         &self,
         key: &WorkKey,
         result: &Result<Outcome, Error>,
-        (attempt, spread): (u32, u64),
+        attempt: u32,
+        spread: u64,
     ) -> Option<(Duration, Reason)> {
         let (next, reason) = match result {
             Ok(outcome) => (outcome.next, Reason::Waiting),

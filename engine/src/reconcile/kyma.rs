@@ -241,7 +241,7 @@ impl KymaReconciler {
         let sources = stage(Stage::Resolve, self.registries.sources_of(&choices)).await?;
         let leaving = choices.split_off(wanted.modules.len());
         self.note_required(&name, required(&choices));
-        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), triggers).await?;
+        let needs = self.needs_of(kyma, &name, runtime, &choices, &seen, triggers).await?;
         // As late as possible, so that the plan uses the latest versions.
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();

@@ -110,7 +110,8 @@ impl KymaReconciler {
         kyma: &Kyma,
         name: &str,
         runtime: &Gated,
-        (choices, manifests): (&[Choice], &[Manifest]),
+        choices: &[Choice],
+        manifests: &[Manifest],
         triggers: Triggers<'_>,
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
@@ -266,10 +267,15 @@ mod tests {
             "spec": {"version": "1.0.0", "install": {"name": "lighthouse", "source": {}}}}))
         .unwrap();
         let (choices, kyma) = (choices(group), kyma());
-        let of = (choices.as_slice(), std::slice::from_ref(&manifest));
-        let why = Triggers { listed: causes, count: causes.len() };
-        let mut needs =
-            engine.dispatcher.reconcilers.kyma.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
+        let manifests = std::slice::from_ref(&manifest);
+        let triggers = Triggers { listed: causes, count: causes.len() };
+        let mut needs = engine
+            .dispatcher
+            .reconcilers
+            .kyma
+            .needs_of(&kyma, "harbour", runtime, &choices, manifests, triggers)
+            .await
+            .unwrap();
         assert!(needs.waits.is_empty());
         (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
     }

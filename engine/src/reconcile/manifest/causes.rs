@@ -31,7 +31,8 @@ impl ManifestReconciler {
         &self,
         manifest: &Manifest,
         runtime: &Gated,
-        (manager, objects): (&ObjectRef, &[ObjectRef]),
+        manager: &ObjectRef,
+        objects: &[ObjectRef],
         applied: &mut Applied,
     ) -> Result<(), ObjectError> {
         // Named as in the template.

@@ -62,6 +62,35 @@ impl DefaultCr {
     }
 }
 
+/// What a pass knows of the default CR.
+pub(super) struct DefaultCrReport {
+    /// `None`: the module has none.
+    pub(super) id: Option<ObjectRef>,
+    /// Whether it exists; `None` if unwanted or unknown.
+    pub(super) exists: Option<bool>,
+    /// Its state, if the engine reports it.
+    pub(super) state: Option<CrState>,
+    pub(super) is_known: bool,
+    /// Whether the module waits for the kind of the default CR alone.
+    pub(super) is_alone_missing: bool,
+}
+
+impl DefaultCrReport {
+    pub(super) fn new(id: Option<ObjectRef>, cr: &DefaultCr, reports_state: bool) -> Self {
+        let state = reports_state.then(|| cr.said()).flatten();
+        let is_known = *cr != DefaultCr::Unknown;
+        Self { id, exists: cr.there(), state, is_known, is_alone_missing: false }
+    }
+
+    pub(super) const fn unknown(id: Option<ObjectRef>) -> Self {
+        Self { id, exists: None, state: None, is_known: false, is_alone_missing: false }
+    }
+
+    pub(super) fn id_and_state(&self) -> Option<(ObjectRef, CrState)> {
+        self.id.clone().zip(self.state.clone())
+    }
+}
+
 /// Creates the default CR if it is missing. Never changes it, because it is then user-owned.
 ///
 /// `saw` receives the live object.

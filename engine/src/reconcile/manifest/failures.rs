@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewatch_api::{Manifest, ManifestStatus, State, inventory};
 use tidewatch_planner::manifest_status::Progress;
 
-use super::status::not_looked;
+use super::status::unread_status;
 use crate::{
     clusters::Clusters,
     error::Error,
@@ -42,7 +42,7 @@ impl ManifestFailures {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
         let (progress, outcome) = self.report(&kyma, manifest, error, progress)?;
-        let status = not_looked(manifest, &progress, &inventory, self.kcp.now());
+        let status = unread_status(manifest, &progress, &inventory, self.kcp.now());
         self.kcp.write_manifest_status_unobserved(manifest, &status).await?;
         Ok(outcome)
     }

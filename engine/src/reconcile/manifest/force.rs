@@ -39,7 +39,8 @@ impl Removal {
     pub(super) async fn force(
         &self,
         kyma: &str,
-        (manifest, whole): (&Manifest, bool),
+        manifest: &Manifest,
+        whole: bool,
         runtime: Option<&Gated>,
         force: &Forced,
     ) -> Result<Outcome, Error> {
@@ -160,7 +161,8 @@ mod tests {
             assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
             let finish = Box::pin(engine.dispatcher.reconcilers.manifest.removal.force(
                 "harbour",
-                (&manifest, true),
+                &manifest,
+                true,
                 Some(&runtime),
                 &force,
             ))

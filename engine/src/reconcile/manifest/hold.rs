@@ -11,11 +11,7 @@ use parking_lot::Mutex;
 use tidewatch_api::{Manifest, ManifestStatus};
 use tidewatch_planner::manifest;
 
-use crate::{
-    error::Error,
-    outcome::{Next, Outcome},
-    reconcile::manifest::ManifestReconciler,
-};
+use crate::{error::Error, reconcile::manifest::ManifestReconciler};
 
 /// Maximum delay.
 const FOR: SignedDuration = SignedDuration::from_secs(5);
@@ -58,25 +54,16 @@ impl Holds {
     }
 }
 
-/// Makes a waiting reconcile run again when the delayed status is due.
-pub(super) fn said_in_time(held: Option<Duration>, finish: Outcome) -> Outcome {
-    match held {
-        Some(left) if finish.waits_for_event() => Outcome { next: Next::After(left), ..finish },
-        _ => finish,
-    }
-}
-
 impl ManifestReconciler {
     /// Writes a changed status, or returns how long it may wait.
     ///
-    /// `found`: only this read could find the cause, so it is written immediately.
     pub(super) async fn write_status(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
-        found: bool,
+        may_delay: bool,
     ) -> Result<Option<Duration>, Error> {
-        let may = !found && manifest::may_wait(manifest, status);
+        let may = may_delay && manifest::may_wait(manifest, status);
         let left = self.holds.left(&manifest.uid().unwrap_or_default(), may, self.kcp.now());
         if left.is_none() {
             self.kcp.write_manifest_status(manifest, status).await?;
@@ -90,16 +77,6 @@ mod tests {
     use super::*;
 
     const HELD: Duration = Duration::from_secs(5);
-
-    #[test]
-    fn what_is_held_is_said_though_no_event_comes() {
-        let waits = || Outcome::waiting("for a kind".into());
-        let again = said_in_time(Some(HELD), waits());
-        assert_eq!(again, Outcome::after(HELD, "for a kind".into()));
-        assert_eq!(said_in_time(None, waits()), waits());
-        let soon = || Outcome::recheck_soon("w".into());
-        assert_eq!(said_in_time(Some(HELD), soon()), soon());
-    }
 
     #[test]
     fn something_is_said_at_least_each_five_seconds() {

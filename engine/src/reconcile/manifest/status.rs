@@ -7,7 +7,7 @@ use tidewatch_planner::manifest_status::{self, Progress};
 use super::default_cr::cr_condition;
 
 /// Returns a status that keeps the previous state of the default CR. In a deletion, it omits that state.
-pub(super) fn not_looked(
+pub(super) fn unread_status(
     manifest: &Manifest,
     progress: &Progress,
     objects: &[ObjectRef],
@@ -19,6 +19,6 @@ pub(super) fn not_looked(
     if there.is_some() { manifest_status::with_cr_state_as_before(status, manifest) } else { status }
 }
 
-pub(super) fn said(status: &ManifestStatus) -> String {
+pub(super) fn operation(status: &ManifestStatus) -> String {
     status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
 }

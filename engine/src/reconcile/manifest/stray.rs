@@ -107,7 +107,8 @@ mod tests {
         // The future is large.
         let reconciled = engine.dispatcher.reconcilers.manifest.reconcile(
             &key,
-            ("harbour", "m"),
+            "harbour",
+            "m",
             Triggers { listed: &[], count: 0 },
         );
         Box::pin(reconciled).await.unwrap()

@@ -27,7 +27,7 @@ use super::{
     contents::{self, Contents},
     passed::{Only, Passes},
     remover::{Remover, Theirs},
-    status::not_looked,
+    status::unread_status,
     told::Watched,
     work::Work,
 };
@@ -123,7 +123,7 @@ impl Syncer {
         // Then the last pass left nothing to claim or remove.
         let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
         if grows {
-            let status = not_looked(&manifest, &first, &all, self.kcp.now());
+            let status = unread_status(&manifest, &first, &all, self.kcp.now());
             self.kcp.write_manifest_status_in_place(&mut manifest, status).await?;
         }
         if !is_settled {

@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidewatch_api::{
+    State,
     inventory::synced,
-    names::{conditions, labels},
+    names::{self, conditions, labels},
     object::{Gvk, ObjectRef},
     readiness::CrState,
 };
-use tidewatch_deployer::bundle::{self, Scope};
+use tidewatch_deployer::bundle::{self, Bundle, Scope};
 
 use super::*;
 use crate::{
