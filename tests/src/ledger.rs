@@ -1,60 +1,51 @@
-//! Checks `docs/requirements.md`: every requirement has its row and text, and every named test exists.
+//! Checks `docs/requirements.md` and `docs/requirements.yaml`: rows, texts, states, and that each named test exists.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use tidewatch_api::yaml;
 
 /// Id and text of every requirement, one per line. Prevents missing or shortened rows.
 const REQUIREMENTS: &str = include_str!("ledger.txt");
 /// Requirements per source document.
 const IDS: [(&str, usize); 5] = [("S0", 11), ("S1", 5), ("S2", 12), ("S3", 7), ("S4", 5)];
 
-struct Row<'a> {
-    id: &'a str,
-    text: &'a str,
-    state: &'a str,
-    shown_by: &'a str,
-}
+/// Tests by requirement id.
+type Tests = BTreeMap<String, Vec<String>>;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn rows(text: &str) -> Vec<Row<'_>> {
-    text.lines()
-        .filter(|line| line.starts_with("| S"))
-        .filter_map(|line| {
-            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-            match cells[..] {
-                [id, text, state, shown_by] => Some(Row { id, text, state, shown_by }),
-                _ => None,
-            }
-        })
-        .collect()
+/// Rows of the tables: id, text, state, note.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let rows = text.lines().filter(|line| line.starts_with("| S"));
+    rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// Test names in a cell: every word with `::`.
-fn tests(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split([' ', ',', ';', '(', ')', '`'])
-        .map(|word| word.trim_end_matches(['.', ':']))
-        .filter(|word| word.contains("::"))
+fn tests() -> Result<Tests> {
+    let text = fs::read_to_string(root().join("docs/requirements.yaml"))?;
+    let (tests, repeated) = yaml::read(&text, yaml::options(10_000, 10), |text, options| {
+        serde_saphyr::from_str_with_options::<Tests>(text, options)
+    })?;
+    ensure!(repeated.is_none(), "docs/requirements.yaml: {repeated:?}");
+    Ok(tests)
 }
 
-/// Returns a row's fault, other than missing tests.
-fn fault(row: &Row<'_>) -> Option<&'static str> {
-    let named = tests(row.shown_by).next().is_some();
-    match row.state {
-        "yes" if !named => Some("'yes' is shown by no test"),
-        "part" if !named && !row.shown_by.contains("no test") => {
-            Some("'part' names neither a test nor says 'no test'")
+/// Returns a fault of a state and its number of tests.
+fn fault(state: &str, note: &str, tests: usize) -> Option<&'static str> {
+    match state {
+        "yes" if tests == 0 => Some("'yes' has no test"),
+        "part" if tests == 0 && !note.contains("no test") => {
+            Some("'part' has no test and does not say 'no test'")
         }
         "yes" | "part" | "no" => None,
-        _ => Some("that is no state: yes, part or no"),
+        _ => Some("the state is none of yes, part, no"),
     }
 }
 
-/// Returns the file and name of `crate::path::test`.
-fn locate(test: &str) -> Result<(PathBuf, &str)> {
+/// Finds the source of `crate::path::test`.
+fn locate(test: &str) -> Result<()> {
     let mut parts: Vec<&str> = test.split("::").collect();
     let name = parts.pop().context("no test name")?;
     let krate = parts.remove(0);
@@ -78,11 +69,8 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
     let parent = &parts[..parts.len().saturating_sub(1)];
     let in_parent = folder.join(parent.join("/")).with_extension("rs");
     for file in [in_own_file, in_parent, folder.join(parent.join("/")).join("mod.rs")] {
-        if file.is_file() {
-            let source = fs::read_to_string(&file)?;
-            if is_test_in(&source, name) {
-                return Ok((file, name));
-            }
+        if file.is_file() && is_test_in(&fs::read_to_string(&file)?, name) {
+            return Ok(());
         }
     }
     anyhow::bail!("{test} does not exist")
@@ -101,54 +89,50 @@ fn is_test_in(text: &str, name: &str) -> bool {
 
 #[test]
 fn every_requirement_has_one_row_with_a_state() -> Result<()> {
-    let text = fs::read_to_string(root().join("docs/requirements.md"))?;
+    let (text, tests) = (fs::read_to_string(root().join("docs/requirements.md"))?, tests()?);
     let rows = rows(&text);
-    for line in REQUIREMENTS.lines() {
-        let (id, wanted) = line.split_once(' ').context("a requirement is an id and a text")?;
-        let found: Vec<&Row<'_>> = rows.iter().filter(|r| r.id == id).collect();
-        ensure!(found.len() == 1, "{id} has {} rows", found.len());
-        ensure!(found[0].text == wanted, "{id} says '{}' instead of '{wanted}'", found[0].text);
-        if let Some(fault) = fault(found[0]) {
-            anyhow::bail!("{id}: {fault}");
-        }
-    }
-    ensure!(rows.len() == REQUIREMENTS.lines().count(), "there are {} rows", rows.len());
-    for (document, count) in IDS {
-        let ids = |n: usize| format!("{document}.{n} ");
-        let pinned = (1..=count).all(|n| REQUIREMENTS.lines().any(|line| line.starts_with(&ids(n))));
-        ensure!(pinned && rows.iter().filter(|r| r.id.starts_with(document)).count() == count, "{document}");
+    let ids: Vec<_> = IDS
+        .iter()
+        .flat_map(|(document, count)| (1..=*count).map(move |n| format!("{document}.{n}")))
+        .collect();
+    let pinned: Vec<_> = REQUIREMENTS.lines().filter_map(|line| line.split_once(' ')).collect();
+    ensure!(pinned.iter().map(|(id, _)| *id).eq(&ids), "ledger.txt does not list {ids:?}");
+    ensure!(tests.keys().all(|id| ids.contains(id)), "docs/requirements.yaml has an unknown id");
+    ensure!(rows.len() == pinned.len(), "docs/requirements.md has {} rows", rows.len());
+    for (row, (id, wanted)) in rows.iter().zip(pinned) {
+        let [found, text, state, note] = row[..] else { anyhow::bail!("{row:?} has not four cells") };
+        ensure!((found, text) == (id, wanted), "'{found} {text}' instead of '{id} {wanted}'");
+        let fault = fault(state, note, tests.get(id).map_or(0, Vec::len));
+        ensure!(fault.is_none(), "{id}: {}", fault.unwrap_or_default());
     }
     Ok(())
 }
 
 #[test]
-fn a_row_that_shows_nothing_is_noticed() {
-    let row = |state, shown_by| Row { id: "S0.1", text: "t", state, shown_by };
-    assert!(fault(&row("yes", "soon")).is_some());
-    assert!(fault(&row("part", "most of it")).is_some());
-    assert!(fault(&row("nearly", "a::b")).is_some());
-    assert!(fault(&row("part", "most of it; no test")).is_none());
-    assert!(fault(&row("yes", "by a::b")).is_none());
-    assert!(fault(&row("no", "")).is_none());
-    assert_eq!(tests("x: a::b, (engine::c); `d::e`.").collect::<Vec<_>>(), ["a::b", "engine::c", "d::e"]);
-    assert!(locate("engine::plan::naming::tests::names_fit").is_err());
+fn a_state_without_its_tests_is_a_fault() {
+    assert!(fault("yes", "", 0).is_some());
+    assert!(fault("part", "most of it", 0).is_some());
+    assert!(fault("nearly", "", 1).is_some());
+    assert!(fault("part", "most of it; no test", 0).is_none());
+    assert!(fault("yes", "", 1).is_none());
+    assert!(fault("no", "", 0).is_none());
 }
 
 #[test]
-fn every_test_that_is_named_exists() -> Result<()> {
-    let text = fs::read_to_string(root().join("docs/requirements.md"))?;
-    for row in rows(&text) {
-        for test in tests(row.shown_by) {
-            locate(test).with_context(|| format!("docs/requirements.md, row {}", row.id))?;
+fn every_named_test_exists() -> Result<()> {
+    for (id, tests) in tests()? {
+        for test in tests {
+            locate(&test).with_context(|| format!("docs/requirements.yaml, {id}"))?;
         }
     }
     Ok(())
 }
 
 #[test]
-fn a_test_that_does_not_exist_is_noticed() {
+fn a_missing_test_is_a_fault() {
     assert!(locate("tidewatch_planner::naming::tests::names_fit").is_ok());
     assert!(locate("tidewatch_planner::naming::tests::names_fly").is_err());
+    assert!(locate("planner::naming::tests::names_fit").is_err());
     assert!(locate("tidewatch_wire::v2::tests::knows_its_paths").is_ok());
     assert!(locate("tidewatch_tests::e2e::skeleton::nothing").is_err());
     assert!(!is_test_in("fn helper() {}", "helper"));
