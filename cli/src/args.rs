@@ -14,7 +14,7 @@ use crate::{
 
 const BUILD: BuildInfo = BuildInfo::new("tidewatch", env!("CARGO_PKG_VERSION"));
 
-/// Tools around Tidewatch: certificates, modules, generated files.
+/// Tools for operators and module teams.
 #[derive(Debug, Parser)]
 #[command(name = "tidewatch", version, about, long_about = None, arg_required_else_help = true)]
 pub struct Args {
@@ -24,17 +24,17 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make certificates for the event path: a CA, the receiver's, an agent's.
+    /// Create certificates for the event path: CA, receiver, agents.
     Certs(Group<certs::Command>),
     /// Pack modules and push them to a registry.
     Module(Group<module::Command>),
-    /// Show what was done for one runtime, and why.
+    /// Show a runtime's event path and its last reconciles with their triggers.
     Explain(With<explain::Explain>),
-    /// Check files that operators write.
+    /// Check an operator's files.
     Lint(Group<lint::Command>),
-    /// Show the product at work on simulated clusters, in this one process.
+    /// Show the life of a module on simulated clusters, in one process.
     Demo(tidewatch_demo::command::Demo),
-    /// Play a scenario with thousands of simulated runtimes, and report what became of it.
+    /// Play a scenario with thousands of simulated runtimes, and report the result.
     Simulate(tidewatch_fleet_sim::command::Simulate),
     /// The receiver of a simulation.
     #[command(hide = true, name = tidewatch_fleet_sim::command::RECEIVER_COMMAND)]
@@ -49,7 +49,7 @@ enum Command {
         /// The shell.
         shell: Shell,
     },
-    /// Print the version, and the commit if the build was told which it is.
+    /// Print the version, and the commit if the build sets it.
     Version(Output),
 }
 

@@ -14,10 +14,10 @@ use crate::{args::usage, files, output::Format};
 pub(crate) enum Command {
     /// Create a CA: ca.crt and ca.key.
     Ca {
-        /// Its name.
+        /// Common name of the CA.
         #[arg(long, default_value = "tidewatch-ca")]
         name: String,
-        /// How long it is valid, in days.
+        /// Validity, in days.
         #[arg(long, default_value_t = 730, value_name = "DAYS")]
         days: u32,
         #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) enum Command {
     },
     /// Issue an agent's certificate: agent.crt and agent.key.
     Client {
-        /// The runtime id, as in the Kyma's label kyma-project.io/runtime-id.
+        /// Runtime id: the Kyma's label kyma-project.io/runtime-id.
         #[arg(long)]
         runtime_id: String,
         #[command(flatten)]
@@ -43,29 +43,29 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The CA's certificate.
+    /// Certificate of the CA.
     #[arg(long, default_value = "ca.crt", value_name = "FILE")]
     ca: PathBuf,
-    /// The CA's key.
+    /// Private key of the CA.
     #[arg(long, default_value = "ca.key", value_name = "FILE")]
     ca_key: PathBuf,
     /// A DNS name (repeatable). For an agent: the Kyma's skr-domain annotation.
     #[arg(long, value_name = "NAME")]
     dns: Vec<String>,
-    /// How long the certificate is valid, in days.
+    /// Validity of the certificate, in days.
     #[arg(long, default_value_t = 60, value_name = "DAYS")]
     days: u32,
     #[command(flatten)]
     place: Place,
 }
 
-/// Where a certificate and its key are written.
+/// Output files.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// Folder for the files.
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     out: PathBuf,
-    /// Replace a certificate and a key that are there. What the old key has signed is not trusted by the new one.
+    /// Replace an existing certificate and key. The new key does not verify certificates of the old key.
     #[arg(long)]
     force: bool,
 }

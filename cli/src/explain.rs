@@ -17,10 +17,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The runtime id, or the name of its Kyma in KCP. Without it: how many runtimes' events are proven to arrive, and the
-    /// runtimes that are worst off.
+    /// Runtime id, or name of the Kyma in KCP. Without it, the states of all event paths and the worst
+    /// runtimes are shown.
     runtime: Option<String>,
-    /// The receiver's admin address.
+    /// Admin address of the receiver.
     #[arg(long, env = "RECEIVER_ADMIN_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     admin: String,
 }

@@ -12,26 +12,26 @@ use crate::output::{Format, print};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Check a policy of maintenance windows (the policy.json of the lifecycle manager).
+    /// Check a policy of maintenance windows (the lifecycle manager's policy.json).
     Windows(Windows),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Windows {
-    /// The policy (JSON).
+    /// Policy (JSON).
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Least time that has to be left of a window for an update to begin in it.
+    /// Minimum remaining time of a window for an update to start.
     #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = duration)]
     min: Duration,
-    /// A value that Kymas have, to see what the patterns do with it (repeatable), for example region=westeurope;
-    /// the fields are globalAccountID, plan, region and platformRegion.
+    /// Value of a Kyma to test the patterns with, for example region=westeurope (repeatable). Fields:
+    /// globalAccountID, plan, region, platformRegion.
     #[arg(long = "value", value_name = "FIELD=VALUE", value_parser = known)]
     values: Vec<(Field, String)>,
-    /// The time by which windows are over or not; now, if it is not given.
+    /// Time that decides whether a window is past [default: now].
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
-    /// Fail where there is a warning.
+    /// Fail on warnings.
     #[arg(long)]
     strict: bool,
 }

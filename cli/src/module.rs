@@ -31,35 +31,37 @@ pub(crate) struct Push {
     /// OCM component name, for example example.com/module/lighthouse
     #[arg(long, value_name = "NAME")]
     component: String,
-    /// The module's name in a ModuleTemplate [default: the last part of the component's name].
+    /// Name of the module in a ModuleTemplate [default: the last part of the component's name].
     #[arg(long, value_name = "NAME")]
     module: Option<String>,
-    /// The version, which is also the tag (where a '+' is written '.build-').
+    /// Version of the module, also the tag. The tag has '.build-' for '+'.
     #[arg(long = "version", value_name = "VERSION")]
     module_version: semver::Version,
-    /// The module's Kubernetes objects (YAML).
+    /// Kubernetes objects of the module (YAML).
     #[arg(long, value_name = "FILE")]
     manifest: PathBuf,
-    /// Its default custom resource (YAML): one object. It is installed where the ModuleTemplate has it in spec.data;
-    /// --template-out writes such a one.
+    /// Default custom resource of the module (YAML, one object). It is installed only if the ModuleTemplate
+    /// has it in spec.data, as --template-out writes it.
     #[arg(long, value_name = "FILE")]
     default_cr: Option<PathBuf>,
-    /// Write the ModuleTemplate of this version to a file, with the default custom resource, for kubectl apply.
+    /// Write the ModuleTemplate of this version, with the default custom resource, to a file for kubectl
+    /// apply.
     #[arg(long, value_name = "FILE")]
     template_out: Option<PathBuf>,
-    /// An image that the module runs (repeatable).
+    /// Image that the module runs (repeatable).
     #[arg(long, value_name = "IMAGE")]
     image: Vec<String>,
-    /// The registry.
+    /// Registry to push to.
     #[arg(long, value_name = "HOST[:PORT][/PATH]")]
     to: String,
-    /// Docker configuration file with the credentials of the registry [default: config.json in `$DOCKER_CONFIG` or ~/.docker].
+    /// Docker configuration file with the registry's credentials [default: config.json in `$DOCKER_CONFIG` or
+    /// ~/.docker].
     #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
     registry_credentials: Option<PathBuf>,
-    /// Replace the version, and the file of --template-out, if it is there with other content.
+    /// Replace the version, and the file of --template-out, if they exist with other content.
     #[arg(long)]
     overwrite: bool,
-    /// Talk to the registry without TLS (loopback needs no such permission).
+    /// Use the registry without TLS. Loopback addresses need no permission.
     #[arg(long)]
     insecure: bool,
 }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tidewatch_telemetry::stdio;
 
-/// How results are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// One `key: value` a line; columns.
@@ -18,7 +18,7 @@ pub(crate) enum Format {
 /// The option of commands that have both formats.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Output {
-    /// How the result is printed.
+    /// Output format.
     #[arg(id = "output", short = 'o', long = "output", global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub(crate) format: Format,
 }

@@ -33,23 +33,23 @@ const END: Duration = Duration::from_secs(20);
 const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
-/// Show the product at work: a module's whole life in a timeline, on simulated clusters in this one process.
+/// Show the life of a module in a timeline, on simulated clusters in one process.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Demo {
-    /// Leave everything running until Ctrl-C, to try things.
+    /// Leave everything running until Ctrl-C.
     #[arg(long)]
     keep: bool,
-    /// Return when there is something to try, and leave it running until `tidewatch demo down`.
+    /// Return after the timeline, and leave everything running until `tidewatch demo down`.
     #[arg(long, requires = "keep")]
     detach: bool,
-    /// This is what --detach has started.
+    /// Marks the process that --detach starts.
     #[arg(long, hide = true)]
     detached: bool,
-    /// End a demo that was left running there, without asking.
+    /// End a running demo of the same folder without asking.
     #[arg(long)]
     force: bool,
-    /// Where log, certificates, kubeconfigs and the file of variables go [default: target/demo].
+    /// Folder for log, certificates, kubeconfigs and the file of variables [default: target/demo].
     #[arg(long, global = true, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     #[command(subcommand)]
@@ -58,7 +58,7 @@ pub struct Demo {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// End what was left running.
+    /// End a running demo.
     Down,
 }
 

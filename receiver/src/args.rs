@@ -12,10 +12,10 @@ use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Setting
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tidewatch-receiver", version, about, long_about = None)]
 pub struct Program {
-    /// How it works.
+    /// Settings of a working receiver.
     #[command(flatten)]
     pub args: Args,
-    /// Whether it only looks.
+    /// Settings of a dry run.
     #[command(flatten)]
     pub dry: DryRunArgs,
 }
@@ -46,117 +46,120 @@ impl Program {
     }
 }
 
-/// How a receiver works; other programs that have one in them take the same.
+/// Settings of a receiver; also of programs that contain one.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
-    /// Where agents connect (mTLS).
+    /// Address of the event port for agents (mTLS).
     #[arg(long, env = "TIDEWATCH_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Metrics, probes and pages for operators (no TLS; keep it inside).
+    /// Address of metrics, probes and pages for operators. It has no TLS: do not expose it.
     #[arg(long, env = "TIDEWATCH_ADMIN", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub admin: SocketAddr,
-    /// CA certificates that may have issued an agent's certificate (PEM).
+    /// CA certificates that issue the agents' certificates (PEM).
     #[arg(long, env = "TIDEWATCH_CLIENT_CA", value_name = "FILE")]
     pub client_ca: PathBuf,
-    /// The receiver's own certificate chain (PEM).
+    /// Certificate chain of the receiver (PEM).
     #[arg(long, env = "TIDEWATCH_TLS_CERT", value_name = "FILE")]
     pub tls_cert: PathBuf,
-    /// The receiver's own private key (PEM).
+    /// Private key of the receiver (PEM).
     #[arg(long, env = "TIDEWATCH_TLS_KEY", value_name = "FILE")]
     pub tls_key: PathBuf,
-    /// Leaf certificates (PEM) of proxies that terminate TLS in front of this port: their word in the header
-    /// X-Forwarded-Client-Cert is believed, nobody else's.
+    /// Leaf certificates (PEM) of proxies that terminate TLS in front of the event port. Only their header
+    /// X-Forwarded-Client-Cert is trusted.
     #[arg(long, env = "TIDEWATCH_TRUSTED_PROXY", value_name = "FILE")]
     pub trusted_proxy: Option<PathBuf>,
-    /// Kubeconfig of the control plane; without it the in-cluster configuration is used.
+    /// Kubeconfig of the control plane [default: the in-cluster configuration].
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of Kymas, Manifests and kubeconfig Secrets in the control plane.
     #[arg(long, default_value = tidewatch_api::names::KCP_NAMESPACE)]
     pub namespace: String,
-    /// OCI registry that holds the modules' components.
+    /// OCI registry of the modules' components.
     #[arg(long, env = "TIDEWATCH_MODULES", value_name = "HOST[:PORT][/PATH]")]
     pub modules: String,
-    /// Registry of modules from elsewhere, which a ModuleTemplate may name as the last of its descriptor's repository contexts
-    /// (repeatable). A component whose template names no such registry is read from that of --modules.
+    /// Registry of external modules (repeatable). A ModuleTemplate selects it as the last repository context
+    /// of its descriptor; all other components are read from --modules.
     #[arg(long, value_name = "HOST[:PORT][/PATH]", value_parser = registry_place)]
     pub external_registry: Vec<String>,
-    /// Registry that may be talked to without TLS, besides loopback (repeatable).
+    /// Registry that may be used without TLS (repeatable). Loopback addresses need no permission.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub insecure_registry: Vec<String>,
-    /// Docker configuration file with credentials of these registries, as the key `.dockerconfigjson` of a mounted Secret; read again
-    /// when it changes. Registries that are not in it are read anonymously, and so is what templates of a runtime name.
+    /// Docker configuration file with credentials of these registries, such as a mounted Secret's
+    /// `.dockerconfigjson`; it is read again when it changes. Other registries, and sources in a runtime's own
+    /// templates, are read anonymously.
     #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
     pub registry_credentials: Option<PathBuf>,
-    /// Folder for the cache of module layers; without one they are kept in memory alone, and read anew after a restart.
+    /// Folder for the cache of module layers. Without it, layers are in memory only and are downloaded again
+    /// after a restart.
     #[arg(long, env = "TIDEWATCH_CACHE_DIR", value_name = "FOLDER")]
     pub cache_dir: Option<PathBuf>,
-    /// How much that folder may hold, in MiB; then the oldest layers go.
+    /// Size limit of --cache-dir, in MiB. The oldest layers are deleted first.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1024 * 1024))]
     pub cache_size: u64,
-    /// Server that no kubeconfig may name: a network, an address, `host` or `host:port` (repeatable). The control
-    /// plane's own address always is.
+    /// Server that kubeconfigs must not name: a network, an address, `host` or `host:port` (repeatable). The
+    /// control plane's own address is always denied.
     #[arg(long, value_name = "RULE")]
     pub deny_server: Vec<String>,
-    /// Where a manager's service is, if not where its Watcher says (repeatable).
+    /// Address of a manager's service, in place of the address in its Watcher (repeatable).
     #[arg(long, value_name = "MANAGER=HOST:PORT", value_parser = route_address)]
     pub route_address: Vec<(String, String)>,
-    /// Reconciles at the same time.
+    /// Concurrent reconciles.
     #[arg(long, default_value = "16", value_parser = workers, value_name = "NUMBER")]
     pub workers: usize,
-    /// Reconciles of one runtime at the same time.
+    /// Concurrent reconciles of one runtime.
     #[arg(long, default_value = "2", value_parser = workers, value_name = "NUMBER")]
     pub workers_per_runtime: usize,
-    /// About the way of events.
+    /// Settings of the event path.
     #[command(flatten)]
     pub paths: PathArgs,
-    /// User that may watch in every runtime what the Watchers name, besides the agent's service account (repeatable);
-    /// for agents that run outside of their runtime.
+    /// User that may watch the agent's kinds in every runtime, besides the agent's service account
+    /// (repeatable). Use it for agents outside their runtime.
     #[arg(long, value_name = "NAME")]
     pub agent_user: Vec<String>,
-    /// Where this process runs, as a rule its pod's name (default: the host's name). A Lease that is held by the same place is taken
-    /// over at once: its process has ended.
+    /// Identity of this process in the Lease, usually the pod's name [default: the host name]. A Lease with
+    /// the same identity is taken over at once, because its process has ended.
     #[arg(long, env = "TIDEWATCH_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
-    /// For how long another receiver, or the Go manager, waits for this one without a sign of life, in seconds (15 to 180). One that cannot
-    /// reach the control plane for two thirds of that ends.
+    /// Time without a renewal until another receiver or the Go manager takes over the Lease, in seconds (15
+    /// to 180). A receiver that cannot reach the control plane for two thirds of it exits.
     #[arg(long, default_value = "15", value_parser = lease_seconds, value_name = "SECONDS")]
     pub lease: Duration,
-    /// Write nothing in runtimes; KCP is watched, and no event is acknowledged. The ConfigMap 'tidewatch-engine' with
-    /// paused: "true" does the same, live.
+    /// Write nothing to runtimes and acknowledge no event; KCP is still watched. The ConfigMap
+    /// 'tidewatch-engine' with paused: "true" does the same without a restart.
     #[arg(long)]
     pub pause: bool,
-    /// Leave the Go manager's watcher in runtimes whose events are proven to arrive without it (`docs/takeover.md`).
+    /// Keep the Go manager's watcher in runtimes with a proven event path (`docs/operate/takeover.md`).
     #[arg(long)]
     pub keep_watcher: bool,
-    /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
+    /// Modules for Kymas that the kymaSelector of the ModuleReleaseMeta selects, and for no other Kymas
+    /// (comma-separated).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = listed_name)]
     pub restricted_default_modules: Vec<String>,
-    /// Secret in the control plane's namespace by which modules pull their images: it is brought to the namespace kyma-system of every
-    /// runtime, and named in the workloads of modules.
+    /// Image pull Secret in the control plane's namespace. It is copied to the namespace kyma-system of every
+    /// runtime and added to the workloads of modules.
     #[arg(long, env = "TIDEWATCH_SKR_IMAGE_PULL_SECRET", value_name = "NAME")]
     pub skr_image_pull_secret: Option<String>,
-    /// Whether a default custom resource that says that it is in Error or Warning makes its module a Warning.
+    /// Whether the state Error or Warning of a default custom resource sets its module to Warning.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub module_cr_state: bool,
-    /// Show the state of each Kyma and each module under the names of the Go lifecycle manager's metrics (docs/metrics.md). Their
-    /// number grows with the fleet: 5 series a Kyma, 6 a module.
+    /// Export the state of each Kyma and module under the Go lifecycle manager's metric names
+    /// (`docs/reference/metrics.md`): 5 series per Kyma, 6 per module.
     #[arg(long)]
     pub object_metrics: bool,
-    /// About updates of many runtimes, and of those that need a downtime.
+    /// Settings of rollouts and maintenance windows.
     #[command(flatten)]
     pub updates: UpdateArgs,
-    /// What is taken at most from agents.
+    /// Limits on agents.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// How long a shutdown waits for work in hand, in seconds.
+    /// Time that a shutdown waits for running work, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,
-    /// How log lines are written.
+    /// Format of log lines: json or text.
     #[arg(long, env = "TIDEWATCH_LOG_FORMAT", default_value = "json", value_parser = format_of)]
     pub log_format: Format,
-    /// What is logged: a level, or targets with levels (default: info, and warn in a dry run, which tells what it finds by its list).
+    /// Log level, or targets with levels [default: info; warn in a dry run].
     #[arg(long, env = "TIDEWATCH_LOG", value_name = "LEVELS")]
     pub log_level: Option<String>,
 }
@@ -169,67 +172,69 @@ impl Args {
     }
 }
 
-/// A look at what would change (`docs/takeover.md`).
+/// A dry run lists the changes that a receiver would make (`docs/operate/takeover.md`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct DryRunArgs {
-    /// Look at everything once, say what this receiver would change, and end: nothing is written, no Lease is taken and no port is
-    /// opened. Exit code 0: nothing but what a take-over is expected to change; 3: something else; 4: not everything could be looked
-    /// at.
+    /// List the changes that this receiver would make, and exit. Nothing is written, no Lease is taken and no
+    /// port is opened. Exit code 0: only changes that a take-over expects; 3: other changes; 4: not
+    /// everything could be examined.
     #[arg(long)]
     pub dry_run: bool,
-    /// How the list of a dry run is printed.
+    /// Output format of a dry run.
     #[arg(long, short, value_enum, default_value_t, requires = "dry_run", value_name = "FORMAT")]
     pub output: Output,
-    /// For how long a dry run looks at most, in seconds.
+    /// Maximum duration of a dry run, in seconds.
     #[arg(long, default_value = "3600", value_parser = seconds, requires = "dry_run", value_name = "SECONDS")]
     pub dry_run_limit: Duration,
 }
 
-/// When updates reach runtimes (`docs/windows.md`).
+/// Rollouts and maintenance windows (`docs/operate/maintenance-windows.md`).
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpdateArgs {
-    /// Policy of maintenance windows (JSON); looked at every 5 s. Without one, an update that needs a downtime is not done
-    /// unless the runtime's user skips windows.
+    /// Policy of maintenance windows (JSON), checked for changes every 5 s. Without it, an update with a
+    /// downtime waits unless the runtime's user skips windows.
     #[arg(long, env = "TIDEWATCH_MAINTENANCE_POLICY", value_name = "FILE")]
     pub maintenance_policy: Option<PathBuf>,
-    /// Least time that has to be left of a maintenance window for an update to begin in it, in seconds.
+    /// Minimum remaining time of a maintenance window for an update to start, in seconds.
     #[arg(long, default_value = "1200", value_parser = seconds, value_name = "SECONDS")]
     pub min_maintenance_window: Duration,
-    /// Over how long a change of the catalog is spread over the runtimes that it concerns, in seconds; 0 reaches all at
-    /// once. What a user changes is done at once in any case.
+    /// Time over which a change of the catalog or of a policy is spread over the affected runtimes, in
+    /// seconds; 0 updates all at once. User changes are not delayed.
     #[arg(long, default_value = "300", value_parser = seconds, value_name = "SECONDS")]
     pub rollout_window: Duration,
-    /// How long a module may wait for the modules and APIs that it requires until that is a Warning, in seconds.
+    /// Time that a module may wait for required modules and APIs before it is in Warning, in seconds.
     #[arg(long, default_value = "900", value_parser = seconds, value_name = "SECONDS")]
     pub dependency_patience: Duration,
 }
 
-/// When the way of a runtime's events counts as proven, and what is done while it does not (`docs/delivery.md`).
+/// Proof of a runtime's event path, and polling without proof (`docs/concepts/delivery.md`).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PathArgs {
-    /// A runtime is proven while its canary came back at most this long ago, in seconds; agents send one a minute.
+    /// Maximum age of the last returned canary of a proven runtime, in seconds. Agents send one canary a
+    /// minute.
     #[arg(long, default_value = "75", value_parser = seconds, value_name = "SECONDS")]
     pub proven_for: Duration,
-    /// How long a new runtime, or every runtime after a start, may be unknown before it is polled, in seconds.
+    /// Time that a new runtime, or any runtime after a start, may be unknown before it is polled, in seconds.
     #[arg(long, default_value = "180", value_parser = seconds, value_name = "SECONDS")]
     pub unknown_grace: Duration,
-    /// Between two polls of a runtime that is not proven, in seconds; 0 polls never.
+    /// Interval between polls of an unproven runtime, in seconds; 0 disables them.
     #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS")]
     pub fallback_poll: Duration,
-    /// Between two safety resyncs of a proven runtime, in seconds; 0 resyncs never.
+    /// Interval between safety resyncs of a proven runtime, in seconds; 0 disables them.
     #[arg(long, default_value = "43200", value_parser = seconds, value_name = "SECONDS")]
     pub safety_resync: Duration,
-    /// Between two polls of a runtime that is silent and does not answer (hibernated, cut off or gone), in seconds; 0 polls
-    /// never.
+    /// Interval between polls of a silent runtime that does not answer (hibernated, cut off or deleted), in
+    /// seconds; 0 disables them.
     #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS")]
     pub unreachable_poll: Duration,
-    /// The path itself counts as ill when more than this share of the fleet is unproven, in percent, ...
+    /// Share of unproven runtimes, in percent. Above it, and from --ill-at-least runtimes on, the event path
+    /// itself counts as failing.
     #[arg(long, default_value = "10", value_parser = percent, value_name = "PERCENT")]
     pub ill_share: f64,
-    /// ... and at least this many runtimes are.
+    /// Number of unproven runtimes from which the event path itself can count as failing (see --ill-share).
     #[arg(long, default_value_t = 20, value_name = "RUNTIMES")]
     pub ill_at_least: usize,
-    /// How many times rarer polls are while the path is ill.
+    /// Factor by which poll intervals grow while the event path itself counts as failing.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "TIMES")]
     pub ill_stretch: u32,
 }

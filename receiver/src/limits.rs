@@ -9,44 +9,44 @@ use tidewatch_listener::{Limits, Rate};
 #[derive(Clone, Copy, Debug, PartialEq, Args)]
 #[command(next_help_heading = "Limits on the event port")]
 pub struct LimitArgs {
-    /// Connections at the same time; more wait to be accepted.
+    /// Concurrent connections. Further connections wait to be accepted.
     #[arg(long, default_value_t = Limits::default().connections, value_name = "COUNT")]
     pub max_connections: usize,
-    /// Connections of one identity; with one more, its oldest is ended.
+    /// Concurrent connections of one identity. A further connection closes the oldest.
     #[arg(long, default_value_t = Limits::default().per_identity, value_name = "COUNT")]
     pub max_connections_per_identity: usize,
-    /// TLS handshakes at the same time; more connections wait to be accepted.
+    /// Concurrent TLS handshakes. Further connections wait to be accepted.
     #[arg(long, default_value_t = Limits::default().handshakes, value_name = "COUNT")]
     pub max_handshakes: usize,
-    /// Bodies read at the same time, each of up to 1 MiB.
+    /// Request bodies that are read concurrently, each up to 1 MiB.
     #[arg(long, default_value_t = Limits::default().bodies, value_name = "COUNT")]
     pub max_bodies: usize,
-    /// Events that wait for their reconcile to finish, of all runtimes.
+    /// Events of all runtimes that wait for the end of their reconcile.
     #[arg(long, default_value_t = Limits::default().held, value_name = "COUNT")]
     pub max_held_events: usize,
-    /// Keys that wait for a worker. With more, no events are taken, and the agents are asked to wait.
+    /// Keys that wait for a worker. Above this number, events are rejected and agents are asked to wait.
     #[arg(long, default_value_t = 100_000, value_name = "COUNT")]
     pub max_queued: usize,
-    /// Requests of one runtime in a second; at once four times as many.
+    /// Requests of one runtime per second; bursts of four times as many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub requests_per_second: u32,
-    /// Events of one runtime by the v2 contract in a second; at once ten times as many.
+    /// Events of one runtime per second in the v2 contract; bursts of ten times as many.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub v2_events_per_second: u32,
-    /// Events in a second that are older than this process or part of a full report, of all runtimes; at once four times as
-    /// many.
+    /// Events of all runtimes per second that are older than this process or part of a full report; bursts of
+    /// four times as many.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub resent_per_second: u32,
-    /// For a TLS handshake, in seconds.
+    /// Deadline of a TLS handshake, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     pub handshake_deadline: u64,
-    /// For the first request of a connection, and for the head of an HTTP/1 request, in seconds.
+    /// Deadline of the first request of a connection, and of the head of an HTTP/1 request, in seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     pub header_deadline: u64,
-    /// For a body, in seconds.
+    /// Deadline of a request body, in seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     pub body_deadline: u64,
-    /// Between two requests of a connection, in seconds. Agents show themselves each minute.
+    /// Maximum time between two requests of a connection, in seconds. Agents send a request every minute.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     pub idle_deadline: u64,
 }

@@ -14,7 +14,7 @@ use tidewatch_drain::Drain;
 
 #[derive(Parser)]
 struct Args {
-    /// The cluster whose ConfigMaps are reconciled.
+    /// Kubeconfig of the cluster with the ConfigMaps to reconcile.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
 }

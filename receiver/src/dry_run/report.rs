@@ -10,10 +10,10 @@ use super::{
     fields::MOST,
 };
 
-/// How it is told.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Text for a terminal.
     #[default]
     Text,
     /// One JSON object.

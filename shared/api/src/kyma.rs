@@ -13,7 +13,7 @@ use crate::schema;
 use crate::state::{CustomResourcePolicy, LastOperation, State};
 use crate::time;
 
-/// What the user wants.
+/// Modules that the user enables, and their channel.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "operator.kyma-project.io",
@@ -22,7 +22,7 @@ use crate::time;
     plural = "kymas",
     namespaced,
     status = "KymaStatus",
-    doc = "Kyma is one runtime and the modules its user wants.",
+    doc = "Kyma is one runtime and the modules that its user enables.",
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
@@ -34,33 +34,33 @@ use crate::time;
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct KymaSpec {
-    /// Channel of all modules that name none themselves.
+    /// Channel of all modules without a channel of their own.
     #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
     pub channel: String,
-    /// Updates that need a downtime do not wait for a maintenance window.
+    /// Whether updates with a downtime ignore maintenance windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_maintenance_windows: Option<bool>,
-    /// The modules; one entry per name.
+    /// Enabled modules, one entry per name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub modules: Vec<Module>,
 }
 
-/// A module that the user wants.
+/// A module that the user enables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct Module {
     /// Name of the module.
     pub name: String,
-    /// Controller that takes care of the module; kept for older objects.
+    /// Controller of the module; kept for older objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub controller: String,
     /// Channel of this module, instead of the Kyma's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
     pub channel: Option<String>,
-    /// Ours: exactly this version, whatever the channels have.
+    /// Tidewatch only: exact version, independent of channels.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
     pub version: Option<String>,
@@ -70,7 +70,7 @@ pub struct Module {
     /// Whether the default custom resource is created and deleted with the module.
     #[serde(default)]
     pub custom_resource_policy: CustomResourcePolicy,
-    /// `false`: the user takes the module over, and nothing of it is changed any more.
+    /// `false`: the user manages the module, and the engine no longer changes it.
     #[schemars(extend("default" = true))]
     pub managed: bool,
 }
@@ -89,31 +89,31 @@ impl Default for Module {
     }
 }
 
-/// What is known about a Kyma.
+/// Observed state of a Kyma.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct KymaStatus {
-    /// State of the whole.
+    /// Overall state.
     #[serde(default, skip_serializing_if = "State::is_empty")]
     pub state: State,
     /// One condition per aspect.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// The modules that are installed or were tried.
+    /// Installed modules, and modules with an attempted installation.
     // Shared: a new status mostly repeats entries of the old one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<Arc<ModuleStatus>>,
-    /// Channel that the Kyma was last reconciled with.
+    /// Channel of the last reconcile.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub active_channel: String,
-    /// What was done last.
+    /// Last operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
 }
 
-/// What is known about one module of a Kyma.
+/// Observed state of one module of a Kyma.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -132,10 +132,10 @@ pub struct ModuleStatus {
     /// Channel that the module was installed from.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub channel: String,
-    /// Version that is installed.
+    /// Installed version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Why the module is in this state.
+    /// Reason for the state of the module.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// State of the module.
@@ -151,7 +151,7 @@ pub struct ModuleStatus {
     pub maintenance: bool,
 }
 
-/// Points to an object, at a certain generation.
+/// Reference to an object at one generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -162,12 +162,12 @@ pub struct TrackingObject {
     /// Kind of the object.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub kind: Cow<'static, str>,
-    /// Which object.
+    /// Identity of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PartialMeta>,
 }
 
-/// The part of an object's metadata that tells it from others.
+/// Metadata that identifies an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]

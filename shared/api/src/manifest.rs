@@ -12,7 +12,7 @@ use crate::schema;
 use crate::state::{CustomResourcePolicy, LastOperation, State};
 use crate::time;
 
-/// What is to be installed.
+/// Desired content of the module.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "operator.kyma-project.io",
@@ -45,7 +45,7 @@ pub struct ManifestSpec {
     /// Whether the default custom resource is created and deleted with the module.
     #[serde(default)]
     pub custom_resource_policy: CustomResourcePolicy,
-    /// Deprecated; has no effect, but has to be written.
+    /// Deprecated; required, but without effect.
     pub remote: bool,
     /// Version of the module.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -53,7 +53,7 @@ pub struct ManifestSpec {
     /// Deprecated; has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigImage>,
-    /// Where the module's objects come from.
+    /// Source of the module's objects.
     pub install: InstallInfo,
     /// The module's default custom resource.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,17 +61,17 @@ pub struct ManifestSpec {
     /// Image references that replace the ones in the module's objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub localized_images: Vec<String>,
-    /// Object whose readiness is the module's, as a rule its Deployment.
+    /// Object that decides the module's readiness, usually its Deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<Manager>,
 }
 
-/// Where a module's objects come from.
+/// Source of a module's objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct InstallInfo {
-    /// The source as an image spec; read it with [`Manifest::install_source`].
+    /// Source as an image spec.
     pub source: RawObject,
     /// Name of the layer or source, unique in the Manifest.
     pub name: String,
@@ -101,7 +101,7 @@ pub struct ConfigImage {
     pub cred_secret_selector: Option<LabelSelector>,
 }
 
-/// Object whose readiness is the module's.
+/// Object that decides the module's readiness.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -119,7 +119,7 @@ pub struct Manager {
     pub name: String,
 }
 
-/// What is known about a Manifest.
+/// Observed state of a Manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -130,12 +130,12 @@ pub struct ManifestStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// Inventory: the objects that are in the runtime because of this Manifest, and are to be
-    /// removed when it no longer has them.
+    /// Inventory: objects in the runtime that this Manifest has installed. They are
+    /// removed when the Manifest no longer contains them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub synced: Vec<Resource>,
-    /// What was done last.
+    /// Last operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
 }

@@ -18,7 +18,7 @@ const SEMVER: &str = concat!(
     r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?$"
 );
 
-/// Which version each channel has.
+/// Versions of the module's channels.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "operator.kyma-project.io",
@@ -27,7 +27,7 @@ const SEMVER: &str = concat!(
     plural = "modulereleasemetas",
     shortname = "mrm",
     namespaced,
-    doc = "ModuleReleaseMeta says which version of a module each channel has. Its name is the module's.",
+    doc = "ModuleReleaseMeta maps channels to versions; it has the name of its module.",
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
@@ -44,7 +44,7 @@ pub struct ModuleReleaseMetaSpec {
     /// Name of the module.
     #[schemars(length(max = 64), regex(pattern = schema::MODULE_NAME))]
     pub module_name: String,
-    /// OCM component of the module, where its descriptor is found in the registry.
+    /// OCM component of the module; the registry stores its descriptor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 255), regex(pattern = COMPONENT_NAME))]
     pub ocm_component_name: String,
@@ -52,7 +52,7 @@ pub struct ModuleReleaseMetaSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["channel"]))]
     pub channels: Option<Vec<ChannelVersion>>,
-    /// The version every runtime gets. Absent for a module that users choose.
+    /// Version for every runtime. Absent for a module that users enable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mandatory: Option<Mandatory>,
     /// Deprecated: whether only beta Kymas may use the module.
@@ -65,17 +65,17 @@ pub struct ModuleReleaseMetaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub kyma_selector: Option<LabelSelector>,
-    /// Ours: versions that a Kyma may ask for besides those of the channels, and what is to be said of a version.
+    /// Tidewatch only: versions that a Kyma may pin besides the channels' versions, and deprecations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["version"]))]
     pub versions: Vec<OfferedVersion>,
-    /// Ours: whether a Kyma whose channel or version goes back to an older one gets that older one.
+    /// Tidewatch only: whether a Kyma is downgraded when its channel or version becomes older.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_downgrade: Option<bool>,
 }
 
-/// A version, and until when it is to be used.
+/// A version and its deprecation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -83,10 +83,10 @@ pub struct OfferedVersion {
     /// Version of the module.
     #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
     pub version: String,
-    /// From then on nobody should use it any more; users are warned before.
+    /// Time from which the version should not be used; users are warned before.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "time::moment")]
     pub deprecation_date: Option<Time>,
-    /// What users of the version are told.
+    /// Message to users of the version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub deprecation_message: String,

@@ -20,7 +20,7 @@ use crate::state::State;
     plural = "moduletemplates",
     shortname = "mt",
     namespaced,
-    doc = "ModuleTemplate is one version of a module, as it is offered.",
+    doc = "ModuleTemplate is one offered version of a module.",
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
@@ -43,64 +43,64 @@ pub struct ModuleTemplateSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = schema::MODULE_NAME))]
     pub module_name: String,
-    /// Deprecated: whether every runtime gets the module; its ModuleReleaseMeta says so now.
+    /// Deprecated: whether every runtime gets the module; use its ModuleReleaseMeta.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mandatory: Option<bool>,
     /// The default custom resource of the module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<EmbeddedObject>,
-    /// Deprecated: the OCM descriptor comes from the registry. Has to be written, may be empty.
+    /// Deprecated: the registry has the OCM descriptor. Required, but may be empty.
     pub descriptor: RawObject,
-    /// Deprecated: how the state is read from the default custom resource.
+    /// Deprecated: mapping from values in the default custom resource to states.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub custom_state_check: Vec<CustomStateCheck>,
-    /// More about the module, one link per name.
+    /// Links about the module, one per name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resources: Vec<Link>,
-    /// The module for people.
+    /// Repository, documentation and icons of the module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub info: Option<ModuleInfo>,
-    /// Kinds whose objects a user makes with the module; they hold back its removal.
+    /// Kinds of user-created objects that block the removal of the module.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub associated_resources: Vec<GroupVersionKind>,
-    /// Object whose readiness is the module's, as a rule its Deployment.
+    /// Object that decides the module's readiness, usually its Deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<Manager>,
     /// Whether an update to this version needs a downtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requires_downtime: Option<bool>,
-    /// Ours: what has to be there before the module is installed or changed.
+    /// Tidewatch only: requirements for installing or changing the module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requires: Option<Requires>,
-    /// Ours: fields of the module's objects that users may change; they are set when an object is made, and then left.
+    /// Tidewatch only: fields that users may change. They are set only when an object is created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ignore_fields: Vec<IgnoredFields>,
-    /// Ours: kinds whose objects are deleted and made anew where a change cannot be made in place.
+    /// Tidewatch only: kinds of objects that are recreated if a change is impossible in place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub recreate: Vec<GroupKind>,
-    /// Ours: names of further resources of the component that hold objects of the module, besides its raw manifest.
+    /// Tidewatch only: further resources of the component that contain objects of the module.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub sources: Vec<String>,
-    /// Ours: how long an object of the module may be on its way before that is an error, in seconds.
+    /// Tidewatch only: time that an object may take to become ready before it is an error, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub progress_deadline_seconds: Option<i32>,
 }
 
-/// What a module needs.
+/// Requirements of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct Requires {
-    /// Names of modules that have to be Ready.
+    /// Names of modules that must be Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub modules: Vec<String>,
-    /// Kinds that the runtime has to serve.
+    /// Kinds that the runtime must serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub apis: Vec<GroupVersionKind>,
@@ -116,10 +116,10 @@ pub struct IgnoredFields {
     pub group: String,
     /// Kind of the objects.
     pub kind: String,
-    /// Name of the one object; all of the kind without it.
+    /// Name of the object; empty for all objects of the kind.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Namespace of the objects; any without it.
+    /// Namespace of the objects; empty for all namespaces.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// The fields as JSON pointers, for example `/spec/replicas`.
@@ -127,7 +127,7 @@ pub struct IgnoredFields {
     pub paths: Vec<String>,
 }
 
-/// A kind of object, whatever its version.
+/// A kind of object in any version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -157,11 +157,11 @@ pub struct GroupVersionKind {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CustomStateCheck {
-    /// Where the value is.
+    /// JSON path of the value.
     pub json_path: String,
     /// The value.
     pub value: String,
-    /// The state it means.
+    /// State for this value.
     pub mapped_state: State,
 }
 
@@ -177,7 +177,7 @@ pub struct Link {
     pub link: String,
 }
 
-/// The module for people.
+/// Repository, documentation and icons of the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]

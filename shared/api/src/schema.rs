@@ -28,23 +28,23 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
                 "lastTransitionTime": {
-                    "description": "When the status last changed.",
+                    "description": "Time of the last change of the status.",
                     "type": "string",
                     "format": "date-time",
                 },
                 "message": {
-                    "description": "Details for people; may be empty.",
+                    "description": "Details for display; may be empty.",
                     "type": "string",
                     "maxLength": 32768,
                 },
                 "observedGeneration": {
-                    "description": "metadata.generation that the condition was made from.",
+                    "description": "metadata.generation that the condition describes.",
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,
                 },
                 "reason": {
-                    "description": "Why, in one CamelCase word for programs.",
+                    "description": "Reason in one CamelCase word, for programs.",
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 1024,
@@ -56,7 +56,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "enum": ["True", "False", "Unknown"],
                 },
                 "type": {
-                    "description": "Which aspect, in CamelCase, with or without a DNS prefix.",
+                    "description": "Aspect in CamelCase, with or without a DNS prefix.",
                     "type": "string",
                     "maxLength": 316,
                     "pattern": concat!(

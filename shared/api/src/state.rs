@@ -17,17 +17,17 @@ pub enum State {
     Processing,
     /// Being removed.
     Deleting,
-    /// As wanted.
+    /// Matches the desired state.
     Ready,
-    /// Failed; the message says why and when it is tried again.
+    /// Failed; the message has the reason and the next attempt.
     Error,
-    /// Nothing known yet.
+    /// Unknown.
     #[default]
     #[serde(rename = "")]
     Empty,
-    /// Usable, but the user has to do something.
+    /// Usable, but the user must act.
     Warning,
-    /// Left to the user.
+    /// Managed by the user.
     Unmanaged,
 }
 
@@ -94,25 +94,25 @@ impl fmt::Display for State {
     }
 }
 
-/// What was done last, for people.
+/// Last operation, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LastOperation {
-    /// What was done, or why it failed.
+    /// Operation, or the reason for its failure.
     pub operation: String,
-    /// When.
+    /// Time of the operation.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "time::moment")]
     pub last_update_time: Option<Time>,
 }
 
-/// What happens with the default custom resource of a module.
+/// Handling of a module's default custom resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum CustomResourcePolicy {
     /// Created with the module, deleted with it.
     #[default]
     CreateAndDelete,
-    /// Left to the user.
+    /// Managed by the user.
     Ignore,
 }
 

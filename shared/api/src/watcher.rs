@@ -12,7 +12,7 @@ use crate::schema;
 use crate::state::State;
 use crate::time;
 
-/// What is watched and who hears of it.
+/// Watched kind, and the Service that gets its events.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "operator.kyma-project.io",
@@ -21,7 +21,7 @@ use crate::time;
     plural = "watchers",
     namespaced,
     status = "WatcherStatus",
-    doc = "Watcher says which changes in runtimes a manager in KCP hears of.",
+    doc = "Watcher selects the changes in runtimes that a manager in KCP receives.",
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
@@ -32,16 +32,16 @@ use crate::time;
 pub struct WatcherSpec {
     /// Service in KCP that gets the events.
     pub service_info: Service,
-    /// Labels that an object needs; empty for all objects.
+    /// Labels that an object must have; empty for all objects.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels_to_watch: BTreeMap<String, String>,
-    /// Kind that is watched.
+    /// Watched kind.
     pub resource_to_watch: WatchableGvr,
-    /// Part of the object whose changes count.
+    /// Part of the object that is watched for changes.
     pub field: WatchedField,
-    /// Gateway that the events come in by.
+    /// Gateway that receives the events.
     pub gateway: GatewayConfig,
-    /// Name of the manager, which is part of the events' address.
+    /// Name of the manager; part of the events' address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub manager: String,
 }
@@ -72,18 +72,18 @@ pub struct WatchableGvr {
     pub resource: String,
 }
 
-/// Part of an object whose changes count.
+/// Part of an object that is watched for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WatchedField {
-    /// What is wanted.
+    /// Desired state.
     #[default]
     Spec,
-    /// What is the case.
+    /// Actual state.
     Status,
 }
 
-/// Gateway that the events come in by.
+/// Gateway that receives the events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -93,7 +93,7 @@ pub struct GatewayConfig {
     pub selector: LabelSelector,
 }
 
-/// What is known about a Watcher.
+/// Observed state of a Watcher.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -104,7 +104,7 @@ pub struct WatcherStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// Generation that the status was made from.
+    /// Generation that the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

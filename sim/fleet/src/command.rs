@@ -31,10 +31,10 @@ const MOST: usize = 99_999;
 /// Hidden command that runs the receiver.
 pub const RECEIVER_COMMAND: &str = "simulate-receiver";
 
-/// How the report is printed.
+/// Output format of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Columns, for a terminal.
+    /// Columns for a terminal.
     #[value(alias = "table")]
     Text,
     /// A document.
@@ -43,60 +43,63 @@ enum Format {
     Json,
 }
 
-/// Play a scenario with thousands of simulated runtimes and their agents, and report what became of it.
+/// Play a scenario with thousands of simulated runtimes and their agents, and report the result.
 ///
-/// The receiver is this same program, started as a process of its own, so that CPU time and memory are its alone. The
-/// exit code is not 0 when something was lost: an object in a runtime that is not as it should be at the end.
+/// The receiver is this program in a process of its own, which has its own CPU time and memory. The exit code
+/// is not 0 if a change was lost: at the end, an object in a runtime differs from its desired state.
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// How the report, or the list, is printed.
+    /// Output format of the report or of --list.
     #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     output: Format,
-    /// How many runtimes.
+    /// Number of runtimes.
     #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = count(1..=MOST))]
     runtimes: usize,
-    /// How many modules each of them has.
+    /// Number of modules in each runtime.
     #[arg(long, default_value_t = 3, value_name = "COUNT", value_parser = count(1..=modules::MOST))]
     modules: usize,
-    /// How many objects each module has, besides its default custom resource.
+    /// Number of objects in each module, without the default custom resource.
     #[arg(long, default_value_t = modules::FEWEST_OBJECTS, value_name = "COUNT", value_parser = count(modules::FEWEST_OBJECTS..=modules::MOST_OBJECTS))]
     objects: usize,
-    /// What happens: a file, or one that is shipped (see --list).
+    /// Scenario: a file, or the name of a built-in scenario (see --list).
     #[arg(long, default_value = "steady", value_name = "NAME|FILE")]
     scenario: String,
-    /// Chooses what is left to chance; the same seed chooses the same.
+    /// Seed of all random choices. The same seed gives the same choices.
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = seed, allow_negative_numbers = true)]
     seed: u64,
-    /// Write the report to a file, too.
+    /// Write the report to a file also.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where logs, certificates and kubeconfigs go; those of an earlier simulation are removed first [default: target/simulate].
+    /// Folder for logs, certificates and kubeconfigs [default: target/simulate]. Files of an earlier
+    /// simulation are removed first.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Let the receiver poll, as it does by default where events are not proven to arrive. Without, a lost event shows.
+    /// Let the receiver poll unproven runtimes, as outside of simulations. Without polling, a lost event is
+    /// visible in the report.
     #[arg(long)]
     polling: bool,
-    /// Measure another receiver than this program's own.
+    /// Receiver program to measure [default: this program's own receiver].
     #[arg(long, value_name = "PROGRAM")]
     receiver: Option<PathBuf>,
-    /// One more argument for the receiver (repeatable), as --receiver-arg=--workers=32.
+    /// Additional argument for the receiver, for example --receiver-arg=--workers=32 (repeatable).
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     receiver_arg: Vec<String>,
-    /// How often the agents compare each of their watches with a list, in seconds. Each real agent has a machine of its own for that;
-    /// here thousands share one, and with many the lists alone take all of it.
+    /// Interval at which agents compare each watch with a list, in seconds. Increase it for large fleets: all
+    /// agents share one machine, and the lists can use all of it.
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400))]
     agents_check: u64,
-    /// How long a connection of an agent lasts, in seconds (`receiver.connectionAgeSeconds` of its configuration).
+    /// Lifetime of an agent's connection, in seconds (`receiver.connectionAgeSeconds` of the agent's
+    /// configuration).
     #[arg(long, default_value_t = 86_400, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=604_800))]
     agents_connection_age: u64,
-    /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
-    /// pressed, then play the scenario and measure whatever controller works on them.
+    /// Write kubeconfigs of KCP and runtimes into a folder, without a receiver and agents. After Enter, play
+    /// the scenario and measure the controller that uses them.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "agents_connection_age"])]
     serve: Option<PathBuf>,
-    /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
+    /// With --serve, do not wait for Enter. The scenario's first step waits for the desired state.
     #[arg(long, requires = "serve")]
     now: bool,
-    /// Show the scenarios that are shipped, and do nothing.
+    /// List the built-in scenarios, and exit.
     #[arg(long)]
     list: bool,
 }

@@ -93,18 +93,18 @@ impl Size {
     }
 }
 
-/// A part of it all.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// The intake under load; needs no control planes.
+    /// Intake under load; needs no control planes.
     Intake,
     /// An agent with many objects.
     Objects,
-    /// Events that the real receiver takes in.
+    /// Events through the real receiver's intake.
     Events,
-    /// Kymas that are created.
+    /// Created Kymas until they are Ready.
     Created,
-    /// The same, and modules that are enabled, repaired and upgraded.
+    /// `created`, and enabled, repaired and upgraded modules.
     Modules,
 }
 

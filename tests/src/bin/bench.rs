@@ -8,18 +8,18 @@ use tidewatch_tests::{
     report::Terminal,
 };
 
-/// Measures on real control planes and writes a report. Figures that miss their goal are figures: the exit
-/// code tells only whether the environment started.
+/// Measures on real control planes and writes a report. The exit code is 0 even if figures miss their goal;
+/// it is 1 if the environment does not start.
 #[derive(Parser)]
 #[command(name = "tidewatch-bench")]
 struct Args {
-    /// Few repetitions and short waits: shows that it works, not how fast.
+    /// Few repetitions and short waits, as a smoke test without usable figures.
     #[arg(long)]
     quick: bool,
-    /// Only this part.
+    /// Measure this part only.
     #[arg(long)]
     only: Option<Part>,
-    /// The report; by default `bench/report.json` in cargo's target folder.
+    /// File of the report [default: `bench/report.json` in cargo's target folder].
     #[arg(long)]
     out: Option<PathBuf>,
 }

@@ -12,21 +12,23 @@ use tidewatch_tests::{
     report::Terminal,
 };
 
-/// Makes a module of each YAML file of a folder, installs it on real control planes, and checks: it is Ready, or rightly not;
-/// each object is what `kubectl apply --server-side` makes of it in another cluster; a receiver that is started again writes nothing;
-/// nothing changes within two minutes; nothing is left after the removal.
+/// Installs each YAML file of a folder as a module on real control planes, and checks the result.
 ///
-/// Takes about three minutes, and half a minute for each file on two cores. Ends with 0 if all checks hold, with 1 if one does not, with 2 if
-/// they cannot be made.
+/// The module is Ready or has a good reason not to be. Each object equals the result of
+/// `kubectl apply --server-side` in another cluster. A restarted receiver writes nothing, and nothing changes
+/// within two minutes. The removal leaves nothing.
+///
+/// It takes about three minutes, and half a minute for each file on two cores. Exit code 0: all checks hold;
+/// 1: a check fails; 2: the checks cannot run.
 #[derive(Parser)]
 #[command(name = "tidewatch-corpus")]
 struct Args {
-    /// The folder of the files `*.yaml` and `*.yml`.
+    /// Folder with the files `*.yaml` and `*.yml`.
     folder: PathBuf,
-    /// For so many seconds nothing is changed.
+    /// Observation time without changes, in seconds.
     #[arg(long, default_value_t = ALONE.as_secs(), value_name = "SECONDS")]
     alone: u64,
-    /// So many files at the same time; the runtime of each takes half a gigabyte of memory.
+    /// Files that are checked concurrently. The runtime of each takes half a gigabyte of memory.
     #[arg(long, default_value_t = AT_ONCE, value_name = "N")]
     at_once: usize,
     /// Print JSON.

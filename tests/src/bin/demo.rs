@@ -20,7 +20,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Shows an event's way: three real control planes, a registry, the receiver, two agents, one module.
+/// Shows the life of a module on three real control planes, with a registry, the receiver and two agents.
 #[derive(Parser)]
 #[command(name = "tidewatch-real-demo")]
 struct Args {
@@ -35,11 +35,11 @@ enum Command {
         /// Leave everything running afterwards.
         #[arg(long)]
         keep: bool,
-        /// End a demo that was left running, without asking.
+        /// End a running demo without asking.
         #[arg(long)]
         force: bool,
     },
-    /// End what `up --keep` has left running.
+    /// End the demo that `up --keep` left running.
     Down,
 }
 

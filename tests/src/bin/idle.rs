@@ -8,12 +8,13 @@ use tidewatch_tests::{
     report::Terminal,
 };
 
-/// Leaves an unchanged world alone, and counts by the API servers' audit logs what our programs have asked for meanwhile. Fails if the
-/// engine did not leave it alone, too.
+/// Changes nothing for a while, and counts each program's requests by the API servers' audit logs.
+///
+/// Exit code 2: the engine wrote an object, or read more than once from a runtime.
 #[derive(Parser)]
 #[command(name = "tidewatch-idle")]
 struct Args {
-    /// For how long, in seconds.
+    /// Duration, in seconds.
     #[arg(long = "for", default_value_t = 3600, value_name = "SECONDS")]
     time: u64,
     /// Print JSON.

@@ -7,10 +7,10 @@ use tidewatch_delivery_sim::{Counts, play};
 
 #[derive(Parser)]
 struct Args {
-    /// Steps to play.
+    /// Number of steps.
     #[arg(long, default_value_t = 1_000_000)]
     steps: u64,
-    /// The first seed; each episode has the next one.
+    /// Seed of the first episode. Each further episode adds 1.
     #[arg(long, env = "TIDEWATCH_SEED", default_value_t = 1)]
     seed: u64,
 }

@@ -40,7 +40,7 @@ const LEVEL: &str = "warn";
 /// The agents of a simulation. (Started by `tidewatch simulate`.)
 #[derive(Debug, Args)]
 pub struct AgentsArgs {
-    /// Where the files are.
+    /// Folder of the simulation's files.
     #[arg(long)]
     folder: PathBuf,
 }

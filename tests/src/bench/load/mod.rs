@@ -33,42 +33,42 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Role {
-    /// Agents that send what they are told to.
+    /// Agents that obey orders on standard input.
     Agents {
-        /// Where the CA and the server's certificate are written.
+        /// Folder to write the CA and the server's certificate to.
         #[arg(long)]
         folder: PathBuf,
     },
-    /// What they send to.
+    /// The server for the agents.
     Serve {
-        /// What serves.
+        /// Kind of the server.
         #[arg(long)]
         kind: Kind,
-        /// Where the certificates are.
+        /// Folder of the certificates.
         #[arg(long)]
         folder: PathBuf,
-        /// The port on 127.0.0.1.
+        /// Port on 127.0.0.1.
         #[arg(long)]
         port: u16,
-        /// How many runtimes are registered.
+        /// Number of registered runtimes.
         #[arg(long, default_value_t = 10_000)]
         runtimes: usize,
     },
     /// A bare watch of the same objects as an agent's: kube's watcher, and a map from names to generations.
     Watch {
-        /// The API server and its user.
+        /// Kubeconfig of the API server.
         #[arg(long)]
         kubeconfig: PathBuf,
-        /// Their group.
+        /// API group of the objects.
         #[arg(long)]
         group: String,
-        /// Their version.
+        /// API version of the objects.
         #[arg(long)]
         version: String,
-        /// Their kind.
+        /// Kind of the objects.
         #[arg(long)]
         kind: String,
-        /// Their resource.
+        /// Plural name of the kind.
         #[arg(long)]
         resource: String,
     },
@@ -81,7 +81,7 @@ pub(super) enum Kind {
     Listener,
     /// A bare hyper server that verifies client certificates, reads bodies and answers as shortly as the intake.
     Bare,
-    /// The same, but it answers with the body that it has read.
+    /// The bare server, but each answer is the request body.
     Echo,
 }
 
