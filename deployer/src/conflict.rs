@@ -13,15 +13,9 @@ pub const PAUSE: Duration = Duration::from_mins(10);
 /// Time without change that ends a conflict.
 pub const TRIAL: Duration = Duration::from_mins(1);
 
-/// Last reverts to one content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conflict([Option<Timestamp>; TIMES]);
-
-impl Default for Conflict {
-    fn default() -> Self {
-        Self([None; TIMES])
-    }
-}
+/// Last reverts to one content, at most [`TIMES`], the newest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conflict(Vec<Timestamp>);
 
 /// Decision about a revert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +45,15 @@ impl Conflict {
 
     /// `None` with fewer than [`TIMES`] reverts in the window.
     fn last(&self, now: Timestamp) -> Option<Timestamp> {
-        let [Some(oldest), .., Some(newest)] = self.0 else { return None };
-        (now < oldest + WITHIN).then_some(newest)
+        let [oldest, .., newest] = self.0.as_slice() else { return None };
+        (self.0.len() == TIMES && now < *oldest + WITHIN).then_some(*newest)
     }
 
     /// Records a revert.
     #[must_use]
-    pub fn reverted(mut self, now: Timestamp) -> Self {
-        self.0.rotate_left(1);
-        self.0[TIMES - 1] = Some(now);
-        self
+    pub fn reverted(&self, now: Timestamp) -> Self {
+        let oldest = (self.0.len() + 1).saturating_sub(TIMES);
+        Self(self.0.iter().skip(oldest).copied().chain([now]).collect())
     }
 }
 

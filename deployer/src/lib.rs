@@ -6,6 +6,7 @@
 //! - deletion: [`ownership`], [`prune`], [`namespace`]
 //! - readiness: [`readiness`]
 //! - other field managers: [`adoption`], [`conflict`]
+//! - memory of earlier applies: [`history`]
 //! - removal of the engine's marks: [`release`]
 
 pub mod adoption;
@@ -13,6 +14,7 @@ pub mod bundle;
 pub mod conflict;
 pub mod definitions;
 pub mod drift;
+pub mod history;
 pub(crate) mod kinds;
 pub mod namespace;
 pub mod ownership;

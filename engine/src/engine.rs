@@ -187,11 +187,11 @@ impl Engine {
     /// [`EngineConfig::call_deadline`]. Held keys are queued again, with their guards.
     pub fn set_mode(&self, mode: Mode) {
         tracing::info!(from = self.mode().label(), to = mode.label(), "the mode has changed");
-        let Dispatcher { kcp, clusters, passes, seen, .. } = &*self.dispatcher;
+        let Dispatcher { kcp, clusters, states, seen, .. } = &*self.dispatcher;
         let label = mode.label();
         let held = kcp.gate.set(mode);
         // Another process may have worked in between, and received the events about that.
-        passes.forget();
+        states.forget_syncs();
         seen.forget();
         clusters.records.forget_legacy_watchers();
         // Each Kyma's status says that the engine is paused. When the pause ends, these Kymas are among the held keys.

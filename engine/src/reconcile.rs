@@ -1,6 +1,7 @@
 //! Reconcilers: one for each kind of [`WorkKey`], each with the parts that it uses.
 
 pub(crate) mod agent_config;
+pub(crate) mod applied;
 pub(crate) mod catalog;
 pub(crate) mod dispatch;
 mod event_path;
@@ -21,7 +22,6 @@ pub(crate) mod registry_limiter;
 pub(crate) mod runtime_kyma;
 pub(crate) mod seen;
 pub(crate) mod sources;
-pub(crate) mod standing;
 pub(crate) mod suspended;
 pub(crate) mod windows;
 
@@ -32,6 +32,7 @@ use tidewatch_oci::OciError;
 
 use self::{
     agent_config::{AgentConfigReconciler, WatcherReconciler},
+    applied::AppliedStates,
     catalog::CatalogReconciler,
     dispatch::Dispatcher,
     event_path::EventPathReconciler,
@@ -42,8 +43,8 @@ use self::{
     legacy_watcher::LegacyWatcherReconciler,
     mandatory::{MandatoryReconciler, ReleaseReconciler},
     manifest::{
-        ManifestReconciler, failures::ManifestFailures, hold::Holds, passed::Passes, remove::Removal,
-        remover::Remover, source::Bundles, sync::Syncer, told::Watched,
+        ManifestReconciler, failures::ManifestFailures, remove::Removal, remover::Remover, source::Bundles,
+        sync::Syncer, told::Watched,
     },
     owners::Owners,
     paused::PauseNotice,
@@ -51,7 +52,6 @@ use self::{
     pull_secret::PullSecrets,
     seen::Seen,
     sources::Registries,
-    standing::Standing,
     windows::Windows,
 };
 use crate::{
@@ -125,8 +125,7 @@ struct Parts {
     registries: Arc<Registries>,
     windows: Arc<Windows>,
     seen: Arc<Seen>,
-    standing: Arc<Standing>,
-    passes: Arc<Passes>,
+    states: Arc<AppliedStates>,
     followups: Arc<FollowUps>,
     owners: Arc<Owners>,
     failures: Arc<Failures>,
@@ -145,7 +144,7 @@ pub(crate) fn engine(
     let kcp = Kcp::new(client, &config.namespace, clock);
     kcp.index_mut().restrict(&config.restricted_modules);
     let (config, queue) = (Arc::new(config.clone()), queue_of(&config));
-    let (seen, standing, passes) = (Arc::<Seen>::default(), Arc::<Standing>::default(), Arc::default());
+    let (seen, states) = (Arc::<Seen>::default(), Arc::<AppliedStates>::default());
     let clusters =
         Arc::new(Clusters::new(kcp.clone(), Arc::clone(&config), queue.clone(), Arc::clone(&observer)));
     let followups = Arc::new(FollowUps::new(kcp.clone(), Arc::clone(&clusters), queue.clone(), &config));
@@ -161,18 +160,13 @@ pub(crate) fn engine(
             Arc::clone(&observer),
         )),
         watched: Arc::new(Watched { kcp: kcp.clone(), followups: Arc::clone(&followups) }),
-        keeper: Arc::new(Keeper {
-            kcp: kcp.clone(),
-            standing: Arc::clone(&standing),
-            seen: Arc::clone(&seen),
-        }),
+        keeper: Arc::new(Keeper { kcp: kcp.clone(), states: Arc::clone(&states), seen: Arc::clone(&seen) }),
         kcp,
         clusters,
         config,
         queue,
         seen,
-        standing,
-        passes,
+        states,
         followups,
         notifier,
     };
@@ -210,7 +204,7 @@ impl Parts {
             config: self.config,
             queue: self.queue,
             seen: self.seen,
-            passes: self.passes,
+            states: self.states,
             failures: self.failures,
             observer,
         }
@@ -295,12 +289,11 @@ impl Parts {
         let remover = Arc::new(Remover {
             kcp: self.kcp.clone(),
             queue: self.queue.clone(),
-            standing: Arc::clone(&self.standing),
+            states: Arc::clone(&self.states),
         });
         let syncer = Arc::new(Syncer {
             kcp: self.kcp.clone(),
-            passes: Arc::clone(&self.passes),
-            standing: Arc::clone(&self.standing),
+            states: Arc::clone(&self.states),
             seen: Arc::clone(&self.seen),
             watched: Arc::clone(&self.watched),
             remover: Arc::clone(&remover),
@@ -324,8 +317,7 @@ impl Parts {
                 notifier: Arc::clone(&self.notifier),
             },
             syncer,
-            passes: Arc::clone(&self.passes),
-            holds: Holds::default(),
+            states: Arc::clone(&self.states),
             notifier: Arc::clone(&self.notifier),
             seen: Arc::clone(&self.seen),
         }

@@ -7,8 +7,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     Reconcilers,
+    applied::AppliedStates,
     kyma::failures::Failures,
-    manifest::passed::Passes,
     paused::PauseNotice,
     seen::{self, End, Seen},
 };
@@ -35,7 +35,7 @@ pub(crate) struct Dispatcher {
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) queue: Queue,
     pub(crate) seen: Arc<Seen>,
-    pub(crate) passes: Arc<Passes>,
+    pub(crate) states: Arc<AppliedStates>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) pause: PauseNotice,
     pub(crate) reconcilers: Reconcilers,
@@ -191,9 +191,7 @@ impl Dispatcher {
 
     /// Another client may have written the status: this reconcile takes a full look.
     fn take_suspicion(&self, key: &WorkKey) {
-        if let WorkKey::Manifest { kyma, name } = key {
-            self.passes.forget_one(kyma, name);
-        }
+        self.states.forget_sync(key);
         match self.kcp.index_mut().take_suspicion(key) {
             Some(Suspected { by: Some(by) }) => {
                 tracing::warn!(%key, by, "another client has written the status; it is checked");

@@ -11,7 +11,7 @@ use tidewatch_deployer::{
 };
 
 use super::{
-    standing::Standing,
+    applied::AppliedStates,
     suspended::{OtherChange, Suspended},
 };
 use crate::{
@@ -37,7 +37,7 @@ pub(super) struct Astray<'a> {
 
 pub(crate) struct Keeper {
     pub(crate) kcp: Kcp,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) states: Arc<AppliedStates>,
     pub(crate) seen: Arc<Seen>,
 }
 
@@ -50,11 +50,12 @@ impl Keeper {
         astray: Astray<'_>,
     ) -> Result<Option<Suspended>, ObjectError> {
         let Astray { object, wanted, manager, live, again } = astray;
-        let (key, content, now) = (Standing::key(work, object), content_hash(wanted), self.kcp.now());
+        let (content, now) = (content_hash(wanted), self.kcp.now());
         let difference = live.map(|live| {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
         });
-        if again && let Verdict::Suspended(until) = self.standing.verdict(key, content, now) {
+        let verdict = self.states.history(work, |history| history.verdict(object.into(), content, now));
+        if again && let Verdict::Suspended(until) = verdict {
             let change = difference.map_or(OtherChange::Deletes, OtherChange::from);
             let parked = Suspended::of_engine(object, change, until);
             tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
@@ -65,19 +66,20 @@ impl Keeper {
         if !again {
             return Ok(None);
         }
-        self.standing.applied(key, content, drift::content(&made, wanted, manager), now);
+        let made = drift::content(&made, wanted, manager);
+        self.states.change_history(work, |history| history.record_apply(object.into(), content, made, now));
         match difference {
             Some(difference) => {
                 tracing::info!(kyma = work.kyma(), %object, %difference, "set back to what it is to be");
             }
             None => tracing::info!(kyma = work.kyma(), %object, "made again: it was gone"),
         }
-        let until = self.standing.on_trial(key, now);
+        let until = self.states.history(work, |history| history.on_trial(object.into(), now));
         Ok(until.map(|until| Suspended::of_engine(object, OtherChange::Ended, until)))
     }
 
     pub(super) fn on_trial(&self, work: &WorkKey, object: &ObjectRef) -> Option<Suspended> {
-        let until = self.standing.on_trial(Standing::key(work, object), self.kcp.now())?;
+        let until = self.states.history(work, |history| history.on_trial(object.into(), self.kcp.now()))?;
         Some(Suspended::of_engine(object, OtherChange::Ended, until))
     }
 }

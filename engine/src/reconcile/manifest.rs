@@ -3,23 +3,23 @@
 mod apply;
 mod blockers;
 mod causes;
-mod contents;
 mod default_cr;
+mod desired;
 pub(crate) mod failures;
 mod force;
 mod give_up;
 mod hand_over;
-pub(crate) mod hold;
 mod inside;
 mod install;
 mod lineage;
-pub(crate) mod passed;
 pub(crate) mod remove;
 pub(crate) mod remover;
 pub(crate) mod rendered;
 mod schemas;
+pub(crate) mod scope;
 pub(crate) mod source;
 mod status;
+mod status_delay;
 mod stray;
 pub(crate) mod sync;
 pub(crate) mod told;
@@ -39,8 +39,7 @@ use tidewatch_planner::{force::Forced, manifest::held_by, writers::has_own_inven
 
 use self::{
     failures::ManifestFailures,
-    hold::Holds,
-    passed::{Mark, Only, Passed, Passes, asked, named, place},
+    scope::{Inputs, LastSync, SyncScope, named, spec_hash, target_hash},
     work::Work,
 };
 use super::owners::shares_with;
@@ -54,6 +53,7 @@ use crate::{
     key::WorkKey,
     outcome::Outcome,
     reconcile::{
+        applied::AppliedStates,
         manifest::{remove::Removal, source::Bundles, sync::Syncer, told::Watched},
         owners::Owners,
         seen::Seen,
@@ -73,8 +73,7 @@ pub(crate) struct ManifestReconciler {
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) removal: Removal,
     pub(crate) syncer: Arc<Syncer>,
-    pub(crate) passes: Arc<Passes>,
-    pub(crate) holds: Holds,
+    pub(crate) states: Arc<AppliedStates>,
     pub(crate) seen: Arc<Seen>,
     pub(crate) notifier: Arc<Notifier>,
 }
@@ -94,9 +93,10 @@ impl ManifestReconciler {
         triggers: Triggers<'_>,
     ) -> Result<Outcome, Error> {
         let named = named(key, triggers.listed, triggers.count);
-        let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
-        let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
+        let last = self.states.take_last_sync(key).filter(|_| named.is_some());
+        let Some((manifest, secrets)) = self.manifest_of(kyma, name, last.as_ref()).await? else {
             self.kcp.index_mut().owners.release(kyma, name);
+            self.states.forget(key);
             return Ok(Outcome::done());
         };
         if manifest.is_skipped() {
@@ -126,19 +126,20 @@ impl ManifestReconciler {
         if is_installed {
             self.add_finalizers(&mut manifest).await?;
         }
-        let (bundle, given) = match stage(Stage::Render, self.bundles.bundle(&manifest, &runtime)).await {
+        let (bundle, injected) = match stage(Stage::Render, self.bundles.bundle(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(error) => return self.failures.unrendered(&manifest, error).await,
         };
         if !is_installed {
             self.add_finalizers(&mut manifest).await?;
         }
-        let mark = Mark { given, ..self.mark(&manifest, &secrets) };
-        let only = passed.and_then(|passed| Only::after(passed, mark, named));
+        let inputs = Inputs { injected, ..self.inputs(&manifest, &secrets) };
+        let scope = last.and_then(|last| SyncScope::after(last, inputs, named));
         let is_retry = |trigger: &Trigger| matches!(trigger, Trigger::Retry { key: of, .. } if of == key);
         let again = triggers.listed.iter().any(is_retry);
         let defined = triggers.may_include(is_of_definition);
-        self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
+        let work = Work { key, kyma, inputs, scope, again, defined };
+        Box::pin(self.install(work, &manifest, &runtime, bundle)).await
     }
 
     /// Gets access to the runtime, and checks that it belongs to this Kyma.
@@ -202,19 +203,19 @@ impl ManifestReconciler {
 
     /// Returns the Manifest and the Secrets that give access to its runtime.
     ///
-    /// Uses the watched Manifest only if it is up to date and matches the last pass. Otherwise reads it from KCP.
+    /// Uses the watched Manifest only if it is up to date and matches the last sync. Otherwise reads it from KCP.
     async fn manifest_of(
         &self,
         kyma: &str,
         name: &str,
-        passed: Option<&Passed>,
+        last: Option<&LastSync>,
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Error> {
         let (secrets, watched) = {
             let state = self.kcp.index();
-            (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
+            (state.secrets_of(kyma), last.and_then(|_| state.up_to_date(name)))
         };
-        if let Some((passed, manifest)) = passed.zip(watched)
-            && self.mark(&manifest, &secrets) == (Mark { given: 0, ..passed.mark })
+        if let Some((last, manifest)) = last.zip(watched)
+            && self.inputs(&manifest, &secrets) == (Inputs { injected: 0, ..last.inputs })
             && has_own_inventory(&manifest)
         {
             return Ok(Some((manifest, secrets)));
@@ -224,10 +225,10 @@ impl ManifestReconciler {
         Ok(manifest.map(|manifest| (manifest, secrets)))
     }
 
-    /// Returns the mark as far as it is known before rendering.
-    fn mark(&self, manifest: &Manifest, secrets: &[SecretRef]) -> Mark {
-        let asked = asked(manifest, self.config.pull_secret.as_deref());
-        Mark { place: place(manifest, secrets), asked, given: 0 }
+    /// Returns the inputs as far as they are known before rendering.
+    fn inputs(&self, manifest: &Manifest, secrets: &[SecretRef]) -> Inputs {
+        let spec = spec_hash(manifest, self.config.pull_secret.as_deref());
+        Inputs { target: target_hash(manifest, secrets), spec, injected: 0 }
     }
 
     /// Adds the finalizers. Call it before anything is created in the runtime.

@@ -136,6 +136,17 @@ impl ObjectRef {
     }
 }
 
+/// A hash of an object's group, kind, namespace and name: a small key for what is remembered of many objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(u64);
+
+impl From<&ObjectRef> for ObjectId {
+    fn from(object: &ObjectRef) -> Self {
+        let (group, kind, namespace, name) = object.identity();
+        Self(xxhash_rust::xxh3::xxh3_64(format!("{group}\n{kind}\n{namespace}\n{name}").as_bytes()))
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.gvk.kind)?;

@@ -17,6 +17,7 @@ use tidewatch_deployer::{
     conflict::Verdict,
     definitions::Definitions,
     drift::{self, Ignored},
+    history::History,
     ownership::Marks,
     readiness::{self, Facts, ObjectReadiness},
     refusal::{self, Cause},
@@ -32,8 +33,8 @@ use crate::{
     error::Error,
     key::WorkKey,
     reconcile::{
+        applied::AppliedStates,
         seen::Seen,
-        standing::Standing,
         suspended::{OtherChange, Suspended},
     },
 };
@@ -223,7 +224,7 @@ impl Silent {
 /// Applies objects of one Manifest.
 pub(super) struct Installer<'a> {
     pub(super) runtime: &'a Gated,
-    pub(super) standing: &'a Standing,
+    pub(super) states: &'a AppliedStates,
     /// Objects shared with another Manifest, and its name.
     pub(super) shared: &'a [(ObjectRef, String)],
     /// Predecessors of this Manifest in the same module.
@@ -375,11 +376,14 @@ impl Installer<'_> {
         ignored: &Ignored<'_>,
         known: bool,
     ) -> Result<Settled, Error> {
-        let (key, content) = (Standing::key(self.key, id), content_hash(wanted));
+        let content = content_hash(wanted);
         if known && let Some(ended) = jobs::gone(self, id, wanted) {
             return Ok(ended);
         }
-        if known && let Verdict::Suspended(until) = self.standing.verdict(key, content, self.now) {
+        if known
+            && let Verdict::Suspended(until) =
+                self.history(|history| history.verdict(id.into(), content, self.now))
+        {
             return Ok(Settled::Missing(Suspended::of_module(id, OtherChange::Deletes, until)));
         }
         let made = match self.write(id, wanted, ignored, None).await {
@@ -397,9 +401,9 @@ impl Installer<'_> {
         // Creating a deleted object again counts as a conflict round.
         if known || drift::difference(&made, wanted, field_managers::APPLIER, ignored).is_some() {
             let made = drift::content(&made, wanted, field_managers::APPLIER);
-            self.standing.applied(key, content, made, self.now);
+            self.change_history(|history| history.record_apply(id.into(), content, made, self.now));
         }
-        Ok(Settled::Written(made, self.trial(id, key)))
+        Ok(Settled::Written(made, self.trial(id)))
     }
 
     /// Updates an existing object if it differs.
@@ -410,7 +414,6 @@ impl Installer<'_> {
         wanted: Value,
         ignored: &Ignored<'_>,
     ) -> Result<Settled, Error> {
-        let key = Standing::key(self.key, id);
         match self.take_over(id, &live).await {
             Ok(Some(taken)) => live = taken,
             Err(error) if !error.is_passing() => return Err(error.into()),
@@ -418,15 +421,18 @@ impl Installer<'_> {
             Ok(None) | Err(_) => {}
         }
         let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
-        let stands = || self.warned.then(|| self.trial(id, key)).flatten();
+        let stands = || self.warned.then(|| self.trial(id)).flatten();
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
             return Ok(Settled::There(live, stands()));
         };
         let content = content_hash(&wanted);
-        if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
+        let present = drift::content(&live, &wanted, field_managers::APPLIER);
+        if self.history(|history| history.is_settled(id.into(), content, present)) {
             return Ok(Settled::There(live, stands()));
         }
-        if let Verdict::Suspended(until) = self.standing.verdict(key, content, self.now) {
+        if let Verdict::Suspended(until) =
+            self.history(|history| history.verdict(id.into(), content, self.now))
+        {
             let change = self.also_of(id).map_or_else(|| OtherChange::from(difference), OtherChange::Wants);
             return Ok(Settled::There(live, Some(Suspended::of_module(id, change, until))));
         }
@@ -448,13 +454,21 @@ impl Installer<'_> {
         }
         self.note_schema(id);
         let made = drift::content(&applied, &wanted, field_managers::APPLIER);
-        self.standing.applied(key, content, made, self.now);
-        Ok(Settled::Written(applied, self.trial(id, key)))
+        self.change_history(|history| history.record_apply(id.into(), content, made, self.now));
+        Ok(Settled::Written(applied, self.trial(id)))
+    }
+
+    fn history<T>(&self, read: impl FnOnce(&History) -> T) -> T {
+        self.states.history(self.key, read)
+    }
+
+    fn change_history(&self, change: impl FnOnce(&mut History)) {
+        self.states.change_history(self.key, change);
     }
 
     /// Returns the notice for an up-to-date object on trial.
-    fn trial(&self, id: &ObjectRef, key: u64) -> Option<Suspended> {
-        let until = self.standing.on_trial(key, self.now)?;
+    fn trial(&self, id: &ObjectRef) -> Option<Suspended> {
+        let until = self.history(|history| history.on_trial(id.into(), self.now))?;
         Some(Suspended::of_module(id, OtherChange::Ended, until))
     }
 
@@ -464,14 +478,14 @@ impl Installer<'_> {
 
     fn note_schema(&self, id: &ObjectRef) {
         if id.gvk.is_crd() {
-            self.standing.wrote_schema(Standing::key(self.key, id), self.now);
+            self.change_history(|history| history.record_schema(id.into(), self.now));
         }
     }
 
     /// Whether the CRD was written moments ago.
     fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
         let crd = self.definitions.definition(&id.gvk);
-        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.key, crd), self.now))
+        crd.is_some_and(|crd| self.history(|history| history.is_schema_fresh(crd.into(), self.now)))
     }
 
     /// Whether an API server may have dropped wanted fields by an old schema: it drops unknown fields silently.

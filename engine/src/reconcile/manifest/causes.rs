@@ -14,6 +14,7 @@ use crate::{
         Gated,
         objects::{self, ObjectError},
     },
+    key::WorkKey,
     reconcile::manifest::ManifestReconciler,
 };
 
@@ -71,11 +72,17 @@ impl ManifestReconciler {
     }
 
     /// Reads pods and storage of unready objects and judges them again. If that fails, the object's own cause stays.
-    pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
+    pub(super) async fn causes(
+        &self,
+        key: &WorkKey,
+        manifest: &Manifest,
+        runtime: &Gated,
+        applied: &mut Applied,
+    ) -> Looked {
         let now = self.kcp.now();
         let mut looked = Looked::default();
         // Delayed statuses count too.
-        let since = manifest::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
+        let since = manifest::not_ready_since(manifest).or_else(|| self.states.status_delayed_since(key));
         let mut on_their_way = false;
         for object in std::mem::take(&mut applied.unclear) {
             let Some(id) = ObjectRef::of(&object) else { continue };

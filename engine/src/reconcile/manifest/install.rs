@@ -1,11 +1,14 @@
 //! Installs a module: applies its objects and its default CR, judges them, and reports the result.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, State,
-    object::{Gvk, ObjectRef},
+    object::{Gvk, ObjectId, ObjectRef},
     readiness::Readiness,
 };
 use tidewatch_deployer::{bundle::Bundle, namespace::terminating, readiness};
@@ -18,9 +21,8 @@ use tidewatch_planner::{
 use super::{
     ManifestReconciler,
     apply::Applied,
-    contents::Contents,
     default_cr::{DefaultCr, DefaultCrReport, create_default_cr},
-    passed::{Mark, Only, Passed},
+    scope::{LastSync, SyncScope},
     sync::Synced,
     told::namespace_kind,
     verdict::{
@@ -58,8 +60,7 @@ struct Pass<'a> {
 
 /// What a later pass may rely on if this one leaves nothing undone.
 struct Settled<'a> {
-    mark: Mark,
-    contents: &'a Arc<Contents>,
+    desired: HashMap<ObjectId, u64>,
     /// Removed objects still in KCP's inventory; `None` if a removal is incomplete.
     removed: Option<&'a [ObjectRef]>,
     cr: &'a DefaultCrReport,
@@ -74,10 +75,10 @@ impl ManifestReconciler {
         bundle: Bundle,
     ) -> Result<Outcome, Error> {
         let first = Progress::Waiting(manifest::APPLYING.into());
-        let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
+        let Synced { manifest, mut applied, left, going, objects, gone, scope, desired } =
             self.syncer.sync(&work, manifest, runtime, bundle, first).await?;
         let cr =
-            self.apply_default_cr(&work, &manifest, runtime, only.as_ref(), &mut applied, &objects).await;
+            self.apply_default_cr(&work, &manifest, runtime, scope.as_ref(), &mut applied, &objects).await;
         self.judge_other_manager(&manifest, runtime, &objects, &mut applied).await;
         let has_new_watches = self.watched.watch(&work, &manifest.name_any(), &applied) || work.defined;
         let status = PassStatus {
@@ -89,9 +90,9 @@ impl ManifestReconciler {
         };
         let (manifest, remaining, deleting) = (&manifest, left.as_slice(), going.as_deref());
         let pass = Pass { work: &work, runtime, manifest, status, remaining, deleting, has_new_watches };
-        let settled = Settled { mark: work.mark, contents: &contents, removed: gone.as_deref(), cr: &cr };
+        let settled = Settled { desired, removed: gone.as_deref(), cr: &cr };
         if cr.is_known && applied.only_fails() {
-            let unready = applied.failing.iter().chain(applied.not_ready()).cloned().collect();
+            let unready = applied.failing.iter().chain(applied.not_ready()).map(ObjectId::from).collect();
             self.remember(&pass, settled, unready);
             return self.end_failed(&pass, applied).await;
         }
@@ -123,14 +124,14 @@ impl ManifestReconciler {
         work: &Work<'_>,
         manifest: &Manifest,
         runtime: &Gated,
-        only: Option<&Only>,
+        scope: Option<&SyncScope>,
         applied: &mut Applied,
         objects: &[ObjectRef],
     ) -> DefaultCrReport {
         let id = default_cr(manifest);
-        let is_named = |only: &Only| id.as_ref().is_some_and(|cr| only.names(cr));
-        let cr = if let Some(only) = only.filter(|only| !is_named(only)) {
-            Ok(only.cr())
+        let is_named = |scope: &SyncScope| id.as_ref().is_some_and(|cr| scope.names(cr));
+        let cr = if let Some(scope) = scope.filter(|scope| !is_named(scope)) {
+            Ok(scope.cr())
         } else if applied.failed.as_ref().is_none_or(Error::is_of_one_object) {
             let note = |cr: &ObjectRef, live: &_, is_made| {
                 if is_made { self.seen.wrote(work.key, cr, live) } else { self.seen.saw(work.key, cr, live) }
@@ -272,7 +273,7 @@ impl ManifestReconciler {
             conclude(&Findings { status, readiness, suspended, others_unready, has_events, looked });
         let delay = self.report(pass, &verdict).await?;
         if applied.is_clean() {
-            self.remember(pass, settled, applied.not_ready().cloned().collect());
+            self.remember(pass, settled, applied.not_ready().map(ObjectId::from).collect());
         }
         Ok(match delay {
             Some(left) if is_processing => Outcome::after(left, verdict.outcome.message().to_owned()),
@@ -283,7 +284,7 @@ impl ManifestReconciler {
     /// Writes a verdict's status, and notifies its conflict. Returns how long the status is delayed.
     async fn report(&self, pass: &Pass<'_>, verdict: &Verdict<'_>) -> Result<Option<Duration>, Error> {
         let Some(status) = &verdict.status else { return Ok(None) };
-        let delay = self.write_status(pass.manifest, status, verdict.may_delay).await?;
+        let delay = self.write_status(pass.work.key, pass.manifest, status, verdict.may_delay).await?;
         if let (None, Some(conflict)) = (delay, verdict.conflict) {
             self.notify_conflict(pass.work.kyma, pass.manifest, conflict).await;
         }
@@ -291,7 +292,7 @@ impl ManifestReconciler {
     }
 
     async fn look_for_causes(&self, pass: &Pass<'_>, applied: &mut Applied) -> super::causes::Looked {
-        stage(Stage::ReadRuntime, self.causes(pass.manifest, pass.runtime, applied)).await
+        stage(Stage::ReadRuntime, self.causes(pass.work.key, pass.manifest, pass.runtime, applied)).await
     }
 
     /// The outcome of a wait for objects that must exist first.
@@ -304,12 +305,18 @@ impl ManifestReconciler {
     }
 
     /// Keeps the result of this pass for the next one, in live mode only.
-    fn remember(&self, pass: &Pass<'_>, settled: Settled<'_>, unready: Vec<ObjectRef>) {
-        let Settled { mark, contents, removed: Some(removed), cr } = settled else { return };
+    fn remember(&self, pass: &Pass<'_>, settled: Settled<'_>, unready: HashSet<ObjectId>) {
+        let Settled { desired, removed: Some(removed), cr } = settled else { return };
         if matches!(self.kcp.gate.mode(), Mode::Live) {
-            let (contents, gone) = (Arc::clone(contents), removed.to_vec());
-            let passed = Passed { mark, contents, unready, gone, cr: cr.exists, said: cr.state.clone() };
-            self.passes.put(pass.work.kyma, &pass.manifest.name_any(), passed);
+            let sync = LastSync {
+                inputs: pass.work.inputs,
+                desired,
+                unready,
+                removed: removed.iter().map(ObjectId::from).collect(),
+                cr: cr.exists,
+                cr_state: cr.state.clone(),
+            };
+            self.states.put_last_sync(pass.work.key, sync, pass.status.objects);
         }
     }
 

@@ -23,8 +23,8 @@ use tidewatch_planner::{
 use super::{
     blockers::{Obstacle, Whose},
     failures::ManifestFailures,
-    passed::Mark,
     remover::{Remover, Theirs},
+    scope::Inputs,
     source::Bundles,
     sync::Syncer,
     told::Watched,
@@ -238,8 +238,8 @@ impl Removal {
             Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-                let mark = Mark::default();
-                let work = Work { key: &key, kyma, mark, only: None, again: true, defined: false };
+                let inputs = Inputs::default();
+                let work = Work { key: &key, kyma, inputs, scope: None, again: true, defined: false };
                 let synced = self.syncer.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }

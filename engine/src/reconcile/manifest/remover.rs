@@ -22,7 +22,7 @@ use crate::{
     kcp::Kcp,
     key::{Queue, WorkKey},
     queue::{Class, Push},
-    reconcile::standing::Standing,
+    reconcile::applied::AppliedStates,
     trigger::{Change, Trigger},
 };
 
@@ -79,7 +79,7 @@ enum Left {
 pub(crate) struct Remover {
     pub(crate) kcp: Kcp,
     pub(crate) queue: Queue,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) states: Arc<AppliedStates>,
 }
 
 impl Remover {
@@ -187,7 +187,7 @@ impl Remover {
         object: &ObjectRef,
     ) -> Result<Option<Left>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-        self.standing.forget(Standing::key(&key, object));
+        self.states.change_history(&key, |history| history.forget(object.into()));
         let Some(there) = objects::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {

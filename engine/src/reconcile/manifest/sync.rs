@@ -1,14 +1,14 @@
 //! Applies a Manifest's bundle to its runtime, and removes other objects of its inventory.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, ModuleTerms, State, inventory,
-    object::{Gvk, ObjectRef},
+    object::{Gvk, ObjectId, ObjectRef},
 };
 use tidewatch_deployer::{
     bundle::Bundle,
@@ -24,9 +24,9 @@ use tidewatch_planner::{
 
 use super::{
     apply::{Applied, Installer, Silent, jobs, phases::left_alone},
-    contents::{self, Contents},
-    passed::{Only, Passes},
+    desired,
     remover::{Remover, Theirs},
+    scope::SyncScope,
     status::unread_status,
     told::Watched,
     work::Work,
@@ -36,7 +36,7 @@ use crate::{
     error::{Error, chain},
     index::owners::Speaker,
     kcp::Kcp,
-    reconcile::{seen::Seen, standing::Standing},
+    reconcile::{applied::AppliedStates, seen::Seen},
     stages::{Stage, stage},
 };
 
@@ -57,15 +57,16 @@ pub(super) struct Synced {
     /// Removed objects still in KCP's inventory; `None` if a removal is incomplete.
     pub(super) gone: Option<Vec<ObjectRef>>,
     /// The objects read, if not all. The others are unchanged.
-    pub(super) only: Option<Only>,
-    pub(super) contents: Arc<Contents>,
+    pub(super) scope: Option<SyncScope>,
+    /// Hashes of the wanted objects.
+    pub(super) desired: HashMap<ObjectId, u64>,
 }
 
 #[derive(Default)]
 struct Done {
     applied: Applied,
-    contents: Arc<Contents>,
-    only: Option<Only>,
+    desired: HashMap<ObjectId, u64>,
+    scope: Option<SyncScope>,
 }
 
 impl Done {
@@ -92,8 +93,7 @@ async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[Ob
 /// Applies bundles to runtimes.
 pub(crate) struct Syncer {
     pub(crate) kcp: Kcp,
-    pub(crate) passes: Arc<Passes>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) states: Arc<AppliedStates>,
     pub(crate) seen: Arc<Seen>,
     pub(crate) watched: Arc<Watched>,
     pub(crate) remover: Arc<Remover>,
@@ -119,9 +119,10 @@ impl Syncer {
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
         // Objects that no API server accepts would otherwise cause a write in every pass.
         let grows = all.iter().any(|object| object.can_exist() && !known.contains(&object.identity()));
-        let only = work.only.clone().filter(|only| only.is_anew() || !grows && only.all_gone(&gone));
+        let scope =
+            work.scope.clone().filter(|scope| scope.has_new_inputs() || !grows && scope.has_removed(&gone));
         // Then the last pass left nothing to claim or remove.
-        let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
+        let is_settled = scope.as_ref().is_some_and(|scope| !scope.has_new_inputs());
         if grows {
             let status = unread_status(&manifest, &first, &all, self.kcp.now());
             self.kcp.write_manifest_status_in_place(&mut manifest, status).await?;
@@ -131,23 +132,23 @@ impl Syncer {
         }
         let (definitions, cr) = (Definitions::of(&bundle.first), default_cr(&manifest));
         let named = bundle.objects.iter().chain(cr.as_ref());
-        let only = only.map(|only| only.with_kinds(&definitions, named));
+        let scope = scope.map(|scope| scope.with_kinds(&definitions, named));
         // Unread objects keep their marks.
-        let looked = only.as_ref().filter(|only| !only.is_anew());
-        let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked);
+        let read = scope.as_ref().filter(|scope| !scope.has_new_inputs());
+        let shared = self.mark_shared(kyma, &manifest, &mut bundle, read);
 
         let own = (&manifest, before.as_slice(), gone.as_slice(), shared.as_slice());
-        let Done { mut applied, contents, only } = match manifest.terms() {
+        let Done { mut applied, desired, scope } = match manifest.terms() {
             Err(error) => Done::failed(Error::Final(chain(&error))),
             Ok(mut terms) => {
                 terms.ignore_fields.extend(transform::left_to_controllers(bundle.iter()));
-                self.apply(work, own, runtime, (&mut bundle, &terms), only).await
+                self.apply(work, own, runtime, (&mut bundle, &terms), scope).await
             }
         };
         if is_settled {
             let (left, objects) = (Vec::new(), bundle.objects);
             let gone = Some(gone);
-            return Ok(Synced { manifest, applied, left, going: None, objects, gone, only, contents });
+            return Ok(Synced { manifest, applied, left, going: None, objects, gone, scope, desired });
         }
         // The apply may have made a kind's scope known.
         gone = prune::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
@@ -172,10 +173,10 @@ impl Syncer {
         // Releases the claims on removed objects.
         self.claim(kyma, &manifest, &objects);
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
-        Ok(Synced { manifest, applied, left, going, objects, gone, only: None, contents })
+        Ok(Synced { manifest, applied, left, going, objects, gone, scope: None, desired })
     }
 
-    /// Applies the objects that `only` selects and, for changed wanted state, the changed ones.
+    /// Applies the objects in `scope` and, for changed wanted state, the changed ones.
     ///
     /// The others were ready, or have no readiness.
     async fn apply(
@@ -184,76 +185,76 @@ impl Syncer {
         own: Own<'_>,
         runtime: &Gated,
         (bundle, terms): (&mut Bundle, &ModuleTerms),
-        only: Option<Only>,
+        scope: Option<SyncScope>,
     ) -> Done {
         let (manifest, _, _, shared) = own;
         let (definitions, cr, name) =
             (Definitions::of(&bundle.first), default_cr(manifest), manifest.name_any());
         let own_name = (&*self.kcp.namespace, name.as_str());
-        let (only, contents) = match only {
-            Some(only) if !only.is_anew() && shared.is_empty() => {
-                let contents = Arc::clone(only.contents());
-                (Some(only), contents)
+        let (scope, desired) = match scope {
+            Some(scope) if !scope.has_new_inputs() && shared.is_empty() => {
+                let desired = scope.desired().clone();
+                (Some(scope), desired)
             }
-            Some(only) if !only.is_anew() => {
+            Some(scope) if !scope.has_new_inputs() => {
                 // The owner may have changed since the last read.
-                let each = contents::of(bundle, own_name, terms);
-                let known = |(id, hash): &&(ObjectRef, Option<u64>)| {
-                    only.has(id) || contents::is_among(only.contents(), *hash)
-                };
-                let contents = self.passes.share(contents::kept(each.iter().filter(known)));
-                (Some(only), contents)
+                let hashes = desired::hashes(bundle, own_name, terms);
+                let is_known =
+                    |(id, hash): &&(ObjectRef, Option<u64>)| scope.has(id) || scope.is_unchanged(id, *hash);
+                let desired = desired::by_object(hashes.iter().filter(is_known));
+                (Some(scope), desired)
             }
-            only => {
-                let each = contents::of(bundle, own_name, terms);
-                let only = match only {
-                    Some(only) => {
-                        let only = self.changed(work.kyma, runtime, only, &each).await;
-                        Some(only.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())))
+            scope => {
+                let hashes = desired::hashes(bundle, own_name, terms);
+                let scope = match scope {
+                    Some(scope) => {
+                        let scope = self.with_changed(work.kyma, runtime, scope, &hashes).await;
+                        Some(scope.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())))
                     }
                     None => None,
                 };
-                (only, self.passes.share(contents::kept(&each)))
+                (scope, desired::by_object(&hashes))
             }
         };
         let mut phases = [&mut bundle.first, &mut bundle.main, &mut bundle.custom].map(std::mem::take);
-        let jobs = jobs::among(work.key, phases.iter().flat_map(|phase| phase.iter()));
-        if let Some(only) = &only {
+        let jobs = jobs::among(phases.iter().flat_map(|phase| phase.iter()));
+        if let Some(scope) = &scope {
             for phase in &mut phases {
-                phase.retain(|object| ObjectRef::of(object).is_none_or(|id| only.has(&id)));
+                phase.retain(|object| ObjectRef::of(object).is_none_or(|id| scope.has(&id)));
             }
         }
         let heir_to = self.predecessors(work.kyma, manifest, terms);
         let installer = self.installer(work, own, runtime, (terms, &definitions));
         let installer = Installer { heir_to: &heir_to, ..installer };
-        let stood = only.as_ref().map(|only| only.stood(&definitions)).unwrap_or_default();
+        let served = scope.as_ref().map(|scope| scope.served(&definitions)).unwrap_or_default();
         let manifest = name.as_str();
         let go_on = || !self.kcp.index().is_skipped(manifest);
-        let mut applied = Box::pin(installer.phases(phases, stood, &go_on)).await;
-        if let Some(only) = &only {
-            let others = bundle.objects.iter().filter(|id| !only.has(id));
+        let mut applied = Box::pin(installer.phases(phases, served, &go_on)).await;
+        if let Some(scope) = &scope {
+            let others = bundle.objects.iter().filter(|id| !scope.has(id));
             applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
         }
-        applied.jobs_completed = jobs::have_completed(&self.standing, &jobs);
-        Done { applied, contents, only }
+        applied.jobs_completed =
+            self.states.history(work.key, |history| jobs::have_completed(history, &jobs));
+        Done { applied, desired, scope }
     }
 
-    /// Adds changed objects to `only`, and objects whose changes are not events.
-    async fn changed(
+    /// Adds changed objects to the scope, and objects whose changes are not events.
+    async fn with_changed(
         &self,
         kyma: &str,
         runtime: &Gated,
-        mut only: Only,
-        contents: &[(ObjectRef, Option<u64>)],
-    ) -> Only {
-        let kinds: BTreeSet<&Gvk> = contents.iter().map(|(id, _)| &id.gvk).collect();
-        let told = self.watched.watched_kinds(kyma, runtime, kinds).await;
-        let before = Arc::clone(only.contents());
-        let stays = |(id, hash): &&(ObjectRef, Option<u64>)| {
-            contents::is_among(&before, *hash) && told.contains(&id.gvk)
+        mut scope: SyncScope,
+        hashes: &[(ObjectRef, Option<u64>)],
+    ) -> SyncScope {
+        let kinds: BTreeSet<&Gvk> = hashes.iter().map(|(id, _)| &id.gvk).collect();
+        let watched = self.watched.watched_kinds(kyma, runtime, kinds).await;
+        let is_read = |(id, hash): &(ObjectRef, Option<u64>)| {
+            !scope.is_unchanged(id, *hash) || !watched.contains(&id.gvk)
         };
-        only.look_at(contents.iter().filter(|one| !stays(one)).map(|(id, _)| id));
-        only
+        let read: Vec<&ObjectRef> = hashes.iter().filter(|one| is_read(one)).map(|(id, _)| id).collect();
+        scope.add(read);
+        scope
     }
 
     /// The Manifests whose objects this one may delete and create again.
@@ -273,7 +274,7 @@ impl Syncer {
     ) -> Installer<'a> {
         Installer {
             runtime,
-            standing: &self.standing,
+            states: &self.states,
             shared,
             heir_to: &[],
             seen: &self.seen,
@@ -302,20 +303,20 @@ impl Syncer {
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
-    /// Marks shared objects for one of their Manifests, and returns those that stay shared. `only`: of these.
+    /// Marks shared objects for one of their Manifests, and returns those that stay shared. Only objects in `scope` are read.
     fn mark_shared(
         &self,
         kyma: &str,
         manifest: &Manifest,
         bundle: &mut Bundle,
-        only: Option<&Only>,
+        scope: Option<&SyncScope>,
     ) -> Vec<(ObjectRef, String)> {
         let name = manifest.name_any();
         let mut shared = Vec::new();
         let state = self.kcp.index();
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
-            if only.is_some_and(|only| !only.has(&id)) {
+            if scope.is_some_and(|scope| !scope.has(&id)) {
                 continue;
             }
             let others = state.other_claims(kyma, &name, &id);

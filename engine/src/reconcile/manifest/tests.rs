@@ -1,6 +1,9 @@
 //! Passes on a scripted runtime and KCP.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,7 +11,7 @@ use tidewatch_api::{
     State,
     inventory::synced,
     names::{self, conditions, labels},
-    object::{Gvk, ObjectRef},
+    object::{Gvk, ObjectId, ObjectRef},
     readiness::CrState,
 };
 use tidewatch_deployer::bundle::{self, Bundle, Scope};
@@ -54,7 +57,7 @@ fn bundle() -> Bundle {
 }
 
 fn whole(key: &WorkKey) -> Work<'_> {
-    Work { key, kyma: "harbour", mark: Mark::default(), only: None, again: false, defined: false }
+    Work { key, kyma: "harbour", inputs: Inputs::default(), scope: None, again: false, defined: false }
 }
 
 /// In progress for a minute, with a default CR.
@@ -143,21 +146,26 @@ async fn install(
     runtime: &Gated,
     bundle: Bundle,
 ) -> Outcome {
-    engine.dispatcher.reconcilers.manifest.install(work, manifest, runtime, bundle).await.unwrap()
+    // The future is large.
+    Box::pin(engine.dispatcher.reconcilers.manifest.install(work, manifest, runtime, bundle)).await.unwrap()
 }
 
 /// Runs a pass, limited by the triggers if `before` is set.
-async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Trigger]) -> Outcome {
+async fn pass(engine: &Engine, runtime: &Gated, before: Option<LastSync>, causes: &[Trigger]) -> Outcome {
     let key = manifest_key();
-    let mark = Mark::default();
-    let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
-    assert_eq!(only.is_some(), !causes.is_empty());
-    let work = Work { mark, only, ..whole(&key) };
+    let inputs = Inputs::default();
+    let scope = before.and_then(|last| SyncScope::after(last, inputs, named(&key, causes, causes.len())));
+    assert_eq!(scope.is_some(), !causes.is_empty());
+    let work = Work { inputs, scope, ..whole(&key) };
     install(engine, work, &manifest(), runtime, bundle()).await
 }
 
-fn passed(engine: &Engine) -> Option<Passed> {
-    engine.dispatcher.passes.take("harbour", "m")
+fn last_sync(engine: &Engine) -> Option<LastSync> {
+    engine.dispatcher.states.take_last_sync(&manifest_key())
+}
+
+fn ids(objects: &[&ObjectRef]) -> HashSet<ObjectId> {
+    objects.iter().map(|object| ObjectId::from(*object)).collect()
 }
 
 fn event(object: &Value) -> Trigger {
@@ -184,7 +192,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         let says_more = !pods.is_empty();
         objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
         let (runtime, heard) = runtime(objects.clone());
-        let before = Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
+        let before = LastSync { unready: ids(&[&deployment]), cr: Some(true), ..LastSync::default() };
         let finish = pass(&engine, &runtime, Some(before), &due).await;
         assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
         let written = kcp.lock().clone();
@@ -194,7 +202,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         } else {
             assert!(matches!(finish.next, Next::After(_)), "what the Deployment tells itself waits a moment");
         }
-        assert_eq!(passed(&engine).unwrap().unready, std::slice::from_ref(&deployment));
+        assert_eq!(last_sync(&engine).unwrap().unready, ids(&[&deployment]));
     }
 }
 
@@ -268,16 +276,16 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
     }];
     let tried = ["GET", "PATCH"].map(|method| format!("{method} {DEPLOYMENT}"));
     for _ in 0..2 {
-        let before = passed(&engine).unwrap();
-        assert_eq!(before.unready, [ObjectRef::of(&bundle().main[0]).unwrap()]);
+        let before = last_sync(&engine).unwrap();
+        assert_eq!(before.unready, ids(&[&ObjectRef::of(&bundle().main[0]).unwrap()]));
         let finish = pass(&engine, &refusing, Some(before), &retry).await;
         assert!(finish.has_pace(RETRY) && finish.message().contains("must not be 1"), "{finish:?}");
         assert_eq!(heard_paths(&heard), tried);
     }
     let (well, heard) = runtime(well());
-    pass(&engine, &well, passed(&engine), &retry).await;
+    pass(&engine, &well, last_sync(&engine), &retry).await;
     assert_eq!(heard_paths(&heard), tried[..1]);
-    assert!(passed(&engine).unwrap().unready.is_empty());
+    assert!(last_sync(&engine).unwrap().unready.is_empty());
 }
 
 #[tokio::test]
@@ -287,15 +295,15 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let (runtime, heard) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
     assert_eq!(heard_paths(&heard), all, "all of it, and nothing is written");
-    let before = passed(&engine).unwrap();
+    let before = last_sync(&engine).unwrap();
     let said = Some(CrState { state: State::Warning, message: String::new() });
-    assert_eq!((before.cr, &before.said, before.unready.len()), (Some(true), &said, 0));
+    assert_eq!((before.cr, &before.cr_state, before.unready.len()), (Some(true), &said, 0));
 
     let deployment = bundle().main.remove(0);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
     assert_eq!(heard_paths(&heard), [format!("GET {DEPLOYMENT}")]);
     assert!(finish.waits_for_event() && finish.message().contains("is in state Warning"), "{finish:?}");
-    assert_eq!(passed(&engine), Some(before.clone()), "nothing was heard of the default CR");
+    assert_eq!(last_sync(&engine), Some(before.clone()), "nothing was heard of the default CR");
 
     let mut objects = well();
     objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
@@ -303,7 +311,7 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&beacon("b"))]).await;
     assert_eq!(heard_paths(&heard), [format!("GET {DEFAULT_CR}")]);
     assert!(finish == Outcome::done());
-    assert_eq!(passed(&engine).unwrap().said.unwrap().state, State::Ready);
+    assert_eq!(last_sync(&engine).unwrap().cr_state.unwrap().state, State::Ready);
 
     // A deleted object is created again.
     let mut objects = well();
@@ -311,8 +319,8 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let (runtime, heard) = self::runtime(objects);
     pass(&engine, &runtime, Some(before), &[event(&beacon("b"))]).await;
     assert!(heard_paths(&heard).contains(&format!("PATCH {DEFAULT_CR}")));
-    let passed = passed(&engine).unwrap();
-    assert_eq!((passed.cr, passed.said.unwrap().state), (Some(true), State::Empty));
+    let last = last_sync(&engine).unwrap();
+    assert_eq!((last.cr, last.cr_state.unwrap().state), (Some(true), State::Empty));
 }
 
 #[tokio::test]
@@ -322,7 +330,7 @@ async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
     let mut changed = objects[CRD].clone();
     changed["spec"]["names"]["plural"] = "lights".into();
     objects.insert(CRD, changed);
-    let before = Passed { cr: Some(true), ..Passed::default() };
+    let before = LastSync { cr: Some(true), ..LastSync::default() };
     let definition = event(&bundle().first[0]);
     let (runtime, heard) = runtime(objects);
     pass(&engine, &runtime, Some(before), &[definition]).await;
@@ -350,11 +358,11 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
         let finish = pass(&engine, &runtime, None, &[]).await;
         assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
         assert_eq!(finish.has_pace(RECHECK_RARELY) && finish.message().contains("to be served"), waits);
-        assert_eq!(passed(&engine), None);
+        assert_eq!(last_sync(&engine), None);
     }
     let (runtime, _) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
-    assert!(passed(&engine).is_some());
+    assert!(last_sync(&engine).is_some());
 }
 
 #[tokio::test]

@@ -71,9 +71,9 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
     })
 }
 
-async fn install(runtime: &Gated, standing: &Standing, objects: Vec<Value>, second: i64) -> Applied {
+async fn install(runtime: &Gated, states: &AppliedStates, objects: Vec<Value>, second: i64) -> Applied {
     let beside = Beside::default();
-    installer(runtime, standing, &beside, second).all(objects).await
+    installer(runtime, states, &beside, second).all(objects).await
 }
 
 struct Beside {
@@ -93,13 +93,13 @@ impl Default for Beside {
 
 fn installer<'a>(
     runtime: &'a Gated,
-    standing: &'a Standing,
+    states: &'a AppliedStates,
     Beside { terms, definitions, seen, key }: &'a Beside,
     second: i64,
 ) -> Installer<'a> {
     Installer {
         runtime,
-        standing,
+        states,
         shared: &[],
         heir_to: &[],
         seen,
@@ -141,12 +141,12 @@ fn job() -> Value {
 #[tokio::test]
 async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     let live = Arc::new(Mutex::new(None));
-    let ((runtime, made), standing, beside) =
-        (jobs(Arc::clone(&live)), Standing::default(), Beside::default());
+    let ((runtime, made), states, beside) =
+        (jobs(Arc::clone(&live)), AppliedStates::default(), Beside::default());
     let before = [ObjectRef::of(&job()).unwrap()];
     let pass = async |jobs_completed: bool, wanted: Value| {
         let installer =
-            Installer { before: &before, jobs_completed, ..installer(&runtime, &standing, &beside, 100) };
+            Installer { before: &before, jobs_completed, ..installer(&runtime, &states, &beside, 100) };
         let applied = installer.all(vec![wanted]).await;
         assert!(applied.failed.is_none() && applied.judged.len() == 1, "{:?}", applied.judged);
         (*made.lock(), applied.judged[0].1 == ObjectReadiness::Ready)
@@ -173,12 +173,12 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
 /// The number of creations and the readiness after a pass.
 async fn pass_over(
     (runtime, made): &(Gated, Arc<Mutex<usize>>),
-    standing: &Standing,
+    states: &AppliedStates,
     wanted: Value,
 ) -> (usize, Option<bool>) {
     let (beside, before) = (Beside::default(), [ObjectRef::of(&job()).unwrap()]);
     let applied =
-        Installer { before: &before, ..installer(runtime, standing, &beside, 100) }.all(vec![wanted]).await;
+        Installer { before: &before, ..installer(runtime, states, &beside, 100) }.all(vec![wanted]).await;
     assert!(applied.failed.is_none());
     let ready = applied.judged.first().map(|(_, judged)| *judged == ObjectReadiness::Ready);
     (*made.lock(), ready)
@@ -197,24 +197,24 @@ fn living(condition: Option<&str>, leaves: bool) -> Value {
 
 #[tokio::test]
 async fn a_job_that_nobody_has_seen_end_runs_once() {
-    let (live, standing) = (Arc::new(Mutex::new(None)), Standing::default());
+    let (live, states) = (Arc::new(Mutex::new(None)), AppliedStates::default());
     let jobs = jobs(Arc::clone(&live));
-    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(false)), "it is made");
-    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(true)), "and has gone by itself");
+    assert_eq!(pass_over(&jobs, &states, job()).await, (1, Some(false)), "it is made");
+    assert_eq!(pass_over(&jobs, &states, job()).await, (1, Some(true)), "and has gone by itself");
     let mut another = job();
     another["spec"]["backoffLimit"] = 3.into();
-    assert_eq!(pass_over(&jobs, &standing, another.clone()).await, (2, Some(false)), "another version of it");
+    assert_eq!(pass_over(&jobs, &states, another.clone()).await, (2, Some(false)), "another version of it");
     // The previous Job's end does not count for the wanted one.
     *live.lock() = Some(living(Some("Complete"), true));
     let mut third = another;
     third["spec"]["backoffLimit"] = 4.into();
     assert_eq!(
-        pass_over(&jobs, &standing, third.clone()).await,
+        pass_over(&jobs, &states, third.clone()).await,
         (2, None),
         "it waits for the end of the other"
     );
     *live.lock() = None;
-    assert_eq!(pass_over(&jobs, &standing, third).await, (3, Some(false)));
+    assert_eq!(pass_over(&jobs, &states, third).await, (3, Some(false)));
 }
 
 #[tokio::test]
@@ -222,14 +222,14 @@ async fn the_end_of_a_job_counts_also_on_its_way_out() {
     for (condition, is_ready) in
         [("Complete", true), ("SuccessCriteriaMet", true), ("Failed", false), ("FailureTarget", false)]
     {
-        let (live, standing) =
-            (Arc::new(Mutex::new(Some(living(Some(condition), true)))), Standing::default());
+        let (live, states) =
+            (Arc::new(Mutex::new(Some(living(Some(condition), true)))), AppliedStates::default());
         let jobs = jobs(Arc::clone(&live));
-        assert_eq!(pass_over(&jobs, &standing, job()).await, (0, Some(is_ready)), "{condition}");
+        assert_eq!(pass_over(&jobs, &states, job()).await, (0, Some(is_ready)), "{condition}");
         *live.lock() = None;
         for _ in 0..3 {
             assert_eq!(
-                pass_over(&jobs, &standing, job()).await,
+                pass_over(&jobs, &states, job()).await,
                 (0, Some(is_ready)),
                 "{condition}: it runs once"
             );
@@ -239,19 +239,19 @@ async fn the_end_of_a_job_counts_also_on_its_way_out() {
 
 #[tokio::test]
 async fn a_job_that_somebody_deletes_before_its_end_is_made_again() {
-    let (live, standing) = (Arc::new(Mutex::new(Some(living(None, false)))), Standing::default());
+    let (live, states) = (Arc::new(Mutex::new(Some(living(None, false)))), AppliedStates::default());
     let jobs = jobs(Arc::clone(&live));
-    assert_eq!(pass_over(&jobs, &standing, job()).await, (0, Some(false)), "it runs");
+    assert_eq!(pass_over(&jobs, &states, job()).await, (0, Some(false)), "it runs");
     *live.lock() = Some(living(None, true));
-    assert_eq!(pass_over(&jobs, &standing, job()).await, (0, None), "it goes");
+    assert_eq!(pass_over(&jobs, &states, job()).await, (0, None), "it goes");
     *live.lock() = None;
-    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(false)));
+    assert_eq!(pass_over(&jobs, &states, job()).await, (1, Some(false)));
 }
 
 #[tokio::test]
 async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
-    let (runtime, standing, beside) =
-        (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default(), Beside::default());
+    let (runtime, states, beside) =
+        (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default(), Beside::default());
     let asked = Mutex::new(0);
     let go_on = || {
         let mut asked = asked.lock();
@@ -259,7 +259,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
         *asked < 2
     };
     let (installer, map) = (
-        installer(&runtime, &standing, &beside, 100),
+        installer(&runtime, &states, &beside, 100),
         json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}),
     );
     let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &go_on).await;
@@ -283,12 +283,12 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
             (200, stored(asked.body.clone()))
         }
     });
-    let (standing, mut beside) = (Standing::default(), Beside::default());
+    let (states, mut beside) = (AppliedStates::default(), Beside::default());
     let ignored = json!({"group": "x.dev", "kind": "Beacon", "paths": ["/spec/old"]});
     beside.terms.ignore_fields.push(serde_json::from_value(ignored).unwrap());
     let mut wanted = beacon();
     wanted["spec"]["new"] = "3".into();
-    let applied = installer(&runtime, &standing, &beside, 100).all(vec![wanted]).await;
+    let applied = installer(&runtime, &states, &beside, 100).all(vec![wanted]).await;
     assert!(applied.failed.is_none());
     assert_eq!(*written.lock(), [json!({"old": "theirs", "new": "3"})]);
 }
@@ -327,8 +327,8 @@ fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc
 #[tokio::test]
 async fn a_definition_that_has_instances_is_never_made_anew() {
     let beacons = Arc::new(Mutex::new(1));
-    let ((runtime, deleted), standing, mut beside) =
-        (rigid(Arc::clone(&beacons), Some("m")), Standing::default(), Beside::default());
+    let ((runtime, deleted), states, mut beside) =
+        (rigid(Arc::clone(&beacons), Some("m")), AppliedStates::default(), Beside::default());
     let id = ObjectRef::of(&crd()).unwrap();
     beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
     let before = [id];
@@ -336,7 +336,7 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
         let mut wanted = crd();
         transform::mark(&mut wanted, ("kcp-system", "m"));
         wanted["spec"]["names"]["kind"] = "Buoy".into();
-        Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }.all(vec![wanted]).await
+        Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }.all(vec![wanted]).await
     };
     let applied = pass().await;
     let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
@@ -368,11 +368,11 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
         (Some("m"), &shared, &predecessors, None),
     ] {
         let (runtime, deleted) = rigid(Arc::default(), owner);
-        let (standing, mut beside) = (Standing::default(), Beside::default());
+        let (states, mut beside) = (AppliedStates::default(), Beside::default());
         beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
         let before = [id.clone()];
         let installer =
-            Installer { before: &before, shared, heir_to, ..installer(&runtime, &standing, &beside, 100) };
+            Installer { before: &before, shared, heir_to, ..installer(&runtime, &states, &beside, 100) };
         let told = installer.all(vec![wanted.clone()]).await.failed.map(|error| error.to_string());
         match whose {
             Some(whose) => assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}"),
@@ -433,10 +433,11 @@ const OWNS: &str = "PATCH application/merge-patch+json";
 async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that() {
     for by in [None, Some("kubectl-client-side-apply")] {
         for known in [true, false] {
-            let ((runtime, heard), standing, beside) = (rolling(by), Standing::default(), Beside::default());
+            let ((runtime, heard), states, beside) =
+                (rolling(by), AppliedStates::default(), Beside::default());
             let wanted = deployment(json!({"type": "Recreate"}));
             let before = if known { vec![ObjectRef::of(&wanted).unwrap()] } else { Vec::new() };
-            let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
+            let applied = Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }
                 .all(vec![wanted])
                 .await;
             let failed = applied.failed.map(|error| error.to_string());
@@ -453,12 +454,12 @@ async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_ane
     let wanted = deployment(json!({"type": "Recreate"}));
     let before = [ObjectRef::of(&wanted).unwrap()];
     for recreate in [false, true] {
-        let ((runtime, heard), standing, mut beside) =
-            (rolling(Some("scaler")), Standing::default(), Beside::default());
+        let ((runtime, heard), states, mut beside) =
+            (rolling(Some("scaler")), AppliedStates::default(), Beside::default());
         if recreate {
             beside.terms.recreate.push(GroupKind { group: "apps".into(), kind: "Deployment".into() });
         }
-        let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
+        let applied = Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }
             .all(vec![wanted.clone()])
             .await;
         let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
@@ -486,10 +487,10 @@ async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_un
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"},
                "spec": {"ports": [{"port": 80, "nodePort": 30080}]}})
     };
-    let (standing, beside) = (Standing::default(), Beside::default());
+    let (states, beside) = (AppliedStates::default(), Beside::default());
     for (gone, waits) in [("old", true), ("other", false)] {
         let gone = [ObjectRef::of(&named(gone)).unwrap()];
-        let installer = Installer { gone: &gone, ..installer(&runtime, &standing, &beside, 100) };
+        let installer = Installer { gone: &gone, ..installer(&runtime, &states, &beside, 100) };
         let applied = installer.all(vec![named("new")]).await;
         assert_eq!(
             (applied.failed.is_none(), applied.missing.is_some()),
@@ -504,10 +505,10 @@ async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_un
 async fn an_answer_by_an_old_schema_is_not_the_last_word() {
     for first in [Schema::Old, Schema::Strict] {
         let schema = Arc::new(Mutex::new(first));
-        let (runtime, standing) = (runtime(Arc::clone(&schema)), Standing::default());
-        let applied = install(&runtime, &standing, vec![crd()], 100).await;
+        let (runtime, states) = (runtime(Arc::clone(&schema)), AppliedStates::default());
+        let applied = install(&runtime, &states, vec![crd()], 100).await;
         assert!(applied.missing.is_none() && applied.failed.is_none(), "{:?}", applied.missing);
-        let applied = install(&runtime, &standing, vec![beacon()], 100).await;
+        let applied = install(&runtime, &states, vec![beacon()], 100).await;
         assert_eq!(
             applied.missing.as_deref(),
             Some("waiting for the new schema of Beacon.x.dev n/a to be served"),
@@ -515,7 +516,7 @@ async fn an_answer_by_an_old_schema_is_not_the_last_word() {
         );
         assert!(applied.awaited.untold && applied.failed.is_none() && applied.judged.is_empty());
         *schema.lock() = Schema::New;
-        let applied = install(&runtime, &standing, vec![beacon()], 101).await;
+        let applied = install(&runtime, &states, vec![beacon()], 101).await;
         assert!(applied.missing.is_none() && applied.failed.is_none() && applied.judged.len() == 1);
     }
 }
@@ -524,25 +525,25 @@ async fn an_answer_by_an_old_schema_is_not_the_last_word() {
 async fn later_or_without_a_change_of_the_schema_it_is() {
     for (crd_at, at) in [(None, 100), (Some(100), 110)] {
         let schema = Arc::new(Mutex::new(Schema::Old));
-        let (runtime, standing) = (runtime(Arc::clone(&schema)), Standing::default());
+        let (runtime, states) = (runtime(Arc::clone(&schema)), AppliedStates::default());
         if let Some(second) = crd_at {
-            install(&runtime, &standing, vec![crd()], second).await;
+            install(&runtime, &states, vec![crd()], second).await;
         }
-        let applied = install(&runtime, &standing, vec![beacon()], at).await;
+        let applied = install(&runtime, &states, vec![beacon()], at).await;
         assert!(
             applied.missing.is_none() && applied.judged.len() == 1,
             "what a schema leaves out it leaves out"
         );
         *schema.lock() = Schema::Strict;
-        let applied = install(&runtime, &standing, vec![beacon()], at).await;
+        let applied = install(&runtime, &states, vec![beacon()], at).await;
         assert!(applied.failed.is_some_and(|error| error.to_string().contains("spec.new: unknown")));
     }
 }
 
 #[tokio::test]
 async fn objects_wait_for_a_definition_that_is_not_served() {
-    let (runtime, standing) = (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default());
-    let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
+    let (runtime, states) = (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default());
+    let mut applied = install(&runtime, &states, vec![crd()], 100).await;
     let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
     assert!(applied.hold_back(sorted).is_empty());
     assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
@@ -550,11 +551,11 @@ async fn objects_wait_for_a_definition_that_is_not_served() {
     assert!(!applied.awaited.untold, "its definition's next change of status is an event");
     // It may be established moments later, without a wait.
     for (established, served) in [(false, 0), (true, 1)] {
-        let (runtime, standing) =
-            (runtime_with(Arc::new(Mutex::new(Schema::New)), established), Standing::default());
-        let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
+        let (runtime, states) =
+            (runtime_with(Arc::new(Mutex::new(Schema::New)), established), AppliedStates::default());
+        let mut applied = install(&runtime, &states, vec![crd()], 100).await;
         let beside = Beside::default();
-        installer(&runtime, &standing, &beside, 100).look_at_definitions(&mut applied).await;
+        installer(&runtime, &states, &beside, 100).look_at_definitions(&mut applied).await;
         let sorted = beside.definitions.sort(vec![beacon()], &applied.judged);
         assert_eq!(applied.hold_back(sorted).len(), served);
     }
@@ -569,9 +570,9 @@ impl Acknowledge for Nobody {
 #[tokio::test]
 async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), true);
-    let (standing, beside) = (Standing::default(), Beside::default());
+    let (states, beside) = (AppliedStates::default(), Beside::default());
     beside.seen.begin(&beside.key);
-    let installer = installer(&runtime, &standing, &beside, 100);
+    let installer = installer(&runtime, &states, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
     beside.seen.end(&beside.key, End::Done);
@@ -588,8 +589,8 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
 #[tokio::test]
 async fn what_waits_for_a_definition_is_not_done() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), false);
-    let (standing, beside) = (Standing::default(), Beside::default());
-    let installer = installer(&runtime, &standing, &beside, 100);
+    let (states, beside) = (AppliedStates::default(), Beside::default());
+    let installer = installer(&runtime, &states, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.missing.is_some() && applied.left_out && !applied.is_clean());
     // Names not accepted: its objects are left out without a wait.
@@ -603,10 +604,10 @@ async fn what_waits_for_a_definition_is_not_done() {
 
 #[tokio::test]
 async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_applied() {
-    let (runtime, standing) = (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default());
+    let (runtime, states) = (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default());
     let mut leaving = beacon();
     leaving["metadata"]["namespace"] = "leaving".into();
-    let applied = install(&runtime, &standing, vec![leaving.clone(), beacon()], 100).await;
+    let applied = install(&runtime, &states, vec![leaving.clone(), beacon()], 100).await;
     assert!(applied.failed.is_none() && applied.missing.is_none() && !applied.is_clean());
     assert_eq!(applied.stuck, [ObjectRef::of(&leaving).unwrap()]);
     assert_eq!(applied.judged.len(), 1, "the other one is there");
@@ -618,8 +619,8 @@ async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_ap
 #[tokio::test]
 async fn an_object_is_applied_by_itself_if_its_definition_stood() {
     let runtime = runtime(Arc::new(Mutex::new(Schema::New)));
-    let (standing, beside) = (Standing::default(), Beside::default());
-    let installer = installer(&runtime, &standing, &beside, 100);
+    let (states, beside) = (AppliedStates::default(), Beside::default());
+    let installer = installer(&runtime, &states, &beside, 100);
     let stood = vec![(ObjectRef::of(&crd()).unwrap(), ObjectReadiness::Ready)];
     let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood, &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 1);
@@ -642,7 +643,7 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
         _ => Some((200, stored(asked.body.clone()))),
     });
     let client = RuntimeClient::new(client, Duration::from_secs(20));
-    let (runtime, standing) = (Gated::new(client, Gate::default(), "harbour"), Standing::default());
+    let (runtime, states) = (Gated::new(client, Gate::default(), "harbour"), AppliedStates::default());
     let named = |mut object: Value, n: usize| {
         object["metadata"]["name"] = format!("o{n}").into();
         object
@@ -650,7 +651,7 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n"}});
     let objects = (0..20).map(|n| named(beacon(), n)).chain((0..5).map(|n| named(map.clone(), n))).collect();
     let began = tokio::time::Instant::now();
-    let applied = install(&runtime, &standing, objects, 100).await;
+    let applied = install(&runtime, &states, objects, 100).await;
     assert!(applied.failed.as_ref().is_some_and(|error| error.class() == "timeout") && applied.left_out);
     assert_eq!(applied.judged.len(), 5, "what does not depend on it is there");
     assert!(*tried.lock() <= CONCURRENCY + 2, "{} were tried", tried.lock());
@@ -666,7 +667,7 @@ async fn several_refusals_are_told_together() {
     });
     let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "n"}});
     let objects = ["a", "good", "b", "c", "d", "e"].map(map).to_vec();
-    let mut applied = install(&runtime, &Standing::default(), objects, 100).await;
+    let mut applied = install(&runtime, &AppliedStates::default(), objects, 100).await;
     assert_eq!((applied.judged.len(), applied.failing.len()), (1, 5));
     let told = applied.take_failed().unwrap().to_string();
     let named = [

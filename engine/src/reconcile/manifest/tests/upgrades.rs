@@ -75,14 +75,14 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         let (runtime, heard) = runtime(well());
         pass(&engine, &runtime, None, &[]).await;
         heard_paths(&heard);
-        let before = passed(&engine).unwrap();
+        let before = last_sync(&engine).unwrap();
         let (mut bundle, mut manifest) = (bundle(), manifest());
         manifest.metadata.generation = Some(2);
         edit(&mut bundle, &mut manifest);
-        let mark = Mark { asked: 1, ..Mark::default() };
+        let inputs = Inputs { spec: 1, ..Inputs::default() };
         let heard_of = [&changed[..], events].concat();
-        let only = Only::after(before.clone(), mark, named(&key, &heard_of, heard_of.len()));
-        let work = Work { mark, only, ..whole(&key) };
+        let scope = SyncScope::after(before.clone(), inputs, named(&key, &heard_of, heard_of.len()));
+        let work = Work { inputs, scope, ..whole(&key) };
         install(&engine, work, &manifest, &runtime, bundle).await;
         let mut wanted = wanted;
         wanted.sort();
@@ -91,9 +91,9 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         heard.retain(|line| !line.ends_with(PODS));
         heard.dedup();
         assert_eq!(heard, wanted, "{number}");
-        let after = passed(&engine).unwrap();
-        assert_eq!(after.mark, mark);
-        assert_eq!(after.contents == before.contents, number == 1, "{number}");
+        let after = last_sync(&engine).unwrap();
+        assert_eq!(after.inputs, inputs);
+        assert_eq!(after.desired == before.desired, number == 1, "{number}");
     }
 }
 
@@ -103,7 +103,7 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
     watch_all(&engine);
     let (runtime, heard) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
-    let alone = passed(&engine).unwrap();
+    let alone = last_sync(&engine).unwrap();
     let deployment = bundle().main.remove(0);
     let id = ObjectRef::of(&deployment).unwrap();
     engine.dispatcher.kcp.index_mut().owners.claim(
@@ -115,15 +115,15 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
     // Reads all, or only the object that is marked for the other Manifest.
     for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
         pass(&engine, &runtime, before, &causes).await;
-        let shared = passed(&engine).unwrap();
-        assert_eq!((alone.contents.len(), shared.contents.len()), (3, 2));
-        assert!(shared.contents.iter().all(|hash| alone.contents.contains(hash)));
+        let shared = last_sync(&engine).unwrap();
+        assert_eq!((alone.desired.len(), shared.desired.len()), (3, 2));
+        assert!(shared.desired.iter().all(|(object, hash)| alone.desired.get(object) == Some(hash)));
         heard_paths(&heard);
-        let mark = Mark { asked: 1, ..Mark::default() };
+        let inputs = Inputs { spec: 1, ..Inputs::default() };
         let key = manifest_key();
         let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
-        let only = Only::after(shared, mark, named(&key, &changed, 1));
-        install(&engine, Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle()).await;
+        let scope = SyncScope::after(shared, inputs, named(&key, &changed, 1));
+        install(&engine, Work { inputs, scope, ..whole(&key) }, &manifest(), &runtime, bundle()).await;
         let heard = heard_paths(&heard);
         assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
         assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");

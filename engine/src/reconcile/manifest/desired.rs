@@ -1,17 +1,18 @@
 //! Hashes of wanted objects, so that an upgrade reads only objects that it changes.
 
+use std::{
+    collections::HashMap,
+    hash::{Hash, Hasher},
+};
+
 use serde_json::Value;
 use tidewatch_api::{
     ModuleTerms,
     names::{annotations, labels},
-    object::{ObjectRef, content_hash},
+    object::{ObjectId, ObjectRef, content_hash},
 };
 use tidewatch_deployer::bundle::Bundle;
-
-use crate::alike;
-
-/// Sorted hashes of a Manifest's objects, equal across runtimes with the same module version.
-pub(super) type Contents = Vec<u64>;
+use xxhash_rust::xxh3::Xxh3;
 
 /// The fields that name an object's Manifest.
 const OWN: [(&str, &str); 2] = [("labels", labels::COMPONENT), ("annotations", annotations::OWNED_BY)];
@@ -19,7 +20,7 @@ const OWN: [(&str, &str); 2] = [("labels", labels::COMPONENT), ("annotations", a
 /// Returns a bundle's objects and their hashes, without the Manifest's name (`own`). Ignored fields count.
 ///
 /// Objects marked for another Manifest have no hash: their owner may change without an upgrade.
-pub(super) fn of(
+pub(super) fn hashes(
     bundle: &mut Bundle,
     own: (&str, &str),
     terms: &ModuleTerms,
@@ -30,7 +31,7 @@ pub(super) fn of(
         // `get_mut`, because indexing would create the missing field.
         let marks = OWN.map(|(field, key)| object["metadata"].get_mut(field)?.as_object_mut()?.remove(key));
         let is_own = marks.iter().zip(&own).all(|(mark, own)| mark.as_ref().is_none_or(|mark| mark == own));
-        let hash = is_own.then(|| alike::hash_of(&(content_hash(object), &terms.ignore_fields)));
+        let hash = is_own.then(|| hash_of(object, terms));
         for ((field, key), mark) in OWN.iter().zip(marks) {
             if let Some(mark) = mark {
                 object["metadata"][field][key] = mark;
@@ -41,14 +42,17 @@ pub(super) fn of(
     bundle.iter_mut().filter_map(each).collect()
 }
 
-pub(super) fn kept<'a>(contents: impl IntoIterator<Item = &'a (ObjectRef, Option<u64>)>) -> Contents {
-    let mut kept: Contents = contents.into_iter().filter_map(|(_, hash)| *hash).collect();
-    kept.sort_unstable();
-    kept
+fn hash_of(object: &Value, terms: &ModuleTerms) -> u64 {
+    let mut hasher = Xxh3::new();
+    (content_hash(object), &terms.ignore_fields).hash(&mut hasher);
+    hasher.finish()
 }
 
-pub(super) fn is_among(before: &Contents, hash: Option<u64>) -> bool {
-    hash.is_some_and(|hash| before.binary_search(&hash).is_ok())
+/// The known hashes, by object.
+pub(super) fn by_object<'a>(
+    hashes: impl IntoIterator<Item = &'a (ObjectRef, Option<u64>)>,
+) -> HashMap<ObjectId, u64> {
+    hashes.into_iter().filter_map(|(object, hash)| Some((object.into(), (*hash)?))).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +77,7 @@ mod tests {
 
     fn hash(mut bundle: Bundle, manifest: &str, terms: &ModuleTerms) -> Option<u64> {
         let before = bundle.clone();
-        let all = of(&mut bundle, ("kcp", manifest), terms);
+        let all = hashes(&mut bundle, ("kcp", manifest), terms);
         assert_eq!(bundle, before, "it is as it was");
         all[0].1
     }
@@ -99,13 +103,5 @@ mod tests {
         let mut bare = bundle_of("a-m", "white");
         bare.main[0]["metadata"] = json!({"name": "a", "namespace": "n"});
         assert!(hash(bare, "a-m", &ModuleTerms::default()).is_some());
-    }
-
-    #[test]
-    fn what_is_kept_is_found_again() {
-        let id = || ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
-        let kept = kept(&[7, 0, 3, 5].map(|n| (id(), Some(n).filter(|n| *n > 0))));
-        assert!([3, 5, 7].iter().all(|hash| is_among(&kept, Some(*hash))));
-        assert!(!is_among(&kept, Some(4)) && !is_among(&kept, None) && kept.len() == 3);
     }
 }
