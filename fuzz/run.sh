@@ -56,6 +56,6 @@ for target in "${targets[@]}"; do
   [ "$crashes" -eq 0 ] || failed=1
 done
 if [ "$failed" -ne 0 ]; then
-  echo "something failed: see $work/<target>/log and $work/<target>/crashes, and docs/fuzzing.md for what to do" >&2
+  echo "something failed: see $work/<target>/log and $work/<target>/crashes, and docs/develop/fuzzing.md for what to do" >&2
   exit 1
 fi

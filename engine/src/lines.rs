@@ -1,5 +1,5 @@
 //! Names in one piece. Each as an allocation of its own, and the nodes of a set, would lie among what comes and goes while a fleet is
-//! installed, and keep the pages around them (docs/scale.md).
+//! installed, and keep the pages around them (docs/concepts/scale.md).
 
 /// What no name of an object has in it (RFC 1123), and each ends with here.
 const END: char = '\n';

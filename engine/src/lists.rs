@@ -1,5 +1,5 @@
 //! Many short lists that stay for long, in chunks. Each as an allocation of its own would lie among what comes and goes while a fleet
-//! is installed, and keep the pages around it: with 1,000 runtimes that was more memory than the lists themselves (docs/scale.md).
+//! is installed, and keep the pages around it: with 1,000 runtimes that was more memory than the lists themselves (docs/concepts/scale.md).
 
 use crate::texts::as_number;
 

@@ -296,7 +296,7 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     Ok(matches!(outcome, Outcome::Finished))
 }
 
-/// Disables huge pages, which add a fifth to the memory and save no CPU time (`docs/scale.md`).
+/// Disables huge pages, which add a fifth to the memory and save no CPU time (`docs/concepts/scale.md`).
 fn use_small_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {

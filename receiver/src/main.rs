@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tidewatch_receiver::{app, args::Program, dry_run};
 use tidewatch_telemetry::{chain, logging, stdio};
 
-/// The C library's allocator takes a third of a rollout's CPU time (`docs/scale.md`).
+/// The C library's allocator takes a third of a rollout's CPU time (`docs/concepts/scale.md`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,6 +1,6 @@
 //! Kymas, stored as differences ([`packed`](super::packed)).
 //!
-//! Object trees would fragment the heap during a fleet's installation (docs/scale.md).
+//! Object trees would fragment the heap during a fleet's installation (docs/concepts/scale.md).
 
 use std::collections::HashMap;
 

@@ -48,7 +48,7 @@ pub struct Owners {
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
 
-/// Claims of a runtime, in two allocations (docs/scale.md).
+/// Claims of a runtime, in two allocations (docs/concepts/scale.md).
 #[derive(Debug, Default)]
 struct Claims {
     /// Sorted.

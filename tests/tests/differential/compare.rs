@@ -1,5 +1,5 @@
 //! Compares answers except for current times, uids, resourceVersions, random names and errors of Go's JSON
-//! package. `docs/simulator.md` lists the exclusions.
+//! package. `docs/develop/fake-apiserver.md` lists the exclusions.
 
 use std::net::IpAddr;
 

@@ -52,7 +52,7 @@ fn ledger_holding(numbers: &[u64]) -> Ledger {
 
 #[test]
 fn what_is_remembered_of_a_quiet_runtime_is_small() {
-    // Above 512 bytes, a map node shares pages with short-lived JSON objects and pins them (docs/scale.md). The
+    // Above 512 bytes, a map node shares pages with short-lived JSON objects and pins them (docs/concepts/scale.md). The
     // smallest node has room for eleven.
     assert!(11 * (size_of::<Seq>() + size_of::<Verdicts>()) + 16 <= 512);
 }

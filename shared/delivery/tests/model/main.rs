@@ -1,7 +1,7 @@
 //! Model of the delivery protocol: the production `outbox` and `ledger` with crashing agents and receivers, and a
 //! network that loses, repeats and reorders.
 //!
-//! Time is always [`tidewatch_delivery::Tick::ZERO`], so equal situations are equal states. See `docs/model.md`.
+//! Time is always [`tidewatch_delivery::Tick::ZERO`], so equal situations are equal states. See `docs/develop/model.md`.
 
 #[cfg(test)]
 mod at_once;

@@ -1,4 +1,4 @@
-//! Scenarios: steps on a fleet, in YAML (`docs/scenarios.md`).
+//! Scenarios: steps on a fleet, in YAML (`docs/develop/scenarios.md`).
 
 mod trouble;
 mod units;
@@ -254,7 +254,7 @@ pub enum ScenarioError {
         modules: usize,
     },
     /// Invalid content.
-    #[error("{file}:{}: {problem} (docs/scenarios.md has all of it)", Place(*.place))]
+    #[error("{file}:{}: {problem} (docs/develop/scenarios.md has all of it)", Place(*.place))]
     Wrong {
         /// File.
         file: String,

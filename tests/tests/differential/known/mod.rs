@@ -1,5 +1,5 @@
 //! Known differences, each with its calls. A vanished difference fails too: remove its row from
-//! `docs/simulator.md`.
+//! `docs/develop/fake-apiserver.md`.
 
 mod bodies;
 mod kinds;

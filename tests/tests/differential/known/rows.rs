@@ -1,8 +1,8 @@
-//! Each row in `docs/simulator.md` names its test.
+//! Each row in `docs/develop/fake-apiserver.md` names its test.
 
 use super::{lasting, moments};
 
-const DOCS: &str = include_str!("../../../../docs/simulator.md");
+const DOCS: &str = include_str!("../../../../docs/develop/fake-apiserver.md");
 const TABLES: [&str; 2] = ["## What is refused\n", "## Known differences\n"];
 /// Other tests of rows.
 const FILES: [(&str, &str); 5] = [
