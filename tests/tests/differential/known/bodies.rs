@@ -60,7 +60,7 @@ pub(super) fn all() -> Vec<Known> {
             Words(&["warnings: "]),
         ),
         known(
-            "what a JSON patch says twice",
+            "duplicate fields of a JSON patch",
             Call::raw(
                 "PATCH",
                 core("serviceaccounts/default?dryRun=All"),
@@ -70,7 +70,7 @@ pub(super) fn all() -> Vec<Known> {
             Words(&["warnings: "]),
         ),
         known(
-            "things said twice stand among those that nobody knows",
+            "duplicate fields beside unknown ones",
             send(JSON, r#"{"metadata": {"name": "m"}, "zap": 1, "data": {"a": "b", "a": "c"}}"#),
             Words(&["warnings: "]),
         ),

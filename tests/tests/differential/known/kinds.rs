@@ -36,7 +36,7 @@ fn not_there() -> Vec<Known> {
     vec![
         // A controller creates it later.
         known(
-            "what comes of a Deployment",
+            "children of a Deployment",
             Call::get(of("apps", "replicasets")),
             Both(|real, simulated| {
                 let many = |answer: &Answer| answer.body["items"].as_array().map(Vec::len);
