@@ -1,4 +1,4 @@
-//! Metrics under the Go agent's names (see `docs/metrics.md`).
+//! Metrics under the Go agent's names (see `docs/reference/metrics.md`).
 
 use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},

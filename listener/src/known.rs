@@ -1,4 +1,4 @@
-//! Metrics under the Go listener's names (`docs/metrics.md`).
+//! Metrics under the Go listener's names (`docs/reference/metrics.md`).
 
 use std::time::Duration;
 

@@ -3,11 +3,11 @@
 //! An event passes [`listener`], [`intake`], [`identity`] and the [`Host`]; [`deliveries`] remembers it.
 //!
 //! Operators use a [`Listener`], its [stream](Events) of [`RuntimeEvent`]s and [`reconcile_requests`]. See
-//! `docs/listener.md` and the example `operator`.
+//! `docs/reference/listener.md` and the example `operator`.
 
 /// Compiles the guide.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/listener.md")]
+#[doc = include_str!("../../docs/reference/listener.md")]
 mod guide {}
 
 pub mod admission;

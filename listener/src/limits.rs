@@ -1,4 +1,4 @@
-//! Limits, described in `docs/limits.md`.
+//! Limits, described in `docs/operate/limits.md`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Metrics of the intake, see `docs/metrics.md`.
+//! Metrics of the intake, see `docs/reference/metrics.md`.
 
 use http::StatusCode;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};

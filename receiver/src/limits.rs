@@ -1,4 +1,4 @@
-//! Flags for limits on agents; `docs/limits.md` describes the effect of each.
+//! Flags for limits on agents; `docs/operate/limits.md` describes the effect of each.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_flag_and_its_default_are_documented() {
-        let text = include_str!("../../docs/limits.md");
+        let text = include_str!("../../docs/operate/limits.md");
         let command = <Flags as clap::CommandFactory>::command();
         for flag in command.get_arguments().filter(|flag| flag.get_id() != "help") {
             let name = flag.get_long().unwrap();
@@ -110,7 +110,7 @@ mod tests {
                 |line: &&str| line.replace(',', "").split('|').any(|cell| cell.trim().starts_with(default));
             assert!(
                 line.is_some_and(|line| shown(&line)),
-                "--{name} (default {default}) in docs/limits.md: {line:?}"
+                "--{name} (default {default}) in docs/operate/limits.md: {line:?}"
             );
         }
     }

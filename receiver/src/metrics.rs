@@ -1,4 +1,4 @@
-//! The engine's metrics (`docs/metrics.md`).
+//! The engine's metrics (`docs/reference/metrics.md`).
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tidewatch_engine::{WorkKey, history::Record};

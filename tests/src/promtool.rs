@@ -1,4 +1,4 @@
-//! Checks `/metrics` with `promtool` and against `docs/metrics.md`.
+//! Checks `/metrics` with `promtool` and against `docs/reference/metrics.md`.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 /// The metrics reference.
-const REFERENCE: &str = include_str!("../../docs/metrics.md");
+const REFERENCE: &str = include_str!("../../docs/reference/metrics.md");
 
 /// Fails on any output of `promtool check metrics`. Blocks briefly.
 pub fn check(promtool: &Path, page: &str) -> Result<()> {
@@ -49,16 +49,16 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
     let named = format!("`{prefix}…`");
     let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
     let section = reference.split("\n## ").find(is_of);
-    let section = section.with_context(|| format!("docs/metrics.md has no section for {prefix}"))?;
+    let section = section.with_context(|| format!("docs/reference/metrics.md has no section for {prefix}"))?;
     for line in page.lines() {
         let Some((full, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) else {
             continue;
         };
         let Some(name) = full.strip_prefix(prefix) else { continue };
         let row = section.lines().find(|row| row.starts_with(&format!("| `{name}` |")));
-        let Some(row) = row else { bail!("{full} is not in docs/metrics.md") };
+        let Some(row) = row else { bail!("{full} is not in docs/reference/metrics.md") };
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        ensure!(cells.get(2) == Some(&kind), "{full} is a {kind}, and in docs/metrics.md: {row}");
+        ensure!(cells.get(2) == Some(&kind), "{full} is a {kind}, and in docs/reference/metrics.md: {row}");
         let filled = |column: usize| cells.get(column).is_some_and(|cell| !cell.is_empty());
         ensure!(filled(3) && filled(6), "{full} has no unit or no meaning: {row}");
         if full.ends_with("_seconds") {
@@ -66,7 +66,7 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
         }
         for label in labels(page, full) {
             let told = cells.get(4).is_some_and(|cell| cell.contains(&format!("`{label}`")));
-            ensure!(told, "{full} has the label {label}, which is not in docs/metrics.md: {row}");
+            ensure!(told, "{full} has the label {label}, which is not in docs/reference/metrics.md: {row}");
         }
     }
     Ok(())
@@ -129,7 +129,7 @@ mod tests {
         for name in REFERENCE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')) {
             named += 1;
             let registered = ways.iter().any(|way| code.contains(&format!("{way}\"{}\"", name.0)));
-            assert!(registered, "{} is in docs/metrics.md only", name.0);
+            assert!(registered, "{} is in docs/reference/metrics.md only", name.0);
         }
         assert!(named > 40, "{named}");
     }

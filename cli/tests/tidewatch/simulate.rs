@@ -147,7 +147,7 @@ steps:
     report
 }
 
-/// Hanging calls hold all four workers for at most a quarter of 20 s (`docs/limits.md`).
+/// Hanging calls hold all four workers for at most a quarter of 20 s (`docs/operate/limits.md`).
 #[test]
 fn runtimes_that_hang_hold_the_others_up_for_a_moment_only() {
     beside(

@@ -1,4 +1,4 @@
-//! Uses of fields that the Go manager ignores (`docs/extensions.md`).
+//! Uses of fields that the Go manager ignores (`docs/reference/extensions.md`).
 
 use kube::ResourceExt;
 use tidewatch_api::{

@@ -196,9 +196,9 @@ pub mod conditions {
     pub const SKR_WEBHOOK: &str = "SKRWebhook";
     /// Kyma: the runtime has the image pull Secret (if configured).
     pub const IMAGE_PULL_SECRET_SYNC: &str = "SKRImagePullSecretSync";
-    /// Kyma, Tidewatch: runtime events are proven to arrive (`docs/extensions.md`).
+    /// Kyma, Tidewatch: runtime events are proven to arrive (`docs/reference/extensions.md`).
     pub const RUNTIME_EVENTS: &str = "RuntimeEvents";
-    /// Kyma, Tidewatch: an operator has stopped all runtime writes; otherwise absent (`docs/operations.md`).
+    /// Kyma, Tidewatch: an operator has stopped all runtime writes; otherwise absent (`docs/operate/running.md`).
     pub const PAUSED: &str = "Paused";
     /// Kyma: deprecated; removed from old objects.
     pub const DEPRECATED_READY: &str = "Ready";
@@ -208,7 +208,7 @@ pub mod conditions {
     pub const INSTALLATION: &str = "Installation";
     /// Manifest: default CR exists; reason [`REASON_MODULE_CR_CREATED`].
     pub const MODULE_CR: &str = "ModuleCR";
-    /// Manifest, Tidewatch: reported state of the default CR, as reason (`docs/extensions.md`).
+    /// Manifest, Tidewatch: reported state of the default CR, as reason (`docs/reference/extensions.md`).
     pub const MODULE_CR_STATE: &str = "ModuleCRState";
     /// Manifest, Tidewatch: not Ready, but was in the observed generation; reason [`REASON_READY`].
     pub const WAS_READY: &str = "WasReady";
