@@ -49,7 +49,8 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
     let named = format!("`{prefix}…`");
     let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
     let section = reference.split("\n## ").find(is_of);
-    let section = section.with_context(|| format!("docs/reference/metrics.md has no section for {prefix}"))?;
+    let section =
+        section.with_context(|| format!("docs/reference/metrics.md has no section for {prefix}"))?;
     for line in page.lines() {
         let Some((full, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) else {
             continue;
