@@ -1,4 +1,6 @@
-//! The Go lifecycle manager's metrics (`docs/reference/metrics.md`, "Names of the Go lifecycle manager"). Series per object are off by default.
+//! The Go lifecycle manager's metrics (`docs/reference/metrics.md`, "Names of the Go lifecycle manager").
+//!
+//! Series per object are off by default.
 
 use std::{
     collections::{HashMap, HashSet},
