@@ -20,7 +20,7 @@ use crate::{
     reconcile::{
         Version,
         dispatch::Dispatcher,
-        seen::Taken,
+        echoes::Filtered,
         sources::Registries,
         windows::{Windows, ask_for_plan},
     },
@@ -79,17 +79,17 @@ impl Engine {
         version: Version<'_>,
         ask: Push<Trigger, Guard>,
     ) -> Option<Push<Trigger, Guard>> {
-        let Dispatcher { seen, queue, observer, .. } = &*self.dispatcher;
-        match seen.take(key, object, version, ask, queue.now()) {
-            Taken::NoNews(guards) => {
+        let Dispatcher { echoes, queue, observer, .. } = &*self.dispatcher;
+        match echoes.filter(key, object, version, ask, queue.now()) {
+            Filtered::Echo(guards) => {
                 observer.no_news(1);
                 for guard in guards {
                     guard.finished();
                 }
                 None
             }
-            Taken::Held => None,
-            Taken::Change(ask) => Some(ask),
+            Filtered::Held => None,
+            Filtered::Change(request) => Some(request),
         }
     }
 
@@ -187,12 +187,12 @@ impl Engine {
     /// [`EngineConfig::call_deadline`]. Held keys are queued again, with their guards.
     pub fn set_mode(&self, mode: Mode) {
         tracing::info!(from = self.mode().label(), to = mode.label(), "the mode has changed");
-        let Dispatcher { kcp, clusters, states, seen, .. } = &*self.dispatcher;
+        let Dispatcher { kcp, clusters, states, echoes, .. } = &*self.dispatcher;
         let label = mode.label();
         let held = kcp.gate.set(mode);
         // Another process may have worked in between, and received the events about that.
         states.forget_syncs();
-        seen.forget();
+        echoes.forget();
         clusters.records.forget_legacy_watchers();
         // Each Kyma's status says that the engine is paused. When the pause ends, these Kymas are among the held keys.
         let kymas = if label == Mode::Paused.label() { kcp.index().kymas() } else { Vec::new() };

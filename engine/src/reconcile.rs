@@ -4,9 +4,9 @@ pub(crate) mod agent_config;
 pub(crate) mod applied;
 pub(crate) mod catalog;
 pub(crate) mod dispatch;
+pub(crate) mod echoes;
 mod event_path;
 pub(crate) mod followups;
-mod keep;
 pub(crate) mod kyma;
 mod kyma_deletion;
 mod legacy_certificate;
@@ -19,8 +19,8 @@ mod paused;
 pub(crate) mod prepare;
 mod pull_secret;
 pub(crate) mod registry_limiter;
+mod restore;
 pub(crate) mod runtime_kyma;
-pub(crate) mod seen;
 pub(crate) mod sources;
 pub(crate) mod suspended;
 pub(crate) mod windows;
@@ -35,22 +35,22 @@ use self::{
     applied::AppliedStates,
     catalog::CatalogReconciler,
     dispatch::Dispatcher,
+    echoes::EchoFilter,
     event_path::EventPathReconciler,
     followups::FollowUps,
-    keep::Keeper,
     kyma::{KymaReconciler, execute::Executor, failures::Failures, needs::Waiting},
     kyma_deletion::KymaDeletion,
     legacy_watcher::LegacyWatcherReconciler,
     mandatory::{MandatoryReconciler, ReleaseReconciler},
     manifest::{
-        ManifestReconciler, failures::ManifestFailures, remove::Removal, remover::Remover, source::Bundles,
-        sync::Syncer, told::Watched,
+        ManifestReconciler, agent_watches::AgentWatches, failures::ManifestFailures, remove::Removal,
+        remover::Remover, source::Bundles, sync::Syncer,
     },
     owners::Owners,
     paused::PauseNotice,
     prepare::Preparer,
     pull_secret::PullSecrets,
-    seen::Seen,
+    restore::Restorer,
     sources::Registries,
     windows::Windows,
 };
@@ -68,7 +68,7 @@ use crate::{
     trigger::Triggers,
 };
 
-pub use seen::Version;
+pub use echoes::Version;
 
 /// The reconcilers, one for each kind of key.
 pub(crate) struct Reconcilers {
@@ -124,13 +124,13 @@ struct Parts {
     queue: Queue,
     registries: Arc<Registries>,
     windows: Arc<Windows>,
-    seen: Arc<Seen>,
+    echoes: Arc<EchoFilter>,
     states: Arc<AppliedStates>,
     followups: Arc<FollowUps>,
     owners: Arc<Owners>,
     failures: Arc<Failures>,
-    watched: Arc<Watched>,
-    keeper: Arc<Keeper>,
+    watched: Arc<AgentWatches>,
+    restorer: Arc<Restorer>,
     notifier: Arc<Notifier>,
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn engine(
     let kcp = Kcp::new(client, &config.namespace, clock);
     kcp.index_mut().restrict(&config.restricted_modules);
     let (config, queue) = (Arc::new(config.clone()), queue_of(&config));
-    let (seen, states) = (Arc::<Seen>::default(), Arc::<AppliedStates>::default());
+    let (echoes, states) = (Arc::<EchoFilter>::default(), Arc::<AppliedStates>::default());
     let clusters =
         Arc::new(Clusters::new(kcp.clone(), Arc::clone(&config), queue.clone(), Arc::clone(&observer)));
     let followups = Arc::new(FollowUps::new(kcp.clone(), Arc::clone(&clusters), queue.clone(), &config));
@@ -159,13 +159,17 @@ pub(crate) fn engine(
             Arc::clone(&notifier),
             Arc::clone(&observer),
         )),
-        watched: Arc::new(Watched { kcp: kcp.clone(), followups: Arc::clone(&followups) }),
-        keeper: Arc::new(Keeper { kcp: kcp.clone(), states: Arc::clone(&states), seen: Arc::clone(&seen) }),
+        watched: Arc::new(AgentWatches { kcp: kcp.clone(), followups: Arc::clone(&followups) }),
+        restorer: Arc::new(Restorer {
+            kcp: kcp.clone(),
+            states: Arc::clone(&states),
+            echoes: Arc::clone(&echoes),
+        }),
         kcp,
         clusters,
         config,
         queue,
-        seen,
+        echoes,
         states,
         followups,
         notifier,
@@ -203,7 +207,7 @@ impl Parts {
             clusters: self.clusters,
             config: self.config,
             queue: self.queue,
-            seen: self.seen,
+            echoes: self.echoes,
             states: self.states,
             failures: self.failures,
             observer,
@@ -228,8 +232,8 @@ impl Parts {
             preparer: Preparer {
                 kcp: self.kcp.clone(),
                 clusters: Arc::clone(&self.clusters),
-                keeper: Arc::clone(&self.keeper),
-                seen: Arc::clone(&self.seen),
+                restorer: Arc::clone(&self.restorer),
+                echoes: Arc::clone(&self.echoes),
             },
             pull_secrets: Arc::clone(&pull_secrets),
             executor,
@@ -264,8 +268,8 @@ impl Parts {
             clusters: Arc::clone(&self.clusters),
             queue: self.queue.clone(),
             owners: Arc::clone(&self.owners),
-            keeper: Arc::clone(&self.keeper),
-            seen: Arc::clone(&self.seen),
+            restorer: Arc::clone(&self.restorer),
+            echoes: Arc::clone(&self.echoes),
         }
     }
 
@@ -294,7 +298,7 @@ impl Parts {
         let syncer = Arc::new(Syncer {
             kcp: self.kcp.clone(),
             states: Arc::clone(&self.states),
-            seen: Arc::clone(&self.seen),
+            echoes: Arc::clone(&self.echoes),
             watched: Arc::clone(&self.watched),
             remover: Arc::clone(&remover),
         });
@@ -319,7 +323,7 @@ impl Parts {
             syncer,
             states: Arc::clone(&self.states),
             notifier: Arc::clone(&self.notifier),
-            seen: Arc::clone(&self.seen),
+            echoes: Arc::clone(&self.echoes),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     key::{Queue, WorkKey},
     outcome::{Outcome, SERVED_AFTER, error_report},
     queue::{Class, Push},
-    reconcile::{followups::FollowUps, manifest::told::Watched, owners::Owners},
+    reconcile::{followups::FollowUps, manifest::agent_watches::AgentWatches, owners::Owners},
     stages::{Stage, stage},
     trigger::{Change, Trigger, Triggers, is_of_definition},
 };
@@ -50,7 +50,7 @@ pub(crate) fn objects() -> [ObjectRef; 3] {
     [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
 }
 
-pub(crate) fn is_ours(object: &Value) -> bool {
+pub(crate) fn is_engine_owned(object: &Value) -> bool {
     object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some(MANAGED_BY)
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct AgentConfigReconciler {
     pub(crate) queue: Queue,
     pub(crate) followups: Arc<FollowUps>,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) watched: Arc<AgentWatches>,
 }
 
 impl AgentConfigReconciler {
@@ -125,12 +125,12 @@ impl AgentConfigReconciler {
                 }
                 let left_out = left_out.join(", ");
                 tracing::warn!(kyma = name, left_out, "more kinds are installed than an agent watches");
-                let what = "not watched, and looked at by the safety resync only";
-                Ok(Outcome::waiting(format!("{what}: {left_out}")))
+                let message = "not watched, and looked at by the safety resync only";
+                Ok(Outcome::waiting(format!("{message}: {left_out}")))
             }
             // Their CRDs may come a moment later, or never. Reconciles that need these kinds wait, and have CRDs watched.
             Ok((Derived { missing, .. }, failed)) => {
-                let what = format!("not watched before they are served: {}", missing.join(", "));
+                let message = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
                     let mut state = self.kcp.index_mut();
                     let fresh = state.lacks_kinds(name, true) || triggers.may_include(is_of_definition);
@@ -142,9 +142,11 @@ impl AgentConfigReconciler {
                 Ok(
                     match !failed && self.watched.watches_status_of_all(name, &runtime, &definitions()).await
                     {
-                        true if fresh => Outcome::waiting(what).due_at(Some(self.kcp.now() + SERVED_AFTER)),
-                        true => Outcome::waiting(what),
-                        false => Outcome::recheck_rarely(what),
+                        true if fresh => {
+                            Outcome::waiting(message).due_at(Some(self.kcp.now() + SERVED_AFTER))
+                        }
+                        true => Outcome::waiting(message),
+                        false => Outcome::recheck_rarely(message),
                     },
                 )
             }

@@ -19,7 +19,7 @@ use tidewatch_planner::{
     writers::has_entry,
 };
 
-use super::{keep::Astray, runtime_kyma::runtime_kyma, suspended::Suspended};
+use super::{restore::Drifted, runtime_kyma::runtime_kyma, suspended::Suspended};
 use crate::{
     clusters::{
         Clusters, Gated,
@@ -32,7 +32,7 @@ use crate::{
     outcome::Outcome,
     pace::NEXT_TRY,
     queue::{Class, Push},
-    reconcile::{keep::Keeper, owners::Owners, seen::Seen},
+    reconcile::{echoes::EchoFilter, owners::Owners, restore::Restorer},
     stages::{Stage, stage},
     trigger::{Change, Trigger, Triggers},
 };
@@ -68,8 +68,8 @@ pub(crate) struct CatalogReconciler {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) queue: Queue,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) restorer: Arc<Restorer>,
+    pub(crate) echoes: Arc<EchoFilter>,
 }
 
 impl CatalogReconciler {
@@ -96,44 +96,44 @@ impl CatalogReconciler {
         };
         let synced = stage(Stage::Apply, self.sync(name, &runtime, &view)).await;
         let now = self.kcp.now();
-        let says = match &synced {
-            Ok(parked) => {
-                let suspended = parked.iter().map(|parked| parked.object().unversioned()).collect();
+        let condition = match &synced {
+            Ok(conflicts) => {
+                let suspended = conflicts.iter().map(|conflicts| conflicts.object().unversioned()).collect();
                 self.clusters.records.change(name, |record| {
                     let before = record.catalog.as_ref();
                     let synced = CatalogRecord::synced(before, mark, &view.hashes, suspended, doubts, now);
                     record.catalog = Some(synced);
                 });
-                said_of(parked)
+                said_of(conflicts)
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
                 self.clusters.records.change_known(name, |record| record.catalog = None);
-                let what = "module templates are out of sync and need to be resynchronized";
-                (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
+                let message = "module templates are out of sync and need to be resynchronized";
+                (false, format!("{message}: {}; {NEXT_TRY}", error.message()))
             }
         };
-        let has_status = self.report(&kyma, says.0, &says.1).await?;
-        let (said, parked) = match synced {
-            Ok(parked) if says.0 && self.is_reported(name) => (Ok(true), parked),
-            Ok(parked) => {
-                let said = self.report_in_runtime(&runtime, says.0, &says.1);
-                (stage(Stage::WriteRuntime, said).await, parked)
+        let has_status = self.report(&kyma, condition.0, &condition.1).await?;
+        let (reported, conflicts) = match synced {
+            Ok(conflicts) if condition.0 && self.is_reported(name) => (Ok(true), conflicts),
+            Ok(conflicts) => {
+                let reported = self.report_in_runtime(&runtime, condition.0, &condition.1);
+                (stage(Stage::WriteRuntime, reported).await, conflicts)
             }
             Err(error) => {
                 // Report the failure in the runtime if possible.
-                let _told = self.report_in_runtime(&runtime, says.0, &says.1).await;
+                let _told = self.report_in_runtime(&runtime, condition.0, &condition.1).await;
                 (Err(error), Vec::new())
             }
         };
-        match said {
+        match reported {
             Ok(true) => {
-                self.set_reported(name, says.0);
+                self.set_reported(name, condition.0);
                 if !has_status {
                     return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
                 }
-                Ok(match parked.iter().map(|parked| parked.until).min() {
-                    Some(until) => Outcome::waiting(says.1).due_at(Some(until)),
+                Ok(match conflicts.iter().map(|conflicts| conflicts.until).min() {
+                    Some(until) => Outcome::waiting(condition.1).due_at(Some(until)),
                     None => Outcome::done(),
                 })
             }
@@ -175,19 +175,19 @@ impl CatalogReconciler {
         let known = self.clusters.records.read(kyma, |record| record.catalog.clone());
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
         let doubted = known.as_ref().and_then(doubted);
-        let stood = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();
+        let synced = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();
         let (todo, live) = match &doubted {
             Some(doubted) => {
-                let (new, gone) = since(&stood, &view.hashes);
-                let looked_at: BTreeSet<&Id> = gone.iter().chain(doubted).collect();
+                let (new, gone) = since(&synced, &view.hashes);
+                let checked: BTreeSet<&Id> = gone.iter().chain(doubted).collect();
                 let mut live = BTreeMap::new();
-                for id in &looked_at {
+                for id in &checked {
                     if let Some(object) = objects::get(runtime, &reference(id)).await? {
-                        self.seen.saw(&work, &reference(id), &object);
+                        self.echoes.record_read(&work, &reference(id), &object);
                         live.insert((*id).clone(), object);
                     }
                 }
-                let wanted = looked_at.iter().filter_map(|id| view.objects.get_key_value(*id));
+                let wanted = checked.iter().filter_map(|id| view.objects.get_key_value(*id));
                 let Changes { apply, delete } = changes(wanted, &live, is_applied);
                 let all: BTreeSet<Id> = apply.into_iter().chain(new).collect();
                 (Changes { apply: ordered(all.into_iter()), delete }, live)
@@ -197,32 +197,32 @@ impl CatalogReconciler {
                 (changes(&view.objects, &live, is_applied), live)
             }
         };
-        let (mut refused, mut parked) = (None, Vec::new());
+        let (mut refused, mut conflicts) = (None, Vec::new());
         for id in &todo.apply {
             let Some(wanted) = view.objects.get(id) else { continue };
-            let again = stood.contains_key(id) && stood.get(id) == view.hashes.get(id);
+            let again = synced.contains_key(id) && synced.get(id) == view.hashes.get(id);
             let object = &reference(id);
-            let astray =
-                Astray { object, wanted, manager: field_managers::CATALOG_SYNC, live: live.get(id), again };
-            match self.keeper.restore(&work, runtime, astray).await {
+            let drifted =
+                Drifted { object, wanted, manager: field_managers::CATALOG_SYNC, live: live.get(id), again };
+            match self.restorer.restore(&work, runtime, drifted).await {
                 Err(error) if error.is_refused() => refused = refused.or(Some(error)),
-                result => parked.extend(result?),
+                result => conflicts.extend(result?),
             }
         }
         // Delete releases before the templates that they name.
         for (id, uid) in &todo.delete {
             if matches!(objects::delete(runtime, &reference(id), uid).await?, Deleted::Gone) {
-                self.seen.deleted(&work, &reference(id), uid);
+                self.echoes.deleted(&work, &reference(id), uid);
             }
         }
         if !todo.apply.is_empty() || !todo.delete.is_empty() {
             let (applied, deleted) = (todo.apply.len(), todo.delete.len());
             tracing::info!(kyma, applied, deleted, "the runtime's catalog was changed");
         }
-        let stands = view.objects.keys().filter(|id| !todo.apply.contains(id));
-        let looked_at = stands.filter(|id| doubted.as_ref().is_none_or(|doubted| doubted.contains(*id)));
-        parked.extend(looked_at.filter_map(|id| self.keeper.on_trial(&work, &reference(id))));
-        refused.map_or(Ok(parked), Err)
+        let unchanged = view.objects.keys().filter(|id| !todo.apply.contains(id));
+        let checked = unchanged.filter(|id| doubted.as_ref().is_none_or(|doubted| doubted.contains(*id)));
+        conflicts.extend(checked.filter_map(|id| self.restorer.on_trial(&work, &reference(id))));
+        refused.map_or(Ok(conflicts), Err)
     }
 
     /// Writes the condition in KCP with its own field manager, if it differs or another manager owns it. `false` if the Kyma has no
@@ -251,7 +251,7 @@ impl CatalogReconciler {
         let before = fresh.status.clone().unwrap_or_default().conditions;
         let now = status::whole_seconds(self.kcp.now());
         // No observed generation: `kubectl wait` rejects a condition of another generation.
-        let condition = status::condition(&before, says(holds, message), None, now);
+        let condition = status::condition(&before, condition(holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": name}, "status": {"conditions": [condition]}
@@ -277,7 +277,7 @@ impl CatalogReconciler {
         let before = serde_json::from_value(remote["status"]["conditions"].clone()).unwrap_or_default();
         let before: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = before;
         let now = status::whole_seconds(self.kcp.now());
-        let condition = status::condition(&before, says(holds, message), None, now);
+        let condition = status::condition(&before, condition(holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
@@ -289,15 +289,15 @@ impl CatalogReconciler {
 }
 
 /// The condition after all possible writes.
-fn said_of(parked: &[Suspended]) -> (bool, String) {
-    match parked {
+fn said_of(conflicts: &[Suspended]) -> (bool, String) {
+    match conflicts {
         [] => (true, "module templates are synchronized".to_owned()),
         [first] => (false, first.message()),
         [first, rest @ ..] => (false, format!("{} (and {} more)", first.message(), rest.len())),
     }
 }
 
-fn says(holds: bool, message: &str) -> Says<'static> {
+fn condition(holds: bool, message: &str) -> Says<'static> {
     Says {
         type_: conditions::MODULE_CATALOG,
         holds,

@@ -8,9 +8,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{
     Reconcilers,
     applied::AppliedStates,
+    echoes::{self, Completeness, EchoFilter},
     kyma::failures::Failures,
     paused::PauseNotice,
-    seen::{self, End, Seen},
 };
 use crate::{
     clusters::{Clusters, Leave, Refusal},
@@ -34,7 +34,7 @@ pub(crate) struct Dispatcher {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) queue: Queue,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) echoes: Arc<EchoFilter>,
     pub(crate) states: Arc<AppliedStates>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) pause: PauseNotice,
@@ -45,34 +45,34 @@ pub(crate) struct Dispatcher {
 
 /// A reconcile in flight, for events that come meanwhile. Dropping it (after a panic or a cancelled task) ends it, too: events that may be
 /// changes are queued, and the guards of echoes are dropped, so that agents send these events again.
-pub(crate) struct InHand<'a> {
-    seen: &'a Seen,
+pub(crate) struct RunningReconcile<'a> {
+    echoes: &'a EchoFilter,
     queue: &'a Queue,
     key: &'a WorkKey,
     ended: bool,
 }
 
-impl<'a> InHand<'a> {
-    pub(crate) fn begin(seen: &'a Seen, queue: &'a Queue, key: &'a WorkKey) -> Self {
-        seen.begin(key);
-        Self { seen, queue, key, ended: false }
+impl<'a> RunningReconcile<'a> {
+    pub(crate) fn begin(echoes: &'a EchoFilter, queue: &'a Queue, key: &'a WorkKey) -> Self {
+        echoes.begin(key);
+        Self { echoes, queue, key, ended: false }
     }
 
     /// Queues the events that are changes. Returns the guards of echoes.
-    pub(crate) fn end(&mut self, end: End) -> Vec<Guard> {
+    pub(crate) fn end(&mut self, end: Completeness) -> Vec<Guard> {
         self.ended = true;
-        let seen::Come { waiting, news } = self.seen.end(self.key, end);
-        for (ask, since) in news {
+        let echoes::Released { waiting, changes } = self.echoes.end(self.key, end);
+        for (ask, since) in changes {
             self.queue.push_of(self.key.clone(), ask, since);
         }
         waiting
     }
 }
 
-impl Drop for InHand<'_> {
+impl Drop for RunningReconcile<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            drop(self.end(End::Failed));
+            drop(self.end(Completeness::Incomplete));
         }
     }
 }
@@ -96,14 +96,14 @@ impl Dispatcher {
         let key = lease.key().clone();
         lease.if_dropped = Some(Trigger::retry(&key, Reason::Panic));
         // Declared after the lease, so that it ends first: then the key may be leased again.
-        let mut in_hand = InHand::begin(&self.seen, &self.queue, &key);
+        let mut running = RunningReconcile::begin(&self.echoes, &self.queue, &key);
         lease.causes = numbered(&lease);
         let (result, stages) = self
             .attempt(&key, lease.class, Triggers { listed: &lease.causes, count: lease.cause_count })
             .await;
         let due = self.due(&key, lease.attempt, &result);
         log(&key, &result);
-        let echoes = in_hand.end(self.progress(&result));
+        let echoes = running.end(self.progress(&result));
         self.observer.no_news(echoes.len());
         let remaining = result.as_ref().err().map(|error| error.remaining(&lease.causes)).unwrap_or_default();
         self.record(&mut lease, &result, stages, &due);
@@ -237,13 +237,13 @@ impl Dispatcher {
     }
 
     /// How far the reconcile came with the object versions that it has seen.
-    fn progress(&self, result: &Result<Outcome, Error>) -> End {
-        let Ok(outcome) = result else { return End::Failed };
+    fn progress(&self, result: &Result<Outcome, Error>) -> Completeness {
+        let Ok(outcome) = result else { return Completeness::Incomplete };
         match outcome.state {
-            _ if !matches!(self.kcp.gate.mode(), Mode::Live) => End::Failed,
-            Ending::Unneeded | Ending::Done => End::Done,
-            Ending::Waiting(_) => End::Waiting,
-            Ending::Failed(_) => End::Failed,
+            _ if !matches!(self.kcp.gate.mode(), Mode::Live) => Completeness::Incomplete,
+            Ending::Unneeded | Ending::Done => Completeness::Complete,
+            Ending::Waiting(_) => Completeness::Waiting,
+            Ending::Failed(_) => Completeness::Incomplete,
         }
     }
 

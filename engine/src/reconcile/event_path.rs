@@ -29,7 +29,7 @@ pub(crate) struct EventPathReconciler {
 impl EventPathReconciler {
     /// Writes the last path report with its own field manager, if the condition differs.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
-        let (told, seen) = {
+        let (told, known) = {
             let state = self.kcp.index();
             (state.path(name), state.kyma(name))
         };
@@ -41,14 +41,14 @@ impl EventPathReconciler {
         // changes by others would go unnoticed.
         let says_so = |kyma: &tidewatch_api::Kyma| {
             let conditions = kyma.status.iter().flat_map(|status| &status.conditions);
-            let said = conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
-            let is_ours = has_entry(&kyma.metadata, field_managers::EVENT_PATH);
-            said.filter(|_| is_ours).is_some_and(|c| {
+            let reported = conditions.into_iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
+            let is_engine_owned = has_entry(&kyma.metadata, field_managers::EVENT_PATH);
+            reported.filter(|_| is_engine_owned).is_some_and(|c| {
                 (c.status == "True", c.reason.as_str(), c.message.as_str())
                     == (told.proven, told.reason, told.message.as_str())
             })
         };
-        if seen.is_some_and(|kyma| says_so(&kyma)) {
+        if known.is_some_and(|kyma| says_so(&kyma)) {
             return Ok(Outcome::done());
         }
         let kyma = self
@@ -62,14 +62,14 @@ impl EventPathReconciler {
             // A condition alone is no valid status.
             return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
         };
-        let says = Says {
+        let reported = Says {
             type_: conditions::RUNTIME_EVENTS,
             holds: told.proven,
             reason: told.reason,
             message: told.message.clone(),
         };
         let now = status::whole_seconds(self.kcp.now());
-        let condition = status::condition(&before.conditions, says, None, now);
+        let condition = status::condition(&before.conditions, reported, None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}
@@ -84,8 +84,8 @@ impl EventPathReconciler {
 }
 
 fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
-    let said = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
-    let (was_proven, message) = (said.status == "True", told.message.clone());
+    let reported = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
+    let (was_proven, message) = (reported.status == "True", told.message.clone());
     match (was_proven, told.proven) {
         (false, true) => Some(Notice::normal(About::Kyma, "RuntimeEventsProven", message)),
         // A hibernated runtime is no problem.
@@ -108,12 +108,12 @@ mod tests {
     fn only_a_change_of_the_way_is_told() {
         let report = |proven, reason| PathReport { proven, reason, message: "m".into() };
         let told = |before: Option<bool>, now: PathReport| {
-            let said = before.map(|holds| {
-                let says =
+            let reported = before.map(|holds| {
+                let reported =
                     Says { type_: conditions::RUNTIME_EVENTS, holds, reason: "R", message: "m".into() };
-                status::condition(&[], says, None, Timestamp::UNIX_EPOCH)
+                status::condition(&[], reported, None, Timestamp::UNIX_EPOCH)
             });
-            change(said.as_slice(), &now).map(|notice| (notice.kind, notice.reason))
+            change(reported.as_slice(), &now).map(|notice| (notice.kind, notice.reason))
         };
         let (proven, silent, asleep) =
             (report(true, "Proven"), report(false, "NoCanary"), report(false, UNREACHABLE));

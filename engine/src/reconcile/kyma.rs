@@ -2,9 +2,9 @@
 
 pub(crate) mod execute;
 pub(crate) mod failures;
-mod give_up;
 pub(crate) mod needs;
 mod remote;
+mod unmanage;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -235,13 +235,13 @@ impl KymaReconciler {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
-        let seen = self.kcp.index().manifests_of(&name);
-        let all = with_leaving(kyma, &wanted, &seen);
+        let manifests = self.kcp.index().manifests_of(&name);
+        let all = with_leaving(kyma, &wanted, &manifests);
         let mut choices = self.choices_of(&name, &all, &local.templates);
         let sources = stage(Stage::Resolve, self.registries.sources_of(&choices)).await?;
         let leaving = choices.split_off(wanted.modules.len());
         self.note_required(&name, required(&choices));
-        let needs = self.needs_of(kyma, &name, runtime, &choices, &seen, triggers).await?;
+        let needs = self.needs_of(kyma, &name, runtime, &choices, &manifests, triggers).await?;
         // As late as possible, so that the plan uses the latest versions.
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();
@@ -271,7 +271,7 @@ impl KymaReconciler {
             },
             now: self.kcp.now(),
         });
-        if takes_away(&plan, kyma) {
+        if removes_modules(&plan, kyma) {
             let what = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is read \
                         by; nothing is removed for not being in it before that is mended";
             match stage(Stage::ReadRuntime, self.preparer.schema_of_list(&name, runtime)).await? {
@@ -353,7 +353,7 @@ fn notice_of(kept: &Suspended) -> Notice {
 }
 
 /// Whether a plan deletes a Manifest or manages an unmanaged module again.
-fn takes_away(plan: &Plan, kyma: &Kyma) -> bool {
+fn removes_modules(plan: &Plan, kyma: &Kyma) -> bool {
     let unmanaged = |module: &str| kyma.module_status(module).is_some_and(|m| m.state == State::Unmanaged);
     !plan.delete.is_empty() || plan.apply.iter().filter_map(Manifest::module_name).any(unmanaged)
 }

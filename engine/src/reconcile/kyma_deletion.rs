@@ -225,7 +225,7 @@ impl KymaDeletion {
         }
         for object in agent_config::objects() {
             there.agent += usize::from(
-                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours),
+                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned),
             );
         }
         Ok(Some((remote, there)))
@@ -329,7 +329,7 @@ async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectErro
     let mut going = Vec::new();
     for object in objects_of(thing) {
         if thing == Thing::AgentConfiguration
-            && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_ours)
+            && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned)
         {
             continue;
         }

@@ -1,5 +1,6 @@
 //! Reconciles Manifests: applies and removes a module's objects in its runtime.
 
+pub(crate) mod agent_watches;
 mod apply;
 mod blockers;
 mod causes;
@@ -7,24 +8,23 @@ mod default_cr;
 mod desired;
 pub(crate) mod failures;
 mod force;
-mod give_up;
-mod hand_over;
-mod inside;
 mod install;
 mod lineage;
+mod orphaned;
+mod related;
 pub(crate) mod remove;
 pub(crate) mod remover;
 pub(crate) mod rendered;
-mod schemas;
 pub(crate) mod scope;
 pub(crate) mod source;
 mod status;
 mod status_delay;
-mod stray;
 pub(crate) mod sync;
-pub(crate) mod told;
+mod transfer;
 mod transforms;
+mod unmanage;
 mod verdict;
+mod waits;
 mod work;
 
 use std::sync::Arc;
@@ -54,9 +54,9 @@ use crate::{
     outcome::Outcome,
     reconcile::{
         applied::AppliedStates,
-        manifest::{remove::Removal, source::Bundles, sync::Syncer, told::Watched},
+        echoes::EchoFilter,
+        manifest::{agent_watches::AgentWatches, remove::Removal, source::Bundles, sync::Syncer},
         owners::Owners,
-        seen::Seen,
     },
     stages::{Stage, stage},
     trigger::{Trigger, Triggers, is_of_definition},
@@ -68,13 +68,13 @@ pub(crate) struct ManifestReconciler {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) watched: Arc<AgentWatches>,
     pub(crate) failures: Arc<ManifestFailures>,
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) removal: Removal,
     pub(crate) syncer: Arc<Syncer>,
     pub(crate) states: Arc<AppliedStates>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) echoes: Arc<EchoFilter>,
     pub(crate) notifier: Arc<Notifier>,
 }
 
@@ -103,7 +103,7 @@ impl ManifestReconciler {
             self.watched.unwatch(kyma, name);
             return Ok(Outcome::done());
         }
-        if let Some(finish) = self.leave_orphaned(kyma, &manifest).await? {
+        if let Some(finish) = self.report_orphaned(kyma, &manifest).await? {
             return Ok(finish);
         }
         let manifest = self.removal.with_remembered(manifest);
@@ -136,9 +136,9 @@ impl ManifestReconciler {
         let inputs = Inputs { injected, ..self.inputs(&manifest, &secrets) };
         let scope = last.and_then(|last| SyncScope::after(last, inputs, named));
         let is_retry = |trigger: &Trigger| matches!(trigger, Trigger::Retry { key: of, .. } if of == key);
-        let again = triggers.listed.iter().any(is_retry);
-        let defined = triggers.may_include(is_of_definition);
-        let work = Work { key, kyma, inputs, scope, again, defined };
+        let is_retry = triggers.listed.iter().any(is_retry);
+        let definitions_changed = triggers.may_include(is_of_definition);
+        let work = Work { key, kyma, inputs, scope, is_retry, definitions_changed };
         Box::pin(self.install(work, &manifest, &runtime, bundle)).await
     }
 

@@ -49,7 +49,7 @@ impl PauseNotice {
         let said = async {
             let remote = stage(Stage::ReadRuntime, remote_kyma(&runtime)).await?;
             let mark = format!("{}/{name}", kyma.metadata.namespace.as_deref().unwrap_or_default());
-            if marked_by(&remote) != Some(mark.as_str()) || !is_ours(&remote) {
+            if marked_by(&remote) != Some(mark.as_str()) || !is_engine_owned(&remote) {
                 return Ok(());
             }
             stage(Stage::WriteRuntime, write_runtime_status(&runtime.to_say_paused(), &remote, status)).await
@@ -66,7 +66,7 @@ impl PauseNotice {
 }
 
 /// Whether only the engine owns the status. A pause does not take over a Go manager's status.
-fn is_ours(remote: &Value) -> bool {
+fn is_engine_owned(remote: &Value) -> bool {
     let entries = remote["metadata"]["managedFields"].as_array().into_iter().flatten();
     let mut ours = entries.filter(|entry| {
         entry["manager"] == field_managers::KCP
@@ -98,19 +98,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kyma_says_once_in_a_pause_that_the_engine_is_paused() {
-        let (engine, heard) = engine_on(|_, _| (200, kyma()));
+        let (engine, requests) = engine_on(|_, _| (200, kyma()));
         engine.state().write().apply_kyma(serde_json::from_value(kyma()).unwrap());
-        let written = || heard.lock().iter().filter(|call| call.starts_with("PATCH")).count();
+        let written = || requests.lock().iter().filter(|call| call.starts_with("PATCH")).count();
         let say = async || engine.dispatcher.pause.publish("harbour").await.unwrap();
         say().await;
-        assert!(heard.lock().is_empty(), "it is not paused");
+        assert!(requests.lock().is_empty(), "it is not paused");
         engine.set_mode(Mode::Paused);
         let asked = engine.queue().next().await;
         assert_eq!(asked.key(), &WorkKey::Kyma { kyma: "harbour".into() }, "each Kyma is asked for");
         for _ in 0..2 {
             say().await;
         }
-        assert_eq!((written(), heard.lock().len()), (1, 2), "{heard:?}");
+        assert_eq!((written(), requests.lock().len()), (1, 2), "{requests:?}");
         engine.set_mode(Mode::Live);
         say().await;
         assert_eq!(written(), 1);
@@ -155,7 +155,7 @@ mod tests {
             json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": names::API_VERSION,
                    "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:state": {}}}})
         };
-        let of = |entries: &[Value]| is_ours(&json!({"metadata": {"managedFields": entries}}));
+        let of = |entries: &[Value]| is_engine_owned(&json!({"metadata": {"managedFields": entries}}));
         let ours = entry(field_managers::KCP, "Apply");
         assert!(of(std::slice::from_ref(&ours)));
         assert!(!of(&[]) && !of(&[entry("manager", "Update")]));

@@ -19,7 +19,7 @@ use tidewatch_api::{
 use tidewatch_deployer::drift::{self, Difference, Ignored};
 use tidewatch_planner::ours::CRDS;
 
-use super::{keep::Astray, suspended::Suspended};
+use super::{restore::Drifted, suspended::Suspended};
 use crate::{
     clusters::{
         Clusters, Gated,
@@ -29,7 +29,7 @@ use crate::{
     gate::Mode,
     kcp::{Kcp, writes::differs},
     key::WorkKey,
-    reconcile::{keep::Keeper, seen::Seen},
+    reconcile::{echoes::EchoFilter, restore::Restorer},
     trigger::Trigger,
 };
 
@@ -143,8 +143,8 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
 pub(crate) struct Preparer {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) restorer: Arc<Restorer>,
+    pub(crate) echoes: Arc<EchoFilter>,
 }
 
 impl Preparer {
@@ -157,11 +157,11 @@ impl Preparer {
             return Ok(Vec::new());
         }
         let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, before.before);
-        let (mut mended, mut lost, mut parked) = (None, false, Vec::new());
+        let (mut mended, mut lost, mut suspended) = (None, false, Vec::new());
         for (object, body) in objects {
             let live = objects::get(runtime, object).await?;
             if let Some(live) = &live {
-                self.seen.saw(&work, object, live);
+                self.echoes.record_read(&work, object, live);
             }
             let is_kymas = object.name == CRDS[0];
             // The note stays until the Kyma exists, so that it survives a crash.
@@ -169,12 +169,12 @@ impl Preparer {
             let wanted = if notes { &noting_loss(body) } else { body };
             lost |= notes;
             let Some(difference) = difference(live.as_ref(), wanted) else {
-                parked.extend(self.keeper.on_trial(&work, object));
+                suspended.extend(self.restorer.on_trial(&work, object));
                 continue;
             };
             tracing::info!(kyma = name, %object, %difference, "applied, to prepare the runtime");
-            let astray = Astray { object, wanted, manager: manager_of(body), live: live.as_ref(), again };
-            parked.extend(self.keeper.restore(&work, runtime, astray).await?);
+            let drifted = Drifted { object, wanted, manager: manager_of(body), live: live.as_ref(), again };
+            suspended.extend(self.restorer.restore(&work, runtime, drifted).await?);
             if is_kymas && live.is_some() {
                 mended = Some(self.kcp.now());
             }
@@ -183,12 +183,12 @@ impl Preparer {
                 self.clusters.records.change_known(&name, |record| record.doubt_catalog(None));
             }
         }
-        let hash = parked.is_empty().then_some(*hash);
+        let hash = suspended.is_empty().then_some(*hash);
         self.clusters.records.change(&name, |record| {
             let mended = mended.or(record.prepared.mended);
             record.prepared = Prepared { hash, before: true, mended, lost };
         });
-        Ok(parked)
+        Ok(suspended)
     }
 
     /// The CRD by which the list of modules was read. A dry run cannot correct it and returns `Ours`.

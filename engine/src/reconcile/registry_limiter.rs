@@ -16,20 +16,20 @@ pub(crate) struct Crowded;
 #[derive(Debug)]
 pub(crate) struct RegistryLimiter {
     places: Semaphore,
-    most: usize,
+    limit: usize,
 }
 
 impl RegistryLimiter {
     pub(crate) fn new(workers: usize) -> Self {
-        let most = (workers / 4).max(1);
-        Self { places: Semaphore::new(most), most }
+        let limit = (workers / 4).max(1);
+        Self { places: Semaphore::new(limit), limit }
     }
 
     /// Waits for `work` briefly, and longer only with a place. Otherwise drops `work`; another reconcile with a place continues to wait
     /// for the same layer.
     pub(crate) async fn wait<T>(&self, work: impl Future<Output = T> + Send) -> Result<T, Crowded> {
         let mut work = pin!(work);
-        let free = self.places.available_permits() == self.most;
+        let free = self.places.available_permits() == self.limit;
         if let Ok(done) = timeout(if free { MOMENT } else { BLINK }, &mut work).await {
             return Ok(done);
         }

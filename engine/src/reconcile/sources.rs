@@ -26,10 +26,10 @@ use crate::{config::EngineConfig, error::Error, error::chain, kcp::Kcp, pace::ne
 const RAW_MANIFEST: &str = "raw-manifest";
 
 /// Descriptors kept. Versions are immutable (mission S1.1), so none goes stale.
-const KEPT: usize = 4096;
+const CACHED: usize = 4096;
 
 /// Kept descriptors of components that runtimes name. Separate, so that they cannot evict the platform's.
-const KEPT_FOR_TENANTS: usize = 256;
+const CACHED_FOR_TENANTS: usize = 256;
 
 const AT_ONCE: usize = 8;
 
@@ -71,7 +71,7 @@ impl Descriptors {
     }
 
     fn of(&self, local: bool) -> (&Known, usize) {
-        if local { (&self.tenants, KEPT_FOR_TENANTS) } else { (&self.central, KEPT) }
+        if local { (&self.tenants, CACHED_FOR_TENANTS) } else { (&self.central, CACHED) }
     }
 }
 

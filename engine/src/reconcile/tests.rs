@@ -20,7 +20,7 @@ use crate::{
     history::Record,
     key::{Acknowledge, Guard, OutcomeKind, Report},
     queue::Push,
-    reconcile::{dispatch::InHand, seen::End},
+    reconcile::{dispatch::RunningReconcile, echoes::Completeness},
     scripted,
     trigger::{Change, Reason, Trigger},
 };
@@ -51,27 +51,27 @@ fn manifest_key() -> WorkKey {
 }
 
 /// Requests to a scripted KCP, as `METHOD path`.
-pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
+pub(crate) type Requests = Arc<Mutex<Vec<String>>>;
 
 /// An engine on a KCP that gives these answers (code and body) to a method and path.
 pub(crate) fn engine_on(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
-) -> (Engine, Heard) {
+) -> (Engine, Requests) {
     engine_observed_by(Arc::new(Nobody), answer)
 }
 
 pub(crate) fn engine_observed_by(
     observer: Arc<dyn Observer>,
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
-) -> (Engine, Heard) {
-    let heard = Heard::default();
-    let recorder = Arc::clone(&heard);
+) -> (Engine, Requests) {
+    let requests = Requests::default();
+    let recorder = Arc::clone(&requests);
     let client = scripted::client(move |asked| {
         recorder.lock().push(format!("{} {}", asked.method, asked.path));
         answer(&asked.method, &asked.path)
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
-    (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), heard)
+    (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), requests)
 }
 
 /// The runtime of `harbour` that gives these answers (code and body) to a path.
@@ -79,7 +79,7 @@ pub(crate) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + '
     scripted::runtime(move |asked| answer(&asked.path))
 }
 
-fn engine() -> (Engine, Heard) {
+fn engine() -> (Engine, Requests) {
     engine_on(|_, _| not_found())
 }
 
@@ -91,7 +91,7 @@ async fn work_once(engine: &Engine) -> OutcomeKind {
 }
 
 /// A KCP with `harbour` being deleted, and its lists of Manifests and Secrets.
-fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine, Heard) {
+fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine, Requests) {
     engine_on(move |_, path| {
         let list = |kind: &str, api: &str, items: &Value| {
             (
@@ -117,8 +117,8 @@ fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine,
     })
 }
 
-fn let_go(heard: &Heard) -> bool {
-    heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
+fn let_go(requests: &Requests) -> bool {
+    requests.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
 }
 
 fn want_kyma(engine: &Engine) {
@@ -161,12 +161,12 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
     let version = Version::Is { uid: "u", resource_version: "8" };
     drop(engine.queue().next().await);
-    let mut in_hand = InHand::begin(&engine.dispatcher.seen, engine.queue(), &harbour);
+    let mut running = RunningReconcile::begin(&engine.dispatcher.echoes, engine.queue(), &harbour);
     let since = engine.queue().now();
     assert!(engine.has_seen(&harbour, &object, version, ask()).is_none());
     assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
     tokio::time::advance(Duration::from_millis(100)).await;
-    assert!(in_hand.end(End::Done).is_empty());
+    assert!(running.end(Completeness::Complete).is_empty());
     assert_eq!(
         engine.queue().inspect(|queue| queue.waiting().map(|(_, since)| since).collect::<Vec<_>>()),
         [since]
@@ -198,22 +198,22 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     let secrets = Arc::new(Mutex::new(json!([])));
-    let (engine, heard) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
+    let (engine, requests) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
-    assert!(!let_go(&heard), "a Secret may be on its way");
+    assert!(!let_go(&requests), "a Secret may be on its way");
     // It was recreated, and the watch has not delivered it yet.
     *secrets.lock() = json!([{"metadata": {"name": "kubeconfig-harbour", "namespace": "kcp-system"}}]);
     tokio::time::advance(Duration::from_secs(30)).await;
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
-    assert!(!let_go(&heard), "there is one");
+    assert!(!let_go(&requests), "there is one");
     *secrets.lock() = json!([]);
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
-    assert!(!let_go(&heard), "the count starts anew");
+    assert!(!let_go(&requests), "the count starts anew");
     assert_eq!(work_once(&engine).await, OutcomeKind::Done, "it looks again by itself");
-    assert!(let_go(&heard));
+    assert!(let_go(&requests));
     let record = engine.history().of("harbour").pop().unwrap();
     assert!(matches!(record.causes[..], [Trigger::Due { .. }]), "{:?}", record.causes);
 }
@@ -222,17 +222,17 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
 async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet() {
     let manifests = Arc::new(Mutex::new(json!([{"metadata": {"name": "m", "namespace": "kcp-system",
         "labels": {names::labels::KYMA_NAME: "harbour"}}, "spec": {"remote": false, "install": {"source": {}, "name": "n"}}}])));
-    let (engine, heard) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
+    let (engine, requests) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
     for _ in 0..2 {
         want_kyma(&engine);
         assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
         tokio::time::advance(Duration::from_secs(10)).await;
     }
-    assert!(!let_go(&heard), "it has a Manifest");
+    assert!(!let_go(&requests), "it has a Manifest");
     *manifests.lock() = json!([]);
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, OutcomeKind::Done);
-    assert!(let_go(&heard));
+    assert!(let_go(&requests));
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,7 +266,7 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
             "labels": {"operator.kyma-project.io/kyma-name": "harbour"}}, "spec": {"version": "1.0.0"}}))
         .unwrap()
     };
-    let (engine, heard) = engine_on(|method, path| {
+    let (engine, requests) = engine_on(|method, path| {
         let there = |labels: Value| {
             (
                 200,
@@ -295,15 +295,15 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
         .await
         .unwrap();
     assert!(matches!(behind.behind, Some(Error::Outdated(what)) if what.contains("behind")));
-    let heard = heard.lock();
-    let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
-    let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();
+    let requests = requests.lock();
+    let record_write: Vec<_> = requests.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
+    let names: Vec<_> = record_write.iter().filter_map(|line| line.rsplit('/').next()).collect();
     assert_eq!(names, ["unlabelled", "new", "changed"], "the others are done");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
-    let (engine, heard) = engine();
+    let (engine, requests) = engine();
     let manifest = |state: &str| {
         let condition = json!({"type": "Installation", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1,
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -324,13 +324,13 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         ("Processing", vec![due()], true),
     ] {
         engine.state().write().apply_manifest(manifest(state));
-        heard.lock().clear();
+        requests.lock().clear();
         for cause in causes {
             let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
             engine.queue().push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
         }
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
-        assert_eq!(!heard.lock().is_empty(), reads, "{state}: {:?}", heard.lock());
+        assert_eq!(!requests.lock().is_empty(), reads, "{state}: {:?}", requests.lock());
         let record = engine.history().of("harbour").pop().unwrap();
         assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
     }
@@ -352,7 +352,7 @@ fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
 /// Another writer reports Ready too early. The due time comes before the correction.
 #[tokio::test(start_paused = true)]
 async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() {
-    let (engine, heard) = engine();
+    let (engine, requests) = engine();
     let manifest = |version, state: &str, fields| {
         let mut manifest = written(version, state, fields);
         manifest.metadata.generation = Some(1);
@@ -368,12 +368,12 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
     let cause = Some(Trigger::Due { at: Timestamp::UNIX_EPOCH });
     engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
     work_once(&engine).await;
-    assert!(!heard.lock().is_empty(), "it is read");
+    assert!(!requests.lock().is_empty(), "it is read");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
-    let (engine, heard) = engine();
+    let (engine, requests) = engine();
     engine.state().write().apply_manifest(written(1, "Ready", 9));
     let cause = |change| Trigger::Kcp { object: manifest_key(), change };
     for (causes, reads) in [
@@ -383,19 +383,19 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
         engine.state().write().apply_manifest(written(2, "Ready", 9));
         let forged = engine.state().write().apply_manifest(written(3, "Error", 8));
         assert!(forged.iter().any(|(key, _)| matches!(key, WorkKey::Manifest { .. })), "{forged:?}");
-        heard.lock().clear();
+        requests.lock().clear();
         for cause in causes.into_iter().map(cause) {
             let key = WorkKey::Kyma { kyma: "harbour".into() };
             engine.queue().push(key, Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
         }
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
-        assert_eq!(!heard.lock().is_empty(), reads, "{:?}", heard.lock());
+        assert_eq!(!requests.lock().is_empty(), reads, "{:?}", requests.lock());
         // The postponed check follows the Manifest's reconcile.
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         assert!(engine.state().write().take_suspicion(&key).is_some());
         if !reads {
             assert_eq!(work_once(&engine).await, OutcomeKind::Done);
-            assert!(!heard.lock().is_empty(), "it is not forgotten");
+            assert!(!requests.lock().is_empty(), "it is not forgotten");
         }
     }
 }

@@ -177,14 +177,14 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
 }
 
 /// An engine whose runtime `harbour` receives calls and answers them or not.
-fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, tests::Heard) {
+fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, tests::Requests) {
     engine_observed_by(Arc::new(Reach::default()), answers)
 }
 
 fn engine_observed_by(
     observer: Arc<dyn Observer>,
     answers: Arc<AtomicUsize>,
-) -> (Engine, Arc<AtomicUsize>, tests::Heard) {
+) -> (Engine, Arc<AtomicUsize>, tests::Requests) {
     let kyma = || {
         json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {
             "name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "generation": 1,

@@ -35,20 +35,20 @@ impl Executor {
     /// Writes the Manifests and requests their reconciles with the same triggers and class, so that events can be traced and rollouts wait
     /// behind users' edits. A poll's or resync's changes get rollout class.
     ///
-    /// `seen` are the Manifests of the plan. A Manifest newer than `seen` is not overwritten: an outdated plan could downgrade a version.
+    /// `manifests` are the Manifests of the plan. A Manifest newer than `manifests` is not overwritten: an outdated plan could downgrade a version.
     /// It is returned in `behind`, and the reconcile must be repeated. A rejected Manifest does not block others.
     pub(crate) async fn execute(
         &self,
         kyma: &str,
         plan: &Plan,
-        seen: &[Manifest],
+        manifests: &[Manifest],
         class: Class,
         causes: &[Trigger],
     ) -> Result<Executed, Error> {
         let class = class.min(Class::Rollout);
         let Executed { mut behind, mut refused } = Executed::default();
         for manifest in &plan.apply {
-            match self.apply_planned(manifest, seen).await {
+            match self.apply_planned(manifest, manifests).await {
                 Ok(()) => {}
                 Err(lost @ Error::Outdated(_)) => {
                     behind.get_or_insert(lost);
@@ -70,7 +70,7 @@ impl Executor {
             }
         }
         for name in &plan.delete {
-            let old = seen.iter().find(|m| m.name_any() == *name);
+            let old = manifests.iter().find(|m| m.name_any() == *name);
             match self.kcp.delete_if_unchanged(&self.kcp.manifests(), name, old).await {
                 Err(lost @ Error::Outdated(_)) => {
                     behind.get_or_insert(lost);
@@ -87,7 +87,7 @@ impl Executor {
         Ok(Executed { behind, refused })
     }
 
-    async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Error> {
+    async fn apply_planned(&self, manifest: &Manifest, manifests: &[Manifest]) -> Result<(), Error> {
         let name = manifest.name_any();
         let mut body = serde_json::to_value(manifest).unwrap_or_default();
         body["apiVersion"] = names::API_VERSION.into();
@@ -95,7 +95,7 @@ impl Executor {
         if let Some(body) = body.as_object_mut() {
             body.remove("status");
         }
-        let version = match seen.iter().find(|m| m.name_any() == name) {
+        let version = match manifests.iter().find(|m| m.name_any() == name) {
             Some(old) => old.resource_version(),
             None => self.unobserved(manifest).await?,
         };

@@ -69,15 +69,15 @@ impl Waiting {
     }
 
     /// Whether to discover kinds anew, since a CRD changed now or just before.
-    pub(crate) fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
+    pub(crate) fn is_doubtful(&self, kyma: &str, has_event: bool, now: Timestamp) -> bool {
         self.know(kyma, |known| {
             let due = known.again.is_some_and(|again| again <= now);
-            if told {
+            if has_event {
                 known.again = Some(now + SERVED_AFTER);
             } else if due {
                 known.again = None;
             }
-            told || due
+            has_event || due
         })
     }
 
@@ -88,11 +88,11 @@ impl Waiting {
     fn know<T>(&self, kyma: &str, change: impl FnOnce(&mut Known) -> T) -> T {
         let mut all = self.0.lock();
         let mut known = all.remove(kyma).unwrap_or_default();
-        let told = change(&mut known);
+        let has_event = change(&mut known);
         if known != Known::default() {
             all.insert(kyma.to_owned(), known);
         }
-        told
+        has_event
     }
 }
 
@@ -116,9 +116,9 @@ impl KymaReconciler {
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
         let now = self.kcp.now();
-        let told = !needed.is_empty() && triggers.may_include(is_of_definition);
+        let has_event = !needed.is_empty() && triggers.may_include(is_of_definition);
         let doubtful =
-            self.waiting.is_doubtful(name, told, now) || triggers.may_include(Trigger::is_full_look);
+            self.waiting.is_doubtful(name, has_event, now) || triggers.may_include(Trigger::is_full_look);
         // Before the discovery: earlier changes have no event.
         if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::Engine,
-        reconcile::tests::{Heard, engine_on, not_found},
+        reconcile::tests::{Requests, engine_on, not_found},
         scripted,
     };
 
@@ -209,14 +209,14 @@ mod tests {
     }
 
     /// A runtime that answers every discovery like this, and its requests.
-    fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
-        let heard = Heard::default();
-        let (recorder, answer) = (Arc::clone(&heard), Arc::clone(answer));
+    fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Requests) {
+        let requests = Requests::default();
+        let (recorder, answer) = (Arc::clone(&requests), Arc::clone(answer));
         let runtime = scripted::runtime(move |asked| {
             recorder.lock().push(asked.path.clone());
             answer.lock().clone()
         });
-        (runtime, heard)
+        (runtime, requests)
     }
 
     #[derive(Debug)]
@@ -290,8 +290,8 @@ mod tests {
                 {"name": "hooks", "singularName": "", "namespaced": true, "kind": "Hook", "verbs": ["get"]}]}),
         );
         let answer = Arc::new(Mutex::new(served));
-        let (runtime, heard) = runtime(&answer);
-        let told = [Trigger::Event {
+        let (runtime, requests) = runtime(&answer);
+        let has_event = [Trigger::Event {
             epoch: "e".into(),
             seq: 1,
             watch: "w".into(),
@@ -305,8 +305,8 @@ mod tests {
         assert!(engine.dispatcher.kcp.index().awaits_definition("harbour", Some("hooks.x.dev")));
         *answer.lock() = not_found();
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
-        assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
-        let (gone, look_at) = found(&engine, &runtime, "x.dev", &told).await;
+        assert_eq!(requests.lock().len(), 1, "what is known is not asked for");
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &has_event).await;
         assert!(gone.unwrap().contains("the kind Hook of x.dev/v1 (not served)"));
         assert_eq!(look_at, Some(2), "the API server may be a moment behind");
 
@@ -316,10 +316,10 @@ mod tests {
         let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Trigger::SafetyResync]).await;
         assert_eq!((gone, look_at), (None, Some(2)));
 
-        heard.lock().clear();
-        let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
+        requests.lock().clear();
+        let (gone, _) = found(&engine, &runtime, "no/such.group", &has_event).await;
         assert!(gone.unwrap().contains("no API can have that name"));
-        assert!(heard.lock().is_empty() && engine.dispatcher.kcp.index().awaits("harbour").is_empty());
+        assert!(requests.lock().is_empty() && engine.dispatcher.kcp.index().awaits("harbour").is_empty());
     }
 
     #[test]

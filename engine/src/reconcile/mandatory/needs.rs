@@ -55,16 +55,16 @@ impl Needs {
             return Outcome::done();
         }
         let says = self.waits.iter().map(|(module, waits)| format!("'{module}' {}", waits.message));
-        let what = says.collect::<Vec<_>>().join("; ");
+        let message = says.collect::<Vec<_>>().join("; ");
         if let Some(why) = &self.unknown {
             return Outcome::recheck_rarely(format!(
-                "{what}; which kinds are served cannot be found out: {why}"
+                "{message}; which kinds are served cannot be found out: {why}"
             ));
         }
         if self.waits.values().any(|waits| waits.state == State::Warning) {
-            return Outcome::failed(found_report(State::Warning, what));
+            return Outcome::failed(found_report(State::Warning, message));
         }
-        Outcome::waiting(what)
+        Outcome::waiting(message)
     }
 }
 

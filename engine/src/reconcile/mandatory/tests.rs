@@ -23,7 +23,7 @@ fn template(annotations: Value) -> ModuleTemplate {
 #[tokio::test]
 async fn a_release_goes_when_its_templates_are_seen_to_be_withdrawn() {
     const OBJECTS: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system";
-    let (engine, heard) = engine_on(|method, path| match (method, path.rsplit('/').next()) {
+    let (engine, requests) = engine_on(|method, path| match (method, path.rsplit('/').next()) {
         ("GET", Some("manifests")) => (
             200,
             json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": []}),
@@ -33,7 +33,7 @@ async fn a_release_goes_when_its_templates_are_seen_to_be_withdrawn() {
         _ => not_found(),
     });
     let written =
-        || -> Vec<String> { heard.lock().drain(..).filter(|line| line.starts_with("PATCH")).collect() };
+        || -> Vec<String> { requests.lock().drain(..).filter(|line| line.starts_with("PATCH")).collect() };
     engine.state().write().apply_release("guard", Some(release()));
     engine.state().write().apply_template("guard-1.0.0", Some(template(json!({}))));
     engine.dispatcher.reconcilers.release.reconcile("guard").await.unwrap();

@@ -24,7 +24,7 @@ use tidewatch_deployer::{
 };
 
 use self::{phases::defines, write::Refused};
-use super::inside;
+use super::related;
 use crate::{
     clusters::{
         Gated,
@@ -34,7 +34,7 @@ use crate::{
     key::WorkKey,
     reconcile::{
         applied::AppliedStates,
-        seen::Seen,
+        echoes::EchoFilter,
         suspended::{OtherChange, Suspended},
     },
 };
@@ -49,10 +49,10 @@ const CONCURRENCY: usize = 4;
 const REFUSALS: [&str; 5] = ["invalid", "forbidden", "not_found", "malformed", "final"];
 
 /// Further refusals reported with their cause.
-const MOST_REFUSALS: usize = 2;
+const REFUSALS_REPORTED: usize = 2;
 
 /// Previous objects read to find the holder of a refused value.
-const MOST_HOLDERS: usize = 8;
+const HOLDERS_READ: usize = 8;
 
 /// The result of applying a set of objects.
 #[derive(Default)]
@@ -62,20 +62,20 @@ pub(super) struct Applied {
     pub(super) missing: Option<String>,
     pub(super) awaited: Awaited,
     /// Whether a missing object may come any moment: its predecessor must stay until then.
-    pub(super) unasked: bool,
+    pub(super) keeps_predecessors: bool,
     /// Whether objects were left out because their kind is not served or calls got no answer.
-    pub(super) left_out: bool,
+    pub(super) has_skipped: bool,
     /// Objects left out because their namespace is terminating.
-    pub(super) stuck: Vec<ObjectRef>,
+    pub(super) terminating: Vec<ObjectRef>,
     pub(super) failed: Option<Error>,
     /// Further refusals: the first causes, and the count of the others.
-    pub(super) refused: (Vec<String>, usize),
+    pub(super) refusals: (Vec<String>, usize),
     /// Objects that could not be applied.
     pub(super) failing: Vec<ObjectRef>,
     /// Objects whose cause may be found by reading more.
-    pub(super) unclear: Vec<Value>,
+    pub(super) unexplained: Vec<Value>,
     /// Suspended objects.
-    pub(super) parked: Vec<Suspended>,
+    pub(super) suspended: Vec<Suspended>,
     /// Whether all Jobs with a time to live have completed, and at least one exists.
     pub(super) jobs_completed: bool,
 }
@@ -90,35 +90,35 @@ pub(super) struct Awaited {
     /// Groups with an awaited kind that the module does not define.
     pub(super) groups: BTreeSet<String>,
     /// Whether no event reports some of it.
-    pub(super) untold: bool,
+    pub(super) without_event: bool,
 }
 
 impl Applied {
     pub(super) fn take(&mut self, other: Self) {
         self.judged.extend(other.judged);
-        self.parked.extend(other.parked);
+        self.suspended.extend(other.suspended);
         self.awaited.status.extend(other.awaited.status);
         self.awaited.end.extend(other.awaited.end);
         self.awaited.groups.extend(other.awaited.groups);
-        self.awaited.untold |= other.awaited.untold;
-        self.unasked |= other.unasked;
-        self.left_out |= other.left_out;
+        self.awaited.without_event |= other.awaited.without_event;
+        self.keeps_predecessors |= other.keeps_predecessors;
+        self.has_skipped |= other.has_skipped;
         self.jobs_completed |= other.jobs_completed;
-        self.stuck.extend(other.stuck);
+        self.terminating.extend(other.terminating);
         self.failing.extend(other.failing);
-        self.unclear.extend(other.unclear);
-        self.unclear.truncate(inside::OBJECTS);
+        self.unexplained.extend(other.unexplained);
+        self.unexplained.truncate(related::OBJECTS);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
         if let Some(error) = other.failed {
             self.fails(error);
         }
-        let (causes, more) = other.refused;
+        let (causes, more) = other.refusals;
         for cause in causes {
             self.is_refused(cause);
         }
-        self.refused.1 += more;
+        self.refusals.1 += more;
     }
 
     /// Records a failure: the first with its class, later refusals with their causes.
@@ -131,14 +131,14 @@ impl Applied {
     }
 
     fn is_refused(&mut self, cause: String) {
-        let (causes, more) = &mut self.refused;
-        if causes.len() < MOST_REFUSALS { causes.push(cause) } else { *more += 1 }
+        let (causes, more) = &mut self.refusals;
+        if causes.len() < REFUSALS_REPORTED { causes.push(cause) } else { *more += 1 }
     }
 
     /// Returns the first failure, with the other refusals.
     pub(super) fn take_failed(&mut self) -> Option<Error> {
         let error = self.failed.take()?;
-        let (causes, more) = std::mem::take(&mut self.refused);
+        let (causes, more) = std::mem::take(&mut self.refusals);
         if causes.is_empty() {
             return Some(error);
         }
@@ -148,9 +148,9 @@ impl Applied {
     }
 
     /// Waits for something that no event reports.
-    pub(super) fn waits_for(&mut self, what: String) {
-        self.missing = Some(what);
-        self.awaited.untold = true;
+    pub(super) fn waits_for(&mut self, message: String) {
+        self.missing = Some(message);
+        self.awaited.without_event = true;
     }
 
     /// Whether all is done, so a later pass may skip ready objects.
@@ -164,7 +164,10 @@ impl Applied {
     }
 
     const fn is_whole(&self) -> bool {
-        self.missing.is_none() && !self.left_out && self.parked.is_empty() && self.stuck.is_empty()
+        self.missing.is_none()
+            && !self.has_skipped
+            && self.suspended.is_empty()
+            && self.terminating.is_empty()
     }
 
     pub(super) fn not_ready(&self) -> impl Iterator<Item = &ObjectRef> {
@@ -183,28 +186,28 @@ impl Applied {
 }
 
 /// The result for one object.
-enum Settled {
+enum ObjectResult {
     /// Unchanged: as wanted, or suspended.
-    There(Value, Option<Suspended>),
+    Unchanged(Value, Option<Suspended>),
     /// Written; as the API server returned it.
     Written(Value, Option<Suspended>),
     /// Missing, and not created while suspended.
-    Missing(Suspended),
+    NotCreated(Suspended),
     /// A Job that ended and was removed by its time to live.
-    Ended(ObjectRef, ObjectReadiness),
+    JobEnded(ObjectRef, ObjectReadiness),
     /// Must be deleted first, or retried soon.
-    Goes(String, Option<Gvk>),
+    Waits(String, Option<Gvk>),
     /// Its namespace is terminating.
-    Stuck(ObjectRef),
+    NamespaceTerminating(ObjectRef),
     /// Skipped, since other calls got no answer.
-    LeftOut,
+    Skipped,
 }
 
 /// Unanswered calls in one pass. The pass must end and report before its own deadline.
 #[derive(Debug, Default)]
-pub(super) struct Silent(Mutex<HashMap<Gvk, usize>>);
+pub(super) struct Unanswered(Mutex<HashMap<Gvk, usize>>);
 
-impl Silent {
+impl Unanswered {
     /// Per kind: its webhook may be down.
     const OF_KIND: usize = 2;
     /// In total. With full concurrency, these take half of a reconcile's deadline.
@@ -215,9 +218,9 @@ impl Silent {
     }
 
     fn is_out(&self, gvk: &Gvk) -> bool {
-        let silent = self.0.lock();
-        silent.get(gvk).is_some_and(|count| *count >= Self::OF_KIND)
-            || silent.values().sum::<usize>() >= Self::ALL
+        let unanswered = self.0.lock();
+        unanswered.get(gvk).is_some_and(|count| *count >= Self::OF_KIND)
+            || unanswered.values().sum::<usize>() >= Self::ALL
     }
 }
 
@@ -228,16 +231,16 @@ pub(super) struct Installer<'a> {
     /// Objects shared with another Manifest, and its name.
     pub(super) shared: &'a [(ObjectRef, String)],
     /// Predecessors of this Manifest in the same module.
-    pub(super) heir_to: &'a [String],
+    pub(super) predecessors: &'a [String],
     /// Remembers the versions read and written.
-    pub(super) seen: &'a Seen,
+    pub(super) echoes: &'a EchoFilter,
     pub(super) key: &'a WorkKey,
     /// The Kyma that owns the objects.
     pub(super) kyma: &'a str,
     /// The previous inventory. Other objects are applied without a read.
     pub(super) before: &'a [ObjectRef],
     /// Objects of it to remove at the end.
-    pub(super) gone: &'a [ObjectRef],
+    pub(super) removed: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
     /// Whether the module was ready with this wanted state.
@@ -248,15 +251,15 @@ pub(super) struct Installer<'a> {
     pub(super) warned: bool,
     /// Kinds that the module defines.
     pub(super) definitions: &'a Definitions,
-    pub(super) silent: Silent,
+    pub(super) unanswered: Unanswered,
     pub(super) now: Timestamp,
 }
 
 impl Installer<'_> {
     /// Applies objects concurrently. A failure does not stop the others.
-    pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
+    pub(super) async fn apply_all(&self, objects: Vec<Value>) -> Applied {
         let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
-        let (known, silent) = (&known, &self.silent);
+        let (known, unanswered) = (&known, &self.unanswered);
         let mut results = stream::iter(objects)
             .map(|object| async move {
                 let Some(id) = ObjectRef::of(&object) else {
@@ -264,16 +267,16 @@ impl Installer<'_> {
                         .map_or_else(|| ObjectError::Malformed("an object".into()), ObjectError::Unnamed);
                     return (None, Err(error.into()));
                 };
-                if silent.is_out(&id.gvk) {
-                    return (Some(id), Ok(Settled::LeftOut));
+                if unanswered.is_out(&id.gvk) {
+                    return (Some(id), Ok(ObjectResult::Skipped));
                 }
                 let is_known = known.contains(&id.identity());
-                let settled = match self.one(&id, object, is_known).await {
+                let settled = match self.apply_object(&id, object, is_known).await {
                     Err(Error::Runtime(error)) if error.is_of_leaving_namespace() => {
-                        Ok(Settled::Stuck(id.clone()))
+                        Ok(ObjectResult::NamespaceTerminating(id.clone()))
                     }
                     Err(Error::Runtime(error)) if error.is_cut_off() => {
-                        silent.count(&id.gvk);
+                        unanswered.count(&id.gvk);
                         Err(error.into())
                     }
                     other => other,
@@ -283,34 +286,34 @@ impl Installer<'_> {
             .buffered(CONCURRENCY);
         let mut applied = Applied::default();
         while let Some((id, result)) = results.next().await {
-            let is_written = matches!(result, Ok(Settled::Written(..)));
+            let is_written = matches!(result, Ok(ObjectResult::Written(..)));
             match result {
-                Ok(Settled::There(object, parked) | Settled::Written(object, parked)) => {
+                Ok(ObjectResult::Unchanged(object, suspended) | ObjectResult::Written(object, suspended)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
-                    let is_unclear =
-                        applied.unclear.len() < inside::OBJECTS && inside::can_tell_more(&object, &judged);
+                    let is_unclear = applied.unexplained.len() < related::OBJECTS
+                        && related::has_related(&object, &judged);
                     if let Some(id) = ObjectRef::of(&object) {
                         if is_written {
-                            self.seen.wrote(self.key, &id, &object);
+                            self.echoes.record_write(self.key, &id, &object);
                         } else {
-                            self.seen.saw(self.key, &id, &object);
+                            self.echoes.record_read(self.key, &id, &object);
                         }
                         applied.judged.push((id, judged));
                     }
-                    applied.parked.extend(parked);
+                    applied.suspended.extend(suspended);
                     if is_unclear {
-                        applied.unclear.push(object);
+                        applied.unexplained.push(object);
                     }
                 }
-                Ok(Settled::LeftOut) => applied.left_out = true,
-                Ok(Settled::Ended(id, judged)) => applied.judged.push((id, judged)),
-                Ok(Settled::Missing(parked)) => applied.parked.push(parked),
-                Ok(Settled::Stuck(id)) => applied.stuck.push(id),
-                Ok(Settled::Goes(what, Some(kind))) => {
-                    applied.missing = Some(what);
+                Ok(ObjectResult::Skipped) => applied.has_skipped = true,
+                Ok(ObjectResult::JobEnded(id, judged)) => applied.judged.push((id, judged)),
+                Ok(ObjectResult::NotCreated(suspended)) => applied.suspended.push(suspended),
+                Ok(ObjectResult::NamespaceTerminating(id)) => applied.terminating.push(id),
+                Ok(ObjectResult::Waits(message, Some(kind))) => {
+                    applied.missing = Some(message);
                     applied.awaited.end.push(kind);
                 }
-                Ok(Settled::Goes(what, None)) => applied.waits_for(what),
+                Ok(ObjectResult::Waits(message, None)) => applied.waits_for(message),
                 Err(Error::Runtime(error)) if error.is_kind_missing() => {
                     let group = error.group_of_kind().unwrap_or_default();
                     if self.definitions.all().any(|definition| defines(definition, group)) {
@@ -322,11 +325,11 @@ impl Installer<'_> {
                     }
                 }
                 Err(Error::Runtime(error)) if error.is_of_webhook() => {
-                    applied.unasked = true;
+                    applied.keeps_predecessors = true;
                     applied.waits_for(error.message());
                 }
                 Err(error) => {
-                    applied.left_out |= id.is_none();
+                    applied.has_skipped |= id.is_none();
                     applied.failing.extend(id);
                     applied.fails(error);
                 }
@@ -336,46 +339,46 @@ impl Installer<'_> {
     }
 
     /// Judges unserved CRDs once more, without waiting: they are often served moments later.
-    pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
+    pub(super) async fn recheck_definitions(&self, applied: &mut Applied) {
         let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
             id.gvk.is_crd() && matches!(judged, ObjectReadiness::Processing { .. })
         };
         stream::iter(applied.judged.iter_mut().filter(pending))
             .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
                 if let Ok(Some(crd)) = objects::get(self.runtime, id).await {
-                    self.seen.saw_status(self.key, id, &crd);
+                    self.echoes.record_status_read(self.key, id, &crd);
                     *judged = readiness::readiness(&crd, &self.facts, self.now);
                 }
             })
             .await;
     }
 
-    async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, Error> {
+    async fn apply_object(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<ObjectResult, Error> {
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         // The object may exist, for example from a predecessor. User-owned fields must be read before a write.
         let look = known || !ignored.is_empty() || drift::can_grow(id);
         let live = if look { objects::get(self.runtime, id).await? } else { None };
-        let Some(live) = live else { return self.make(id, &wanted, &ignored, known).await };
-        if let Some(ended) = jobs::seen(self, id, &wanted, &live) {
+        let Some(live) = live else { return self.create(id, &wanted, &ignored, known).await };
+        if let Some(ended) = jobs::observe(self, id, &wanted, &live) {
             return Ok(ended);
         }
         if live["metadata"]["deletionTimestamp"].is_string() {
             let marked = Marks::of(&live["metadata"]).managed;
-            let what = format!("waiting for {id} to be gone, to make it anew");
-            return Ok(Settled::Goes(what, marked.then(|| id.gvk.clone())));
+            let message = format!("waiting for {id} to be gone, to make it anew");
+            return Ok(ObjectResult::Waits(message, marked.then(|| id.gvk.clone())));
         }
         let ignored = ignored.and_grown(id, &wanted, &live);
-        self.bring(id, live, wanted, &ignored).await
+        self.update(id, live, wanted, &ignored).await
     }
 
     /// Creates an object.
-    async fn make(
+    async fn create(
         &self,
         id: &ObjectRef,
         wanted: &Value,
         ignored: &Ignored<'_>,
         known: bool,
-    ) -> Result<Settled, Error> {
+    ) -> Result<ObjectResult, Error> {
         let content = content_hash(wanted);
         if known && let Some(ended) = jobs::gone(self, id, wanted) {
             return Ok(ended);
@@ -384,15 +387,15 @@ impl Installer<'_> {
             && let Verdict::Suspended(until) =
                 self.history(|history| history.verdict(id.into(), content, self.now))
         {
-            return Ok(Settled::Missing(Suspended::of_module(id, OtherChange::Deletes, until)));
+            return Ok(ObjectResult::NotCreated(Suspended::of_module(id, OtherChange::Deletes, until)));
         }
         let made = match self.write(id, wanted, ignored, None).await {
             Ok(made) => made,
-            Err(refused) => return self.refused(id, wanted, refused).await,
+            Err(refusals) => return self.refusals(id, wanted, refusals).await,
         };
         jobs::made(self, id, wanted);
-        if self.met_old_schema(id, &made, wanted, &Ignored::default()) {
-            return Ok(behind(id));
+        if self.lost_to_old_schema(id, &made, wanted, &Ignored::default()) {
+            return Ok(waits_for_schema(id));
         }
         self.note_schema(id);
         if known && self.was_ready {
@@ -403,18 +406,18 @@ impl Installer<'_> {
             let made = drift::content(&made, wanted, field_managers::APPLIER);
             self.change_history(|history| history.record_apply(id.into(), content, made, self.now));
         }
-        Ok(Settled::Written(made, self.trial(id)))
+        Ok(ObjectResult::Written(made, self.trial(id)))
     }
 
     /// Updates an existing object if it differs.
-    async fn bring(
+    async fn update(
         &self,
         id: &ObjectRef,
         mut live: Value,
         wanted: Value,
         ignored: &Ignored<'_>,
-    ) -> Result<Settled, Error> {
-        match self.take_over(id, &live).await {
+    ) -> Result<ObjectResult, Error> {
+        match self.adopt(id, &live).await {
             Ok(Some(taken)) => live = taken,
             Err(error) if !error.is_passing() => return Err(error.into()),
             // The next pass retries.
@@ -423,24 +426,24 @@ impl Installer<'_> {
         let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
         let stands = || self.warned.then(|| self.trial(id)).flatten();
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
-            return Ok(Settled::There(live, stands()));
+            return Ok(ObjectResult::Unchanged(live, stands()));
         };
         let content = content_hash(&wanted);
         let present = drift::content(&live, &wanted, field_managers::APPLIER);
         if self.history(|history| history.is_settled(id.into(), content, present)) {
-            return Ok(Settled::There(live, stands()));
+            return Ok(ObjectResult::Unchanged(live, stands()));
         }
         if let Verdict::Suspended(until) =
             self.history(|history| history.verdict(id.into(), content, self.now))
         {
             let change = self.also_of(id).map_or_else(|| OtherChange::from(difference), OtherChange::Wants);
-            return Ok(Settled::There(live, Some(Suspended::of_module(id, change, until))));
+            return Ok(ObjectResult::Unchanged(live, Some(Suspended::of_module(id, change, until))));
         }
         let applied = match self.write(id, &wanted, ignored, Some(&live)).await {
             Ok(applied) => applied,
-            Err(refused) => {
-                let refused = Refused { live: Some(live), ..refused };
-                return self.refused(id, &wanted, refused).await;
+            Err(refusals) => {
+                let refusals = Refused { live: Some(live), ..refusals };
+                return self.refusals(id, &wanted, refusals).await;
             }
         };
         if self.was_ready {
@@ -449,13 +452,13 @@ impl Installer<'_> {
             // The Kyma logs the upgrade.
             tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
         }
-        if self.met_old_schema(id, &applied, &wanted, ignored) {
-            return Ok(behind(id));
+        if self.lost_to_old_schema(id, &applied, &wanted, ignored) {
+            return Ok(waits_for_schema(id));
         }
         self.note_schema(id);
         let made = drift::content(&applied, &wanted, field_managers::APPLIER);
         self.change_history(|history| history.record_apply(id.into(), content, made, self.now));
-        Ok(Settled::Written(applied, self.trial(id)))
+        Ok(ObjectResult::Written(applied, self.trial(id)))
     }
 
     fn history<T>(&self, read: impl FnOnce(&History) -> T) -> T {
@@ -489,34 +492,45 @@ impl Installer<'_> {
     }
 
     /// Whether an API server may have dropped wanted fields by an old schema: it drops unknown fields silently.
-    fn met_old_schema(&self, id: &ObjectRef, made: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
+    fn lost_to_old_schema(
+        &self,
+        id: &ObjectRef,
+        made: &Value,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+    ) -> bool {
         self.is_schema_fresh(id)
             && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
     }
 
     /// Handles a refused object: waits if its schema is fresh, or recreates an immutable one if the module allows it.
-    async fn refused(&self, id: &ObjectRef, wanted: &Value, refused: Refused) -> Result<Settled, Error> {
-        if let Some(live) = &refused.live
-            && (refused.error.is_of_immutable() || !refused.leftovers.is_empty())
+    async fn refusals(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        refusals: Refused,
+    ) -> Result<ObjectResult, Error> {
+        if let Some(live) = &refusals.live
+            && (refusals.error.is_of_immutable() || !refusals.leftovers.is_empty())
         {
-            return self.immutable(id, live, wanted, &refused.message()).await;
+            return self.recreate(id, live, wanted, &refusals.message()).await;
         }
-        if refused.error.is_refused() && self.is_schema_fresh(id) {
-            return Ok(behind(id));
+        if refusals.error.is_refused() && self.is_schema_fresh(id) {
+            return Ok(waits_for_schema(id));
         }
-        match self.holder(id, &refused.error.causes()).await? {
-            Some(what) => Ok(Settled::Goes(what, None)),
-            None => Err(refused.into()),
+        match self.field_holder(id, &refusals.error.causes()).await? {
+            Some(message) => Ok(ObjectResult::Waits(message, None)),
+            None => Err(refusals.into()),
         }
     }
 
     /// Returns the wait for a leaving object that holds a refused value, such as a port.
-    async fn holder(&self, id: &ObjectRef, causes: &[Cause]) -> Result<Option<String>, ObjectError> {
+    async fn field_holder(&self, id: &ObjectRef, causes: &[Cause]) -> Result<Option<String>, ObjectError> {
         let is_alike = |other: &&ObjectRef| other.gvk.group == id.gvk.group && other.gvk.kind == id.gvk.kind;
         if causes.is_empty() {
             return Ok(None);
         }
-        for other in self.gone.iter().filter(is_alike).take(MOST_HOLDERS) {
+        for other in self.removed.iter().filter(is_alike).take(HOLDERS_READ) {
             let live = objects::get(self.runtime, other).await?;
             if let Some(field) = live.and_then(|live| refusal::held(causes, &live)) {
                 return Ok(Some(format!(
@@ -536,13 +550,13 @@ impl Installer<'_> {
     }
 
     /// Recreates an object that cannot be changed in place, if that is safe.
-    async fn immutable(
+    async fn recreate(
         &self,
         id: &ObjectRef,
         live: &Value,
         wanted: &Value,
         why: &str,
-    ) -> Result<Settled, Error> {
+    ) -> Result<ObjectResult, Error> {
         let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
         if !self.terms.recreate.contains(&kind) {
             return Err(Error::Final(format!(
@@ -559,7 +573,7 @@ impl Installer<'_> {
         let marks = |object: &Value| Marks::of(&object["metadata"]);
         let is_inherited = |owner: &str| {
             let name = owner.rsplit('/').next().unwrap_or(owner);
-            self.heir_to.iter().any(|before| before == name)
+            self.predecessors.iter().any(|before| before == name)
         };
         // It may carry the predecessor's marks until this Manifest applies it, which fails here.
         let whose = match (self.also_of(id).filter(|other| !is_inherited(other)), marks(live)) {
@@ -580,12 +594,12 @@ impl Installer<'_> {
         tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
         let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
         objects::delete(self.runtime, id, uid).await?;
-        Ok(Settled::Goes(format!("{id} is being made anew"), Some(id.gvk.clone())))
+        Ok(ObjectResult::Waits(format!("{id} is being made anew"), Some(id.gvk.clone())))
     }
 }
 
-fn behind(id: &ObjectRef) -> Settled {
-    Settled::Goes(format!("waiting for the new schema of {id} to be served"), None)
+fn waits_for_schema(id: &ObjectRef) -> ObjectResult {
+    ObjectResult::Waits(format!("waiting for the new schema of {id} to be served"), None)
 }
 
 #[cfg(test)]

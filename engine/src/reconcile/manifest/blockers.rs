@@ -29,23 +29,23 @@ const OWN: usize = 200;
 const OWNED: u32 = 2_000;
 
 pub(super) struct Obstacle {
-    pub(super) what: String,
+    pub(super) message: String,
     /// The kinds to empty, even if they have no objects.
     pub(super) kinds: Vec<Gvk>,
     /// Kinds that still have objects.
-    pub(super) there: Vec<Gvk>,
-    pub(super) of: Whose,
+    pub(super) existing: Vec<Gvk>,
+    pub(super) of: BlockedBy,
 }
 
 /// The owner of the objects that a deletion waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum BlockedBy {
     /// Users: only they can end the wait.
     Users,
     /// The module.
     Own,
     /// Other modules in deletion, which may wait for this one in turn.
-    Leaving,
+    OtherModules,
 }
 
 /// Returns the module's default CR as found in the runtime: the Manifest may give a namespace to a cluster-scoped kind.
@@ -65,7 +65,7 @@ async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef
 async fn former_crs(
     runtime: &Gated,
     manifest: &Manifest,
-    defined: impl IntoIterator<Item = &Gvk>,
+    definitions_changed: impl IntoIterator<Item = &Gvk>,
     present: Option<&ObjectRef>,
 ) -> Result<Vec<ObjectRef>, ObjectError> {
     let mut former = Vec::new();
@@ -73,7 +73,7 @@ async fn former_crs(
     if !manifest.spec.creates_default_cr() {
         return Ok(former);
     }
-    for gvk in defined {
+    for gvk in definitions_changed {
         let page = objects::list(runtime, gvk, "", u32::try_from(OWN).unwrap_or(u32::MAX)).await?;
         let made = page.first.into_iter().filter(|listed| listed.made_as_default).map(|listed| listed.object);
         former.extend(made.filter(|object| present.is_none_or(|present| !present.same_object(object))));
@@ -138,13 +138,13 @@ pub(super) async fn users_in(
         let room = NAMED + 1 + own.len().min(OWN);
         let page = objects::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
         // Cluster-scoped objects are in no namespace.
-        let there = page.first.into_iter().filter(|Listed { object, owners, .. }| {
+        let existing = page.first.into_iter().filter(|Listed { object, owners, .. }| {
             let is_own = || own.iter().any(|own| own.names(object));
             object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &owners_of_own)
         });
-        let there: Vec<ObjectRef> = there.map(|listed| listed.object).collect();
-        let count = there.len() as u64;
-        users.add(gvk, there, count);
+        let existing: Vec<ObjectRef> = existing.map(|listed| listed.object).collect();
+        let count = existing.len() as u64;
+        users.add(gvk, existing, count);
     }
     Ok(users.named())
 }
@@ -199,45 +199,60 @@ impl Removal {
     ) -> Result<Option<Obstacle>, Error> {
         let name = manifest.name_any();
         let mut own = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let defined = defined_kinds(runtime, &own).await?;
+        let definitions_changed = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
         // Watch before listing: a deletion meanwhile is then an event.
-        self.kcp.index_mut().wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.kcp.index_mut().wait_for(kyma, &name, declared.iter().chain(definitions_changed.values()));
         self.watched.followups.agent_config(kyma, &[]);
 
-        let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
+        let crs = self.default_crs(kyma, manifest, runtime, &definitions_changed).await?;
         own.extend(crs.iter().cloned());
         let leaving = self.kcp.index().leaving_objects(kyma, &name);
         let modules = inventory::union(&own, &leaving);
         let users = users_of(runtime, &declared, &modules).await?;
-        if let Some(what) = users.message() {
-            return Ok(Some(Obstacle { what, kinds: declared, there: users.kinds, of: Whose::Users }));
+        if let Some(message) = users.message() {
+            return Ok(Some(Obstacle {
+                message,
+                kinds: declared,
+                existing: users.kinds,
+                of: BlockedBy::Users,
+            }));
         }
-        for cr in self.without_anothers(kyma, runtime, crs).await? {
+        for cr in self.without_others(kyma, runtime, crs).await? {
             if !self.is_needed(kyma, &name, &cr) && objects::remove(runtime, &cr).await? == Deleted::Going {
                 // Its operator may be cleaning up, or waiting for objects of other leaving modules.
-                let what = format!("waiting for the module's {cr} to be gone");
-                let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
-                return Ok(Some(Obstacle { what, there: vec![cr.gvk.clone()], kinds: vec![cr.gvk], of }));
+                let message = format!("waiting for the module's {cr} to be gone");
+                let of = if leaving.is_empty() { BlockedBy::Own } else { BlockedBy::OtherModules };
+                return Ok(Some(Obstacle {
+                    message,
+                    existing: vec![cr.gvk.clone()],
+                    kinds: vec![cr.gvk],
+                    of,
+                }));
             }
         }
-        let defined = self.alone(kyma, &name, runtime, defined).await;
+        let definitions_changed = self.alone(kyma, &name, runtime, definitions_changed).await;
         // Undeclared kinds that only this module defines: their CRDs cannot go with instances, and no operator would remain.
-        let users = users_of(runtime, defined.values(), &modules).await?;
-        if let Some(what) = users.message() {
-            let kinds = defined.into_values().collect();
-            return Ok(Some(Obstacle { what, kinds, there: users.kinds, of: Whose::Users }));
+        let users = users_of(runtime, definitions_changed.values(), &modules).await?;
+        if let Some(message) = users.message() {
+            let kinds = definitions_changed.into_values().collect();
+            return Ok(Some(Obstacle { message, kinds, existing: users.kinds, of: BlockedBy::Users }));
         }
         if leaving.is_empty() {
             return Ok(None);
         }
-        let mut kinds = defined;
+        let mut kinds = definitions_changed;
         for gvk in declared {
             kinds.entry((gvk.group.clone(), gvk.kind.clone())).or_insert(gvk);
         }
         let users = users_of(runtime, kinds.values(), &own).await?;
         let kinds = kinds.into_values().collect();
-        Ok(users.message().map(|what| Obstacle { what, kinds, there: users.kinds, of: Whose::Leaving }))
+        Ok(users.message().map(|message| Obstacle {
+            message,
+            kinds,
+            existing: users.kinds,
+            of: BlockedBy::OtherModules,
+        }))
     }
 
     /// Returns the defined kinds whose CRDs are deleted: a remaining module keeps its shared CRDs.
@@ -246,15 +261,15 @@ impl Removal {
         kyma: &str,
         manifest: &str,
         runtime: &Gated,
-        defined: BTreeMap<(String, String), Gvk>,
+        definitions_changed: BTreeMap<(String, String), Gvk>,
     ) -> BTreeMap<(String, String), Gvk> {
         let mut alone = BTreeMap::new();
-        for (kind, gvk) in defined {
-            let is_theirs = match objects::crd_of(runtime, &gvk).await {
+        for (kind, gvk) in definitions_changed {
+            let is_shared = match objects::crd_of(runtime, &gvk).await {
                 Some(crd) => self.is_needed(kyma, manifest, &crd),
                 None => false,
             };
-            if !is_theirs {
+            if !is_shared {
                 alone.insert(kind, gvk);
             }
         }
@@ -266,19 +281,19 @@ impl Removal {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        defined: &BTreeMap<(String, String), Gvk>,
+        definitions_changed: &BTreeMap<(String, String), Gvk>,
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let present = own_cr(runtime, manifest).await?;
         let mut all: Vec<ObjectRef> = present.iter().cloned().collect();
-        for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
+        for former in former_crs(runtime, manifest, definitions_changed.values(), present.as_ref()).await? {
             // Another module with the kind may have created it or left it to its user.
             let name = manifest.name_any();
             let claims = self.kcp.index().other_claims(kyma, &name, &former);
-            let is_also_theirs = match objects::crd_of(runtime, &former.gvk).await {
+            let is_shared = match objects::crd_of(runtime, &former.gvk).await {
                 Some(crd) => self.is_needed(kyma, &name, &crd),
                 None => false,
             };
-            if claims.is_empty() && !is_also_theirs {
+            if claims.is_empty() && !is_shared {
                 all.push(former);
             }
         }
@@ -286,7 +301,7 @@ impl Removal {
     }
 
     /// Returns the default CRs that no other Kyma in the runtime has, by object or kind.
-    pub(super) async fn without_anothers(
+    pub(super) async fn without_others(
         &self,
         kyma: &str,
         runtime: &Gated,
@@ -300,8 +315,8 @@ impl Removal {
         for cr in crs {
             let crd = objects::crd_of(runtime, &cr.gvk).await;
             let state = self.kcp.index();
-            let is_theirs = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
-            if !is_theirs(&cr) && !crd.as_ref().is_some_and(is_theirs) {
+            let is_shared = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
+            if !is_shared(&cr) && !crd.as_ref().is_some_and(is_shared) {
                 left.push(cr);
             }
         }
@@ -320,8 +335,8 @@ impl Removal {
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = async || {
-            let defined = defined_kinds(runtime, &inventory).await?;
-            self.default_crs(kyma, manifest, runtime, &defined).await
+            let definitions_changed = defined_kinds(runtime, &inventory).await?;
+            self.default_crs(kyma, manifest, runtime, &definitions_changed).await
         };
         match all().await {
             Err(error) if error.is_passing() || error.is_cut_off() => Err(error),

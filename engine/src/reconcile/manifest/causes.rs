@@ -7,7 +7,7 @@ use tidewatch_planner::manifest::{self, is_as_left};
 
 use super::{
     apply::Applied,
-    inside::{Inside, can_tell_more, deadline, inside, inside_of, storage_class},
+    related::{Related, deadline, has_related, read_related, related, storage_class},
 };
 use crate::{
     clusters::{
@@ -19,9 +19,9 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Looked {
+pub(super) struct CauseSearch {
     /// When to read again: pod changes are not events.
-    pub(super) again: Option<Timestamp>,
+    pub(super) is_retry: Option<Timestamp>,
     /// Whether it found a cause that the objects do not report.
     pub(super) found: bool,
 }
@@ -54,8 +54,8 @@ impl ManifestReconciler {
             Err(error) if error.is_kind_missing() && !needs_it() => return Ok(()),
             Err(error) if error.is_kind_missing() => {
                 applied.awaits_kind(&manager.gvk.group, objects);
-                let what = || format!("the kind of the module's manager {named} is not served");
-                applied.missing.get_or_insert_with(what);
+                let message = || format!("the kind of the module's manager {named} is not served");
+                applied.missing.get_or_insert_with(message);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -64,8 +64,8 @@ impl ManifestReconciler {
         let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
         let judged = readiness::readiness(&live, &facts, self.kcp.now());
         // Uses the name in the template, because a cluster-scoped object has no namespace.
-        if can_tell_more(&live, &judged) {
-            applied.unclear.push(live);
+        if has_related(&live, &judged) {
+            applied.unexplained.push(live);
         }
         applied.judged.push((manager.clone(), judged));
         Ok(())
@@ -78,33 +78,33 @@ impl ManifestReconciler {
         manifest: &Manifest,
         runtime: &Gated,
         applied: &mut Applied,
-    ) -> Looked {
+    ) -> CauseSearch {
         let now = self.kcp.now();
-        let mut looked = Looked::default();
+        let mut searched = CauseSearch::default();
         // Delayed statuses count too.
         let since = manifest::not_ready_since(manifest).or_else(|| self.states.status_delayed_since(key));
-        let mut on_their_way = false;
-        for object in std::mem::take(&mut applied.unclear) {
+        let mut is_progressing = false;
+        for object in std::mem::take(&mut applied.unexplained) {
             let Some(id) = ObjectRef::of(&object) else { continue };
             let Some((_, judged)) = applied.judged.iter_mut().find(|(other, _)| other.same_object(&id))
             else {
                 continue;
             };
             let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
-            let found = match inside(&id.gvk) {
-                Some(Inside::Pods) => {
-                    let is_stuck = matches!(judged, ObjectReadiness::Error { .. });
-                    on_their_way |= !is_stuck;
-                    if !is_stuck && !since.is_some_and(|since| readiness::is_due(since, now)) {
+            let found = match related(&id.gvk) {
+                Some(Related::Pods) => {
+                    let is_error = matches!(judged, ObjectReadiness::Error { .. });
+                    is_progressing |= !is_error;
+                    if !is_error && !since.is_some_and(|since| readiness::is_due(since, now)) {
                         continue;
                     }
-                    inside_of(runtime, &id, &object).await.map(|(pods, claims, refused)| {
+                    read_related(runtime, &id, &object).await.map(|(pods, claims, refused)| {
                         let refused = refused.as_deref();
                         let facts = Facts { pods: &pods, claims: &claims, refused, ..facts };
                         readiness::readiness(&object, &facts, now)
                     })
                 }
-                Some(Inside::StorageClass) => {
+                Some(Related::StorageClass) => {
                     let class = storage_class(runtime, &object).await;
                     class.map(|class| {
                         readiness::readiness(&object, &Facts { storage_class: Some(&class), ..facts }, now)
@@ -114,7 +114,7 @@ impl ManifestReconciler {
             };
             match found {
                 Ok(found) => {
-                    looked.found |= found.is_unready() && found != *judged;
+                    searched.found |= found.is_unready() && found != *judged;
                     *judged = found;
                 }
                 Err(error) => {
@@ -127,9 +127,9 @@ impl ManifestReconciler {
                 }
             }
         }
-        if on_their_way {
-            looked.again = readiness::next_look(since.unwrap_or(now), now);
+        if is_progressing {
+            searched.is_retry = readiness::next_look(since.unwrap_or(now), now);
         }
-        looked
+        searched
     }
 }

@@ -93,11 +93,11 @@ impl DefaultCrReport {
 
 /// Creates the default CR if it is missing. Never changes it, because it is then user-owned.
 ///
-/// `saw` receives the live object.
+/// `record_read` receives the live object.
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
     runtime: &Gated,
-    saw: impl Fn(&ObjectRef, &Value, bool),
+    record_read: impl Fn(&ObjectRef, &Value, bool),
 ) -> Result<DefaultCr, ObjectError> {
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
         return Ok(DefaultCr::NotWanted);
@@ -120,7 +120,7 @@ pub(super) async fn create_default_cr(
         && let Some(id) = ObjectRef::of(live)
     {
         // Events name it without a namespace if its kind is cluster-scoped.
-        saw(&id, live, matches!(there, Ok(DefaultCr::Made(_))));
+        record_read(&id, live, matches!(there, Ok(DefaultCr::Made(_))));
     }
     match there {
         Err(error) if error.is_kind_missing() => Ok(DefaultCr::NotServed),

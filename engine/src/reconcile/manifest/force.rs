@@ -26,8 +26,8 @@ impl Removal {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let seen = self.kcp.index().kyma(kyma)?;
-        let forced = force::forced(&seen)?;
+        let known = self.kcp.index().kyma(kyma)?;
+        let forced = force::forced(&known)?;
         // Only KCP knows the user that set it.
         let fresh = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await.ok().flatten();
         Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))
@@ -68,8 +68,8 @@ impl Removal {
             left = left.len(),
             "deleted by force"
         );
-        let what = format!("Manifest {name}");
-        let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
+        let message = format!("Manifest {name}");
+        let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &message, &left));
         self.notifier.audit(kyma, &notices).await?;
         self.release_manifest(manifest).await
     }
@@ -88,7 +88,7 @@ impl Removal {
             Err(_) => Vec::new(),
         };
         let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
-        let own = match self.without_anothers(kyma, runtime, crs.clone()).await {
+        let own = match self.without_others(kyma, runtime, crs.clone()).await {
             Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
             // The owner of the runtime is unknown, so they may be another Kyma's.
             Err(_) => {
@@ -141,7 +141,7 @@ mod tests {
                     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code}),
                 )
             });
-            let (engine, heard) = engine_on(|method, path| match method {
+            let (engine, requests) = engine_on(|method, path| match method {
                 "PATCH" if path.ends_with("/manifests/beacon") => (200, manifest()),
                 "POST" => {
                     (201, json!({"kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}}))
@@ -170,7 +170,7 @@ mod tests {
             .unwrap();
             assert!(finish == Outcome::done(), "{code}: {finish:?}");
             assert!(
-                heard
+                requests
                     .lock()
                     .iter()
                     .any(|line| line.starts_with("PATCH") && line.ends_with("/manifests/beacon")),

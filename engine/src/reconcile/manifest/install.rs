@@ -20,11 +20,11 @@ use tidewatch_planner::{
 
 use super::{
     ManifestReconciler,
+    agent_watches::namespace_kind,
     apply::Applied,
     default_cr::{DefaultCr, DefaultCrReport, create_default_cr},
     scope::{LastSync, SyncScope},
     sync::Synced,
-    told::namespace_kind,
     verdict::{
         Findings, NamespaceFound, PassStatus, Verdict, conclude, conclude_incomplete, conclude_terminating,
         due_with_status, namespaces_of,
@@ -59,7 +59,7 @@ struct Pass<'a> {
 }
 
 /// What a later pass may rely on if this one leaves nothing undone.
-struct Settled<'a> {
+struct SyncResult<'a> {
     desired: HashMap<ObjectId, u64>,
     /// Removed objects still in KCP's inventory; `None` if a removal is incomplete.
     removed: Option<&'a [ObjectRef]>,
@@ -75,12 +75,13 @@ impl ManifestReconciler {
         bundle: Bundle,
     ) -> Result<Outcome, Error> {
         let first = Progress::Waiting(manifest::APPLYING.into());
-        let Synced { manifest, mut applied, left, going, objects, gone, scope, desired } =
+        let Synced { manifest, mut applied, remaining, deleting, objects, removed, scope, desired } =
             self.syncer.sync(&work, manifest, runtime, bundle, first).await?;
         let cr =
             self.apply_default_cr(&work, &manifest, runtime, scope.as_ref(), &mut applied, &objects).await;
         self.judge_other_manager(&manifest, runtime, &objects, &mut applied).await;
-        let has_new_watches = self.watched.watch(&work, &manifest.name_any(), &applied) || work.defined;
+        let has_new_watches =
+            self.watched.watch(&work, &manifest.name_any(), &applied) || work.definitions_changed;
         let status = PassStatus {
             manifest: &manifest,
             objects: &objects,
@@ -88,18 +89,18 @@ impl ManifestReconciler {
             jobs_completed: applied.jobs_completed,
             now: self.kcp.now(),
         };
-        let (manifest, remaining, deleting) = (&manifest, left.as_slice(), going.as_deref());
+        let (manifest, remaining, deleting) = (&manifest, remaining.as_slice(), deleting.as_deref());
         let pass = Pass { work: &work, runtime, manifest, status, remaining, deleting, has_new_watches };
-        let settled = Settled { desired, removed: gone.as_deref(), cr: &cr };
+        let result = SyncResult { desired, removed: removed.as_deref(), cr: &cr };
         if cr.is_known && applied.only_fails() {
             let unready = applied.failing.iter().chain(applied.not_ready()).map(ObjectId::from).collect();
-            self.remember(&pass, settled, unready);
+            self.remember(&pass, result, unready);
             return self.end_failed(&pass, applied).await;
         }
         if applied.failed.is_some() {
             return self.end_failed(&pass, applied).await;
         }
-        if !applied.stuck.is_empty() {
+        if !applied.terminating.is_empty() {
             return Box::pin(self.end_terminating(&pass, applied)).await;
         }
         if let Some(missing) = applied.missing.take() {
@@ -115,7 +116,7 @@ impl ManifestReconciler {
             let wait = self.wait_for_deletions(&pass, awaited.clone()).await;
             return Box::pin(self.end_incomplete(&pass, applied, &awaited, wait)).await;
         }
-        self.end_applied(&pass, applied, settled).await
+        self.end_applied(&pass, applied, result).await
     }
 
     /// Creates the default CR if it is missing. An earlier pass may know its state.
@@ -134,7 +135,11 @@ impl ManifestReconciler {
             Ok(scope.cr())
         } else if applied.failed.as_ref().is_none_or(Error::is_of_one_object) {
             let note = |cr: &ObjectRef, live: &_, is_made| {
-                if is_made { self.seen.wrote(work.key, cr, live) } else { self.seen.saw(work.key, cr, live) }
+                if is_made {
+                    self.echoes.record_write(work.key, cr, live);
+                } else {
+                    self.echoes.record_read(work.key, cr, live);
+                }
             };
             stage(Stage::Apply, create_default_cr(manifest, runtime, note)).await
         } else {
@@ -157,7 +162,7 @@ impl ManifestReconciler {
             }
             Err(error) => {
                 if error.is_of_leaving_namespace() {
-                    applied.stuck.extend(id.clone());
+                    applied.terminating.extend(id.clone());
                 } else if error.is_of_webhook() {
                     applied.waits_for(error.message());
                 } else {
@@ -193,7 +198,7 @@ impl ManifestReconciler {
         let Some(error) = applied.take_failed() else { return Ok(Outcome::done()) };
         // A Ready module stays Ready on a transient failure: the next retry often succeeds.
         let is_ready = pass.manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
-        if error.is_transient() && is_ready && !pass.work.again {
+        if error.is_transient() && is_ready && !pass.work.is_retry {
             let (report, next) = (error_report(error.to_string()), error.retry());
             return Ok(Outcome { state: Ending::Failed(report), next, due: None });
         }
@@ -214,7 +219,7 @@ impl ManifestReconciler {
             rest = Outcome::recheck_rarely(String::new());
         }
         let mut namespaces = Vec::new();
-        for name in namespaces_of(&applied.stuck).into_iter().take(NAMESPACES) {
+        for name in namespaces_of(&applied.terminating).into_iter().take(NAMESPACES) {
             let id = ObjectRef { gvk: namespace_kind(), namespace: String::new(), name: name.to_owned() };
             let live = stage(Stage::ReadRuntime, objects::get(pass.runtime, &id)).await;
             let is_read = live.is_ok();
@@ -225,9 +230,9 @@ impl ManifestReconciler {
         let has_events = self.watched.watches_status_of_all(pass.work.kyma, pass.runtime, &kinds).await;
         let verdict = conclude_terminating(
             &pass.status,
-            &applied.stuck,
+            &applied.terminating,
             &namespaces,
-            &applied.parked,
+            &applied.suspended,
             &rest,
             has_events,
         );
@@ -248,9 +253,9 @@ impl ManifestReconciler {
         awaited: &str,
         wait: Outcome,
     ) -> Result<Outcome, Error> {
-        let looked = self.look_for_causes(pass, &mut applied).await;
+        let searched = self.look_for_causes(pass, &mut applied).await;
         let readiness = module_readiness(pass.manifest, &applied);
-        let verdict = conclude_incomplete(&pass.status, readiness, looked, awaited, wait);
+        let verdict = conclude_incomplete(&pass.status, readiness, searched, awaited, wait);
         let delay = self.report(pass, &verdict).await?;
         Ok(with_delay(verdict.outcome, delay, self.kcp.now()))
     }
@@ -259,21 +264,21 @@ impl ManifestReconciler {
         &self,
         pass: &Pass<'_>,
         mut applied: Applied,
-        settled: Settled<'_>,
+        result: SyncResult<'_>,
     ) -> Result<Outcome, Error> {
-        let looked = self.look_for_causes(pass, &mut applied).await;
+        let searched = self.look_for_causes(pass, &mut applied).await;
         let readiness = module_readiness(pass.manifest, &applied);
         let is_processing = matches!(readiness, Readiness::Processing(_));
         let unready = applied.unready();
         let has_events = readiness != Readiness::Ready
             && self.watched.watches_status(pass.work.kyma, pass.runtime, &unready).await;
         let others_unready = !unready.is_empty();
-        let (status, suspended) = (&pass.status, applied.parked.as_slice());
+        let (status, suspended) = (&pass.status, applied.suspended.as_slice());
         let verdict =
-            conclude(&Findings { status, readiness, suspended, others_unready, has_events, looked });
+            conclude(&Findings { status, readiness, suspended, others_unready, has_events, searched });
         let delay = self.report(pass, &verdict).await?;
         if applied.is_clean() {
-            self.remember(pass, settled, applied.not_ready().map(ObjectId::from).collect());
+            self.remember(pass, result, applied.not_ready().map(ObjectId::from).collect());
         }
         Ok(match delay {
             Some(left) if is_processing => Outcome::after(left, verdict.outcome.message().to_owned()),
@@ -291,22 +296,22 @@ impl ManifestReconciler {
         Ok(delay)
     }
 
-    async fn look_for_causes(&self, pass: &Pass<'_>, applied: &mut Applied) -> super::causes::Looked {
+    async fn look_for_causes(&self, pass: &Pass<'_>, applied: &mut Applied) -> super::causes::CauseSearch {
         stage(Stage::ReadRuntime, self.causes(pass.work.key, pass.manifest, pass.runtime, applied)).await
     }
 
     /// The outcome of a wait for objects that must exist first.
     async fn wait_for_objects(&self, pass: &Pass<'_>, message: String, applied: &Applied) -> Outcome {
-        self.missed(pass.work.kyma, pass.runtime, message, &applied.awaited, pass.has_new_watches).await
+        self.wait_outcome(pass.work.kyma, pass.runtime, message, &applied.awaited, pass.has_new_watches).await
     }
 
     async fn wait_for_deletions(&self, pass: &Pass<'_>, message: String) -> Outcome {
-        self.watched.leaving(pass.work.kyma, pass.runtime, pass.deleting, message).await
+        self.watched.deletion_outcome(pass.work.kyma, pass.runtime, pass.deleting, message).await
     }
 
     /// Keeps the result of this pass for the next one, in live mode only.
-    fn remember(&self, pass: &Pass<'_>, settled: Settled<'_>, unready: HashSet<ObjectId>) {
-        let Settled { desired, removed: Some(removed), cr } = settled else { return };
+    fn remember(&self, pass: &Pass<'_>, result: SyncResult<'_>, unready: HashSet<ObjectId>) {
+        let SyncResult { desired, removed: Some(removed), cr } = result else { return };
         if matches!(self.kcp.gate.mode(), Mode::Live) {
             let sync = LastSync {
                 inputs: pass.work.inputs,

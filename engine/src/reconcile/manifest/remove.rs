@@ -21,13 +21,13 @@ use tidewatch_planner::{
 };
 
 use super::{
-    blockers::{Obstacle, Whose},
+    agent_watches::AgentWatches,
+    blockers::{BlockedBy, Obstacle},
     failures::ManifestFailures,
-    remover::{Remover, Theirs},
+    remover::{Remover, UserOwned},
     scope::Inputs,
     source::Bundles,
     sync::Syncer,
-    told::Watched,
     work::Work,
 };
 use crate::{
@@ -62,7 +62,7 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 pub(crate) struct Removal {
     pub(crate) kcp: Kcp,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) watched: Arc<AgentWatches>,
     pub(crate) failures: Arc<ManifestFailures>,
     pub(crate) bundles: Arc<Bundles>,
     pub(crate) remover: Arc<Remover>,
@@ -101,7 +101,7 @@ impl Removal {
         while let Some(object) = objects.next() {
             match stage(Stage::ReadRuntime, objects::look(runtime, &object)).await {
                 Ok(None) => {}
-                Ok(Some(there)) => match self.remover.verdict(kyma, &manifest, &object, &there) {
+                Ok(Some(existing)) => match self.remover.verdict(kyma, &manifest, &object, &existing) {
                     Verdict::NotOurs => {
                         tracing::warn!(
                             kyma,
@@ -141,7 +141,7 @@ impl Removal {
     ) -> Result<Outcome, Error> {
         match stage(Stage::Delete, self.obstacle(kyma, manifest, runtime)).await {
             Ok(None) => {}
-            Ok(Some(obstacle)) if obstacle.of == Whose::Leaving => {
+            Ok(Some(obstacle)) if obstacle.of == BlockedBy::OtherModules => {
                 return self.make_way(kyma, manifest, runtime, obstacle).await;
             }
             Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle, |_| false).await,
@@ -153,12 +153,12 @@ impl Removal {
         };
         // Everything goes; `prune` exempts protected objects.
         let gone = prune::prune(&inventory, &[]);
-        match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack))
+        match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, UserOwned::Blocks))
             .await
         {
-            Ok(remains) => match (remains.going(Theirs::HoldsBack), remains.all().as_slice()) {
+            Ok(remains) => match (remains.deleting(UserOwned::Blocks), remains.all().as_slice()) {
                 (_, []) => self.release_manifest(manifest).await,
-                (going, left @ [(first, why), ..]) => {
+                (deleting, left @ [(first, why), ..]) => {
                     let since =
                         manifest.metadata.deletion_timestamp.as_ref().map_or(self.kcp.now(), |at| at.0);
                     let long_at = for_long(since);
@@ -167,19 +167,19 @@ impl Removal {
                         None if for_long => Some(held_by(runtime, first).await),
                         why => why.clone(),
                     };
-                    let what = why.as_ref().map_or_else(
+                    let message = why.as_ref().map_or_else(
                         || format!("waiting for {first} to be gone ({} left)", left.len()),
                         |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
                     );
                     let left: Vec<ObjectRef> = left.iter().map(|(object, _)| object.clone()).collect();
                     self.kcp
-                        .write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
+                        .write_manifest_status(manifest, &status(&left, Progress::Deleting(message.clone())))
                         .await?;
                     if for_long {
                         let notice = Notice::warning(
                             About::RuntimeKyma,
                             "ModuleDeletionHeld",
-                            format!("module '{}': {what}", manifest.module_name().unwrap_or_default()),
+                            format!("module '{}': {message}", manifest.module_name().unwrap_or_default()),
                         )
                         .of_occasion(manifest.uid().unwrap_or_default());
                         self.notifier.notify_user(kyma, runtime, notice).await;
@@ -187,7 +187,7 @@ impl Removal {
                     let look_at = (!for_long).then_some(long_at);
                     Ok(self
                         .watched
-                        .leaving(kyma, runtime, going.as_deref(), what)
+                        .deletion_outcome(kyma, runtime, deleting.as_deref(), message)
                         .await
                         .if_waiting_due_by(look_at))
                 }
@@ -212,7 +212,7 @@ impl Removal {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let first = prune::prune(&inventory, &[]).into_iter().filter(&goes).collect();
         // This does not depend on a successful render.
-        let removing = self.remover.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
+        let removing = self.remover.remove(kyma, manifest, runtime, first, UserOwned::Blocks);
         if let Err(error) = stage(Stage::Delete, removing).await {
             return self.failures.failed(manifest, error.into()).await;
         }
@@ -225,21 +225,22 @@ impl Removal {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        Obstacle { what, kinds, there, of }: Obstacle,
+        Obstacle { message, kinds, existing, of }: Obstacle,
         goes: impl Fn(&ObjectRef) -> bool + Send,
     ) -> Result<Outcome, Error> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
-        if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
-            Box::pin(self.notify_blocked(kyma, manifest, runtime, &there)).await;
+        if of == BlockedBy::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
+            Box::pin(self.notify_blocked(kyma, manifest, runtime, &existing)).await;
         }
         let (objects, missing, failure) = match stage(Stage::Render, self.bundles.bundle(manifest, runtime))
             .await
         {
             Ok((bundle, _)) => {
-                let first = Progress::Deleting(what.clone());
+                let first = Progress::Deleting(message.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
                 let inputs = Inputs::default();
-                let work = Work { key: &key, kyma, inputs, scope: None, again: true, defined: false };
+                let work =
+                    Work { key: &key, kyma, inputs, scope: None, is_retry: true, definitions_changed: false };
                 let synced = self.syncer.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
@@ -248,9 +249,9 @@ impl Removal {
             }
         };
         let failed = failure.is_some() || missing.is_some();
-        let behind = |why: &str| format!("{what}; the module is not kept up to date meanwhile: {why}");
-        let what = match failure {
-            None => missing.as_deref().map_or_else(|| what.clone(), behind),
+        let behind = |why: &str| format!("{message}; the module is not kept up to date meanwhile: {why}");
+        let message = match failure {
+            None => missing.as_deref().map_or_else(|| message.clone(), behind),
             Some(error) if !error.is_reported() => return Err(error),
             Some(error) => {
                 if error.discredits_client() {
@@ -259,13 +260,13 @@ impl Removal {
                 behind(&error.to_string())
             }
         };
-        let progress = Progress::Deleting(what.clone());
+        let progress = Progress::Deleting(message.clone());
         let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.kcp.now());
         self.kcp.write_manifest_status(manifest, &status).await?;
         Ok(if !failed && self.watched.watches_changes(kyma, runtime, &kinds).await {
-            Outcome::waiting(what)
+            Outcome::waiting(message)
         } else {
-            Outcome::recheck_rarely(what)
+            Outcome::recheck_rarely(message)
         })
     }
 
@@ -282,25 +283,25 @@ impl Removal {
 
     /// Removes the engine's finalizers, and reports other finalizers that remain.
     pub(super) async fn release_manifest(&self, manifest: &Manifest) -> Result<Outcome, Error> {
-        const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
-        self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &OURS).await?;
+        const ENGINE: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
+        self.kcp.drop_finalizers(&self.kcp.manifests(), manifest, &ENGINE).await?;
         let others: Vec<&str> =
-            manifest.finalizers().iter().map(String::as_str).filter(|one| !OURS.contains(one)).collect();
+            manifest.finalizers().iter().map(String::as_str).filter(|one| !ENGINE.contains(one)).collect();
         if manifest.metadata.deletion_timestamp.is_some() && !others.is_empty() {
-            let what = format!(
+            let message = format!(
                 "the module is removed; its Manifest {} waits for the finalizer {}: whoever has set it has to take it away",
                 manifest.name_any(),
                 others.join(", ")
             );
             let status = manifest_status::manifest_status(
                 manifest,
-                &Progress::Deleting(what.clone()),
+                &Progress::Deleting(message.clone()),
                 &[],
                 None,
                 self.kcp.now(),
             );
             self.kcp.write_manifest_status(manifest, &status).await?;
-            return Ok(Outcome::waiting(what));
+            return Ok(Outcome::waiting(message));
         }
         Ok(Outcome::done())
     }

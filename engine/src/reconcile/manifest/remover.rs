@@ -30,49 +30,49 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Remains {
     /// In deletion, or waiting for it, with a reason if any.
-    pub(super) left: Vec<(ObjectRef, Option<String>)>,
+    pub(super) remaining: Vec<(ObjectRef, Option<String>)>,
     /// User-owned, with the reason: CRDs with instances, namespaces with user objects.
-    pub(super) theirs: Vec<(ObjectRef, String)>,
+    pub(super) user_owned: Vec<(ObjectRef, String)>,
     /// The kinds in deletion.
-    going: Vec<Gvk>,
+    deleting: Vec<Gvk>,
     /// Whether more than deletions must happen.
     besides: bool,
 }
 
 impl Remains {
     /// Returns the kinds in deletion; `None`: the rest waits for more.
-    pub(super) fn going(&self, users: Theirs) -> Option<Vec<Gvk>> {
-        let others = self.besides || users == Theirs::HoldsBack && !self.theirs.is_empty();
-        (!others).then(|| self.going.clone())
+    pub(super) fn deleting(&self, users: UserOwned) -> Option<Vec<Gvk>> {
+        let others = self.besides || users == UserOwned::Blocks && !self.user_owned.is_empty();
+        (!others).then(|| self.deleting.clone())
     }
 
     /// Returns all, user-owned objects first, because the rest waits for them.
     pub(super) fn all(self) -> Vec<(ObjectRef, Option<String>)> {
-        let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
-        theirs.chain(self.left).collect()
+        let user_owned = self.user_owned.into_iter().map(|(object, why)| (object, Some(why)));
+        user_owned.chain(self.remaining).collect()
     }
 }
 
 /// Whether user-owned objects block later ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Theirs {
+pub(super) enum UserOwned {
     /// The module is removed, so they must go first.
-    HoldsBack,
+    Blocks,
     /// The module stays, so an upgrade completes without them.
     Stays,
 }
 
 /// Why an object still exists.
-enum Left {
+enum Remaining {
     /// In deletion.
-    Going,
+    Deleting,
     Instances,
     /// A namespace with user objects of the module's kinds, described.
     Users(String),
     /// A CRD without served versions, so its instances are unknown.
     Unserved,
     /// Another Manifest that is being deleted has it too.
-    Await(String),
+    AwaitsOther(String),
 }
 
 /// Deletes modules' objects, unless they are shared or in use.
@@ -92,7 +92,7 @@ impl Remover {
         manifest: &Manifest,
         runtime: &Gated,
         objects: Vec<ObjectRef>,
-        users: Theirs,
+        users: UserOwned,
     ) -> Result<Remains, ObjectError> {
         let mut remains = Remains::default();
         let mut objects = objects.into_iter();
@@ -100,34 +100,34 @@ impl Remover {
         while let Some(object) = objects.next() {
             let this = prune::removal_rank(&object.gvk);
             let holds_back =
-                !remains.left.is_empty() || users == Theirs::HoldsBack && !remains.theirs.is_empty();
+                !remains.remaining.is_empty() || users == UserOwned::Blocks && !remains.user_owned.is_empty();
             if rank.is_some_and(|rank| rank != this) && holds_back {
-                remains.left.push((object, None));
-                remains.left.extend(objects.map(|object| (object, None)));
+                remains.remaining.push((object, None));
+                remains.remaining.extend(objects.map(|object| (object, None)));
                 return Ok(remains);
             }
             rank = Some(this);
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await? {
                 None => {}
-                Some(Left::Going) => {
-                    remains.going.push(object.gvk.clone());
-                    remains.left.push((object, None));
+                Some(Remaining::Deleting) => {
+                    remains.deleting.push(object.gvk.clone());
+                    remains.remaining.push((object, None));
                 }
-                Some(Left::Await(other)) => {
+                Some(Remaining::AwaitsOther(other)) => {
                     let why = format!("the Manifest {other} has it too, and is being deleted");
-                    remains.left.push((object, Some(why)));
+                    remains.remaining.push((object, Some(why)));
                     remains.besides = true;
                 }
-                Some(Left::Instances) => {
-                    remains.theirs.push((object, "objects of its kind exist".to_owned()));
+                Some(Remaining::Instances) => {
+                    remains.user_owned.push((object, "objects of its kind exist".to_owned()));
                 }
-                Some(Left::Users(users)) => {
-                    remains.theirs.push((object, format!("users have in it: {users}")));
+                Some(Remaining::Users(users)) => {
+                    remains.user_owned.push((object, format!("users have in it: {users}")));
                 }
-                Some(Left::Unserved) => {
+                Some(Remaining::Unserved) => {
                     let why = "none of its versions is served, so nobody can tell whether objects of its kind exist; \
                                serve one, or delete it";
-                    remains.theirs.push((object, why.to_owned()));
+                    remains.user_owned.push((object, why.to_owned()));
                 }
             }
         }
@@ -142,17 +142,17 @@ impl Remover {
         runtime: &Gated,
         objects: Vec<ObjectRef>,
     ) -> Result<Vec<String>, ObjectError> {
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         for object in objects {
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
                 Ok(None) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 // Force covers failing webhooks and missing rights.
-                Ok(Some(Left::Going)) => left.push(Forced::going(&object)),
-                Ok(Some(_)) | Err(_) => left.push(object.to_string()),
+                Ok(Some(Remaining::Deleting)) => remaining.push(Forced::going(&object)),
+                Ok(Some(_)) | Err(_) => remaining.push(object.to_string()),
             }
         }
-        Ok(left)
+        Ok(remaining)
     }
 
     /// Queues another Manifest that shares an object, so that it applies its own marks.
@@ -185,7 +185,7 @@ impl Remover {
         manifest: &Manifest,
         runtime: &Gated,
         object: &ObjectRef,
-    ) -> Result<Option<Left>, ObjectError> {
+    ) -> Result<Option<Remaining>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
         self.states.change_history(&key, |history| history.forget(object.into()));
         let Some(there) = objects::look(runtime, object).await? else { return Ok(None) };
@@ -202,26 +202,26 @@ impl Remover {
                 tracing::warn!(kyma, manifest = name, %object, owner, "not removed: it carries no marks of ours");
                 return Ok(None);
             }
-            Verdict::Await(other) => return Ok(Some(Left::Await(other))),
+            Verdict::Await(other) => return Ok(Some(Remaining::AwaitsOther(other))),
         }
         if there.deleting {
-            return Ok(Some(Left::Going));
+            return Ok(Some(Remaining::Deleting));
         }
         if object.gvk.is_crd()
             && let Some(crd) = objects::get(runtime, object).await?
         {
-            let Some(gvk) = objects::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
+            let Some(gvk) = objects::defined_kind(&crd) else { return Ok(Some(Remaining::Unserved)) };
             if !objects::list(runtime, &gvk, "", 1).await?.first.is_empty() {
-                return Ok(Some(Left::Instances));
+                return Ok(Some(Remaining::Instances));
             }
         }
         if object.gvk.is_namespace()
             && let Some(users) = blockers::users_in(runtime, manifest, &object.name).await?
         {
-            return Ok(Some(Left::Users(users)));
+            return Ok(Some(Remaining::Users(users)));
         }
         let deleted = objects::delete(runtime, object, &there.uid).await?;
         tracing::info!(kyma, manifest = name, %object, "deleted");
-        Ok((deleted == Deleted::Going).then_some(Left::Going))
+        Ok((deleted == Deleted::Going).then_some(Remaining::Deleting))
     }
 }

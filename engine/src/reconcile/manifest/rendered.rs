@@ -14,9 +14,9 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, chain};
 
 /// Estimated bytes of cached layers. A larger layer is parsed each time.
-const KEPT: u64 = 64 * 1024 * 1024;
+const CACHED: u64 = 64 * 1024 * 1024;
 /// The separate limit for layers that runtimes name, so that they cannot evict the others.
-const KEPT_FOR_TENANTS: u64 = 8 * 1024 * 1024;
+const CACHED_FOR_TENANTS: u64 = 8 * 1024 * 1024;
 /// Estimated bytes of a JSON value besides its text.
 const VALUE: u64 = 96;
 /// Layers parsed concurrently.
@@ -42,8 +42,8 @@ pub(crate) struct Rendered {
 impl Default for Rendered {
     fn default() -> Self {
         Self {
-            central: Mutex::new(ByteLru::new(KEPT)),
-            tenants: Mutex::new(ByteLru::new(KEPT_FOR_TENANTS)),
+            central: Mutex::new(ByteLru::new(CACHED)),
+            tenants: Mutex::new(ByteLru::new(CACHED_FOR_TENANTS)),
             turns: Mutex::default(),
             places: Semaphore::new(PARSED),
         }
@@ -189,7 +189,7 @@ mod tests {
             rendered.objects(true, &digest.to_string(), TYPE, read).await.unwrap();
         }
         let shelf = rendered.tenants.lock();
-        assert!(shelf.used() <= KEPT_FOR_TENANTS && (1..20).contains(&shelf.len()), "{}", shelf.len());
+        assert!(shelf.used() <= CACHED_FOR_TENANTS && (1..20).contains(&shelf.len()), "{}", shelf.len());
         assert!(weight(&json!({"ab": ["c", 1]})) == 2 + 4 * VALUE + 1);
     }
 }

@@ -318,9 +318,9 @@ mod tests {
     #[test]
     fn a_default_cr_without_a_namespace_is_known_by_its_event() {
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
-        let heard = BTreeSet::from([of("").unversioned()]);
+        let requests = BTreeSet::from([of("").unversioned()]);
         let before = LastSync { cr: Some(true), ..LastSync::default() };
-        let scope = SyncScope::after(before, Inputs::default(), Some(heard)).unwrap();
+        let scope = SyncScope::after(before, Inputs::default(), Some(requests)).unwrap();
         assert!(scope.names(&of("")) && scope.names(&of("kyma-system")) && !scope.names(&of("n")));
     }
 
@@ -349,8 +349,8 @@ mod tests {
         };
         let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
         let before = LastSync { unready: ids([&id("Buoy")]), cr: Some(true), ..LastSync::default() };
-        let heard = BTreeSet::from([id("Beacon").unversioned()]);
-        let scope = SyncScope::after(before, Inputs::default(), Some(heard)).unwrap();
+        let requests = BTreeSet::from([id("Beacon").unversioned()]);
+        let scope = SyncScope::after(before, Inputs::default(), Some(requests)).unwrap();
         let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];
         assert!(objects.iter().all(|object| !scope.has(object)));
         let scope = scope.with_kinds(&definitions, &objects);

@@ -83,8 +83,8 @@ impl Bundles {
         let read = self.layer(local, source, digest);
         let rendered = self.rendered.objects(local, digest, media_type, read);
         self.registries.limiter.wait(rendered).await.unwrap_or_else(|_| {
-            let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
-            Err(Error::Crowded(what))
+            let message = format!("the registry of {} is slow to give what modules are made of", source.repo);
+            Err(Error::Crowded(message))
         })
     }
 

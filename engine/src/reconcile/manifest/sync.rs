@@ -23,12 +23,12 @@ use tidewatch_planner::{
 };
 
 use super::{
-    apply::{Applied, Installer, Silent, jobs, phases::left_alone},
+    agent_watches::AgentWatches,
+    apply::{Applied, Installer, Unanswered, jobs, phases::manifest_is_skipped},
     desired,
-    remover::{Remover, Theirs},
+    remover::{Remover, UserOwned},
     scope::SyncScope,
     status::unread_status,
-    told::Watched,
     work::Work,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
     error::{Error, chain},
     index::owners::Speaker,
     kcp::Kcp,
-    reconcile::{applied::AppliedStates, seen::Seen},
+    reconcile::{applied::AppliedStates, echoes::EchoFilter},
     stages::{Stage, stage},
 };
 
@@ -49,13 +49,13 @@ pub(super) struct Synced {
     pub(super) manifest: Manifest,
     pub(super) applied: Applied,
     /// Objects of the previous version that still exist.
-    pub(super) left: Vec<ObjectRef>,
+    pub(super) remaining: Vec<ObjectRef>,
     /// The kinds in deletion; `None` if the wait is for more than deletions.
-    pub(super) going: Option<Vec<Gvk>>,
+    pub(super) deleting: Option<Vec<Gvk>>,
     /// The inventory: the bundle and the objects left.
     pub(super) objects: Vec<ObjectRef>,
     /// Removed objects still in KCP's inventory; `None` if a removal is incomplete.
-    pub(super) gone: Option<Vec<ObjectRef>>,
+    pub(super) removed: Option<Vec<ObjectRef>>,
     /// The objects read, if not all. The others are unchanged.
     pub(super) scope: Option<SyncScope>,
     /// Hashes of the wanted objects.
@@ -94,8 +94,8 @@ async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[Ob
 pub(crate) struct Syncer {
     pub(crate) kcp: Kcp,
     pub(crate) states: Arc<AppliedStates>,
-    pub(crate) seen: Arc<Seen>,
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) echoes: Arc<EchoFilter>,
+    pub(crate) watched: Arc<AgentWatches>,
     pub(crate) remover: Arc<Remover>,
 }
 
@@ -112,15 +112,17 @@ impl Syncer {
         let kyma = work.kyma;
         let before = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let before = identified(runtime, before, &bundle.objects).await;
-        let mut gone = prune::prune(&before, &bundle.objects);
+        let mut removed = prune::prune(&before, &bundle.objects);
         let all = inventory::union(&before, &bundle.objects);
         let mut manifest = manifest.clone();
         // Written before the first apply, so the inventory covers all objects after a crash.
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
         // Objects that no API server accepts would otherwise cause a write in every pass.
         let grows = all.iter().any(|object| object.can_exist() && !known.contains(&object.identity()));
-        let scope =
-            work.scope.clone().filter(|scope| scope.has_new_inputs() || !grows && scope.has_removed(&gone));
+        let scope = work
+            .scope
+            .clone()
+            .filter(|scope| scope.has_new_inputs() || !grows && scope.has_removed(&removed));
         // Then the last pass left nothing to claim or remove.
         let is_settled = scope.as_ref().is_some_and(|scope| !scope.has_new_inputs());
         if grows {
@@ -137,7 +139,7 @@ impl Syncer {
         let read = scope.as_ref().filter(|scope| !scope.has_new_inputs());
         let shared = self.mark_shared(kyma, &manifest, &mut bundle, read);
 
-        let own = (&manifest, before.as_slice(), gone.as_slice(), shared.as_slice());
+        let own = (&manifest, before.as_slice(), removed.as_slice(), shared.as_slice());
         let Done { mut applied, desired, scope } = match manifest.terms() {
             Err(error) => Done::failed(Error::Final(chain(&error))),
             Ok(mut terms) => {
@@ -146,34 +148,43 @@ impl Syncer {
             }
         };
         if is_settled {
-            let (left, objects) = (Vec::new(), bundle.objects);
-            let gone = Some(gone);
-            return Ok(Synced { manifest, applied, left, going: None, objects, gone, scope, desired });
+            let (remaining, objects) = (Vec::new(), bundle.objects);
+            let removed = Some(removed);
+            return Ok(Synced {
+                manifest,
+                applied,
+                remaining,
+                deleting: None,
+                objects,
+                removed,
+                scope,
+                desired,
+            });
         }
         // The apply may have made a kind's scope known.
-        gone = prune::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
-        let mut left = gone.clone();
-        let (mut kept, mut going) = (Vec::new(), None);
-        if applied.failed.is_none() && !applied.unasked {
+        removed = prune::prune(&identified(runtime, removed, &bundle.objects).await, &bundle.objects);
+        let mut remaining = removed.clone();
+        let (mut kept, mut deleting) = (Vec::new(), None);
+        if applied.failed.is_none() && !applied.keeps_predecessors {
             if self.kcp.index().is_skipped(&manifest.name_any()) {
-                return Err(left_alone());
+                return Err(manifest_is_skipped());
             }
-            let removing = self.remover.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
+            let removing = self.remover.remove(kyma, &manifest, runtime, remaining.clone(), UserOwned::Stays);
             match stage(Stage::Delete, removing).await {
                 // User-owned objects stay, and do not block the upgrade.
                 Ok(remains) => {
-                    going = remains.going(Theirs::Stays);
-                    kept = remains.theirs.into_iter().map(|(object, _)| object).collect();
-                    left = remains.left.into_iter().map(|(object, _)| object).collect();
+                    deleting = remains.deleting(UserOwned::Stays);
+                    kept = remains.user_owned.into_iter().map(|(object, _)| object).collect();
+                    remaining = remains.remaining.into_iter().map(|(object, _)| object).collect();
                 }
                 Err(error) => applied.failed = Some(error.into()),
             }
         }
-        let objects = inventory::union(&inventory::union(&left, &kept), &bundle.objects);
+        let objects = inventory::union(&inventory::union(&remaining, &kept), &bundle.objects);
         // Releases the claims on removed objects.
         self.claim(kyma, &manifest, &objects);
-        let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
-        Ok(Synced { manifest, applied, left, going, objects, gone, scope: None, desired })
+        let removed = (remaining.is_empty() && kept.is_empty()).then_some(removed);
+        Ok(Synced { manifest, applied, remaining, deleting, objects, removed, scope: None, desired })
     }
 
     /// Applies the objects in `scope` and, for changed wanted state, the changed ones.
@@ -223,13 +234,13 @@ impl Syncer {
                 phase.retain(|object| ObjectRef::of(object).is_none_or(|id| scope.has(&id)));
             }
         }
-        let heir_to = self.predecessors(work.kyma, manifest, terms);
+        let predecessors = self.predecessors(work.kyma, manifest, terms);
         let installer = self.installer(work, own, runtime, (terms, &definitions));
-        let installer = Installer { heir_to: &heir_to, ..installer };
+        let installer = Installer { predecessors: &predecessors, ..installer };
         let served = scope.as_ref().map(|scope| scope.served(&definitions)).unwrap_or_default();
         let manifest = name.as_str();
-        let go_on = || !self.kcp.index().is_skipped(manifest);
-        let mut applied = Box::pin(installer.phases(phases, served, &go_on)).await;
+        let may_continue = || !self.kcp.index().is_skipped(manifest);
+        let mut applied = Box::pin(installer.phases(phases, served, &may_continue)).await;
         if let Some(scope) = &scope {
             let others = bundle.objects.iter().filter(|id| !scope.has(id));
             applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
@@ -268,7 +279,7 @@ impl Syncer {
     fn installer<'a>(
         &'a self,
         work: &Work<'a>,
-        (manifest, before, gone, shared): Own<'a>,
+        (manifest, before, removed, shared): Own<'a>,
         runtime: &'a Gated,
         (terms, definitions): (&'a ModuleTerms, &'a Definitions),
     ) -> Installer<'a> {
@@ -276,12 +287,12 @@ impl Syncer {
             runtime,
             states: &self.states,
             shared,
-            heir_to: &[],
-            seen: &self.seen,
+            predecessors: &[],
+            echoes: &self.echoes,
             key: work.key,
             kyma: work.kyma,
             before,
-            gone,
+            removed,
             terms,
             facts: Facts {
                 not_ready_since: manifest::not_ready_since(manifest),
@@ -292,7 +303,7 @@ impl Syncer {
             jobs_completed: manifest::have_jobs_completed(manifest, manifest.metadata.generation),
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
-            silent: Silent::default(),
+            unanswered: Unanswered::default(),
             now: self.kcp.now(),
         }
     }

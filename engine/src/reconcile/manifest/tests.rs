@@ -21,7 +21,7 @@ use crate::{
     engine::Engine,
     outcome::Next,
     pace::{RECHECK_RARELY, RECHECK_SOON, RETRY},
-    reconcile::tests::{Heard, engine_on, not_found},
+    reconcile::tests::{Requests, engine_on, not_found},
     scripted::{self, stored},
     trigger::Trigger,
 };
@@ -57,7 +57,14 @@ fn bundle() -> Bundle {
 }
 
 fn whole(key: &WorkKey) -> Work<'_> {
-    Work { key, kyma: "harbour", inputs: Inputs::default(), scope: None, again: false, defined: false }
+    Work {
+        key,
+        kyma: "harbour",
+        inputs: Inputs::default(),
+        scope: None,
+        is_retry: false,
+        definitions_changed: false,
+    }
 }
 
 /// In progress for a minute, with a default CR.
@@ -95,9 +102,9 @@ fn well() -> BTreeMap<&'static str, Value> {
 }
 
 /// A runtime that accepts applies, and its requests except discovery.
-fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
-    let heard = Heard::default();
-    let recorder = Arc::clone(&heard);
+fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Requests) {
+    let requests = Requests::default();
+    let recorder = Arc::clone(&requests);
     let runtime = scripted::runtime(move |asked| {
         if let Some(kinds) = kinds(&asked.path) {
             return kinds;
@@ -114,7 +121,7 @@ fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
         });
         refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))
     });
-    (runtime, heard)
+    (runtime, requests)
 }
 
 fn kinds(path: &str) -> Option<scripted::Answer> {
@@ -128,7 +135,7 @@ fn kinds(path: &str) -> Option<scripted::Answer> {
 }
 
 /// An engine and its KCP writes.
-fn engine() -> (Engine, Heard) {
+fn engine() -> (Engine, Requests) {
     engine_on(|method, path| match (method, path.contains("/manifests/")) {
         ("PATCH", true) => (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})),
         _ => not_found(),
@@ -173,8 +180,8 @@ fn event(object: &Value) -> Trigger {
     Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
 }
 
-fn heard_paths(heard: &Heard) -> Vec<String> {
-    let mut all = std::mem::take(&mut *heard.lock());
+fn take_requests(requests: &Requests) -> Vec<String> {
+    let mut all = std::mem::take(&mut *requests.lock());
     all.sort();
     all
 }
@@ -191,10 +198,10 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
     for pods in [vec![], vec![pulls]] {
         let says_more = !pods.is_empty();
         objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
-        let (runtime, heard) = runtime(objects.clone());
+        let (runtime, requests) = runtime(objects.clone());
         let before = LastSync { unready: ids(&[&deployment]), cr: Some(true), ..LastSync::default() };
         let finish = pass(&engine, &runtime, Some(before), &due).await;
-        assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
+        assert_eq!(take_requests(&requests), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
         let written = kcp.lock().clone();
         assert_eq!(written.len(), usize::from(says_more), "{written:?}");
         if says_more {
@@ -216,14 +223,14 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
     objects.insert(THROTTLED, throttled);
     let (runtime, _) = runtime(objects);
     let key = manifest_key();
-    for (state, again, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
+    for (state, is_retry, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
         let mut manifest = manifest();
         manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
-        let work = Work { again, ..whole(&key) };
+        let work = Work { is_retry, ..whole(&key) };
         let finish = install(&engine, work, &manifest, &runtime, bundle()).await;
         assert!(finish.report().is_some() && finish.has_pace(RETRY), "it is tried again");
-        let heard = std::mem::take(&mut *kcp.lock());
-        assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
+        let requests = std::mem::take(&mut *kcp.lock());
+        assert_eq!(requests.len(), written, "{state}, {is_retry}: {requests:?}");
     }
 }
 
@@ -246,8 +253,8 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
         let (runtime, _) = runtime(objects.clone());
         let finish = install(&engine, whole(&key), &manifest, &runtime, bundle()).await;
         assert!(finish.has_pace(RECHECK_RARELY), "{finish:?}");
-        let what = finish.message();
-        assert!(what.contains(says), "{what}");
+        let message = finish.message();
+        assert!(message.contains(says), "{message}");
 
         manifest.spec.install.source.0.insert("ref".into(), "sha256:1".into());
         manifest.annotations_mut().insert(names::annotations::SYNC_OCI_REF.into(), "sha256:1".into());
@@ -266,9 +273,9 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
     let invalid = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
         "message": "spec.replicas: must not be 1", "code": 422});
     objects.insert(THROTTLED, invalid);
-    let (refusing, heard) = runtime(objects);
+    let (refusing, requests) = runtime(objects);
     pass(&engine, &refusing, None, &[]).await;
-    assert_eq!(heard_paths(&heard).len(), 5, "all are looked at, and one is applied");
+    assert_eq!(take_requests(&requests).len(), 5, "all are looked at, and one is applied");
     let retry = [Trigger::Retry {
         key: manifest_key(),
         attempt: 1,
@@ -280,11 +287,11 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
         assert_eq!(before.unready, ids(&[&ObjectRef::of(&bundle().main[0]).unwrap()]));
         let finish = pass(&engine, &refusing, Some(before), &retry).await;
         assert!(finish.has_pace(RETRY) && finish.message().contains("must not be 1"), "{finish:?}");
-        assert_eq!(heard_paths(&heard), tried);
+        assert_eq!(take_requests(&requests), tried);
     }
-    let (well, heard) = runtime(well());
+    let (well, requests) = runtime(well());
     pass(&engine, &well, last_sync(&engine), &retry).await;
-    assert_eq!(heard_paths(&heard), tried[..1]);
+    assert_eq!(take_requests(&requests), tried[..1]);
     assert!(last_sync(&engine).unwrap().unready.is_empty());
 }
 
@@ -292,33 +299,33 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
 async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let (engine, _) = engine();
     let all = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
-    let (runtime, heard) = runtime(well());
+    let (runtime, requests) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
-    assert_eq!(heard_paths(&heard), all, "all of it, and nothing is written");
+    assert_eq!(take_requests(&requests), all, "all of it, and nothing is written");
     let before = last_sync(&engine).unwrap();
     let said = Some(CrState { state: State::Warning, message: String::new() });
     assert_eq!((before.cr, &before.cr_state, before.unready.len()), (Some(true), &said, 0));
 
     let deployment = bundle().main.remove(0);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
-    assert_eq!(heard_paths(&heard), [format!("GET {DEPLOYMENT}")]);
+    assert_eq!(take_requests(&requests), [format!("GET {DEPLOYMENT}")]);
     assert!(finish.waits_for_event() && finish.message().contains("is in state Warning"), "{finish:?}");
     assert_eq!(last_sync(&engine), Some(before.clone()), "nothing was heard of the default CR");
 
     let mut objects = well();
     objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
-    let (runtime, heard) = self::runtime(objects);
+    let (runtime, requests) = self::runtime(objects);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&beacon("b"))]).await;
-    assert_eq!(heard_paths(&heard), [format!("GET {DEFAULT_CR}")]);
+    assert_eq!(take_requests(&requests), [format!("GET {DEFAULT_CR}")]);
     assert!(finish == Outcome::done());
     assert_eq!(last_sync(&engine).unwrap().cr_state.unwrap().state, State::Ready);
 
     // A deleted object is created again.
     let mut objects = well();
     objects.remove(DEFAULT_CR);
-    let (runtime, heard) = self::runtime(objects);
+    let (runtime, requests) = self::runtime(objects);
     pass(&engine, &runtime, Some(before), &[event(&beacon("b"))]).await;
-    assert!(heard_paths(&heard).contains(&format!("PATCH {DEFAULT_CR}")));
+    assert!(take_requests(&requests).contains(&format!("PATCH {DEFAULT_CR}")));
     let last = last_sync(&engine).unwrap();
     assert_eq!((last.cr, last.cr_state.unwrap().state), (Some(true), State::Empty));
 }
@@ -332,13 +339,13 @@ async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
     objects.insert(CRD, changed);
     let before = LastSync { cr: Some(true), ..LastSync::default() };
     let definition = event(&bundle().first[0]);
-    let (runtime, heard) = runtime(objects);
+    let (runtime, requests) = runtime(objects);
     pass(&engine, &runtime, Some(before), &[definition]).await;
-    let heard = heard_paths(&heard);
-    assert!(heard.contains(&format!("PATCH {CRD}")), "{heard:?}");
+    let requests = take_requests(&requests);
+    assert!(requests.contains(&format!("PATCH {CRD}")), "{requests:?}");
     let of_it = [BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
-    assert!(of_it.iter().all(|get| heard.contains(get)), "{heard:?}");
-    assert!(!heard.iter().any(|line| line.ends_with(DEPLOYMENT)), "{heard:?}");
+    assert!(of_it.iter().all(|get| requests.contains(get)), "{requests:?}");
+    assert!(!requests.iter().any(|line| line.ends_with(DEPLOYMENT)), "{requests:?}");
 }
 
 #[tokio::test]
@@ -354,9 +361,9 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
         ),
     ] {
         objects.insert(CRD, with_status(bundle().first.remove(0), status));
-        let (runtime, heard) = runtime(objects.clone());
+        let (runtime, requests) = runtime(objects.clone());
         let finish = pass(&engine, &runtime, None, &[]).await;
-        assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
+        assert!(!take_requests(&requests).iter().any(|line| line.ends_with(BEACON)));
         assert_eq!(finish.has_pace(RECHECK_RARELY) && finish.message().contains("to be served"), waits);
         assert_eq!(last_sync(&engine), None);
     }
@@ -441,11 +448,11 @@ async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cann
         if !asked {
             objects.insert(UNASKED, failed.clone());
         }
-        let (runtime, heard) = runtime(objects);
+        let (runtime, requests) = runtime(objects);
         let key = manifest_key();
         let work = whole(&key);
         install(&engine, work, &manifest, &runtime, bundle()).await;
-        let heard = heard_paths(&heard);
-        assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");
+        let requests = take_requests(&requests);
+        assert_eq!(requests.contains(&format!("DELETE {OLD}")), removed, "{requests:?}");
     }
 }

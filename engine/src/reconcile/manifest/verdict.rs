@@ -11,9 +11,9 @@ use tidewatch_planner::{
 };
 
 use super::{
-    causes::Looked,
+    causes::CauseSearch,
     default_cr::{DefaultCrReport, cr_condition},
-    inside::{deadline, fuller},
+    related::{deadline, more_detailed},
     status::{operation, unread_status},
 };
 use crate::{
@@ -59,7 +59,7 @@ pub(super) struct Findings<'a> {
     pub(super) others_unready: bool,
     /// Whether each status change of the unready objects is an event.
     pub(super) has_events: bool,
-    pub(super) looked: Looked,
+    pub(super) searched: CauseSearch,
 }
 
 /// The status to write, and when the Manifest is due again.
@@ -100,7 +100,7 @@ fn ready<'a>(found: &Findings<'_>) -> Verdict<'a> {
         // The state comes from the default CR. Each change of it is an event.
         _ => Outcome::waiting(operation(&status)),
     };
-    Verdict { status: Some(status), may_delay: !found.looked.found, conflict: None, outcome }
+    Verdict { status: Some(status), may_delay: !found.searched.found, conflict: None, outcome }
 }
 
 fn unready<'a>(found: &Findings<'_>, readiness: &Readiness, suspended: Option<&'a Suspended>) -> Verdict<'a> {
@@ -111,7 +111,7 @@ fn unready<'a>(found: &Findings<'_>, readiness: &Readiness, suspended: Option<&'
         (Some(one), _) => format!("{message}; {}", one.message()),
         // During a trial, the present explanation stays.
         (None, Some(_)) if let Some(at) = present.find(&format!("{message}; ")) => present[at..].to_owned(),
-        _ => fuller(&present, message).to_owned(),
+        _ => more_detailed(&present, message).to_owned(),
     };
     let progress = Progress::Applied(match readiness {
         Readiness::Ready => Readiness::Ready,
@@ -121,10 +121,10 @@ fn unready<'a>(found: &Findings<'_>, readiness: &Readiness, suspended: Option<&'
     });
     // When a suspension ends, the object is reverted one more time.
     let outcome = unready_outcome(found, readiness)
-        .if_waiting_due_by(found.looked.again)
+        .if_waiting_due_by(found.searched.is_retry)
         .due_by(suspended.map(|one| one.until));
     let status = Some(found.status.of(&progress));
-    Verdict { status, may_delay: !found.looked.found, conflict, outcome }
+    Verdict { status, may_delay: !found.searched.found, conflict, outcome }
 }
 
 fn unready_outcome(found: &Findings<'_>, readiness: &Readiness) -> Outcome {
@@ -161,7 +161,7 @@ fn unready_outcome(found: &Findings<'_>, readiness: &Readiness) -> Outcome {
 pub(super) fn conclude_incomplete<'a>(
     status: &PassStatus<'_>,
     readiness: Readiness,
-    looked: Looked,
+    searched: CauseSearch,
     awaited: &str,
     wait: Outcome,
 ) -> Verdict<'a> {
@@ -170,16 +170,16 @@ pub(super) fn conclude_incomplete<'a>(
     let since = waiting_since(status.manifest, awaited, &late, now);
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     let is_overdue = due <= now;
-    let progress = incomplete_progress(readiness, looked.found, awaited, is_overdue.then_some(late));
-    let again = looked.again.into_iter().chain((!is_overdue).then_some(due)).min();
+    let progress = incomplete_progress(readiness, searched.found, awaited, is_overdue.then_some(late));
+    let is_retry = searched.is_retry.into_iter().chain((!is_overdue).then_some(due)).min();
     // The deadline has passed, so a quick recheck is not expected to help.
     let outcome = if is_overdue && wait.has_pace(RECHECK_SOON) {
         Outcome::recheck_rarely(wait.message().to_owned())
     } else {
         wait
     };
-    let outcome = outcome.if_waiting_due_by(again);
-    Verdict { status: Some(status.of(&progress)), may_delay: !looked.found, conflict: None, outcome }
+    let outcome = outcome.if_waiting_due_by(is_retry);
+    Verdict { status: Some(status.of(&progress)), may_delay: !searched.found, conflict: None, outcome }
 }
 
 /// The progress to report. `found`: the cause was found by reading more than the objects themselves.
@@ -241,19 +241,19 @@ pub(super) fn conclude_terminating<'a>(
     let soon = |found: &NamespaceFound| long_at(found).flatten().filter(|at| *at > now);
     let is_long = namespaces.iter().any(|found| long_at(found).is_some() && soon(found).is_none());
     let message = terminating_message(skipped, namespaces);
-    let again = suspended
+    let is_retry = suspended
         .iter()
         .map(|one| one.until)
         .chain(namespaces.iter().filter_map(soon))
         .chain(rest.due.filter(|_| rest.waits_for_event()))
         .min();
     let outcome = if !has_events || !rest.waits_for_event() || namespaces.iter().any(|found| !found.is_read) {
-        Outcome::recheck_rarely(message.clone()).due_at(again)
+        Outcome::recheck_rarely(message.clone()).due_at(is_retry)
     } else if namespaces.iter().any(|found| found.terminating.is_none()) {
         // The namespace's end may have been reported before this Manifest waited for it.
         Outcome::recheck_soon(message.clone())
     } else {
-        Outcome::waiting(message.clone()).due_at(again)
+        Outcome::waiting(message.clone()).due_at(is_retry)
     };
     let progress = if is_long {
         let Report { state, message, .. } = found_report(State::Warning, message);

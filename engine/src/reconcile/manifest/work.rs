@@ -11,7 +11,7 @@ pub(super) struct Work<'a> {
     /// The objects to read; `None`: all.
     pub(super) scope: Option<SyncScope>,
     /// Whether this is a retry after a failure.
-    pub(super) again: bool,
+    pub(super) is_retry: bool,
     /// Whether an event reported a kind's definition.
-    pub(super) defined: bool,
+    pub(super) definitions_changed: bool,
 }

@@ -10,7 +10,7 @@ use tidewatch_deployer::{
     readiness::{self, Cause, End, ObjectReadiness},
 };
 
-use super::{Installer, Settled};
+use super::{Installer, ObjectResult};
 const FAILED: &str = "it failed, and its time to live has removed it: it runs again when the module's version changes its spec, or \
                       when the module is enabled anew";
 
@@ -45,7 +45,7 @@ pub(super) fn made(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) {
 }
 
 /// Returns the result for a missing, previously installed Job; `None`: create it.
-pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<Settled> {
+pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<ObjectResult> {
     let spec = spec_of(wanted)?;
     let end = match installer.history(|history| history.run(id.into(), spec)) {
         Some(JobRun::Ended(end)) => end,
@@ -58,12 +58,12 @@ pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) ->
 }
 
 /// Records an existing Job. `Some`: it ended and is being deleted, so do not wait.
-pub(super) fn seen(
+pub(super) fn observe(
     installer: &Installer<'_>,
     id: &ObjectRef,
     wanted: &Value,
     live: &Value,
-) -> Option<Settled> {
+) -> Option<ObjectResult> {
     let spec = spec_of(wanted)?;
     if !drift::has(&live["spec"], &wanted["spec"]) {
         // It belongs to another version.
@@ -86,12 +86,12 @@ pub(super) fn seen(
     }
 }
 
-fn ended(id: &ObjectRef, end: End) -> Settled {
+fn ended(id: &ObjectRef, end: End) -> ObjectResult {
     let judged = match end {
         End::Complete => ObjectReadiness::Ready,
         End::Failed => {
             ObjectReadiness::Error { cause: Cause { object: id.clone(), text: FAILED.to_owned() } }
         }
     };
-    Settled::Ended(id.clone(), judged)
+    ObjectResult::JobEnded(id.clone(), judged)
 }

@@ -12,10 +12,10 @@ use crate::{
 
 impl Applied {
     /// Records objects that wait for their CRD, and returns the others.
-    pub(in crate::reconcile::manifest) fn hold_back(&mut self, sorted: Sorted) -> Vec<Value> {
-        self.left_out |= sorted.held > 0;
-        if let Some(what) = sorted.awaited {
-            self.missing.get_or_insert(what);
+    pub(in crate::reconcile::manifest) fn take_served(&mut self, sorted: Sorted) -> Vec<Value> {
+        self.has_skipped |= sorted.held > 0;
+        if let Some(message) = sorted.awaited {
+            self.missing.get_or_insert(message);
             // CRDs judged so far were all applied before.
             let definitions = self.judged.iter().map(|(id, _)| &id.gvk).filter(|gvk| gvk.is_crd());
             self.awaited.status.extend(definitions.cloned());
@@ -37,7 +37,7 @@ impl Applied {
         if self.judged.iter().any(on_its_way) {
             self.awaited.status.push(own.gvk.clone());
         } else {
-            self.awaited.untold = true;
+            self.awaited.without_event = true;
         }
     }
 }
@@ -48,42 +48,42 @@ pub(in crate::reconcile::manifest) fn defines(object: &ObjectRef, group: &str) -
 }
 
 /// Whether to continue with a Manifest.
-pub(in crate::reconcile::manifest) type GoOn<'a> = dyn Fn() -> bool + Send + Sync + 'a;
+pub(in crate::reconcile::manifest) type MayContinue<'a> = dyn Fn() -> bool + Send + Sync + 'a;
 
 impl Installer<'_> {
-    /// Applies the phases in order. `stood`: earlier results of other definitions.
-    /// `go_on` is called before each phase, because the Manifest may become skipped.
+    /// Applies the phases in order. `served`: earlier results of other definitions.
+    /// `may_continue` is called before each phase, because the Manifest may become skipped.
     pub(in crate::reconcile::manifest) async fn phases(
         &self,
         [first, main, custom]: [Vec<Value>; 3],
-        stood: Vec<(ObjectRef, ObjectReadiness)>,
-        go_on: &GoOn<'_>,
+        served: Vec<(ObjectRef, ObjectReadiness)>,
+        may_continue: &MayContinue<'_>,
     ) -> Applied {
         let mut applied = Applied::default();
         for phase in [first, main] {
-            if !go_on() {
-                return nothing_more();
+            if !may_continue() {
+                return skipped();
             }
-            applied.take(stage(Stage::Apply, self.all(phase)).await);
+            applied.take(stage(Stage::Apply, self.apply_all(phase)).await);
         }
-        stage(Stage::Apply, self.look_at_definitions(&mut applied)).await;
-        let judged: Vec<_> = applied.judged.iter().cloned().chain(stood).collect();
-        let served = applied.hold_back(self.definitions.sort(custom, &judged));
-        if !go_on() {
-            return nothing_more();
+        stage(Stage::Apply, self.recheck_definitions(&mut applied)).await;
+        let judged: Vec<_> = applied.judged.iter().cloned().chain(served).collect();
+        let served = applied.take_served(self.definitions.sort(custom, &judged));
+        if !may_continue() {
+            return skipped();
         }
-        applied.take(stage(Stage::Apply, self.all(served)).await);
+        applied.take(stage(Stage::Apply, self.apply_all(served)).await);
         applied
     }
 }
 
 /// Stops all writes: the next reconcile skips the Manifest.
-pub(in crate::reconcile::manifest) fn left_alone() -> Error {
+pub(in crate::reconcile::manifest) fn manifest_is_skipped() -> Error {
     Error::Outdated("the Manifest is to be left alone".to_owned())
 }
 
-fn nothing_more() -> Applied {
-    Applied { failed: Some(left_alone()), ..Applied::default() }
+fn skipped() -> Applied {
+    Applied { failed: Some(manifest_is_skipped()), ..Applied::default() }
 }
 
 #[cfg(test)]
@@ -104,8 +104,8 @@ mod tests {
             let mut applied = Applied::default();
             applied.judged.extend(judged.map(|judged| (crd.clone(), judged)));
             applied.awaits_kind(group, std::slice::from_ref(&crd));
-            let Awaited { status, end, groups, untold } = applied.awaited;
-            (status.len(), end.len(), groups.len(), untold)
+            let Awaited { status, end, groups, without_event } = applied.awaited;
+            (status.len(), end.len(), groups.len(), without_event)
         };
         let cause = Cause { object: crd.clone(), text: "it is not established".into() };
         let processing = || ObjectReadiness::Processing { cause: cause.clone() };

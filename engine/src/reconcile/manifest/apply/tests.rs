@@ -12,7 +12,7 @@ use crate::{
     queue::{Class, Push, Tick},
     reconcile::{
         Version,
-        seen::{End, Taken},
+        echoes::{Completeness, Filtered},
     },
     scripted::{self, stored},
 };
@@ -73,13 +73,13 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
 
 async fn install(runtime: &Gated, states: &AppliedStates, objects: Vec<Value>, second: i64) -> Applied {
     let beside = Beside::default();
-    installer(runtime, states, &beside, second).all(objects).await
+    installer(runtime, states, &beside, second).apply_all(objects).await
 }
 
 struct Beside {
     terms: ModuleTerms,
     definitions: Definitions,
-    seen: Seen,
+    echoes: EchoFilter,
     key: WorkKey,
 }
 
@@ -87,33 +87,33 @@ impl Default for Beside {
     fn default() -> Self {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
         let definitions = Definitions::of(&[crd()]);
-        Self { terms: ModuleTerms::default(), definitions, seen: Seen::default(), key }
+        Self { terms: ModuleTerms::default(), definitions, echoes: EchoFilter::default(), key }
     }
 }
 
 fn installer<'a>(
     runtime: &'a Gated,
     states: &'a AppliedStates,
-    Beside { terms, definitions, seen, key }: &'a Beside,
+    Beside { terms, definitions, echoes, key }: &'a Beside,
     second: i64,
 ) -> Installer<'a> {
     Installer {
         runtime,
         states,
         shared: &[],
-        heir_to: &[],
-        seen,
+        predecessors: &[],
+        echoes,
         key,
         kyma: "harbour",
         before: &[],
-        gone: &[],
+        removed: &[],
         terms,
         facts: Facts::default(),
         was_ready: false,
         jobs_completed: false,
         warned: false,
         definitions,
-        silent: Silent::default(),
+        unanswered: Unanswered::default(),
         now: Timestamp::from_second(second).unwrap(),
     }
 }
@@ -147,7 +147,7 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     let pass = async |jobs_completed: bool, wanted: Value| {
         let installer =
             Installer { before: &before, jobs_completed, ..installer(&runtime, &states, &beside, 100) };
-        let applied = installer.all(vec![wanted]).await;
+        let applied = installer.apply_all(vec![wanted]).await;
         assert!(applied.failed.is_none() && applied.judged.len() == 1, "{:?}", applied.judged);
         (*made.lock(), applied.judged[0].1 == ObjectReadiness::Ready)
     };
@@ -177,8 +177,9 @@ async fn pass_over(
     wanted: Value,
 ) -> (usize, Option<bool>) {
     let (beside, before) = (Beside::default(), [ObjectRef::of(&job()).unwrap()]);
-    let applied =
-        Installer { before: &before, ..installer(runtime, states, &beside, 100) }.all(vec![wanted]).await;
+    let applied = Installer { before: &before, ..installer(runtime, states, &beside, 100) }
+        .apply_all(vec![wanted])
+        .await;
     assert!(applied.failed.is_none());
     let ready = applied.judged.first().map(|(_, judged)| *judged == ObjectReadiness::Ready);
     (*made.lock(), ready)
@@ -253,7 +254,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
     let (runtime, states, beside) =
         (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default(), Beside::default());
     let asked = Mutex::new(0);
-    let go_on = || {
+    let may_continue = || {
         let mut asked = asked.lock();
         *asked += 1;
         *asked < 2
@@ -262,7 +263,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
         installer(&runtime, &states, &beside, 100),
         json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}),
     );
-    let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &go_on).await;
+    let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &may_continue).await;
     assert_eq!(*asked.lock(), 2, "before each phase");
     assert!(matches!(applied.failed, Some(Error::Outdated(_))) && applied.judged.is_empty());
 }
@@ -288,7 +289,7 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
     beside.terms.ignore_fields.push(serde_json::from_value(ignored).unwrap());
     let mut wanted = beacon();
     wanted["spec"]["new"] = "3".into();
-    let applied = installer(&runtime, &states, &beside, 100).all(vec![wanted]).await;
+    let applied = installer(&runtime, &states, &beside, 100).apply_all(vec![wanted]).await;
     assert!(applied.failed.is_none());
     assert_eq!(*written.lock(), [json!({"old": "theirs", "new": "3"})]);
 }
@@ -336,7 +337,9 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
         let mut wanted = crd();
         transform::mark(&mut wanted, ("kcp-system", "m"));
         wanted["spec"]["names"]["kind"] = "Buoy".into();
-        Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }.all(vec![wanted]).await
+        Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }
+            .apply_all(vec![wanted])
+            .await
     };
     let applied = pass().await;
     let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
@@ -345,7 +348,8 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
     *beacons.lock() = 0;
     let applied = pass().await;
     assert!(
-        applied.failed.is_none() && applied.missing.is_some_and(|what| what.contains("is being made anew"))
+        applied.failed.is_none()
+            && applied.missing.is_some_and(|message| message.contains("is being made anew"))
     );
     assert_eq!(*deleted.lock(), 1);
 }
@@ -358,7 +362,7 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
     wanted["spec"]["names"]["kind"] = "Buoy".into();
     let shared = [(id.clone(), "other".to_owned())];
     let predecessors = ["other".to_owned()];
-    for (owner, shared, heir_to, whose) in [
+    for (owner, shared, predecessors, whose) in [
         (None, &[][..], &[][..], Some("may be its user's")),
         (None, &[], &predecessors, Some("may be its user's")),
         (Some("other"), &[], &[], Some("carries the marks of kcp-system/other")),
@@ -372,8 +376,8 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
         beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
         let before = [id.clone()];
         let installer =
-            Installer { before: &before, shared, heir_to, ..installer(&runtime, &states, &beside, 100) };
-        let told = installer.all(vec![wanted.clone()]).await.failed.map(|error| error.to_string());
+            Installer { before: &before, shared, predecessors, ..installer(&runtime, &states, &beside, 100) };
+        let told = installer.apply_all(vec![wanted.clone()]).await.failed.map(|error| error.to_string());
         match whose {
             Some(whose) => assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}"),
             None => assert_eq!(told, None, "{owner:?}"),
@@ -399,8 +403,8 @@ fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
             json!({"manager": by, "operation": "Update", "apiVersion": "apps/v1", "fieldsV1": fields});
         live["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
     }
-    let (live, heard) = (Arc::new(Mutex::new(live)), Arc::new(Mutex::new(Vec::new())));
-    let recorder = Arc::clone(&heard);
+    let (live, requests) = (Arc::new(Mutex::new(live)), Arc::new(Mutex::new(Vec::new())));
+    let recorder = Arc::clone(&requests);
     let runtime = scripted::runtime(move |asked| {
         let mut live = live.lock();
         if asked.path.contains("/deployments/") {
@@ -423,7 +427,7 @@ fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
         }
         (200, live.clone())
     });
-    (runtime, heard)
+    (runtime, requests)
 }
 
 const APPLIES: &str = "PATCH application/apply-patch+yaml";
@@ -433,16 +437,16 @@ const OWNS: &str = "PATCH application/merge-patch+json";
 async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that() {
     for by in [None, Some("kubectl-client-side-apply")] {
         for known in [true, false] {
-            let ((runtime, heard), states, beside) =
+            let ((runtime, requests), states, beside) =
                 (rolling(by), AppliedStates::default(), Beside::default());
             let wanted = deployment(json!({"type": "Recreate"}));
             let before = if known { vec![ObjectRef::of(&wanted).unwrap()] } else { Vec::new() };
             let applied = Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }
-                .all(vec![wanted])
+                .apply_all(vec![wanted])
                 .await;
             let failed = applied.failed.map(|error| error.to_string());
             assert_eq!((failed, applied.judged.len()), (None, 1), "{by:?}");
-            let mut writes = heard.lock().clone();
+            let mut writes = requests.lock().clone();
             writes.retain(|line| line.starts_with("PATCH"));
             assert_eq!(writes, [APPLIES, OWNS, APPLIES], "{by:?}");
         }
@@ -454,19 +458,19 @@ async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_ane
     let wanted = deployment(json!({"type": "Recreate"}));
     let before = [ObjectRef::of(&wanted).unwrap()];
     for recreate in [false, true] {
-        let ((runtime, heard), states, mut beside) =
+        let ((runtime, requests), states, mut beside) =
             (rolling(Some("scaler")), AppliedStates::default(), Beside::default());
         if recreate {
             beside.terms.recreate.push(GroupKind { group: "apps".into(), kind: "Deployment".into() });
         }
         let applied = Installer { before: &before, ..installer(&runtime, &states, &beside, 100) }
-            .all(vec![wanted.clone()])
+            .apply_all(vec![wanted.clone()])
             .await;
         let told = applied.failed.map(|error| error.to_string()).unwrap_or_default();
         let kept = "spec.strategy.rollingUpdate is the field manager's 'scaler'";
         assert_eq!(told.contains(kept) && told.contains("recreate"), !recreate, "{told}");
-        assert_eq!(heard.lock().iter().any(|line| line.starts_with("DELETE")), recreate);
-        assert!(!heard.lock().iter().any(|line| line == OWNS), "what is another's is not taken");
+        assert_eq!(requests.lock().iter().any(|line| line.starts_with("DELETE")), recreate);
+        assert!(!requests.lock().iter().any(|line| line == OWNS), "what is another's is not taken");
     }
 }
 
@@ -490,8 +494,8 @@ async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_un
     let (states, beside) = (AppliedStates::default(), Beside::default());
     for (gone, waits) in [("old", true), ("other", false)] {
         let gone = [ObjectRef::of(&named(gone)).unwrap()];
-        let installer = Installer { gone: &gone, ..installer(&runtime, &states, &beside, 100) };
-        let applied = installer.all(vec![named("new")]).await;
+        let installer = Installer { removed: &gone, ..installer(&runtime, &states, &beside, 100) };
+        let applied = installer.apply_all(vec![named("new")]).await;
         assert_eq!(
             (applied.failed.is_none(), applied.missing.is_some()),
             (waits, waits),
@@ -514,7 +518,7 @@ async fn an_answer_by_an_old_schema_is_not_the_last_word() {
             Some("waiting for the new schema of Beacon.x.dev n/a to be served"),
             "{first:?}"
         );
-        assert!(applied.awaited.untold && applied.failed.is_none() && applied.judged.is_empty());
+        assert!(applied.awaited.without_event && applied.failed.is_none() && applied.judged.is_empty());
         *schema.lock() = Schema::New;
         let applied = install(&runtime, &states, vec![beacon()], 101).await;
         assert!(applied.missing.is_none() && applied.failed.is_none() && applied.judged.len() == 1);
@@ -545,19 +549,19 @@ async fn objects_wait_for_a_definition_that_is_not_served() {
     let (runtime, states) = (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default());
     let mut applied = install(&runtime, &states, vec![crd()], 100).await;
     let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
-    assert!(applied.hold_back(sorted).is_empty());
+    assert!(applied.take_served(sorted).is_empty());
     assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
     assert_eq!(applied.awaited.status, [ObjectRef::of(&crd()).unwrap().gvk]);
-    assert!(!applied.awaited.untold, "its definition's next change of status is an event");
+    assert!(!applied.awaited.without_event, "its definition's next change of status is an event");
     // It may be established moments later, without a wait.
     for (established, served) in [(false, 0), (true, 1)] {
         let (runtime, states) =
             (runtime_with(Arc::new(Mutex::new(Schema::New)), established), AppliedStates::default());
         let mut applied = install(&runtime, &states, vec![crd()], 100).await;
         let beside = Beside::default();
-        installer(&runtime, &states, &beside, 100).look_at_definitions(&mut applied).await;
+        installer(&runtime, &states, &beside, 100).recheck_definitions(&mut applied).await;
         let sorted = beside.definitions.sort(vec![beacon()], &applied.judged);
-        assert_eq!(applied.hold_back(sorted).len(), served);
+        assert_eq!(applied.take_served(sorted).len(), served);
     }
 }
 
@@ -571,16 +575,16 @@ impl Acknowledge for Nobody {
 async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), true);
     let (states, beside) = (AppliedStates::default(), Beside::default());
-    beside.seen.begin(&beside.key);
+    beside.echoes.begin(&beside.key);
     let installer = installer(&runtime, &states, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
-    beside.seen.end(&beside.key, End::Done);
+    beside.echoes.end(&beside.key, Completeness::Complete);
     let is_news = |object: &Value, resource_version: &str| {
         let id = ObjectRef::of(object).unwrap();
         let ask = Push { class: Class::UserEdit, cause: None, guards: vec![Box::new(Nobody) as Guard] };
         let version = Version::Is { uid: "u", resource_version };
-        matches!(beside.seen.take(&beside.key, &id, version, ask, Tick::ZERO), Taken::Change(_))
+        matches!(beside.echoes.filter(&beside.key, &id, version, ask, Tick::ZERO), Filtered::Change(_))
     };
     assert!(!is_news(&crd(), "2") && is_news(&crd(), "3"));
     assert!(!is_news(&beacon(), "1") && is_news(&beacon(), "2"));
@@ -592,11 +596,11 @@ async fn what_waits_for_a_definition_is_not_done() {
     let (states, beside) = (AppliedStates::default(), Beside::default());
     let installer = installer(&runtime, &states, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
-    assert!(applied.missing.is_some() && applied.left_out && !applied.is_clean());
+    assert!(applied.missing.is_some() && applied.has_skipped && !applied.is_clean());
     // Names not accepted: its objects are left out without a wait.
     let mut applied = Applied::default();
     assert!(applied.is_clean());
-    applied.hold_back(Sorted { held: 1, ..Sorted::default() });
+    applied.take_served(Sorted { held: 1, ..Sorted::default() });
     let mut all = Applied::default();
     all.take(applied);
     assert!(all.missing.is_none() && !all.is_clean());
@@ -609,7 +613,7 @@ async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_ap
     leaving["metadata"]["namespace"] = "leaving".into();
     let applied = install(&runtime, &states, vec![leaving.clone(), beacon()], 100).await;
     assert!(applied.failed.is_none() && applied.missing.is_none() && !applied.is_clean());
-    assert_eq!(applied.stuck, [ObjectRef::of(&leaving).unwrap()]);
+    assert_eq!(applied.terminating, [ObjectRef::of(&leaving).unwrap()]);
     assert_eq!(applied.judged.len(), 1, "the other one is there");
     let mut all = Applied::default();
     all.take(applied);
@@ -652,7 +656,7 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
     let objects = (0..20).map(|n| named(beacon(), n)).chain((0..5).map(|n| named(map.clone(), n))).collect();
     let began = tokio::time::Instant::now();
     let applied = install(&runtime, &states, objects, 100).await;
-    assert!(applied.failed.as_ref().is_some_and(|error| error.class() == "timeout") && applied.left_out);
+    assert!(applied.failed.as_ref().is_some_and(|error| error.class() == "timeout") && applied.has_skipped);
     assert_eq!(applied.judged.len(), 5, "what does not depend on it is there");
     assert!(*tried.lock() <= CONCURRENCY + 2, "{} were tried", tried.lock());
     assert!(began.elapsed() <= Duration::from_mins(1), "it says why before its own time is over");

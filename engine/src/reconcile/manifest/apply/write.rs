@@ -54,7 +54,7 @@ impl Installer<'_> {
             }
             applied => applied?,
         };
-        let applied = match self.take_over(id, &applied).await? {
+        let applied = match self.adopt(id, &applied).await? {
             Some(taken) if drift::difference(&taken, wanted, APPLIER, ignored).is_some() => {
                 self.apply(wanted, ignored, Some(&taken)).await?
             }
@@ -94,22 +94,22 @@ impl Installer<'_> {
         }
         let read = if live.is_none() { objects::get(self.runtime, id).await? } else { None };
         let Some(live) = live.or(read.as_ref()) else { return Err(error.into()) };
-        let is_ours = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
-        let leftovers = drift::leftovers(live, wanted, &causes, is_ours);
-        let (kept, nobodys): (Vec<_>, Vec<_>) = leftovers.into_iter().partition(|left| left.by.is_some());
+        let is_engine_owned = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
+        let leftovers = drift::leftovers(live, wanted, &causes, is_engine_owned);
+        let (kept, unowned): (Vec<_>, Vec<_>) = leftovers.into_iter().partition(|left| left.by.is_some());
         let refused = |error, leftovers| Refused { error, live: Some(live.clone()), leftovers };
-        if nobodys.is_empty() || self.is_dry()? {
-            return Err(refused(error, [kept, nobodys].concat()));
+        if unowned.is_empty() || self.is_dry()? {
+            return Err(refused(error, [kept, unowned].concat()));
         }
-        let entries = adoption::adopt(live, &wanted["apiVersion"], APPLIER, &nobodys);
+        let entries = adoption::adopt(live, &wanted["apiVersion"], APPLIER, &unowned);
         let Some(adopted) = self.own(id, live, &entries).await? else { return Err(refused(error, kept)) };
-        tracing::info!(kyma = self.kyma, object = %id, field = nobodys.first().map(|left| left.path.as_str()), "removed: nobody owns it, and it keeps the object from being changed");
+        tracing::info!(kyma = self.kyma, object = %id, field = unowned.first().map(|left| left.path.as_str()), "removed: nobody owns it, and it keeps the object from being changed");
         let applied = self.apply(wanted, ignored, Some(&adopted)).await;
-        applied.map_err(|error| refused(error, [kept, nobodys].concat()))
+        applied.map_err(|error| refused(error, [kept, unowned].concat()))
     }
 
     /// Takes over fields that installers own; `None`: there are none.
-    pub(super) async fn take_over(&self, id: &ObjectRef, live: &Value) -> Result<Option<Value>, ObjectError> {
+    pub(super) async fn adopt(&self, id: &ObjectRef, live: &Value) -> Result<Option<Value>, ObjectError> {
         let Some(entries) = adoption::take_over_installed(live, APPLIER) else { return Ok(None) };
         if self.is_dry()? {
             return Ok(None);

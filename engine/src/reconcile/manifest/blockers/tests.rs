@@ -89,7 +89,7 @@ fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
 
 #[tokio::test]
 async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
-    for (theirs, is_theirs) in
+    for (theirs, is_shared) in
         [(None, false), (Some(cr("b")), true), (Some(crd()), true), (Some(cr("c")), false)]
     {
         let (engine, _) = engine_on(|_, _| not_found());
@@ -104,11 +104,11 @@ async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
                 .reconcilers
                 .manifest
                 .removal
-                .without_anothers("harbour", &runtime(owner), vec![cr("b")])
+                .without_others("harbour", &runtime(owner), vec![cr("b")])
                 .await
                 .unwrap()
         };
-        assert_eq!(of("kcp-system/lagoon").await.is_empty(), is_theirs, "{theirs:?}");
+        assert_eq!(of("kcp-system/lagoon").await.is_empty(), is_shared, "{theirs:?}");
         assert_eq!(of("kcp-system/harbour").await, [cr("b")], "the runtime is still this one's");
     }
 }
@@ -118,7 +118,7 @@ async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
     let module = json!({"metadata": {"name": "harbour-beacon", "namespace": "kcp-system"},
         "spec": {"resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "new", "namespace": "n"}}}});
     let module: Manifest = serde_json::from_value(module).unwrap();
-    let defined =
+    let definitions_changed =
         BTreeMap::from([(("x.dev".to_owned(), "Beacon".to_owned()), Gvk::of("x.dev/v1", "Beacon"))]);
     for (theirs, goes) in [(None, true), (Some(crd()), false), (Some(cr("old")), false)] {
         let (engine, _) = engine_on(|_, _| not_found());
@@ -130,7 +130,7 @@ async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
             .reconcilers
             .manifest
             .removal
-            .default_crs("harbour", &module, &runtime("kcp-system/harbour"), &defined)
+            .default_crs("harbour", &module, &runtime("kcp-system/harbour"), &definitions_changed)
             .await
             .unwrap();
         let wanted = if goes { vec![cr("new"), cr("old")] } else { vec![cr("new")] };

@@ -20,7 +20,7 @@ fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
 
 /// The outcome and the paths of KCP writes.
 async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
-    let (engine, heard) = engine_on(|method, path| match method {
+    let (engine, requests) = engine_on(|method, path| match method {
         "PATCH" if path.contains("/manifests/m") => {
             (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}}))
         }
@@ -31,7 +31,7 @@ async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
     let force = engine.dispatcher.reconcilers.manifest.removal.forced("harbour", &manifest).await;
     let ending = engine.dispatcher.reconcilers.manifest.end("harbour", manifest, &runtime, force.as_ref());
     let finish = Box::pin(ending).await.unwrap();
-    let lines = heard.lock().iter().filter(|line| line.starts_with("PATCH")).cloned().collect();
+    let lines = requests.lock().iter().filter(|line| line.starts_with("PATCH")).cloned().collect();
     (finish, lines)
 }
 
@@ -144,15 +144,15 @@ async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
         held.metadata.finalizers = Some(finalizers.into_iter().map(str::to_owned).collect());
         let (finish, lines) = end(held).await;
         assert!(finish.waits_for_event(), "{finish:?}");
-        let what = finish.message();
-        assert!(what.contains("finalizer x.dev/backup, x.dev/audit"), "{what}");
+        let message = finish.message();
+        assert!(message.contains("finalizer x.dev/backup, x.dev/audit"), "{message}");
         assert_eq!(lines, written);
     }
 }
 
 #[tokio::test]
 async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
-    let (engine, heard) =
+    let (engine, requests) =
         engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
     let mut held = manifest(&[], &json!({}));
     held.metadata.finalizers = Some(vec!["x.dev/backup".to_owned()]);
@@ -160,7 +160,7 @@ async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
         engine.dispatcher.reconcilers.manifest.removal.release_with_cluster(&held).await.unwrap(),
         Outcome::done()
     );
-    let lines: Vec<_> = heard.lock().clone();
+    let lines: Vec<_> = requests.lock().clone();
     assert!(
         matches!(&lines[..], [line] if line.starts_with("PATCH") && line.ends_with("/manifests/m")),
         "{lines:?}"

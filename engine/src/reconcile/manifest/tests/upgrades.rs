@@ -72,9 +72,9 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         if watched {
             watch_all(&engine);
         }
-        let (runtime, heard) = runtime(well());
+        let (runtime, requests) = runtime(well());
         pass(&engine, &runtime, None, &[]).await;
-        heard_paths(&heard);
+        take_requests(&requests);
         let before = last_sync(&engine).unwrap();
         let (mut bundle, mut manifest) = (bundle(), manifest());
         manifest.metadata.generation = Some(2);
@@ -86,11 +86,11 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         install(&engine, work, &manifest, &runtime, bundle).await;
         let mut wanted = wanted;
         wanted.sort();
-        let mut heard = heard_paths(&heard);
+        let mut requests = take_requests(&requests);
         // Written objects have no status here, so definitions and pods are read again.
-        heard.retain(|line| !line.ends_with(PODS));
-        heard.dedup();
-        assert_eq!(heard, wanted, "{number}");
+        requests.retain(|line| !line.ends_with(PODS));
+        requests.dedup();
+        assert_eq!(requests, wanted, "{number}");
         let after = last_sync(&engine).unwrap();
         assert_eq!(after.inputs, inputs);
         assert_eq!(after.desired == before.desired, number == 1, "{number}");
@@ -101,7 +101,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
 async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
     let (engine, _) = engine();
     watch_all(&engine);
-    let (runtime, heard) = runtime(well());
+    let (runtime, requests) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
     let alone = last_sync(&engine).unwrap();
     let deployment = bundle().main.remove(0);
@@ -118,14 +118,14 @@ async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
         let shared = last_sync(&engine).unwrap();
         assert_eq!((alone.desired.len(), shared.desired.len()), (3, 2));
         assert!(shared.desired.iter().all(|(object, hash)| alone.desired.get(object) == Some(hash)));
-        heard_paths(&heard);
+        take_requests(&requests);
         let inputs = Inputs { spec: 1, ..Inputs::default() };
         let key = manifest_key();
         let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
         let scope = SyncScope::after(shared, inputs, named(&key, &changed, 1));
         install(&engine, Work { inputs, scope, ..whole(&key) }, &manifest(), &runtime, bundle()).await;
-        let heard = heard_paths(&heard);
-        assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
-        assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");
+        let requests = take_requests(&requests);
+        assert!(requests.contains(&format!("GET {DEPLOYMENT}")), "{requests:?}");
+        assert!(!requests.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{requests:?}");
     }
 }

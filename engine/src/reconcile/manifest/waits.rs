@@ -15,11 +15,11 @@ impl ManifestReconciler {
     ///
     /// If the agent watches everything awaited, an event ends the wait. Otherwise rechecks become rare after a quick start.
     /// `fresh`: some of the watches were requested only in this pass.
-    pub(super) async fn missed(
+    pub(super) async fn wait_outcome(
         &self,
         kyma: &str,
         runtime: &Gated,
-        what: String,
+        message: String,
         awaited: &Awaited,
         fresh: bool,
     ) -> Outcome {
@@ -29,7 +29,7 @@ impl ManifestReconciler {
             kinds.dedup();
             kinds
         };
-        let told = !awaited.untold
+        let told = !awaited.without_event
             && self.watched.watches_status(kyma, runtime, &kinds(&awaited.status)).await
             && self.watched.watches_deletions(kyma, runtime, &kinds(&awaited.end)).await
             && (awaited.groups.is_empty()
@@ -37,10 +37,10 @@ impl ManifestReconciler {
         match told {
             true if fresh && !awaited.groups.is_empty() => {
                 // An earlier event does not cancel this due time.
-                Outcome::waiting(what).due_at(Some(self.kcp.now() + SERVED_AFTER))
+                Outcome::waiting(message).due_at(Some(self.kcp.now() + SERVED_AFTER))
             }
-            true => Outcome::waiting(what),
-            false => Outcome::recheck_rarely(what),
+            true => Outcome::waiting(message),
+            false => Outcome::recheck_rarely(message),
         }
     }
 }

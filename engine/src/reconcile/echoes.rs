@@ -55,75 +55,75 @@ impl Version<'_> {
     }
 }
 
-pub(crate) type Ask = Push<Trigger, Guard>;
+pub(crate) type Request = Push<Trigger, Guard>;
 
 #[derive(Default)]
-pub(crate) struct Seen(Mutex<Book>);
+pub(crate) struct EchoFilter(Mutex<State>);
 
-struct Book {
+struct State {
     /// By key and object: the version seen by a successful reconcile, and when.
     done: LruCache<u64, (u64, Instant)>,
-    in_hand: HashMap<WorkKey, Meanwhile>,
+    running: HashMap<WorkKey, Running>,
 }
 
 #[derive(Default)]
-struct Meanwhile {
-    versions: HashMap<u64, Noted>,
+struct Running {
+    versions: HashMap<u64, Recorded>,
     waiting: Vec<Guard>,
-    undecided: Vec<Undecided>,
+    pending: Vec<PendingEvent>,
 }
 
 #[derive(Clone, Copy)]
-struct Noted {
+struct Recorded {
     version: u64,
     generation: Option<i64>,
 }
 
 /// An event of a version that was unseen at that time.
-struct Undecided {
+struct PendingEvent {
     object: u64,
     version: u64,
-    ask: Ask,
+    request: Request,
     since: Tick,
     /// Whether the reconcile has read the version since.
     is_read: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum Source {
     Read,
     /// It created the version.
     Write,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Done,
+pub(crate) enum Completeness {
+    Complete,
     /// Everything seen was handled or is waited for.
     Waiting,
     /// Something seen may be left undone.
-    Failed,
+    Incomplete,
 }
 
 #[derive(Default)]
-pub(crate) struct Come {
+pub(crate) struct Released {
     pub(crate) waiting: Vec<Guard>,
     /// Changes, and when they came.
-    pub(crate) news: Vec<(Ask, Tick)>,
+    pub(crate) changes: Vec<(Request, Tick)>,
 }
 
 #[must_use]
-pub(crate) enum Taken {
+pub(crate) enum Filtered {
     /// An echo; its guards may be acknowledged.
-    NoNews(Vec<Guard>),
+    Echo(Vec<Guard>),
     /// Held until the reconcile ends.
     Held,
-    Change(Ask),
+    Change(Request),
 }
 
-impl Default for Book {
+impl Default for State {
     fn default() -> Self {
-        Self { done: LruCache::new(REMEMBERED), in_hand: HashMap::new() }
+        Self { done: LruCache::new(REMEMBERED), running: HashMap::new() }
     }
 }
 
@@ -133,98 +133,98 @@ fn object_of(key: &WorkKey, object: &ObjectRef) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-impl Seen {
+impl EchoFilter {
     /// Begins a reconcile. The caller must [end](Self::end) it before the key is leased again: until then its events are held.
     pub(crate) fn begin(&self, key: &WorkKey) {
         // Other kinds record nothing.
         if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
-            self.0.lock().in_hand.insert(key.clone(), Meanwhile::default());
+            self.0.lock().running.insert(key.clone(), Running::default());
         }
     }
 
-    pub(crate) fn saw(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
-        self.has(key, object, live, By::Read);
+    pub(crate) fn record_read(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+        self.record_version(key, object, live, Source::Read);
     }
 
-    pub(crate) fn wrote(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
-        self.has(key, object, live, By::Write);
+    pub(crate) fn record_write(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+        self.record_version(key, object, live, Source::Write);
     }
 
     /// Records a status read; it counts if the generation is unchanged.
-    pub(crate) fn saw_status(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
+    pub(crate) fn record_status_read(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         let generation = live["metadata"]["generation"].as_i64();
         let before = {
-            let book = self.0.lock();
-            book.in_hand.get(key).and_then(|in_hand| in_hand.versions.get(&object_of(key, object)).copied())
+            let state = self.0.lock();
+            state.running.get(key).and_then(|running| running.versions.get(&object_of(key, object)).copied())
         };
         if before.is_some_and(|before| before.generation == generation) {
-            self.saw(key, object, live);
+            self.record_read(key, object, live);
         }
     }
 
-    fn has(&self, key: &WorkKey, object: &ObjectRef, live: &Value, by: By) {
+    fn record_version(&self, key: &WorkKey, object: &ObjectRef, live: &Value, source: Source) {
         let metadata = &live["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default();
         let version = Version::Is { uid: text("uid"), resource_version: text("resourceVersion") };
-        self.note(key, object, version, (by, metadata["generation"].as_i64()));
+        self.record(key, object, version, (source, metadata["generation"].as_i64()));
     }
 
     pub(crate) fn deleted(&self, key: &WorkKey, object: &ObjectRef, uid: &str) {
-        self.note(key, object, Version::Gone { uid }, (By::Write, None));
+        self.record(key, object, Version::Gone { uid }, (Source::Write, None));
     }
 
-    fn note(
+    fn record(
         &self,
         key: &WorkKey,
         object: &ObjectRef,
         version: Version<'_>,
-        (by, generation): (By, Option<i64>),
+        (source, generation): (Source, Option<i64>),
     ) {
         let Some(version) = version.hash() else { return };
         let object = object_of(key, object);
-        let mut book = self.0.lock();
-        let Some(in_hand) = book.in_hand.get_mut(key) else { return };
-        in_hand.versions.insert(object, Noted { version, generation });
-        let is_it = |event: &Undecided| (event.object, event.version) == (object, version);
-        match by {
-            By::Read => {
-                in_hand
-                    .undecided
+        let mut state = self.0.lock();
+        let Some(running) = state.running.get_mut(key) else { return };
+        running.versions.insert(object, Recorded { version, generation });
+        let is_it = |event: &PendingEvent| (event.object, event.version) == (object, version);
+        match source {
+            Source::Read => {
+                running
+                    .pending
                     .iter_mut()
                     .filter(|event| is_it(event))
                     .for_each(|event| event.is_read = true);
             }
-            By::Write => {
-                for event in in_hand.undecided.extract_if(.., |event| is_it(event)) {
-                    in_hand.waiting.extend(event.ask.guards);
+            Source::Write => {
+                for event in running.pending.extract_if(.., |event| is_it(event)) {
+                    running.waiting.extend(event.request.guards);
                 }
             }
         }
     }
 
     /// Ends a reconcile. Returns the events that came during it.
-    pub(crate) fn end(&self, key: &WorkKey, end: End) -> Come {
-        let mut book = self.0.lock();
-        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.remove(key) else {
-            return Come::default();
+    pub(crate) fn end(&self, key: &WorkKey, end: Completeness) -> Released {
+        let mut state = self.0.lock();
+        let Some(Running { versions, waiting, pending }) = state.running.remove(key) else {
+            return Released::default();
         };
         let now = Instant::now();
-        for (object, Noted { version, .. }) in versions {
-            if end == End::Failed {
-                book.done.pop(&object);
+        for (object, Recorded { version, .. }) in versions {
+            if end == Completeness::Incomplete {
+                state.done.pop(&object);
             } else {
-                book.done.put(object, (version, now));
+                state.done.put(object, (version, now));
             }
         }
-        let mut come = Come { waiting, news: Vec::new() };
-        for Undecided { ask, since, is_read, .. } in undecided {
-            if is_read && end == End::Done {
-                come.waiting.extend(ask.guards);
+        let mut released = Released { waiting, changes: Vec::new() };
+        for PendingEvent { request, since, is_read, .. } in pending {
+            if is_read && end == Completeness::Complete {
+                released.waiting.extend(request.guards);
             } else {
-                come.news.push((ask, since));
+                released.changes.push((request, since));
             }
         }
-        come
+        released
     }
 
     pub(crate) fn forget(&self) {
@@ -232,34 +232,34 @@ impl Seen {
     }
 
     /// Decides about an event that came at `since`.
-    pub(crate) fn take(
+    pub(crate) fn filter(
         &self,
         key: &WorkKey,
         object: &ObjectRef,
         version: Version<'_>,
-        ask: Ask,
+        request: Request,
         since: Tick,
-    ) -> Taken {
-        let Some(version) = version.hash() else { return Taken::Change(ask) };
+    ) -> Filtered {
+        let Some(version) = version.hash() else { return Filtered::Change(request) };
         let object = object_of(key, object);
-        let mut book = self.0.lock();
-        let fresh = book.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
-        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.get_mut(key) else {
-            return if fresh { Taken::NoNews(ask.guards) } else { Taken::Change(ask) };
+        let mut state = self.0.lock();
+        let fresh = state.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
+        let Some(Running { versions, waiting, pending }) = state.running.get_mut(key) else {
+            return if fresh { Filtered::Echo(request.guards) } else { Filtered::Change(request) };
         };
-        let noted = versions.get(&object).map(|noted| noted.version);
-        if noted.is_none() && fresh {
-            return Taken::NoNews(ask.guards);
+        let recorded = versions.get(&object).map(|recorded| recorded.version);
+        if recorded.is_none() && fresh {
+            return Filtered::Echo(request.guards);
         }
-        if waiting.len() + undecided.len() >= WAITING {
-            return Taken::Change(ask);
+        if waiting.len() + pending.len() >= WAITING {
+            return Filtered::Change(request);
         }
-        if noted == Some(version) {
-            waiting.extend(ask.guards);
+        if recorded == Some(version) {
+            waiting.extend(request.guards);
         } else {
-            undecided.push(Undecided { object, version, ask, since, is_read: false });
+            pending.push(PendingEvent { object, version, request, since, is_read: false });
         }
-        Taken::Held
+        Filtered::Held
     }
 }
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     struct World {
-        seen: Seen,
+        echoes: EchoFilter,
         done: Arc<AtomicUsize>,
         object: ObjectRef,
     }
@@ -304,15 +304,15 @@ mod tests {
         fn new() -> Self {
             let gvk = Gvk::of("v1", "ConfigMap");
             let object = ObjectRef { gvk, namespace: "n".into(), name: "a".into() };
-            Self { seen: Seen::default(), done: Arc::default(), object }
+            Self { echoes: EchoFilter::default(), done: Arc::default(), object }
         }
 
-        fn saw(&self, key: &WorkKey, version: &str) {
-            self.seen.saw(key, &self.object, &live(version, 1));
+        fn record_read(&self, key: &WorkKey, version: &str) {
+            self.echoes.record_read(key, &self.object, &live(version, 1));
         }
 
-        fn wrote(&self, key: &WorkKey, version: &str) {
-            self.seen.wrote(key, &self.object, &live(version, 1));
+        fn record_write(&self, key: &WorkKey, version: &str) {
+            self.echoes.record_write(key, &self.object, &live(version, 1));
         }
 
         fn guard(&self) -> Guard {
@@ -320,30 +320,30 @@ mod tests {
         }
 
         /// Whether an event is an echo or held.
-        fn takes(&self, key: &WorkKey, version: Version<'_>) -> bool {
-            let ask = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
-            match self.seen.take(key, &self.object, version, ask, SINCE) {
-                Taken::NoNews(guards) => {
+        fn filters(&self, key: &WorkKey, version: Version<'_>) -> bool {
+            let request = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
+            match self.echoes.filter(key, &self.object, version, request, SINCE) {
+                Filtered::Echo(guards) => {
                     guards.into_iter().for_each(Acknowledge::finished);
                     true
                 }
-                Taken::Held => true,
-                Taken::Change(_) => false,
+                Filtered::Held => true,
+                Filtered::Change(_) => false,
             }
         }
 
         /// Whether an event is an echo at once.
-        fn is_no_news(&self, key: &WorkKey, version: Version<'_>) -> bool {
+        fn is_echo(&self, key: &WorkKey, version: Version<'_>) -> bool {
             let before = self.finished();
-            self.takes(key, version) && self.finished() > before
+            self.filters(key, version) && self.finished() > before
         }
 
         /// Ends a reconcile and acknowledges echoes. Returns the numbers of echoes and changes.
-        fn end(&self, key: &WorkKey, end: End) -> (usize, usize) {
-            let Come { waiting, news } = self.seen.end(key, end);
-            let counts = (waiting.len(), news.len());
-            for (ask, since) in news {
-                assert_eq!((ask.class, ask.guards.len(), since), (Class::UserEdit, 1, SINCE));
+        fn end(&self, key: &WorkKey, end: Completeness) -> (usize, usize) {
+            let Released { waiting, changes } = self.echoes.end(key, end);
+            let counts = (waiting.len(), changes.len());
+            for (request, since) in changes {
+                assert_eq!((request.class, request.guards.len(), since), (Class::UserEdit, 1, SINCE));
             }
             waiting.into_iter().for_each(Acknowledge::finished);
             counts
@@ -362,18 +362,18 @@ mod tests {
     async fn only_the_very_version_that_was_seen_is_no_news() {
         let world = World::new();
         let harbour = key("harbour");
-        assert!(!world.takes(&harbour, is("7")), "nothing is known");
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "6");
-        world.saw(&harbour, "7");
+        assert!(!world.filters(&harbour, is("7")), "nothing is known");
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "6");
+        world.record_read(&harbour, "7");
         // Overwritten since; seen; another writer's change, or several merged.
         for version in ["6", "7", "8"] {
-            assert!(world.takes(&harbour, is(version)));
+            assert!(world.filters(&harbour, is(version)));
         }
         assert_eq!(world.finished(), 0, "the work goes on");
-        assert_eq!(world.end(&harbour, End::Done), (1, 2));
-        assert!(world.is_no_news(&harbour, is("7")));
-        for news in [
+        assert_eq!(world.end(&harbour, Completeness::Complete), (1, 2));
+        assert!(world.is_echo(&harbour, is("7")));
+        for changes in [
             is("8"),
             is(""),
             Version::Is { uid: "v", resource_version: "7" },
@@ -381,41 +381,45 @@ mod tests {
             Version::Gone { uid: "u" },
             Version::Gone { uid: "" },
         ] {
-            assert!(!world.takes(&harbour, news), "{news:?}");
+            assert!(!world.filters(&harbour, changes), "{changes:?}");
         }
-        assert!(!world.takes(&key("lagoon"), is("7")), "another runtime");
+        assert!(!world.filters(&key("lagoon"), is("7")), "another runtime");
         tokio::time::advance(FRESH).await;
-        assert!(!world.takes(&harbour, is("7")), "after so long it may be anything");
+        assert!(!world.filters(&harbour, is("7")), "after so long it may be anything");
         assert_eq!(world.finished(), 2);
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "7");
-        assert_eq!(world.end(&harbour, End::Done), (0, 0));
-        world.seen.forget();
-        assert!(!world.takes(&harbour, is("7")));
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "7");
+        assert_eq!(world.end(&harbour, Completeness::Complete), (0, 0));
+        world.echoes.forget();
+        assert!(!world.filters(&harbour, is("7")));
     }
 
     /// Agents are often faster than the answer to a write, or than a read that an earlier event caused.
     #[tokio::test(start_paused = true)]
     async fn what_is_told_before_it_is_seen_is_decided_on_when_the_work_ends() {
         for (is_written, end, counts) in [
-            (true, End::Done, (2, 1)),
-            (true, End::Waiting, (2, 1)),
-            (true, End::Failed, (2, 1)),
-            (false, End::Done, (2, 1)),
+            (true, Completeness::Complete, (2, 1)),
+            (true, Completeness::Waiting, (2, 1)),
+            (true, Completeness::Incomplete, (2, 1)),
+            (false, Completeness::Complete, (2, 1)),
             // The reconcile may wait for it.
-            (false, End::Waiting, (0, 3)),
-            (false, End::Failed, (0, 3)),
+            (false, Completeness::Waiting, (0, 3)),
+            (false, Completeness::Incomplete, (0, 3)),
         ] {
             let world = World::new();
             let harbour = key("harbour");
-            world.seen.begin(&harbour);
+            world.echoes.begin(&harbour);
             for version in ["7", "8", "9"] {
-                assert!(world.takes(&harbour, is(version)));
+                assert!(world.filters(&harbour, is(version)));
             }
-            assert!(!world.takes(&harbour, is("")), "of no version it could not be said later");
+            assert!(!world.filters(&harbour, is("")), "of no version it could not be said later");
             // Overwritten versions were seen, too.
             for version in ["7", "8"] {
-                if is_written { world.wrote(&harbour, version) } else { world.saw(&harbour, version) }
+                if is_written {
+                    world.record_write(&harbour, version);
+                } else {
+                    world.record_read(&harbour, version);
+                }
             }
             assert_eq!(world.finished(), 0, "the work goes on");
             assert_eq!(world.end(&harbour, end), counts, "{is_written} {end:?}");
@@ -426,17 +430,17 @@ mod tests {
     async fn what_work_has_seen_is_no_news_to_the_next_which_does_not_look() {
         let world = World::new();
         let harbour = key("harbour");
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "7");
-        world.end(&harbour, End::Done);
-        world.seen.begin(&harbour);
-        assert!(world.is_no_news(&harbour, is("7")));
-        world.saw(&harbour, "8");
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "7");
+        world.end(&harbour, Completeness::Complete);
+        world.echoes.begin(&harbour);
+        assert!(world.is_echo(&harbour, is("7")));
+        world.record_read(&harbour, "8");
         assert!(
-            world.takes(&harbour, is("7")) && world.finished() == 1,
+            world.filters(&harbour, is("7")) && world.finished() == 1,
             "it has changed back, or was told late"
         );
-        assert_eq!(world.end(&harbour, End::Done), (0, 1));
+        assert_eq!(world.end(&harbour, Completeness::Complete), (0, 1));
     }
 
     /// The spec would have to be compared.
@@ -445,11 +449,11 @@ mod tests {
         for (generation, is_seen) in [(1, true), (2, false)] {
             let world = World::new();
             let harbour = key("harbour");
-            world.seen.begin(&harbour);
-            world.wrote(&harbour, "7");
-            world.seen.saw_status(&harbour, &world.object, &live("8", generation));
-            assert!(world.takes(&harbour, is("8")));
-            assert_eq!(world.end(&harbour, End::Done), if is_seen { (1, 0) } else { (0, 1) });
+            world.echoes.begin(&harbour);
+            world.record_write(&harbour, "7");
+            world.echoes.record_status_read(&harbour, &world.object, &live("8", generation));
+            assert!(world.filters(&harbour, is("8")));
+            assert_eq!(world.end(&harbour, Completeness::Complete), if is_seen { (1, 0) } else { (0, 1) });
         }
     }
 
@@ -457,15 +461,15 @@ mod tests {
     async fn the_end_of_what_was_deleted_is_no_news() {
         let world = World::new();
         let catalog = WorkKey::Catalog { kyma: "harbour".into() };
-        world.seen.begin(&catalog);
-        world.saw(&catalog, "7");
-        assert!(world.takes(&catalog, Version::Gone { uid: "u" }));
-        world.seen.deleted(&catalog, &world.object, "u");
-        assert!(world.takes(&catalog, is("9")), "somebody has made it again");
-        assert_eq!(world.end(&catalog, End::Done), (1, 1));
-        assert!(world.is_no_news(&catalog, Version::Gone { uid: "u" }));
-        for news in [Version::Gone { uid: "v" }, is("7"), is("9")] {
-            assert!(!world.takes(&catalog, news), "{news:?}");
+        world.echoes.begin(&catalog);
+        world.record_read(&catalog, "7");
+        assert!(world.filters(&catalog, Version::Gone { uid: "u" }));
+        world.echoes.deleted(&catalog, &world.object, "u");
+        assert!(world.filters(&catalog, is("9")), "somebody has made it again");
+        assert_eq!(world.end(&catalog, Completeness::Complete), (1, 1));
+        assert!(world.is_echo(&catalog, Version::Gone { uid: "u" }));
+        for changes in [Version::Gone { uid: "v" }, is("7"), is("9")] {
+            assert!(!world.filters(&catalog, changes), "{changes:?}");
         }
     }
 
@@ -473,14 +477,18 @@ mod tests {
     async fn what_work_has_seen_that_did_not_end_well_is_news() {
         let world = World::new();
         let harbour = key("harbour");
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "7");
-        assert_eq!(world.end(&harbour, End::Done), (0, 0));
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "7");
-        assert!(world.takes(&harbour, is("7")));
-        assert_eq!(world.seen.end(&harbour, End::Failed).waiting.len(), 1, "it waits for the next try");
-        assert!(!world.takes(&harbour, is("7")));
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "7");
+        assert_eq!(world.end(&harbour, Completeness::Complete), (0, 0));
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "7");
+        assert!(world.filters(&harbour, is("7")));
+        assert_eq!(
+            world.echoes.end(&harbour, Completeness::Incomplete).waiting.len(),
+            1,
+            "it waits for the next try"
+        );
+        assert!(!world.filters(&harbour, is("7")));
         assert_eq!(world.finished(), 0);
     }
 
@@ -488,12 +496,12 @@ mod tests {
     async fn no_more_than_so_many_wait_for_one_piece_of_work() {
         let world = World::new();
         let harbour = key("harbour");
-        world.seen.begin(&harbour);
-        world.saw(&harbour, "0");
+        world.echoes.begin(&harbour);
+        world.record_read(&harbour, "0");
         for n in 0..WAITING {
-            assert!(world.takes(&harbour, is(if n % 2 == 0 { "0" } else { "1" })));
+            assert!(world.filters(&harbour, is(if n % 2 == 0 { "0" } else { "1" })));
         }
-        assert!(!world.takes(&harbour, is("0")) && !world.takes(&harbour, is("1")));
-        assert_eq!(world.end(&harbour, End::Done), (WAITING / 2, WAITING / 2));
+        assert!(!world.filters(&harbour, is("0")) && !world.filters(&harbour, is("1")));
+        assert_eq!(world.end(&harbour, Completeness::Complete), (WAITING / 2, WAITING / 2));
     }
 }

@@ -21,12 +21,12 @@ use crate::{
     },
     kcp::Kcp,
     key::WorkKey,
-    reconcile::seen::Seen,
+    reconcile::echoes::EchoFilter,
 };
 
 /// An object that differs from its wanted content.
 #[derive(Debug)]
-pub(super) struct Astray<'a> {
+pub(super) struct Drifted<'a> {
     pub(super) object: &'a ObjectRef,
     pub(super) wanted: &'a Value,
     pub(super) manager: &'static str,
@@ -35,21 +35,21 @@ pub(super) struct Astray<'a> {
     pub(super) again: bool,
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct Restorer {
     pub(crate) kcp: Kcp,
     pub(crate) states: Arc<AppliedStates>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) echoes: Arc<EchoFilter>,
 }
 
-impl Keeper {
+impl Restorer {
     /// Applies an object. Returns its suspension, if it is suspended or on trial after one.
     pub(super) async fn restore(
         &self,
         work: &WorkKey,
         runtime: &Gated,
-        astray: Astray<'_>,
+        drifted: Drifted<'_>,
     ) -> Result<Option<Suspended>, ObjectError> {
-        let Astray { object, wanted, manager, live, again } = astray;
+        let Drifted { object, wanted, manager, live, again } = drifted;
         let (content, now) = (content_hash(wanted), self.kcp.now());
         let difference = live.map(|live| {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
@@ -57,12 +57,12 @@ impl Keeper {
         let verdict = self.states.history(work, |history| history.verdict(object.into(), content, now));
         if again && let Verdict::Suspended(until) = verdict {
             let change = difference.map_or(OtherChange::Deletes, OtherChange::from);
-            let parked = Suspended::of_engine(object, change, until);
-            tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
-            return Ok(Some(parked));
+            let suspended = Suspended::of_engine(object, change, until);
+            tracing::warn!(kyma = work.kyma(), detail = suspended.message(), "left as somebody keeps it");
+            return Ok(Some(suspended));
         }
         let made = objects::apply(runtime, wanted, manager).await?;
-        self.seen.wrote(work, object, &made);
+        self.echoes.record_write(work, object, &made);
         if !again {
             return Ok(None);
         }

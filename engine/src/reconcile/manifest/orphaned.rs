@@ -18,13 +18,13 @@ use crate::{
 
 impl ManifestReconciler {
     /// Ends the reconcile of an orphaned Manifest; `None`: a Kyma owns it. A new owner is an event.
-    pub(super) async fn leave_orphaned(
+    pub(super) async fn report_orphaned(
         &self,
         kyma: &str,
         manifest: &Manifest,
     ) -> Result<Option<Outcome>, Error> {
-        let seen = self.kcp.index().kyma(kyma);
-        if Stray::of(seen.as_ref(), manifest).is_none() {
+        let known = self.kcp.index().kyma(kyma);
+        if Stray::of(known.as_ref(), manifest).is_none() {
             return Ok(None);
         }
         // The Kyma watch may lag behind the Manifest watch.
@@ -61,26 +61,26 @@ mod tests {
     use crate::{
         engine::Engine,
         key::WorkKey,
-        reconcile::tests::{Heard, engine_on, not_found},
+        reconcile::tests::{Requests, engine_on, not_found},
         trigger::Triggers,
     };
 
     /// A Manifest with an installed object, created at this second of 1970.
-    fn manifest(made: i64) -> Value {
-        let made = jiff::Timestamp::from_second(made).unwrap().to_string();
+    fn manifest(created: i64) -> Value {
+        let created = jiff::Timestamp::from_second(created).unwrap().to_string();
         json!({"apiVersion": API_VERSION, "kind": "Manifest",
             "metadata": {"name": "m", "namespace": "kcp-system", "uid": "m1", "generation": 1, "resourceVersion": "5",
-                         "creationTimestamp": made, "labels": {labels::KYMA_NAME: "harbour"}},
+                         "creationTimestamp": created, "labels": {labels::KYMA_NAME: "harbour"}},
             "spec": {"version": "1.0.0"},
             "status": {"state": "Ready", "synced": [
                 {"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": "a"}]}})
     }
 
     /// An engine whose KCP has a Manifest and a Kyma, and no kubeconfig.
-    fn engine(manifest: Value) -> (Engine, Heard, Arc<Mutex<Value>>) {
+    fn engine(manifest: Value) -> (Engine, Requests, Arc<Mutex<Value>>) {
         let kept = Arc::new(Mutex::new(manifest));
         let there = Arc::clone(&kept);
-        let (engine, heard) = engine_on(move |_, path| {
+        let (engine, requests) = engine_on(move |_, path| {
             if path.ends_with("/manifests/m") || path.ends_with("/manifests/m/status") {
                 (200, there.lock().clone())
             } else if path.ends_with("/kymas/harbour") {
@@ -99,7 +99,7 @@ mod tests {
                 not_found()
             }
         });
-        (engine, heard, kept)
+        (engine, requests, kept)
     }
 
     async fn reconcile(engine: &Engine) -> Outcome {
@@ -114,27 +114,27 @@ mod tests {
         Box::pin(reconciled).await.unwrap()
     }
 
-    fn writes(heard: &Heard) -> Vec<String> {
-        heard.lock().drain(..).filter(|line| !line.starts_with("GET")).collect()
+    fn writes(requests: &Requests) -> Vec<String> {
+        requests.lock().drain(..).filter(|line| !line.starts_with("GET")).collect()
     }
 
     #[tokio::test]
     async fn it_gets_no_finalizer_and_says_so_once_when_it_is_old_enough() {
         // The engine's clock is at the start of 1970.
-        let (engine, heard, _) = engine(manifest(-10));
+        let (engine, requests, _) = engine(manifest(-10));
         let finish = reconcile(&engine).await;
         assert!(
             matches!(finish.next, Next::After(left) if left.as_secs() == 290)
                 && finish.message().starts_with("orphaned:"),
             "{finish:?}"
         );
-        assert_eq!(writes(&heard), [""; 0]);
+        assert_eq!(writes(&requests), [""; 0]);
 
-        let (engine, heard, kept) = self::engine(manifest(-301));
+        let (engine, requests, kept) = self::engine(manifest(-301));
         let finish = reconcile(&engine).await;
         assert!(finish.report().is_some_and(|report| report.state == State::Error), "{finish:?}");
         let path = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m/status";
-        assert_eq!(writes(&heard), [path]);
+        assert_eq!(writes(&requests), [path]);
 
         // Store the reported status.
         let before: Manifest = serde_json::from_value(kept.lock().clone()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
         kept.lock()["metadata"]["managedFields"] =
             json!([{"manager": field_managers::APPLIER, "operation": "Apply", "subresource": "status"}]);
         reconcile(&engine).await;
-        assert_eq!(writes(&heard), [""; 0], "once");
+        assert_eq!(writes(&requests), [""; 0], "once");
     }
 
     #[tokio::test]

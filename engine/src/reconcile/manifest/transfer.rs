@@ -5,7 +5,7 @@ use tidewatch_api::{Manifest, inventory, object::ObjectRef};
 use tidewatch_deployer::prune;
 use tidewatch_planner::manifest_status::{self, Progress};
 
-use super::remover::Theirs;
+use super::remover::UserOwned;
 use crate::{
     clusters::Gated,
     error::Error,
@@ -27,23 +27,25 @@ impl Removal {
         runtime: &Gated,
     ) -> Result<Outcome, Error> {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let Some(theirs) = &successor.settled else {
-            let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
-            self.report_transfer(manifest, &inventory, &what).await?;
-            return Ok(Outcome::recheck_soon(what));
+        let Some(user_owned) = &successor.settled else {
+            let message =
+                format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
+            self.report_transfer(manifest, &inventory, &message).await?;
+            return Ok(Outcome::recheck_soon(message));
         };
-        let gone = prune::prune(&inventory, theirs);
-        let removing = self.remover.remove(kyma, manifest, runtime, gone, Theirs::Stays);
-        let (going, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
-            Ok(remains) => {
-                (remains.going(Theirs::Stays), remains.left.into_iter().map(|(object, _)| object).collect())
-            }
+        let gone = prune::prune(&inventory, user_owned);
+        let removing = self.remover.remove(kyma, manifest, runtime, gone, UserOwned::Stays);
+        let (deleting, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
+            Ok(remains) => (
+                remains.deleting(UserOwned::Stays),
+                remains.remaining.into_iter().map(|(object, _)| object).collect(),
+            ),
             Err(error) => return self.failures.failed(manifest, error.into()).await,
         };
         if let Some(first) = left.first() {
-            let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
-            self.report_transfer(manifest, &left, &what).await?;
-            return Ok(self.watched.leaving(kyma, runtime, going.as_deref(), what).await);
+            let message = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
+            self.report_transfer(manifest, &left, &message).await?;
+            return Ok(self.watched.deletion_outcome(kyma, runtime, deleting.as_deref(), message).await);
         }
         let name = manifest.name_any();
         tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");
@@ -56,9 +58,9 @@ impl Removal {
         &self,
         manifest: &Manifest,
         left: &[ObjectRef],
-        what: &str,
+        message: &str,
     ) -> Result<(), Error> {
-        let progress = Progress::Deleting(what.to_owned());
+        let progress = Progress::Deleting(message.to_owned());
         let status = manifest_status::manifest_status(manifest, &progress, left, None, self.kcp.now());
         self.kcp.write_manifest_status(manifest, &status).await
     }

@@ -28,7 +28,8 @@ fn awaited(applied: &Applied) -> Vec<Wait> {
     if !groups.is_empty() {
         waits.extend(watches::definitions().map(|kind| Wait { kind, only: groups.clone() }));
     }
-    let spaces: BTreeSet<String> = applied.stuck.iter().map(|object| object.namespace.clone()).collect();
+    let spaces: BTreeSet<String> =
+        applied.terminating.iter().map(|object| object.namespace.clone()).collect();
     if !spaces.is_empty() {
         waits.push(Wait { kind: namespace_kind(), only: spaces });
     }
@@ -37,12 +38,12 @@ fn awaited(applied: &Applied) -> Vec<Wait> {
 }
 
 /// Knows which objects of a runtime its agent watches.
-pub(crate) struct Watched {
+pub(crate) struct AgentWatches {
     pub(crate) kcp: Kcp,
     pub(crate) followups: Arc<FollowUps>,
 }
 
-impl Watched {
+impl AgentWatches {
     /// Replaces the waits of a Manifest. Returns whether any wait is new: its event may have happened already.
     pub(super) fn watch(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
         let (mut waits, kyma) = (awaited(applied), work.kyma);
@@ -59,7 +60,7 @@ impl Watched {
             self.kcp.index_mut().wait_for(kyma, name, waits);
         }
         // A newly defined kind may be one that the agent could not watch before.
-        if changed || work.defined {
+        if changed || work.definitions_changed {
             self.followups.agent_config(kyma, &[]);
         }
         more
@@ -75,16 +76,16 @@ impl Watched {
     }
 
     /// Returns the outcome of waiting for deletions of these kinds; `None`: it waits for more than deletions.
-    pub(super) async fn leaving(
+    pub(super) async fn deletion_outcome(
         &self,
         kyma: &str,
         runtime: &Gated,
-        going: Option<&[Gvk]>,
-        what: String,
+        deleting: Option<&[Gvk]>,
+        message: String,
     ) -> Outcome {
-        match going {
-            Some(kinds) if self.watches_deletions(kyma, runtime, kinds).await => Outcome::waiting(what),
-            _ => Outcome::recheck_rarely(what),
+        match deleting {
+            Some(kinds) if self.watches_deletions(kyma, runtime, kinds).await => Outcome::waiting(message),
+            _ => Outcome::recheck_rarely(message),
         }
     }
 
@@ -98,19 +99,21 @@ impl Watched {
         kinds: impl IntoIterator<Item = &Gvk> + Send,
     ) -> BTreeSet<Gvk> {
         let Some(watches) = self.watches(kyma) else { return BTreeSet::new() };
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for gvk in kinds {
             let sees = |watch: &AgentWatch, field| {
                 watch.field == field && (watch.labels.is_empty() || watches::is_of_installed(watch))
             };
-            let is_told = |field| is_watched(&watches, runtime, gvk, move |watch| sees(watch, field));
-            if is_told(WatchedField::Spec).await
-                && (!watches::has_state(&gvk.group, &gvk.kind) || is_told(WatchedField::Status).await)
+            let is_watched_field =
+                |field| is_watched(&watches, runtime, gvk, move |watch| sees(watch, field));
+            if is_watched_field(WatchedField::Spec).await
+                && (!watches::has_state(&gvk.group, &gvk.kind)
+                    || is_watched_field(WatchedField::Status).await)
             {
-                told.insert(gvk.clone());
+                reported.insert(gvk.clone());
             }
         }
-        told
+        reported
     }
 
     /// Whether the deletion of any object of these kinds is an event.

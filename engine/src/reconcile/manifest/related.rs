@@ -26,26 +26,26 @@ const EVENTS: u32 = 20;
 
 /// The related objects to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inside {
+pub(super) enum Related {
     Pods,
     StorageClass,
 }
 
-pub(super) fn inside(gvk: &Gvk) -> Option<Inside> {
+pub(super) fn related(gvk: &Gvk) -> Option<Related> {
     match (gvk.group.as_str(), gvk.kind.as_str()) {
-        ("apps", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch", "Job") => Some(Inside::Pods),
-        ("", "PersistentVolumeClaim") => Some(Inside::StorageClass),
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch", "Job") => Some(Related::Pods),
+        ("", "PersistentVolumeClaim") => Some(Related::StorageClass),
         _ => None,
     }
 }
 
 /// Whether more can be found about an object. A claim without a volume does not report whether it waits.
-pub(super) fn can_tell_more(object: &Value, judged: &ObjectReadiness) -> bool {
-    *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
+pub(super) fn has_related(object: &Value, judged: &ObjectReadiness) -> bool {
+    *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| related(&id.gvk).is_some())
 }
 
 /// Pods, claims' causes by name, and the cause of missing pods.
-pub(super) type Inner = (Vec<Value>, Vec<(String, String)>, Option<String>);
+pub(super) type RelatedObjects = (Vec<Value>, Vec<(String, String)>, Option<String>);
 
 /// The module's readiness deadline.
 pub(super) fn deadline(manifest: &Manifest) -> Duration {
@@ -53,16 +53,16 @@ pub(super) fn deadline(manifest: &Manifest) -> Duration {
 }
 
 /// Returns the previous message if it extends `now` with a cause: a kubelet in backoff may omit it.
-pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
+pub(super) fn more_detailed<'a>(before: &'a str, now: &'a str) -> &'a str {
     if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
 }
 
 /// Reads a workload's pods, its claims' causes, and the cause of missing pods.
-pub(super) async fn inside_of(
+pub(super) async fn read_related(
     runtime: &Gated,
     id: &ObjectRef,
     workload: &Value,
-) -> Result<Inner, ObjectError> {
+) -> Result<RelatedObjects, ObjectError> {
     let pods = pods(runtime, id, workload).await?;
     let claims = claims(runtime, id, &pods).await?;
     let refused = refused(runtime, id, workload, &pods).await?;
@@ -121,8 +121,8 @@ async fn refused(
         let api = objects::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await?;
         let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
         let params = ListParams::default().fields(&fields).limit(EVENTS);
-        let what = format!("listing the Events of {id}");
-        Ok(runtime.call(&what, api.list(&params)).await?)
+        let message = format!("listing the Events of {id}");
+        Ok(runtime.call(&message, api.list(&params)).await?)
     };
     let newest = unless_cut_off(listed.await)?
         .and_then(|list| list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string()));
@@ -154,7 +154,7 @@ mod tests {
                    "spec": {"storageClassName": "s"}, "status": {"phase": phase}})
         };
         let tells_more = |object: &Value| {
-            can_tell_more(object, &readiness::readiness(object, &Facts::default(), Timestamp::UNIX_EPOCH))
+            has_related(object, &readiness::readiness(object, &Facts::default(), Timestamp::UNIX_EPOCH))
         };
         assert!(tells_more(&claim("Pending")) && !tells_more(&claim("Bound")));
         let map =
@@ -168,8 +168,12 @@ mod tests {
             "a cannot pull its image i (ErrImagePull): not found",
             "a cannot pull its image i (ErrImagePull)",
         );
-        assert_eq!((fuller(with, without), fuller(without, with)), (with, with));
-        assert_eq!(fuller(with, "a cannot pull its image"), "a cannot pull its image", "another image");
-        assert_eq!(fuller("", without), without);
+        assert_eq!((more_detailed(with, without), more_detailed(without, with)), (with, with));
+        assert_eq!(
+            more_detailed(with, "a cannot pull its image"),
+            "a cannot pull its image",
+            "another image"
+        );
+        assert_eq!(more_detailed("", without), without);
     }
 }
