@@ -6,9 +6,7 @@ mod manifest_of;
 mod orphans;
 mod restored;
 mod running;
-mod shown;
 mod sources;
-mod stands;
 mod status;
 mod told;
 
@@ -28,9 +26,7 @@ pub use self::{
 use self::{
     manifest_of::{hold_version, ignoring, keep_as_left},
     orphans::{OfModule, orphaned},
-    shown::Shown,
-    stands::stands,
-    status::{kyma_status, leaving, tracked},
+    status::{installed, kyma_status, leaving, tracked},
 };
 pub(crate) use self::{
     manifest_of::{keep_default_cr, manifest_for, take_over},
@@ -293,21 +289,21 @@ fn plan_module(
     there: &OfModule<'_>,
     plan: &mut Plan,
 ) -> Arc<ModuleStatus> {
-    let OfModule { said, current: existing, .. } = *there;
-    let installed = existing.is_some();
+    let existing = there.current;
+    let is_installed = existing.is_some();
     let fault = |state: State, message: String| {
         let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
         Arc::new(ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() })
     };
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
-        Err(why) => return fault(why.state(installed), why.to_string()),
+        Err(why) => return fault(why.state(is_installed), why.to_string()),
     };
     let source = match input.sources.of_or_noted(chosen, existing) {
         Some(Ok(source)) => source,
         Some(Err(why)) => {
             plan.retry |= why.retryable;
-            let state = if installed { State::Warning } else { State::Error };
+            let state = if is_installed { State::Warning } else { State::Error };
             return fault(state, why.message.clone());
         }
         None => {
@@ -318,24 +314,12 @@ fn plan_module(
             );
         }
     };
-    let asked = (&choice.module, choice.channel.as_str());
-    if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, &source)) {
-        let shown = Shown { choice, chosen, manifest: old, generation: chosen.template.metadata.generation };
-        return if old.is_unmanaged() {
-            shown.says(said, State::Processing, GIVEN_UP)
-        } else if old.metadata.deletion_timestamp.is_some() {
-            shown.says(said, State::Processing, &still_there(old))
-        } else {
-            let (state, message) = progress_at(old, old.metadata.generation);
-            shown.says(said, state, message)
-        };
-    }
-    let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, &source) {
+    let mut wanted = match manifest_for(input.kyma, &choice.module, &choice.channel, chosen, &source) {
         Ok(wanted) => wanted,
-        Err(why) => return fault(if installed { State::Warning } else { State::Error }, why),
+        Err(why) => return fault(if is_installed { State::Warning } else { State::Error }, why),
     };
     if let Some(other) = taken_by(&wanted, &choice.module.name, input.manifests) {
-        let state = if installed { State::Warning } else { State::Error };
+        let state = if is_installed { State::Warning } else { State::Error };
         let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
         return fault(
             state,
@@ -357,17 +341,19 @@ fn plan_module(
         }
         remember(old, &mut wanted);
     }
-    let shown = Shown { choice, chosen, manifest: &wanted, generation };
-    let says = |state: State, message: &str| shown.says(said, state, message);
+    let entry = |wanted: &Manifest, state: State, message: &str| {
+        let status = installed(choice, chosen, wanted, generation);
+        Arc::new(ModuleStatus { state, message: message.to_owned(), ..status })
+    };
     match existing {
         // Reinstalled once the Manifest is gone.
-        Some(old) if old.is_unmanaged() => says(State::Processing, GIVEN_UP),
+        Some(old) if old.is_unmanaged() => entry(&wanted, State::Processing, GIVEN_UP),
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
             // Reinstalled after its deletion. Until then it follows versions: an upgrade may repair a blocked removal, but a downgrade may
             // break user objects.
             let allowed =
                 choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
-            let status = says(State::Processing, &still_there(old));
+            let status = entry(&wanted, State::Processing, &still_there(old));
             if old.spec != wanted.spec
                 && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
             {
@@ -377,18 +363,18 @@ fn plan_module(
         }
         Some(old) if same(old, &wanted) => {
             let (state, message) = progress_at(old, old.metadata.generation);
-            says(state, message)
+            entry(&wanted, state, message)
         }
         Some(old) if old.spec == wanted.spec => {
             // An equal spec keeps generation and status.
             let (state, message) = progress_at(old, old.metadata.generation);
-            let status = says(state, message);
+            let status = entry(&wanted, state, message);
             keep_as_left(old, &mut wanted);
             plan.apply.push(wanted);
             status
         }
         _ => {
-            let status = says(State::Processing, "");
+            let status = entry(&wanted, State::Processing, "");
             plan.apply.push(wanted);
             status
         }

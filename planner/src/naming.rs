@@ -17,18 +17,6 @@ pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
     name
 }
 
-/// Compares with [`manifest_name`]; `false` for names that may be cut.
-#[must_use]
-pub(super) fn is_manifest_name(name: &str, kyma: &str, component: &str, module: &str) -> bool {
-    let segment = component.rsplit('/').next().unwrap_or(component);
-    let hash = || fnv1_32(component.bytes().chain(module.bytes()));
-    let is = |name: &str| {
-        let number = name.strip_prefix(kyma)?.strip_prefix('-')?.strip_prefix(segment)?.strip_prefix('-')?;
-        Some(number.parse() == Ok(hash()) && !number.starts_with(['+', '0']))
-    };
-    name.len() < MAX && is(name) == Some(true)
-}
-
 fn fnv1_32(bytes: impl IntoIterator<Item = u8>) -> u32 {
     bytes.into_iter().fold(0x811c_9dc5, |hash, b| hash.wrapping_mul(0x0100_0193) ^ u32::from(b))
 }
@@ -49,19 +37,6 @@ mod tests {
         let name =
             manifest_name("kyma-sample", "kyma-project.io/module/template-operator", "template-operator");
         assert_eq!(name, "kyma-sample-template-operator-2235966007");
-        let is = |name| {
-            let component = "kyma-project.io/module/template-operator";
-            is_manifest_name(name, "kyma-sample", component, "template-operator")
-        };
-        assert!(is(&name));
-        for other in [
-            "",
-            "kyma-sample",
-            "kyma-sample-template-operator-+2235966007",
-            "kyma-sample-template-operator-2235966008",
-        ] {
-            assert!(!is(other), "{other}");
-        }
     }
 
     #[test]

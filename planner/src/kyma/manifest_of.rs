@@ -251,3 +251,99 @@ fn take_over_annotation(old: &Manifest, wanted: &mut Manifest, key: &str) {
         None => wanted.annotations_mut().remove(key),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use tidewatch_api::SourceType;
+
+    use super::*;
+
+    fn kyma() -> Kyma {
+        serde_json::from_value(json!({"metadata": {"name": "harbour", "namespace": "kcp", "uid": "u"},
+            "spec": {"channel": "regular"}}))
+        .unwrap()
+    }
+
+    fn module() -> Module {
+        Module { name: "beam".into(), ..Module::default() }
+    }
+
+    fn chosen(template: &Value) -> Chosen {
+        let mut spec = json!({"moduleName": "beam", "version": "1.0.0", "descriptor": {}});
+        spec.as_object_mut().unwrap().extend(template.as_object().unwrap().clone());
+        let template = json!({"metadata": {"name": "beam-1.0.0"}, "spec": spec});
+        Chosen {
+            version: "1.0.0".into(),
+            component: "x.dev/module/beam".into(),
+            registry: None,
+            template: Arc::new(serde_json::from_value(template).unwrap()),
+            origin: Origin::Channel,
+        }
+    }
+
+    fn source() -> Source {
+        Source {
+            repo: "r.example".into(),
+            layer: "sha256:0a".into(),
+            type_: SourceType::OciDir,
+            images: vec!["a".into()],
+            further: BTreeMap::new(),
+        }
+    }
+
+    fn built(module: &Module, chosen: &Chosen) -> Manifest {
+        manifest_for(&kyma(), module, "regular", chosen, &source()).unwrap()
+    }
+
+    #[test]
+    fn fields_of_others_need_no_write() {
+        let built = built(&module(), &chosen(&json!({})));
+        let mut existing = built.clone();
+        existing.metadata.generation = Some(3);
+        existing.metadata.finalizers = Some(vec!["f".into()]);
+        existing.annotations_mut().insert("others".into(), "x".into());
+        existing.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "older".into());
+        assert!(same(&existing, &built));
+    }
+
+    #[test]
+    fn manifest_of_the_go_manager_needs_no_write() {
+        let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beam", "metadata": {}, "spec": {"a": 1}});
+        let mut chosen = chosen(&json!({"data": cr}));
+        let template = Arc::make_mut(&mut chosen.template);
+        template.annotations_mut().insert(annotations::IS_CLUSTER_SCOPED.into(), "true".into());
+        template.labels_mut().insert(labels::CONTROLLER_NAME.into(), "keeper".into());
+        for policy in [CustomResourcePolicy::CreateAndDelete, CustomResourcePolicy::Ignore] {
+            let mut module = module();
+            (module.controller, module.custom_resource_policy) = ("the user's".into(), policy);
+            let built = built(&module, &chosen);
+            let mut existing = built.clone();
+            let metadata = json!({"name": built.name_any(), "namespace": "kyma-system"});
+            existing.spec.resource.as_mut().unwrap().0.insert("metadata".into(), metadata);
+            existing.labels_mut().remove(labels::CONTROLLER_NAME);
+            assert!(same(&existing, &built), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn changed_fields_of_the_engine_need_a_write() {
+        let built = built(&module(), &chosen(&json!({})));
+        let edits: [fn(&mut Manifest); 7] = [
+            |m| drop(m.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into())),
+            |m| drop(m.labels_mut().insert(labels::KYMA_NAME.into(), "another".into())),
+            |m| drop(m.labels_mut().remove(labels::CHANNEL)),
+            |m| drop(m.annotations_mut().insert(annotations::MODULE_TERMS.into(), "{}".into())),
+            |m| drop(m.annotations_mut().insert(annotations::RUNTIME_TEMPLATE.into(), "true".into())),
+            |m| m.metadata.owner_references = None,
+            |m| drop(m.spec.install.source.0.insert("more".into(), 1.into())),
+        ];
+        for (number, edit) in edits.iter().enumerate() {
+            let mut existing = built.clone();
+            edit(&mut existing);
+            assert!(!same(&existing, &built), "{number}");
+        }
+    }
+}

@@ -13,6 +13,7 @@ use super::{Input, join, namespace_of};
 use crate::{
     manifest::{APPLYING, is_current},
     status::{self, Says},
+    versions::{Choice, Chosen},
 };
 
 /// State and cause of a Manifest, if current.
@@ -73,11 +74,41 @@ pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
     }
 }
 
-pub(super) fn tracking(
-    kind: &'static str,
-    object: &impl ResourceExt,
+/// Entry of a module whose Manifest is planned, without state and message. `generation`: of the template.
+pub(super) fn installed(
+    choice: &Choice,
+    chosen: &Chosen,
+    manifest: &Manifest,
     generation: Option<i64>,
-) -> TrackingObject {
+) -> ModuleStatus {
+    let resource = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    let resource = resource.map(|cr| {
+        // Cluster-scoped ones still have a namespace in the spec.
+        let namespace = if chosen.template.is_cluster_scoped() { "" } else { cr.namespace() };
+        TrackingObject {
+            api_version: cr.api_version().to_owned().into(),
+            kind: cr.kind().to_owned().into(),
+            metadata: Some(PartialMeta {
+                name: cr.name().to_owned(),
+                namespace: namespace.to_owned(),
+                generation: None,
+            }),
+        }
+    });
+    ModuleStatus {
+        name: choice.module.name.clone(),
+        channel: choice.channel.clone(),
+        version: chosen.version.clone(),
+        ocm_component_name: chosen.component.clone(),
+        fqdn: chosen.component.clone(),
+        manifest: Some(tracking("Manifest", manifest, None)),
+        resource,
+        template: Some(tracking("ModuleTemplate", chosen.template.as_ref(), generation)),
+        ..ModuleStatus::default()
+    }
+}
+
+fn tracking(kind: &'static str, object: &impl ResourceExt, generation: Option<i64>) -> TrackingObject {
     let (name, namespace) = (object.name_any(), namespace_of(object));
     TrackingObject {
         api_version: names::API_VERSION.into(),

@@ -38,7 +38,7 @@ pub use moduletemplate::{
     CustomStateCheck, GroupKind, GroupVersionKind, IgnoredFields, ModuleTemplate, ModuleTemplateSpec,
     Requires,
 };
-pub use raw::{EmbeddedObject, EmbeddedPlace, RawObject};
+pub use raw::{EmbeddedObject, RawObject};
 pub use schema::is_module_name;
 pub use state::{CustomResourcePolicy, LastOperation, State};
 pub use terms::{Layer, ModuleTerms, TermsError};

@@ -37,45 +37,10 @@ impl EmbeddedObject {
         text(self.0.get("metadata").and_then(|meta| meta.get("namespace")))
     }
 
-    /// Returns all four in one pass: cheaper in fleet-wide loops.
-    pub fn place(&self) -> EmbeddedPlace<'_> {
-        let mut place = EmbeddedPlace::default();
-        for (key, value) in &self.0 {
-            match key.as_str() {
-                "apiVersion" => place.api_version = text(Some(value)),
-                "kind" => place.kind = text(Some(value)),
-                "metadata" => {
-                    for (key, value) in value.as_object().into_iter().flatten() {
-                        match key.as_str() {
-                            "name" => place.name = text(Some(value)),
-                            "namespace" => place.namespace = text(Some(value)),
-                            _ => {}
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        place
-    }
-
     /// The object as a JSON value.
     pub fn to_value(&self) -> Value {
         Value::Object(self.0.clone())
     }
-}
-
-/// Place of an embedded object; missing fields are empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EmbeddedPlace<'a> {
-    /// `apiVersion`
-    pub api_version: &'a str,
-    /// `kind`
-    pub kind: &'a str,
-    /// `metadata.name`
-    pub name: &'a str,
-    /// `metadata.namespace`
-    pub namespace: &'a str,
 }
 
 fn text(value: Option<&Value>) -> &str {
