@@ -159,7 +159,7 @@ impl Engine {
 
     /// Notes whether the events of a runtime are proven to arrive, and queues the reconcile of the Kyma's condition about it.
     pub fn tell_path(&self, kyma: &str, report: PathReport) {
-        self.dispatcher.kcp.index_mut().tell_path(kyma, report);
+        self.dispatcher.kcp.index_mut().kymas.set_event_path(kyma, report);
         self.ask(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
     }
 
@@ -195,7 +195,7 @@ impl Engine {
         echoes.forget();
         clusters.records.forget_legacy_watchers();
         // Each Kyma's status says that the engine is paused. When the pause ends, these Kymas are among the held keys.
-        let kymas = if label == Mode::Paused.label() { kcp.index().kymas() } else { Vec::new() };
+        let kymas = if label == Mode::Paused.label() { kcp.index().kymas.names() } else { Vec::new() };
         let kymas = kymas.into_iter().map(|kyma| WorkKey::Kyma { kyma });
         for key in held.into_iter().chain(kymas) {
             self.ask(key, Class::Resync, Some(Trigger::Mode { mode: label }));

@@ -306,11 +306,11 @@ impl Notifier {
         let namespace = &*self.kcp.namespace;
         Some(match about {
             About::Kyma => {
-                let uid = self.kcp.index().kyma(kyma).and_then(|k| k.uid());
+                let uid = self.kcp.index().kymas.get(kyma).and_then(|k| k.uid());
                 reference("Kyma", namespace, kyma, uid)
             }
             About::Manifest(name) => {
-                let manifests = self.kcp.index().manifests_of(kyma);
+                let manifests = self.kcp.index().manifests.list(kyma);
                 let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
                 reference("Manifest", namespace, name, uid)
             }

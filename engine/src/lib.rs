@@ -16,7 +16,6 @@
 //! | [`history`], [`stages`] | the last reconciles, for `explain` |
 //! | [`compat`] | the take-over from the Go manager |
 
-mod alike;
 pub mod clusters;
 pub mod compat;
 mod config;
@@ -28,16 +27,14 @@ pub mod history;
 pub mod index;
 mod kcp;
 pub mod key;
-mod lines;
-mod lists;
 mod outcome;
 mod pace;
+mod pool;
 pub mod queue;
 mod reconcile;
 #[cfg(test)]
 mod scripted;
 pub mod stages;
-mod texts;
 pub mod trigger;
 pub mod watch;
 

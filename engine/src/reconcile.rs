@@ -142,7 +142,7 @@ pub(crate) fn engine(
     clock: Clock,
 ) -> Result<Engine, OciError> {
     let kcp = Kcp::new(client, &config.namespace, clock);
-    kcp.index_mut().restrict(&config.restricted_modules);
+    kcp.index_mut().readers.restrict(&config.restricted_modules);
     let (config, queue) = (Arc::new(config.clone()), queue_of(&config));
     let (echoes, states) = (Arc::<EchoFilter>::default(), Arc::<AppliedStates>::default());
     let clusters =

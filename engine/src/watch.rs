@@ -98,9 +98,9 @@ impl Feeds {
                 tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove, $others));
             };
         }
-        let kymas = Some(KcpState::kymas_besides as Others);
+        let kymas = Some((|state, names| state.kymas.names_besides(names)) as Others);
         feed!(Kyma, keep_writers, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma, kymas);
-        let manifests = Some(KcpState::manifests_besides as Others);
+        let manifests = Some((|state, names| state.manifests.names_besides(names)) as Others);
         feed!(Manifest, keep_writers, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest, manifests);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(
@@ -375,7 +375,7 @@ impl Context {
                 _ if change.is_interference() => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
                 | MODULE_SECRET => Class::Rollout,
-                "Manifest" if change == Change::ManifestStatus => self.state.read().urgency(&object),
+                "Manifest" if change == Change::ManifestStatus => self.state.read().manifests.class(&object),
                 _ => Class::UserEdit,
             };
             let delay = match kind {

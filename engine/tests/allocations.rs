@@ -42,7 +42,7 @@ fn world(kymas: usize) -> (KcpState, KymaSpec, Sources) {
         let name = format!("kyma-{number:05}-8f6c1b2d");
         state.apply_kyma(kyma(&name));
         (0..MODULES).for_each(|n| drop(state.apply_manifest(manifest(&name, n))));
-        state.note(&name, &wanted);
+        state.record_list(&name, &wanted);
     }
     let source = Source {
         repo: "registry.example.dev/modules".into(),
@@ -59,9 +59,9 @@ fn world(kymas: usize) -> (KcpState, KymaSpec, Sources) {
 
 /// From what is known of KCP to the plan, as a reconcile does it.
 fn plan_one((state, wanted, sources): &(KcpState, KymaSpec, Sources)) {
-    let kyma = state.kyma(KYMA).unwrap();
+    let kyma = state.kymas.get(KYMA).unwrap();
     let choices = state.choose(KYMA, wanted, &[]).unwrap();
-    let manifests = state.manifests_of(KYMA);
+    let manifests = state.manifests.list(KYMA);
     assert_eq!(manifests.len(), MODULES);
     let plan = plan(&Input {
         kyma: &kyma,

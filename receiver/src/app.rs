@@ -421,8 +421,9 @@ async fn sweep(
         }
         engine.tidy();
         // One read lock per lookup: holding it across a lane's lock may deadlock.
-        let registered =
-            |id: &str| engine.state().read().runtime(id) != tidewatch_engine::index::RuntimeLookup::Unknown;
+        let registered = |id: &str| {
+            engine.state().read().kymas.runtime(id) != tidewatch_engine::index::RuntimeLookup::Unknown
+        };
         forwarders.keep_runtimes(registered);
         deliveries.retain(registered);
         claims.retain(registered);

@@ -12,7 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, names::labels};
+use tidewatch_api::names::labels;
 use tidewatch_engine::{
     Engine, Trigger, WorkKey,
     clusters::AddressPolicy,
@@ -82,7 +82,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     stop.cancel();
     // Reconciles in flight have deadlines.
     let _ended = work.await;
-    if known.load(Ordering::Acquire) && engine.state().read().kymas().is_empty() {
+    if known.load(Ordering::Acquire) && engine.state().read().kymas.names().is_empty() {
         wrong.push(format!("there is no Kyma in the namespace {namespace}; --namespace names another one"));
     }
     Ok(told(&engine, &external, &book, wrong))
@@ -113,7 +113,7 @@ async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration
                 queue.ready().all(|(_, keys)| keys == 0) && queue.working() == 0 && queue.delayed() == 0
             });
         idle = if is_idle { idle + 1 } else { 0 };
-        progress.show(book.looked_at(), engine.state().read().kymas().len());
+        progress.show(book.looked_at(), engine.state().read().kymas.names().len());
     }
     progress.finish();
     Vec::new()
@@ -124,8 +124,8 @@ fn ask(engine: &Engine) {
     let mut keys = Vec::new();
     {
         let state = engine.state().read();
-        for kyma in state.kymas() {
-            let names = state.thin_manifests_of(&kyma).map(|manifest| manifest.name_any());
+        for kyma in state.kymas.names() {
+            let names = state.manifests.of(&kyma).map(ResourceExt::name_any);
             keys.extend(names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name }));
             keys.push(WorkKey::Mandatory { kyma });
         }
@@ -140,14 +140,14 @@ fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<Stri
         missing.push(format!("there was no room for {} writes", book.left_out()));
     }
     let state = engine.state().read();
-    let runtimes = state.kymas().into_iter().map(|name| {
-        let left_alone = state.kyma(&name).is_some_and(|kyma| kyma.is_skipped());
+    let runtimes = state.kymas.names().into_iter().map(|name| {
+        let left_alone = state.kymas.get(&name).is_some_and(|kyma| kyma.is_skipped());
         let mut page = book.page(&name);
         if !page.looked_at {
             page.failures.push("it was not looked at".to_owned());
         }
         if !left_alone {
-            let skipped = state.thin_manifests_of(&name).filter(Manifest::is_skipped);
+            let skipped = state.manifests.of(&name).filter(|manifest| manifest.is_skipped());
             page.failures.extend(skipped.map(|manifest| {
                 let label = labels::SKIP_RECONCILIATION;
                 format!("the Manifest {} has the label {label}: it was not looked at", manifest.name_any())

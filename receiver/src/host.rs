@@ -150,7 +150,7 @@ impl Host for EngineHost {
         if !self.ready.load(Ordering::Acquire) {
             return RuntimeLookup::Starting;
         }
-        match self.engine.state().read().runtime(common_name) {
+        match self.engine.state().read().kymas.runtime(common_name) {
             index::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
             index::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
             index::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
@@ -160,7 +160,7 @@ impl Host for EngineHost {
     fn manager(&self, name: &str) -> Manager {
         if name == OWN_MANAGER || self.forwarders.table().manager(name).is_some() {
             Manager::Own
-        } else if self.engine.state().read().has_manager(name) {
+        } else if self.engine.state().read().watchers.has_manager(name) {
             Manager::Other
         } else {
             Manager::Unknown
@@ -180,7 +180,9 @@ impl Host for EngineHost {
         let RefusedPeer { reason, verified, names } = peer;
         // Claimed names are unbounded: keep registered ones.
         let Some(id) = &names.common_name else { return };
-        let index::RuntimeLookup::One { kyma, .. } = self.engine.state().read().runtime(id) else { return };
+        let index::RuntimeLookup::One { kyma, .. } = self.engine.state().read().kymas.runtime(id) else {
+            return;
+        };
         let refusal = Refusal {
             reason,
             at: jiff::Timestamp::now(),
@@ -320,12 +322,12 @@ impl Settle for Guard {
 
 impl Watchers for Engine {
     fn version(&self) -> u64 {
-        self.state().read().watchers_version()
+        self.state().read().watchers.version()
     }
 
     fn all(&self) -> (u64, Vec<Arc<Watcher>>) {
         let state = self.state().read();
-        (state.watchers_version(), state.watchers())
+        (state.watchers.version(), state.watchers.all())
     }
 
     fn watch_name(&self, namespace: &str, name: &str) -> String {

@@ -205,7 +205,7 @@ pub fn register_sizes(
     let known = engine.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of modules is far below 2^52")]
     registry.gauge_fn("mandatory_modules", "Versions of mandatory modules that are offered.", move || {
-        known.state().read().mandatory().len() as f64
+        known.state().read().catalog.mandatory().len() as f64
     })?;
     let fips = f64::from(u8::from(tidewatch_tls::provider().fips()));
     registry.gauge_fn(
@@ -239,7 +239,7 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         "Whether the certificate by which a Kyma's agent was last heard should have been renewed by now.",
         &["kyma_name"],
         move |set| {
-            let names: HashSet<String> = known.state().read().kymas().into_iter().collect();
+            let names: HashSet<String> = known.state().read().kymas.names().into_iter().collect();
             let works = works(&known);
             seen.each(
                 |kyma| names.contains(kyma),
@@ -272,8 +272,8 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         &["module_name", "kyma_name", "state", "shoot", "instance_id"],
         move |set| {
             for kyma in kyma_series(&known) {
-                let modules = known.state().read().modules_of(&kyma.name);
-                for (module, now) in modules.iter() {
+                let modules = known.state().read().kymas.module_states(&kyma.name);
+                for (module, now) in &modules {
                     for_each_state(&MODULE_STATES, *now, |state, value| {
                         set(&[module, &kyma.name, state, &kyma.shoot, &kyma.instance], value);
                     });
@@ -329,13 +329,16 @@ impl From<&Kyma> for KymaSeries {
 }
 
 fn kymas(engine: &Engine) -> Vec<String> {
-    if works(engine) { engine.state().read().kymas() } else { Vec::new() }
+    if works(engine) { engine.state().read().kymas.names() } else { Vec::new() }
 }
 
 /// One lock per Kyma, so no reconcile waits for all.
 fn kyma_series(engine: &Engine) -> impl Iterator<Item = KymaSeries> {
     let names = kymas(engine);
-    names.into_iter().filter_map(|name| engine.state().read().kyma(&name)).map(|kyma| KymaSeries::from(&kyma))
+    names
+        .into_iter()
+        .filter_map(|name| engine.state().read().kymas.get(&name))
+        .map(|kyma| KymaSeries::from(kyma.as_ref()))
 }
 
 #[derive(Debug, PartialEq)]
@@ -356,7 +359,7 @@ fn mandatory_module(manifest: &Manifest) -> Option<ModuleSeries> {
 }
 
 fn mandatory_modules(engine: &Engine, kyma: &str) -> Vec<ModuleSeries> {
-    engine.state().read().thin_manifests_of(kyma).filter_map(|m| mandatory_module(&m)).collect()
+    engine.state().read().manifests.of(kyma).filter_map(mandatory_module).collect()
 }
 
 #[cfg(test)]

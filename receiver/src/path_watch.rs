@@ -82,7 +82,7 @@ impl PathWatch {
                 _ = ticks.tick() => {}
             }
             if count.is_multiple_of(REGISTER_EVERY) {
-                let kymas = engine.state().read().kymas();
+                let kymas = engine.state().read().kymas.names();
                 self.register(&kymas.iter().map(String::as_str).collect::<Vec<_>>());
             }
             count = count.wrapping_add(1);
@@ -90,7 +90,7 @@ impl PathWatch {
             let steps = {
                 // Lock order: state before paths.
                 let state = engine.state().read();
-                self.paths.lock().tick(|kyma| state.agent_configuration(kyma), self.now())
+                self.paths.lock().tick(|kyma| state.agents.configuration(kyma), self.now())
             };
             let is_ill = self.paths.lock().ill();
             if is_ill != was_ill {
@@ -126,7 +126,7 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
                 // Otherwise only the Kyma's reconcile requests it, and may fail.
                 engine.check_catalog(&kyma, Some(cause.clone()));
             }
-            let manifests = engine.state().read().manifests_of(&kyma);
+            let manifests = engine.state().read().manifests.list(&kyma);
             for key in looked_at(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
                 engine.ask(key, class, Some(cause.clone()));
             }

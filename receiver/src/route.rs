@@ -170,11 +170,11 @@ fn keys(
     state: &KcpState,
 ) -> Vec<WorkKey> {
     let of_kyma = is_template(group, kind) && in_ours && takes_templates(kyma, state)
-        || is_definition(group, kind) && state.awaits_definition(kyma, name)
-        || ours::is_prepared(group, kind, name) && state.kyma(kyma).is_some();
-    let of_mandatory = is_definition(group, kind) && state.mandatory_await_definition(kyma, name);
-    let of_catalog = ours::is_of_catalog(group, kind) && in_ours && state.kyma(kyma).is_some();
-    let of_agent = is_definition(group, kind) && state.is_lacking_kinds(kyma);
+        || is_definition(group, kind) && state.kymas.waits(kyma).for_definition(name)
+        || ours::is_prepared(group, kind, name) && state.kymas.contains(kyma);
+    let of_mandatory = is_definition(group, kind) && state.kymas.waits(kyma).mandatory_for_definition(name);
+    let of_catalog = ours::is_of_catalog(group, kind) && in_ours && state.kymas.contains(kyma);
+    let of_agent = is_definition(group, kind) && state.kymas.waits(kyma).lacks_kinds;
     let kyma = || kyma.to_owned();
     let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma(), name });
     let of_kyma = of_kyma.then(|| WorkKey::Kyma { kyma: kyma() });
@@ -193,7 +193,7 @@ fn is_definition(group: &str, kind: &str) -> bool {
 }
 
 fn takes_templates(kyma: &str, state: &KcpState) -> bool {
-    state.kyma(kyma).is_some_and(|kyma| kyma.takes_runtime_templates())
+    state.kymas.get(kyma).is_some_and(|kyma| kyma.takes_runtime_templates())
 }
 
 #[cfg(test)]
@@ -305,16 +305,18 @@ mod tests {
         state.apply_kyma(Kyma::new("harbour", KymaSpec::default()));
         let beams = object(watches::CRD.0, "v1", watches::CRD.1, "", "beams.x.dev");
         assert!(targets("harbour", &beams, &state).is_empty());
-        state.await_kinds("harbour", ["x.dev".to_owned()].into());
+        state.kymas.waits_mut("harbour").unwrap().groups = ["x.dev".to_owned()].into();
         let whole = [WorkKey::Kyma { kyma: "harbour".into() }];
         assert_eq!(targets("harbour", &beams, &state), whole);
         let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
         assert!(targets("harbour", &other, &state).is_empty());
         // The definition may be of a lacking kind.
-        assert!(state.lacks_kinds("harbour", true) && !state.lacks_kinds("harbour", true));
+        assert!(
+            state.kymas.set_lacks_kinds("harbour", true) && !state.kymas.set_lacks_kinds("harbour", true)
+        );
         let agent = [WorkKey::AgentConfig { kyma: "harbour".into() }];
         assert_eq!(targets("harbour", &other, &state), agent);
-        state.lacks_kinds("harbour", false);
+        state.kymas.set_lacks_kinds("harbour", false);
         assert!(targets("harbour", &other, &state).is_empty());
         let (group, kind) = watches::API_SERVICE;
         let served = object(group, "v1", kind, "", "v1.x.dev");

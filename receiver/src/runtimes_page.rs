@@ -27,22 +27,22 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
     }
     let (kyma, id) = {
         let state = engine.state().read();
-        if let RuntimeLookup::One { kyma, .. } = state.runtime(wanted) {
+        if let RuntimeLookup::One { kyma, .. } = state.kymas.runtime(wanted) {
             (kyma, Some(wanted.to_owned()))
         } else {
-            let kyma = state.kyma(wanted)?;
+            let kyma = state.kymas.get(wanted)?;
             (wanted.to_owned(), kyma.runtime_id().map(str::to_owned))
         }
     };
     let held = id.as_deref().map_or(0, |id| deliveries.held_by(id));
-    let is_skipped = engine.state().read().kyma(&kyma).is_some_and(|kyma| kyma.is_skipped());
+    let is_skipped = engine.state().read().kymas.get(&kyma).is_some_and(|kyma| kyma.is_skipped());
     let (now, mut page) = (Timestamp::now(), json!({}));
     paths.inspect(|paths, tick| {
         if let Some(view) = paths.view(&kyma, tick) {
             page = header(&view, now);
         }
     });
-    let modules = engine.state().read().modules_of(&kyma);
+    let modules = engine.state().read().kymas.module_states(&kyma);
     let modules: Vec<_> = modules.iter().map(|(name, state)| json!({"name": name, "state": state})).collect();
     let rest = json!({
         "runtime": id,
@@ -100,7 +100,7 @@ fn all(engine: &Engine, paths: &PathWatch) -> Reply {
         .into_iter()
         .map(|Worst { kyma, state: path, heard, canary }| {
             json!({
-                "runtime": state.kyma(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
+                "runtime": state.kymas.get(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
                 "kyma": kyma,
                 "eventPath": path.label(),
                 "heardSeconds": heard.map(|age| age.as_secs()),

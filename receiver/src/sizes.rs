@@ -71,7 +71,7 @@ pub fn register(
     registry.gauge_fn(
         "central_policy_read_success",
         "Whether the ConfigMap of the platform's policy could be read the last time; 1 without one.",
-        move || f64::from(u8::from(policy.state().read().policy_fault().is_none())),
+        move || f64::from(u8::from(policy.state().read().policy.fault().is_none())),
     )?;
     let asked = engine.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of registries is far below 2^52")]

@@ -155,7 +155,7 @@ impl Clusters {
     }
 
     pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Error> {
-        let mut secrets = self.kcp.index().secrets_of(kyma);
+        let mut secrets = self.kcp.index().secrets.of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {

@@ -1,6 +1,6 @@
 //! Maps kinds to API paths of a runtime.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
 use kube::{
@@ -13,7 +13,7 @@ use super::{
     client::RuntimeClient,
     error::{ErrorClass, RuntimeError},
 };
-use crate::alike::{Shared, hash_of};
+use crate::pool;
 
 /// Group versions remembered per runtime; beyond that, the oldest is dropped. A module uses about ten.
 const GROUP_VERSIONS: usize = 128;
@@ -29,24 +29,24 @@ pub struct Mapper {
 }
 
 /// The kinds that a runtime serves of a group version.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Kinds {
     api_version: String,
-    mapped: HashMap<String, Mapped>,
+    mapped: BTreeMap<String, Mapped>,
 }
 
 /// Content shared by mappers, since most runtimes serve the same kinds. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pool(Arc<Mutex<Shared<Kinds>>>);
+pub(super) struct Pool(Arc<Mutex<pool::Pool<Kinds>>>);
 
 impl Pool {
     fn share(&self, kinds: Kinds) -> Arc<Kinds> {
-        self.0.lock().share(hash_of(&kinds.api_version), kinds)
+        self.0.lock().share(kinds)
     }
 }
 
 /// Whether objects of a kind live in namespaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// In namespaces.
     Namespaced,
@@ -55,7 +55,7 @@ pub enum Scope {
 }
 
 /// Where a kind is served.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mapped {
     /// For dynamic APIs.
     pub resource: ApiResource,
@@ -220,7 +220,7 @@ fn is_plain(text: &str) -> bool {
 async fn discover(
     client: &RuntimeClient,
     gvk: &GroupVersionKind,
-) -> Result<Option<HashMap<String, Mapped>>, MapError> {
+) -> Result<Option<BTreeMap<String, Mapped>>, MapError> {
     let api_version = gvk.api_version();
     let what = format!("discover {api_version}");
     if !is_plain(&gvk.group) || !is_plain(&gvk.version) || gvk.version.is_empty() {
@@ -239,7 +239,7 @@ async fn discover(
     }
 }
 
-fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Mapped> {
+fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> BTreeMap<String, Mapped> {
     // Subresources have a slash; some have the kind of their parent.
     let resources = list.resources.into_iter().filter(|resource| !resource.name.contains('/'));
     let mapped = resources.map(|resource| {
@@ -270,7 +270,7 @@ mod tests {
             plural: plural.into(),
         };
         let beam = Mapped { resource, scope: Scope::Cluster, watchable: true };
-        Kinds { api_version: api_version.into(), mapped: HashMap::from([("Beam".to_owned(), beam)]) }
+        Kinds { api_version: api_version.into(), mapped: BTreeMap::from([("Beam".to_owned(), beam)]) }
     }
 
     #[test]

@@ -10,23 +10,27 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate};
 use tidewatch_planner::{
+    mandatory::Offer,
     rollout,
-    versions::{Answer, Catalog, ends_changed},
+    versions::{Catalog, ends_changed},
 };
 
 use super::{KcpState, Wanted, kyma_key, unindex};
-use crate::trigger::Change;
+use crate::{key::WorkKey, trigger::Change};
 
+/// Releases and templates of modules, and the mandatory ones.
 #[derive(Debug, Default)]
-pub(super) struct Offered {
+pub struct KcpCatalog {
     releases: HashMap<String, Arc<ModuleReleaseMeta>>,
     templates: HashMap<String, Arc<ModuleTemplate>>,
     /// Module → template names.
     by_module: HashMap<String, BTreeSet<String>>,
+    /// By module; derived from releases and templates.
+    pub(super) mandatory: BTreeMap<String, Arc<Offer>>,
 }
 
-impl Offered {
-    fn put_template(&mut self, name: &str, template: Option<Arc<ModuleTemplate>>) {
+impl KcpCatalog {
+    fn set_template(&mut self, name: &str, template: Option<Arc<ModuleTemplate>>) {
         if let Some(module) = self.templates.remove(name).as_ref().and_then(|t| t.module_name()) {
             unindex(&mut self.by_module, module, name);
         }
@@ -37,15 +41,14 @@ impl Offered {
             self.templates.insert(name.to_owned(), template);
         }
     }
-}
 
-impl Offered {
+    /// Modules with a release or template.
     pub(super) fn modules(&self) -> BTreeSet<&str> {
         self.releases.keys().chain(self.by_module.keys()).map(String::as_str).collect()
     }
 }
 
-impl Catalog for Offered {
+impl Catalog for KcpCatalog {
     fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
         self.releases.get(module).cloned()
     }
@@ -64,7 +67,7 @@ impl KcpState {
     /// Applies a ModuleTemplate or its deletion.
     pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
         let new = template.map(Arc::new);
-        let old = self.offered.template(name);
+        let old = self.catalog.template(name);
         let mut modules: BTreeSet<String> =
             [&old, &new].into_iter().flatten().filter_map(|t| t.module_name()).map(str::to_owned).collect();
         // Releases find templates by name, `<module>-<version>`; both parts may contain hyphens.
@@ -78,15 +81,17 @@ impl KcpState {
                 have.extend(self.manifests.kymas_with(&name[..end], &versions));
             }
         }
-        self.changed(&modules, have, Change::ModuleTemplate, |offered| offered.put_template(name, new))
+        self.catalog_changed(&modules, have, Change::ModuleTemplate, |catalog| {
+            catalog.set_template(name, new);
+        })
     }
 
     /// Applies a ModuleReleaseMeta or its deletion.
     pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
         let module = BTreeSet::from([name.to_owned()]);
-        self.changed(&module, BTreeSet::new(), Change::ModuleRelease, |offered| match release {
-            Some(release) => drop(offered.releases.insert(name.to_owned(), Arc::new(release))),
-            None => drop(offered.releases.remove(name)),
+        self.catalog_changed(&module, BTreeSet::new(), Change::ModuleRelease, |catalog| match release {
+            Some(release) => drop(catalog.releases.insert(name.to_owned(), Arc::new(release))),
+            None => drop(catalog.releases.remove(name)),
         })
     }
 
@@ -95,45 +100,42 @@ impl KcpState {
         if window.is_zero() {
             return BTreeMap::new();
         }
-        let manifests = self.manifests_of(kyma);
         let turn = |manifest: &Manifest| {
             let module = manifest.module_name()?;
-            let turn = rollout::turn(kyma, manifest, self.offered.releases.get(module)?, window, now)?;
+            let turn = rollout::turn(kyma, manifest, self.catalog.releases.get(module)?, window, now)?;
             Some((module.to_owned(), turn))
         };
-        manifests.iter().filter_map(turn).collect()
-    }
-
-    /// The catalog.
-    pub fn catalog(&self) -> &dyn Catalog {
-        &self.offered
+        self.manifests.of(kyma).filter_map(turn).collect()
     }
 
     /// Changes the catalog and requests the affected Kymas: those in `have`, or with a changed answer or end of version.
-    fn changed(
+    fn catalog_changed(
         &mut self,
         modules: &BTreeSet<String>,
         mut have: BTreeSet<String>,
         change: Change,
-        apply: impl FnOnce(&mut Offered),
+        apply: impl FnOnce(&mut KcpCatalog),
     ) -> Vec<Wanted> {
-        let before = self.answers(modules);
-        let seen = self.seen_of(modules);
-        let releases = |state: &Self| -> Vec<_> {
-            modules.iter().map(|module| state.offered.releases.get(module).cloned()).collect()
+        let before = self.lists.answers(modules, &self.catalog);
+        let views = self.readers.parts(modules, &self.kymas, &self.catalog);
+        let releases = |catalog: &KcpCatalog| -> Vec<_> {
+            modules.iter().map(|module| catalog.release(module)).collect()
         };
-        let old = releases(self);
-        apply(&mut self.offered);
-        let after = self.answers(modules);
-        for (module, (old, new)) in modules.iter().zip(old.iter().zip(releases(self))) {
+        let old = releases(&self.catalog);
+        apply(&mut self.catalog);
+        let after = self.lists.answers(modules, &self.catalog);
+        for ((module, old), new) in modules.iter().zip(old).zip(releases(&self.catalog)) {
             let versions = ends_changed(old.as_deref(), new.as_deref());
             if !versions.is_empty() {
                 have.extend(self.manifests.kymas_with(module, &versions));
             }
         }
         let mandatory = self.mandatory_changed(modules, change);
-        let readers = self.readers_concerned(modules, &seen, change);
-        let wants = modules.iter().flat_map(|module| self.users.of(module));
+        self.readers.forget_answers();
+        let readers = self.readers.parts(modules, &self.kymas, &self.catalog);
+        let readers = views.iter().filter(|(kyma, parts)| readers.get(*kyma) != Some(*parts));
+        let readers = readers.map(|(kyma, _)| (WorkKey::Catalog { kyma: kyma.clone() }, change));
+        let wants = modules.iter().flat_map(|module| self.lists.of(module));
         let kymas: BTreeSet<&Arc<str>> = wants
             .zip(before.iter().zip(&after))
             .filter(|(_, (before, after))| before.differs(after))
@@ -141,17 +143,5 @@ impl KcpState {
             .collect();
         have.extend(kymas.into_iter().map(ToString::to_string));
         have.iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
-    }
-
-    /// One answer per distinct request, as [`super::users::Users::of`] orders them.
-    fn answers(&self, modules: &BTreeSet<String>) -> Vec<Answer> {
-        let of = |module: &String| {
-            let module = module.clone();
-            self.users
-                .of(&module)
-                .map(|(want, _)| Answer::of(want, &module, &self.offered))
-                .collect::<Vec<_>>()
-        };
-        modules.iter().flat_map(of).collect()
     }
 }

@@ -5,7 +5,7 @@ use tidewatch_api::{
     Manifest, ModuleTerms,
     names::{annotations, labels},
 };
-use tidewatch_planner::versions::registry_of;
+use tidewatch_planner::versions::{Catalog, registry_of};
 
 use super::KcpState;
 
@@ -17,16 +17,16 @@ impl KcpState {
             if kyma.takes_runtime_templates() {
                 used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
             }
-            used.extend(forced(&kyma));
+            used.extend(forced(kyma.as_ref()));
         }
-        for (module, want) in self.users.wants_of(kyma) {
+        for (module, want) in self.lists.wants_of(kyma) {
             if let Some(version) = &want.pin {
                 used.push(format!("module {module}: spec.modules[].version {version}"));
             }
         }
-        for manifest in self.manifests_of(kyma) {
+        for manifest in self.manifests.of(kyma) {
             let module = manifest.module_name().unwrap_or_default().to_owned();
-            used.extend(of_manifest(&manifest).into_iter().map(|what| format!("module {module}: {what}")));
+            used.extend(of_manifest(manifest).into_iter().map(|field| format!("module {module}: {field}")));
         }
         used.sort();
         used
@@ -35,10 +35,10 @@ impl KcpState {
     /// Uses in the policy and the catalog, as sorted lines. `external`: registries open to templates.
     pub fn extensions_of_catalog(&self, external: &[String]) -> Vec<String> {
         let mut used = Vec::new();
-        if self.policy().is_ok_and(|policy| policy.is_some()) || self.policy_fault().is_some() {
+        if self.policy.get().is_ok_and(|policy| policy.is_some()) || self.policy.fault().is_some() {
             used.push("the platform's policy of modules, with all that it requires and forbids".to_owned());
         }
-        let (modules, catalog) = (self.offered.modules(), self.catalog());
+        let (modules, catalog) = (self.catalog.modules(), &self.catalog);
         for (name, release) in modules.iter().filter_map(|name| Some((name, catalog.release(name)?))) {
             if !release.spec.versions.is_empty() {
                 used.push(format!("ModuleReleaseMeta {name}: spec.versions"));
@@ -136,8 +136,8 @@ mod tests {
                 labels::KYMA_NAME: kyma, labels::MODULE_NAME: "beam"}, "annotations": of_manifest}, "spec": {}})));
         }
         let wishes = |module: Value| read::<KymaSpec>(json!({"channel": "regular", "modules": [module]}));
-        state.note("plain", &wishes(json!({"name": "beam", "channel": "fast"})));
-        state.note("keen", &wishes(json!({"name": "quay", "version": "1.2.3"})));
+        state.record_list("plain", &wishes(json!({"name": "beam", "channel": "fast"})));
+        state.record_list("keen", &wishes(json!({"name": "quay", "version": "1.2.3"})));
         assert!(state.extensions_of("plain").is_empty() && state.extensions_of("nobody").is_empty());
         assert_eq!(
             state.extensions_of("keen"),

@@ -4,9 +4,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
-use tidewatch_planner::mandatory::{Offer, is_legacy, is_withdrawn};
+use tidewatch_planner::{
+    mandatory::{Offer, is_legacy, is_withdrawn},
+    versions::Catalog,
+};
 
-use super::{KcpState, Wanted, agents::is_of_groups};
+use super::{KcpCatalog, KcpState, Wanted, kyma_key};
 use crate::{key::WorkKey, trigger::Change};
 
 /// Objects that make, or made, a module mandatory.
@@ -39,16 +42,7 @@ impl Holders {
     }
 }
 
-/// Requirements of mandatory modules.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Awaits {
-    /// API groups.
-    pub groups: BTreeSet<String>,
-    /// Modules.
-    pub modules: BTreeSet<String>,
-}
-
-impl KcpState {
+impl KcpCatalog {
     /// All mandatory modules.
     pub fn mandatory(&self) -> Vec<Arc<Offer>> {
         self.mandatory.values().cloned().collect()
@@ -56,69 +50,41 @@ impl KcpState {
 
     /// Objects that make a module mandatory.
     pub fn holders(&self, module: &str) -> Holders {
-        let catalog = self.catalog();
-        let templates = catalog.templates_of(module);
+        let templates = self.templates_of(module);
         let is_withdrawn = templates.iter().any(|t| is_withdrawn(t));
         let held = |t: &Arc<ModuleTemplate>| {
             (is_legacy(t) && !is_withdrawn)
                 || t.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
         };
         Holders {
-            release: catalog.release(module),
+            release: self.release(module),
             templates: templates.into_iter().filter(held).collect(),
             is_withdrawn,
         }
     }
 
+    /// Updates a module's offer; returns the previous and the present one.
+    fn update_offer(&mut self, module: &str) -> (Option<Arc<Offer>>, Option<Arc<Offer>>) {
+        let now = Offer::of(module, self).map(Arc::new);
+        let before = match now.clone() {
+            Some(offer) => self.mandatory.insert(module.to_owned(), offer),
+            None => self.mandatory.remove(module),
+        };
+        (before, now)
+    }
+}
+
+impl KcpState {
     /// Modules of mandatory Manifests that users choose, and the Kyma's last list.
     ///
     /// The list is `None` if unread since the process start.
     pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
-        let manifests = self.by_kyma.of(kyma);
-        let modules = manifests.filter_map(|name| self.manifests.mandatory_module(name));
+        let manifests = self.manifests.of(kyma).filter(|manifest| manifest.is_mandatory());
         let chosen = |module: &&str| {
-            self.catalog().release(module).is_some_and(|release| release.mandatory_version().is_none())
+            self.catalog.release(module).is_some_and(|release| release.mandatory_version().is_none())
         };
-        (modules.filter(chosen).map(str::to_owned).collect(), self.users.modules_of(kyma))
-    }
-
-    /// Replaces the modules that a Kyma's list requires. Their installation requests the Kyma, even if mandatory.
-    ///
-    /// The templates' CRD bounds the size.
-    pub fn require(&mut self, kyma: &str, modules: BTreeSet<String>) {
-        if modules.is_empty() || !self.kymas.contains_key(kyma) {
-            self.required.remove(kyma);
-        } else {
-            self.required.insert(kyma.to_owned(), modules);
-        }
-    }
-
-    /// Modules set with `require`.
-    pub fn required(&self, kyma: &str) -> &BTreeSet<String> {
-        static NONE: BTreeSet<String> = BTreeSet::new();
-        self.required.get(kyma).unwrap_or(&NONE)
-    }
-
-    /// Replaces the requirements of a Kyma's mandatory modules.
-    ///
-    /// The templates' CRD bounds the size.
-    pub fn await_for_mandatory(&mut self, kyma: &str, awaits: Awaits) {
-        if awaits == Awaits::default() || !self.kymas.contains_key(kyma) {
-            self.mandatory_awaits.remove(kyma);
-        } else {
-            self.mandatory_awaits.insert(kyma.to_owned(), awaits);
-        }
-    }
-
-    /// Requirements of a Kyma's mandatory modules.
-    pub fn mandatory_awaits(&self, kyma: &str) -> &Awaits {
-        static NONE: Awaits = Awaits { groups: BTreeSet::new(), modules: BTreeSet::new() };
-        self.mandatory_awaits.get(kyma).unwrap_or(&NONE)
-    }
-
-    /// Whether mandatory modules wait for a definition, such as `beams.x.dev`; without a name, for any.
-    pub fn mandatory_await_definition(&self, kyma: &str, name: Option<&str>) -> bool {
-        is_of_groups(&self.mandatory_awaits(kyma).groups, name)
+        let modules = manifests.filter_map(Manifest::module_name).filter(chosen);
+        (modules.map(str::to_owned).collect(), self.lists.modules_of(kyma))
     }
 
     /// Updates the offers, and requests every Kyma if one differs.
@@ -126,52 +92,45 @@ impl KcpState {
         let mut wanted = Vec::new();
         let mut differs = false;
         for module in modules {
-            let now = Offer::of(module, self.catalog()).map(Arc::new);
-            let before = match now.clone() {
-                Some(offer) => self.mandatory.insert(module.clone(), offer),
-                None => self.mandatory.remove(module),
-            };
+            let (before, now) = self.catalog.update_offer(module);
             let holds = |offer: &Option<Arc<Offer>>| offer.as_ref().is_some_and(|offer| !offer.leaving);
             if holds(&before) && !holds(&now) {
-                wanted.extend(self.left_behind(module).map(|kyma| (WorkKey::Kyma { kyma }, change)));
+                // Their lists decide about Manifests of a formerly mandatory module that were never transferred.
+                let optional = self.manifests.of_module(module).filter(|manifest| !manifest.is_mandatory());
+                let kymas = optional.filter_map(Manifest::kyma_name);
+                wanted.extend(kymas.map(|kyma| (kyma_key(kyma), change)));
             }
             differs |= match (before, now) {
                 (Some(before), Some(now)) => before.differs(&now),
                 (before, now) => before.is_some() || now.is_some(),
             };
-            if self.holders(module).want_work() {
+            if self.catalog.holders(module).want_work() {
                 wanted.push((WorkKey::Release { module: module.clone() }, change));
             }
         }
         if differs {
-            let kymas: BTreeSet<&String> = self.kymas.keys().collect();
-            wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::Mandatory { kyma: kyma.clone() }, change)));
+            let mut kymas = self.kymas.names();
+            kymas.sort();
+            wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::Mandatory { kyma }, change)));
         }
         wanted
     }
 
-    /// Kymas with a Manifest of a formerly mandatory module that was never transferred. Their lists decide about it.
-    fn left_behind(&self, module: &str) -> impl Iterator<Item = String> {
-        let all = self.manifests.of_module(module).filter(|m| !m.is_mandatory());
-        all.filter_map(|m| m.kyma_name().map(str::to_owned))
-    }
-
     /// Whether a Kyma has or should get mandatory modules.
     pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
-        let mut manifests = self.by_kyma.of(kyma);
-        !self.mandatory.is_empty() || manifests.any(|name| self.manifests.is_mandatory(name))
+        !self.catalog.mandatory.is_empty() || self.manifests.of(kyma).any(Manifest::is_mandatory)
     }
 
-    /// Additional requests of a changed Manifest.
-    pub(super) fn after_manifest(&self, manifest: &Manifest, change: Change) -> Vec<Wanted> {
+    /// Plans of mandatory modules that a changed Manifest concerns.
+    pub(super) fn mandatory_wanted(&self, manifest: &Manifest, change: Change) -> Vec<Wanted> {
         let (Some(kyma), Some(module)) = (manifest.kyma_name(), manifest.module_name()) else {
             return Vec::new();
         };
         let mut wanted = Vec::new();
-        if manifest.is_mandatory() || self.mandatory.contains_key(module) {
+        if manifest.is_mandatory() || self.catalog.mandatory.contains_key(module) {
             wanted.push((WorkKey::Mandatory { kyma: kyma.to_owned() }, change));
         }
-        if manifest.is_mandatory() && self.holders(module).want_work() {
+        if manifest.is_mandatory() && self.catalog.holders(module).want_work() {
             wanted.push((WorkKey::Release { module: module.to_owned() }, change));
         }
         wanted

@@ -1,6 +1,9 @@
 //! Manifests: the installed modules.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use kube::ResourceExt;
 use tidewatch_api::{
@@ -18,7 +21,10 @@ use tidewatch_planner::{
     writers::{another_tells, has_own_inventory, has_written_inventory},
 };
 
-use super::{KcpState, Wanted, agent_key, is_let_go, kyma_key, manifest_key, overwritten, store};
+use super::{
+    KcpState, Wanted, agent_key, finalizer_removed, kyma_key, manifest_key, overwritten, unindex,
+    writes::object_key,
+};
 use crate::{
     index::owners::{Speaker, Wait},
     key::WorkKey,
@@ -35,152 +41,92 @@ pub struct Successor {
     pub settled: Option<Vec<ObjectRef>>,
 }
 
-impl KcpState {
-    /// Applies a Manifest. Its spec requests its own reconcile, its state its Kyma's.
-    pub fn apply_manifest(&mut self, mut manifest: Manifest) -> Vec<Wanted> {
-        let name = manifest.name_any();
-        let echo = self.is_echo("Manifest", &manifest);
-        let is_whole = has_own_inventory(&manifest);
-        if !has_written_inventory(&manifest) {
-            self.keep_inventory(&mut manifest);
-        }
-        let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
-        let is_installed = !synced.is_empty();
-        let manager = manager_beside(&manifest, &synced);
-        // An orphaned Manifest creates nothing more.
-        let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
-        let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
-        // The store takes the spec later.
-        let holds = held_by(&manifest);
-        let is_held = holds.iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
-        let is_told = says_all(&manifest);
-        let spec = |m: &Manifest| {
-            (
-                m.metadata.generation,
-                m.labels().clone(),
-                m.annotations().clone(),
-                m.owner_references().to_vec(),
-                m.metadata.deletion_timestamp.is_some(),
-            )
-        };
-        // Kymas show no state for another spec.
-        let generation = manifest.metadata.generation;
-        let told = |m: &Manifest| {
-            let (state, message) = progress_at(m, generation);
-            // The watch may miss an intermediate Ready.
-            let ready = has_been_ready(m, generation);
-            (state, message.to_owned(), leaving_message(m).map(str::to_owned), ready)
-        };
-        let (manifest, old) = self.manifests.insert(manifest);
-        let (old, needed) = match old {
-            Some(store::Kept { thin, needs }) => (Some(thin), Some(needs)),
-            None => (None, None),
-        };
-        // Requeue the previous owner.
-        let mut wanted = Vec::new();
-        let before = old.as_ref().filter(|old| old.kyma_name() != manifest.kyma_name());
-        if let Some((old, kyma)) = before.and_then(|old| Some((old, old.kyma_name()?))) {
-            self.by_kyma.remove(kyma, &name);
-            self.owners.release(kyma, &name);
-            let change = Change::ManifestTaken;
-            wanted.push((kyma_key(kyma), change));
-            wanted.extend(self.after_manifest(old, change));
-        }
-        let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return wanted };
-        self.by_kyma.insert(&kyma, &name);
-        self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
-        self.owners.judge_by(&kyma, &name, manager);
+/// Manifests by name, with the objects that another writer dropped from their inventories.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    by_name: HashMap<String, Arc<Manifest>>,
+    /// Kyma → Manifests; no set is empty.
+    by_kyma: HashMap<String, BTreeSet<String>>,
+    /// Module → Manifests; no set is empty.
+    by_module: HashMap<String, BTreeSet<String>>,
+    /// Classes of the last reconciles, which their Kymas inherit.
+    classes: HashMap<String, Class>,
+}
 
-        let none = Needs::default();
-        let change = match &old {
-            None => Some(Change::Added),
-            Some(old) if spec(old) != spec(&manifest) => Some(Change::Changed),
-            Some(old) if !manifest.is_unmanaged() && is_let_go(&old.metadata, &manifest.metadata, &holds) => {
-                Some(Change::FinalizerRemoved)
-            }
-            Some(_) => None,
-        };
-        let overwritten = old.as_ref().filter(|_| !echo && change.is_none()).is_some_and(|old| {
-            !overwritten(&old.metadata, &manifest.metadata, field_managers::APPLIER).is_empty()
-        });
-        if overwritten {
-            let key = manifest_key(&kyma, &name);
-            self.suspicions.note(
-                &format!("Manifest/{name}"),
-                &key,
-                manifest.metadata.resource_version.clone(),
-            );
-            wanted.push((key, Change::StatusOverwritten));
+impl Manifests {
+    /// A Manifest.
+    pub fn get(&self, name: &str) -> Option<&Arc<Manifest>> {
+        self.by_name.get(name)
+    }
+
+    /// Names of all Manifests except these.
+    pub(crate) fn names_besides(&self, names: &HashSet<String>) -> Vec<String> {
+        self.by_name.keys().filter(|name| !names.contains(*name)).cloned().collect()
+    }
+
+    /// A Kyma's Manifests, by name.
+    pub fn of(&self, kyma: &str) -> impl Iterator<Item = &Manifest> {
+        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name)).map(Arc::as_ref)
+    }
+
+    /// Copies of a Kyma's Manifests, by name, for use without the index's lock.
+    pub fn list(&self, kyma: &str) -> Vec<Manifest> {
+        self.of(kyma).cloned().collect()
+    }
+
+    /// Whether a Kyma has Manifests.
+    pub fn has_any(&self, kyma: &str) -> bool {
+        self.by_kyma.contains_key(kyma)
+    }
+
+    /// A module's Manifests in all Kymas, by name.
+    pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = &Manifest> {
+        let names = self.by_module.get(module).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name)).map(Arc::as_ref)
+    }
+
+    /// Kymas with a non-mandatory module in these versions.
+    pub(super) fn kymas_with(&self, module: &str, versions: &BTreeSet<String>) -> BTreeSet<String> {
+        let all = self.of_module(module).filter(|m| !m.is_mandatory() && versions.contains(&m.spec.version));
+        all.filter_map(|manifest| manifest.kyma_name().map(str::to_owned)).collect()
+    }
+
+    /// Returns the previous one.
+    fn insert(&mut self, manifest: &Arc<Manifest>) -> Option<Arc<Manifest>> {
+        let name = manifest.name_any();
+        let old = self.by_name.insert(name.clone(), Arc::clone(manifest));
+        if let Some(old) = &old {
+            self.unindex(old, &name);
         }
-        // At a start all are `Added`. Settled ones need no reconcile: agents report drift. Exceptions: orphaned
-        // Manifests must report it, overwritten inventories are incomplete, and the deployer's Secrets may have
-        // changed unobserved.
-        let settled = old.is_none()
-            && is_settled(&manifest)
-            && is_installed
-            && is_whole
-            && is_told
-            && is_held
-            && manifest.module_name() != Some(DEPLOYER)
-            && !is_nobodys(&manifest);
-        // A list may merge a finalizer's removal with a later own write.
-        if let Some(change) =
-            change.filter(|change| !settled && (!echo || *change == Change::FinalizerRemoved))
-        {
-            wanted.push((manifest_key(&kyma, &name), change));
-            // A mandatory module's Manifest is restored from any change.
-            if let Some(old) = &old {
-                wanted.extend(self.after_manifest(&manifest, change));
-                // Its Kyma may gain or lose this Manifest.
-                let whose = |m: &Manifest| {
-                    (
-                        m.module_name().map(str::to_owned),
-                        m.kyma_name().map(str::to_owned),
-                        m.owner_references().to_vec(),
-                    )
-                };
-                if whose(old) != whose(&manifest) {
-                    wanted.push((kyma_key(&kyma), change));
-                }
-            }
+        if let Some(kyma) = manifest.kyma_name() {
+            self.by_kyma.entry(kyma.to_owned()).or_default().insert(name.clone());
         }
-        // A release may have changed unobserved.
-        if old.is_none() && !echo && manifest.is_mandatory() {
-            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::Added));
+        if let Some(module) = manifest.module_name() {
+            self.by_module.entry(module.to_owned()).or_default().insert(name);
         }
-        // Kymas do not report mandatory modules, but wait for them when required or during deletion.
-        let leaving = || self.kymas.is_leaving(&kyma);
-        let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
-        let shown = !manifest.is_mandatory() || required() || leaving();
-        // The planning reconcile knows it is not ready. An interrupted watch may first show it with an own status
-        // write.
-        let planned = old.is_none() && echo && manifest.status.is_none();
-        let is_news = old.as_ref().map(told) != Some(told(&manifest));
-        let module = manifest.module_name();
-        if is_news && module.is_some_and(|module| self.mandatory_awaits(&kyma).modules.contains(module)) {
-            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, Change::ManifestStatus));
+        old
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Arc<Manifest>> {
+        let old = self.by_name.remove(name)?;
+        self.unindex(&old, name);
+        self.classes.remove(name);
+        Some(old)
+    }
+
+    fn unindex(&mut self, manifest: &Manifest, name: &str) {
+        if let Some(kyma) = manifest.kyma_name() {
+            unindex(&mut self.by_kyma, kyma, name);
         }
-        if shown && !planned && is_news {
-            // Another writer's status, or none, is reported only after the Manifest's reconcile.
-            let is_silent = manifest.status.as_ref().is_none_or(|status| status.state == State::Empty);
-            let by_another = !echo && old.is_some() && (another_tells(&manifest.metadata) || is_silent);
-            let change = if by_another { Change::ManifestStatusOverwritten } else { Change::ManifestStatus };
-            wanted.push((kyma_key(&kyma), change));
+        if let Some(module) = manifest.module_name() {
+            unindex(&mut self.by_module, module, name);
         }
-        let needed = needed.as_deref().unwrap_or(&none);
-        if self.manifests.needs(&name).unwrap_or(&none) != needed {
-            wanted.push((agent_key(&kyma), Change::ManifestKinds));
-        }
-        wanted
     }
 
     /// Keeps objects that another writer dropped from the inventory: the runtime may still have them.
     fn keep_inventory(&self, manifest: &mut Manifest) {
-        let name = manifest.name_any();
-        if self.manifests.get(&name).is_none_or(|old| old.metadata.uid != manifest.metadata.uid) {
-            return;
-        }
-        let before = self.manifests.inventory(&name);
+        let before = self.inventory(manifest);
         if !before.is_empty() {
             let status = manifest.status.get_or_insert_default();
             status.synced = synced(&union(&before, &inventory(&status.synced)));
@@ -189,43 +135,248 @@ impl KcpState {
 
     /// A Manifest's inventory, with objects that another writer dropped. Empty if the uid differs.
     pub fn inventory(&self, manifest: &Manifest) -> Vec<ObjectRef> {
+        let seen = self.get(&manifest.name_any()).filter(|seen| seen.metadata.uid == manifest.metadata.uid);
+        seen.map(|seen| inventory_of(seen)).unwrap_or_default()
+    }
+
+    /// Whether a Manifest has the skip label.
+    pub fn is_skipped(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|manifest| manifest.is_skipped())
+    }
+
+    /// Whether a Manifest is Ready for its spec, managed, and not in deletion.
+    pub fn is_ready(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|manifest| is_settled(manifest))
+    }
+
+    /// Whether the Manifest belongs to another Kyma.
+    pub fn is_of_another(&self, kyma: &str, name: &str) -> bool {
+        self.get(name).and_then(|manifest| manifest.kyma_name()).is_some_and(|owner| owner != kyma)
+    }
+
+    /// Sets the class of a Manifest's reconcile. User edits and rollouts keep theirs over retries and resyncs.
+    pub fn set_class(&mut self, name: &str, class: Class) {
+        if self.by_name.contains_key(name) && (class <= Class::Rollout || !self.classes.contains_key(name)) {
+            self.classes.insert(name.to_owned(), class.min(Class::Rollout));
+        }
+    }
+
+    /// Class of a Manifest's last reconcile; a user edit if unknown.
+    pub fn class(&self, name: &str) -> Class {
+        self.classes.get(name).copied().unwrap_or(Class::UserEdit)
+    }
+
+    /// API groups of Manifests in deletion. Their deletion may wait for all objects of these groups.
+    pub fn groups_of_leaving(&self, kyma: &str) -> BTreeSet<String> {
+        let leaving = self.of(kyma).filter(|manifest| manifest.metadata.deletion_timestamp.is_some());
+        let groups = leaving.flat_map(|manifest| {
+            let declared = blockers::declared(manifest).unwrap_or_default();
+            let crds = inventory_of(manifest).into_iter();
+            let crds = crds.filter(|object| object.gvk.kind == "CustomResourceDefinition");
+            let defined = crds.filter_map(|crd| crd.name.split_once('.').map(|(_, group)| group.to_owned()));
+            declared.into_iter().map(|gvk| gvk.group).chain(defined)
+        });
+        groups.collect()
+    }
+}
+
+/// A Manifest beside the previous one.
+struct Update<'a> {
+    old: Option<&'a Manifest>,
+    new: &'a Manifest,
+    /// Whether the new one is the engine's own write.
+    is_echo: bool,
+}
+
+impl Update<'_> {
+    /// The change that requests the Manifest's reconcile, besides an overwritten status.
+    fn change(&self) -> Option<Change> {
+        let Some(old) = self.old else { return Some(Change::Added) };
+        let (before, now) = (&old.metadata, &self.new.metadata);
+        let differs = before.generation != now.generation
+            || before.labels != now.labels
+            || before.annotations != now.annotations
+            || before.owner_references != now.owner_references
+            || before.deletion_timestamp.is_some() != now.deletion_timestamp.is_some();
+        if differs {
+            return Some(Change::Changed);
+        }
+        let removed = !self.new.is_unmanaged() && finalizer_removed(before, now, &held_by(self.new));
+        removed.then_some(Change::FinalizerRemoved)
+    }
+
+    /// Whether another writer changed the status.
+    fn is_overwritten(&self) -> bool {
+        let old = self.old.filter(|_| !self.is_echo);
+        old.is_some_and(|old| {
+            !overwritten(&old.metadata, &self.new.metadata, field_managers::APPLIER).is_empty()
+        })
+    }
+
+    /// Whether it needs no reconcile at a start, when all are added: agents report drift.
+    ///
+    /// Exceptions: orphaned Manifests must report it, overwritten inventories are incomplete, and the deployer's Secrets may have changed
+    /// unobserved.
+    fn is_settled_at_start(&self) -> bool {
+        let new = self.new;
+        let has = |finalizer: &&str| new.finalizers().iter().any(|f| f == finalizer);
+        self.old.is_none()
+            && is_settled(new)
+            && new.status.as_ref().is_some_and(|status| !status.synced.is_empty())
+            && has_own_inventory(new)
+            && has_full_status(new)
+            && held_by(new).iter().all(has)
+            && new.module_name() != Some(DEPLOYER)
+            && !is_nobodys(new)
+    }
+
+    /// Whether a Kyma may gain or lose the Manifest.
+    fn changes_owner(&self) -> bool {
+        self.old.is_some_and(|old| {
+            old.module_name() != self.new.module_name()
+                || old.kyma_name() != self.new.kyma_name()
+                || old.owner_references() != self.new.owner_references()
+        })
+    }
+
+    /// Whether its Kyma has to report another state. Kymas show no state for another spec.
+    fn changes_progress(&self) -> bool {
+        let generation = self.new.metadata.generation;
+        // The watch may miss an intermediate Ready.
+        let progress = |m| (progress_at(m, generation), leaving_message(m), has_been_ready(m, generation));
+        self.old.is_none_or(|old| progress(old) != progress(self.new))
+    }
+
+    /// Whether its agent has to watch other kinds.
+    fn changes_kinds(&self) -> bool {
+        Needs::of(self.old) != Needs::of([self.new])
+    }
+}
+
+impl KcpState {
+    /// Applies a Manifest. Its spec requests its own reconcile, its state its Kyma's.
+    pub fn apply_manifest(&mut self, mut manifest: Manifest) -> Vec<Wanted> {
         let name = manifest.name_any();
-        let same = self.manifests.get(&name).is_some_and(|seen| seen.metadata.uid == manifest.metadata.uid);
-        if same { self.manifests.inventory(&name) } else { Vec::new() }
+        let is_echo = self.writes.take_echo("Manifest", &manifest);
+        if !has_written_inventory(&manifest) {
+            self.manifests.keep_inventory(&mut manifest);
+        }
+        let new = Arc::new(manifest);
+        let old = self.manifests.insert(&new);
+        let mut wanted = Vec::new();
+        // Requeue the previous owner.
+        if let Some(old) = &old
+            && let Some(kyma) = old.kyma_name().filter(|kyma| Some(*kyma) != new.kyma_name())
+        {
+            self.owners.release(kyma, &name);
+            wanted.push((kyma_key(kyma), Change::ManifestTaken));
+            wanted.extend(self.mandatory_wanted(old, Change::ManifestTaken));
+        }
+        let Some(kyma) = new.kyma_name() else { return wanted };
+        self.claim(kyma, &new);
+        let update = Update { old: old.as_deref(), new: &new, is_echo };
+        wanted.extend(self.reconciles_wanted(kyma, &update));
+        wanted.extend(self.reports_wanted(kyma, &update));
+        if update.changes_kinds() {
+            wanted.push((agent_key(kyma), Change::ManifestKinds));
+        }
+        wanted
+    }
+
+    /// Routes events about a Manifest's objects to it.
+    fn claim(&mut self, kyma: &str, manifest: &Manifest) {
+        let name = manifest.name_any();
+        let installed = inventory_of(manifest);
+        let manager = manager_beside(manifest, &installed);
+        // An orphaned Manifest creates nothing more.
+        let cr = default_cr(manifest).filter(|_| !is_nobodys(manifest));
+        let objects: Vec<ObjectRef> = installed.into_iter().chain(cr).collect();
+        self.owners.claim(Speaker::Watch, kyma, &name, &objects);
+        self.owners.judge_by(kyma, &name, manager);
+    }
+
+    /// Requests the Manifest's own reconcile, and plans that its change concerns.
+    fn reconciles_wanted(&mut self, kyma: &str, update: &Update<'_>) -> Vec<Wanted> {
+        let Update { old, new, is_echo } = *update;
+        let name = new.name_any();
+        let key = manifest_key(kyma, &name);
+        let change = update.change();
+        let mut wanted = Vec::new();
+        if change.is_none() && update.is_overwritten() {
+            self.writes.suspect(object_key("Manifest", &name), &key, new.resource_version());
+            wanted.push((key.clone(), Change::StatusOverwritten));
+        }
+        // A list may merge a finalizer's removal with a later own write.
+        let change = change.filter(|change| !is_echo || *change == Change::FinalizerRemoved);
+        if let Some(change) = change.filter(|_| !update.is_settled_at_start()) {
+            wanted.push((key, change));
+            // A mandatory module's Manifest is restored from any change.
+            if old.is_some() {
+                wanted.extend(self.mandatory_wanted(new, change));
+            }
+            if update.changes_owner() {
+                wanted.push((kyma_key(kyma), change));
+            }
+        }
+        // A release may have changed unobserved.
+        if old.is_none() && !is_echo && new.is_mandatory() {
+            wanted.push((WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::Added));
+        }
+        wanted
+    }
+
+    /// Requests the reconciles that report, or wait for, a Manifest's state.
+    fn reports_wanted(&self, kyma: &str, update: &Update<'_>) -> Vec<Wanted> {
+        let Update { old, new, is_echo } = *update;
+        let mut wanted = Vec::new();
+        if !update.changes_progress() {
+            return wanted;
+        }
+        let waits = self.kymas.waits(kyma);
+        let module = new.module_name();
+        if module.is_some_and(|module| waits.mandatory.modules.contains(module)) {
+            wanted.push((WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::ManifestStatus));
+        }
+        // Kymas do not report mandatory modules, but wait for them when required or during deletion.
+        let is_required = module.is_some_and(|module| waits.required.contains(module));
+        let is_reported = !new.is_mandatory() || is_required || self.kymas.is_deleting(kyma);
+        // The planning reconcile knows it is not ready. An interrupted watch may first show it with an own status
+        // write.
+        let is_planned = old.is_none() && is_echo && new.status.is_none();
+        if is_reported && !is_planned {
+            // Another writer's status, or none, is reported only after the Manifest's reconcile.
+            let has_no_state = new.status.as_ref().is_none_or(|status| status.state == State::Empty);
+            let by_another = !is_echo && old.is_some() && (another_tells(&new.metadata) || has_no_state);
+            let change = if by_another { Change::ManifestStatusOverwritten } else { Change::ManifestStatus };
+            wanted.push((kyma_key(kyma), change));
+        }
+        wanted
     }
 
     /// Removes a Manifest.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
-        self.own_writes.remove(&format!("Manifest/{name}"));
-        self.suspicions.forget(&format!("Manifest/{name}"));
-        let Some(store::Kept { thin: old, needs }) = self.manifests.remove(name) else {
-            return Vec::new();
-        };
+        self.writes.forget(&object_key("Manifest", name));
+        let Some(old) = self.manifests.remove(name) else { return Vec::new() };
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
-        self.by_kyma.remove(kyma, name);
         self.owners.release(kyma, name);
-        let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), Change::ManifestKinds));
         let change = Change::ManifestDeleted;
-        let wanted = std::iter::once((kyma_key(kyma), change)).chain(self.after_manifest(&old, change));
-        wanted.chain(kinds).collect()
-    }
-
-    /// Remembers a reconcile's class. User edits and rollouts keep theirs over retries and resyncs.
-    pub fn working_on(&mut self, name: &str, class: Class) {
-        let Some(before) = self.manifests.class_mut(name) else { return };
-        if class <= Class::Rollout || before.is_none() {
-            *before = Some(class.min(Class::Rollout));
+        let mut wanted = vec![(kyma_key(kyma), change)];
+        wanted.extend(self.mandatory_wanted(&old, change));
+        if Needs::of([old.as_ref()]) != Needs::default() {
+            wanted.push((agent_key(kyma), Change::ManifestKinds));
         }
+        wanted
     }
 
-    /// Class of the Manifest's last reconcile; a user edit if unknown.
-    pub fn urgency(&self, manifest: &str) -> Class {
-        self.manifests.class(manifest).unwrap_or(Class::UserEdit)
+    /// A Manifest; `None` while the watch has yet to show an own write.
+    pub fn up_to_date(&self, manifest: &str) -> Option<Manifest> {
+        let is_behind = self.writes.awaits_echo(&object_key("Manifest", manifest));
+        self.manifests.get(manifest).filter(|_| !is_behind).map(|manifest| Manifest::clone(manifest))
     }
 
     /// Replaces the objects in the runtime that a known Manifest waits for.
     pub fn wait_for(&mut self, kyma: &str, manifest: &str, waits: impl IntoIterator<Item = impl Into<Wait>>) {
-        if self.by_kyma.contains(kyma, manifest) {
+        if self.manifests.get(manifest).is_some_and(|known| known.kyma_name() == Some(kyma)) {
             self.owners.wait_for(kyma, manifest, waits);
         }
     }
@@ -242,37 +393,13 @@ impl KcpState {
     ///
     /// Objects of a remaining Manifest, as after a transfer, are excluded.
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
-        let others = self.by_kyma.of(kyma).filter(|name| *name != manifest);
-        let leaving = others.filter_map(|name| {
-            let is_leaving = |m: &Manifest| m.metadata.deletion_timestamp.is_some();
-            let other = self.manifests.without_inventory(name).filter(is_leaving)?;
-            Some(self.manifests.inventory(name).into_iter().chain(default_cr(&other)))
-        });
+        let others = self.manifests.of(kyma).filter(|other| other.name_any() != manifest);
+        let leaving = others.filter(|other| other.metadata.deletion_timestamp.is_some());
+        let objects = leaving.flat_map(|other| inventory_of(other).into_iter().chain(default_cr(other)));
         let stays = |object: &ObjectRef| {
             self.other_claims(kyma, manifest, object).iter().any(|claim| !claim.deleting)
         };
-        leaving.flatten().filter(|object| !stays(object)).collect()
-    }
-
-    /// API groups of Manifests in deletion. Their deletion may wait for all objects of these groups.
-    pub fn groups_of_leaving(&self, kyma: &str) -> BTreeSet<String> {
-        let all = self.manifests_of(kyma).into_iter();
-        let leaving = all.filter(|manifest| manifest.metadata.deletion_timestamp.is_some());
-        let groups = leaving.flat_map(|manifest| {
-            let declared = blockers::declared(&manifest).unwrap_or_default();
-            let installed = self.manifests.inventory(&manifest.name_any());
-            let defined =
-                installed.into_iter().filter(|object| object.gvk.kind == "CustomResourceDefinition");
-            let defined =
-                defined.filter_map(|crd| crd.name.split_once('.').map(|(_, group)| group.to_owned()));
-            declared.into_iter().map(|gvk| gvk.group).chain(defined)
-        });
-        groups.collect()
-    }
-
-    /// Whether the Manifest belongs to another Kyma.
-    pub fn is_of_another(&self, kyma: &str, manifest: &str) -> bool {
-        self.manifests.get(manifest).is_some_and(|m| m.kyma_name().is_some_and(|owner| owner != kyma))
+        objects.filter(|object| !stays(object)).collect()
     }
 
     /// Another managed Manifest with this object, not in deletion.
@@ -286,77 +413,62 @@ impl KcpState {
     pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
         let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
         manifest.module_name()?;
-        let all = self.by_kyma.of(kyma).filter_map(|name| self.manifests.get(name));
-        let next = all.into_iter().find(|m| {
+        let next = self.manifests.of(kyma).find(|m| {
             m.metadata.name != manifest.metadata.name
                 && m.module_name() == manifest.module_name()
                 && owner(m) == owner(manifest)
                 && m.metadata.deletion_timestamp.is_none()
                 && !m.is_unmanaged()
-                && Stray::of(self.kymas.get(kyma).as_ref(), m).is_none()
+                && Stray::of(self.kymas.get(kyma).as_deref(), m).is_none()
         })?;
-        let synced = || self.manifests.inventory(&next.name_any());
+        let name = next.name_any();
         // Later warnings do not block a transfer. An incomplete inventory does: the successor's own objects would be
         // removed.
-        let settled = has_been_ready(&next, next.metadata.generation)
-            && has_own_inventory(&next)
-            && !self.suspicions.has(&format!("Manifest/{}", next.name_any()));
-        Some(Successor { name: next.name_any(), settled: settled.then(synced) })
+        let settled = has_been_ready(next, next.metadata.generation)
+            && has_own_inventory(next)
+            && !self.writes.is_suspected(&object_key("Manifest", &name));
+        Some(Successor { name, settled: settled.then(|| inventory_of(next)) })
     }
 
     /// Manifests, older or in deletion, with this [`KcpState::successor`].
     pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
         let name = manifest.name_any();
-        let all = self.by_kyma.of(kyma).filter(|other| *other != name);
         let before = |other: &Manifest| {
             let (own, theirs) = (&manifest.metadata, &other.metadata);
             theirs.deletion_timestamp.is_some() || theirs.creation_timestamp < own.creation_timestamp
         };
-        let all = all.filter_map(|other| self.manifests.get(other)).filter(|other| {
-            other.module_name() == manifest.module_name()
+        let all = self.manifests.of(kyma).filter(|other| {
+            other.metadata.name != manifest.metadata.name
+                && other.module_name() == manifest.module_name()
                 && before(other)
                 && self.successor(kyma, other).is_some_and(|next| next.name == name)
         });
-        all.map(|other| other.name_any()).collect()
-    }
-
-    /// Whether a Manifest is Ready for its spec, managed, and not in deletion.
-    pub fn is_ready(&self, manifest: &str) -> bool {
-        self.manifests.get(manifest).is_some_and(|manifest| is_settled(&manifest))
+        all.map(ResourceExt::name_any).collect()
     }
 
     /// Whether overwritten statuses of a Kyma's Manifests are unrestored.
     pub fn doubts_manifests_of(&self, kyma: &str) -> bool {
-        !self.suspicions.is_empty()
-            && self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
-    }
-
-    /// Whether a Kyma has Manifests.
-    pub fn has_manifests(&self, kyma: &str) -> bool {
-        self.by_kyma.has_any(kyma)
-    }
-
-    /// Manifests of a Kyma, without specs and inventories.
-    pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = Manifest> {
-        let names = self.by_kyma.of(kyma);
-        names.filter_map(|name| self.manifests.get(name))
-    }
-
-    /// Manifests of a Kyma, without inventories.
-    pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
-        let names = self.by_kyma.of(kyma);
-        names.filter_map(|n| self.manifests.without_inventory(n)).collect()
+        self.writes.has_suspicions()
+            && self
+                .manifests
+                .of(kyma)
+                .any(|manifest| self.writes.is_suspected(&object_key("Manifest", &manifest.name_any())))
     }
 }
 
+/// Objects in a Manifest's inventory.
+fn inventory_of(manifest: &Manifest) -> Vec<ObjectRef> {
+    manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default()
+}
+
 /// Whether the status has all parts of a Ready one. Removals may be unobserved.
-fn says_all(manifest: &Manifest) -> bool {
+fn has_full_status(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
-    let says = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
+    let has = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
     status.last_operation.is_some()
-        && says(conditions::RESOURCES)
-        && says(conditions::INSTALLATION)
-        && (says(conditions::MODULE_CR) || !manifest.spec.creates_default_cr())
+        && has(conditions::RESOURCES)
+        && has(conditions::INSTALLATION)
+        && (has(conditions::MODULE_CR) || !manifest.spec.creates_default_cr())
 }
 
 /// Whether a Manifest is Ready for its spec, managed, and not in deletion.
@@ -366,4 +478,40 @@ pub(super) fn is_settled(manifest: &Manifest) -> bool {
         && !manifest.is_unmanaged()
         && status.state == State::Ready
         && is_current(manifest, manifest.metadata.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manifest(name: &str, kyma: &str, module: &str, version: &str) -> Arc<Manifest> {
+        let labels = json!({"operator.kyma-project.io/kyma-name": kyma, "operator.kyma-project.io/module-name": module});
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels},
+                "spec": {"version": version, "install": {"name": "raw-manifest", "source": {}}}}))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn lookups_follow_changes_and_removals() {
+        let mut manifests = Manifests::default();
+        assert!(manifests.insert(&manifest("m", "a", "beam", "1.0.0")).is_none());
+        manifests.insert(&manifest("n", "b", "beam", "1.0.0"));
+        let versions = BTreeSet::from(["1.0.0".to_owned()]);
+        assert_eq!(manifests.kymas_with("beam", &versions).len(), 2);
+        let old = manifests.insert(&manifest("m", "c", "quay", "1.0.0"));
+        assert_eq!(old, Some(manifest("m", "a", "beam", "1.0.0")));
+        assert!(!manifests.has_any("a") && manifests.has_any("c"));
+        assert_eq!(manifests.kymas_with("beam", &versions), BTreeSet::from(["b".to_owned()]));
+        assert!(manifests.is_of_another("a", "m") && !manifests.is_of_another("c", "m"));
+        manifests.set_class("m", Class::Rollout);
+        for name in ["m", "n"] {
+            assert!(manifests.remove(name).is_some() && manifests.remove(name).is_none());
+        }
+        assert!(manifests.by_kyma.is_empty() && manifests.by_module.is_empty());
+        assert!(manifests.by_name.is_empty() && manifests.classes.is_empty());
+    }
 }

@@ -13,10 +13,7 @@ use tidewatch_api::{
 };
 use tidewatch_planner::watches;
 
-use crate::{
-    alike::{Shared, hash_of},
-    lines::Lines,
-};
+use crate::pool::Pool;
 
 /// Source of a claim, which replaces only its own.
 ///
@@ -32,29 +29,20 @@ pub enum Speaker {
 /// Group, kind, namespace and name.
 type Identity = [Box<str>; 4];
 
-/// Sorted, so kinds are contiguous.
-type Objects = Arc<Box<[Identity]>>;
+/// Sorted, so that objects of a kind are contiguous. Never empty.
+type Objects = Arc<Vec<Identity>>;
 
 /// Owners of objects, per runtime. The fleet's inventories bound it.
-///
-/// Equal lists are shared, so a runtime costs only names.
 #[derive(Debug, Default)]
 pub struct Owners {
-    runtimes: HashMap<Box<str>, Claims>,
-    lists: Shared<Box<[Identity]>>,
+    /// Runtime → Manifest → claim. No map and no claim is empty.
+    runtimes: HashMap<String, BTreeMap<String, Claim>>,
+    /// Runtimes with the same modules have equal inventories.
+    inventories: Pool<Vec<Identity>>,
     /// Runtime → Manifest → foreign object that decides its readiness. Rare.
     judged_by: HashMap<String, BTreeMap<String, ObjectRef>>,
     /// Runtime → (group, kind) → waiting Manifests.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
-}
-
-/// Claims of a runtime, in two allocations (docs/concepts/scale.md).
-#[derive(Debug, Default)]
-struct Claims {
-    /// Sorted.
-    names: Lines,
-    /// Same order; none is empty.
-    of: Box<[Claim]>,
 }
 
 #[derive(Debug, Default)]
@@ -82,22 +70,6 @@ impl Claim {
         };
         let names = |objects: &Objects| objects.binary_search_by(parts).is_ok();
         self.watch.iter().chain(&self.reconcile).any(names)
-    }
-}
-
-impl Claims {
-    fn iter(&self) -> impl Iterator<Item = (&str, &Claim)> {
-        self.names.iter().zip(&self.of)
-    }
-
-    fn set(&mut self, speaker: Speaker, manifest: &str, objects: Option<Objects>) {
-        let mut all: BTreeMap<&str, Claim> =
-            self.names.iter().zip(std::mem::take(&mut self.of).into_vec()).collect();
-        *all.entry(manifest).or_default().by(speaker) = objects;
-        all.retain(|_, claim| !claim.is_empty());
-        let names = Lines::of(all.keys().copied());
-        self.of = all.into_values().collect();
-        self.names = names;
     }
 }
 
@@ -146,17 +118,12 @@ impl Owners {
             [group, kind, namespace, name].map(Box::from)
         };
         let objects: BTreeSet<Identity> = objects.into_iter().map(named).collect();
-        let claimed = (!objects.is_empty()).then(|| {
-            let objects: Box<[Identity]> = objects.into_iter().collect();
-            self.lists.share(hash_of(&objects), objects)
-        });
-        let claims = match self.runtimes.get_mut(runtime) {
-            Some(claims) => claims,
-            None if claimed.is_none() => return,
-            None => self.runtimes.entry(runtime.into()).or_default(),
-        };
-        claims.set(speaker, manifest, claimed);
-        if claims.of.is_empty() {
+        let claimed =
+            (!objects.is_empty()).then(|| self.inventories.share(objects.into_iter().collect::<Vec<_>>()));
+        let manifests = self.runtimes.entry(runtime.to_owned()).or_default();
+        *manifests.entry(manifest.to_owned()).or_default().by(speaker) = claimed;
+        manifests.retain(|_, claim| !claim.is_empty());
+        if manifests.is_empty() {
             self.runtimes.remove(runtime);
         }
     }
@@ -297,8 +264,8 @@ impl Owners {
     }
 
     fn with(&self, runtime: &str, start: &[&str]) -> Vec<String> {
-        let all = self.runtimes.get(runtime).into_iter().flat_map(Claims::iter);
-        all.filter(|(_, claim)| claim.has(start)).map(|(manifest, _)| manifest.to_owned()).collect()
+        let all = self.runtimes.get(runtime).into_iter().flatten();
+        all.filter(|(_, claim)| claim.has(start)).map(|(manifest, _)| manifest.clone()).collect()
     }
 }
 

@@ -1,6 +1,12 @@
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names, object::ObjectRef};
+use tidewatch_api::{
+    Kyma, KymaSpec, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State, Watcher,
+    names::{self, field_managers, finalizers},
+    object::ObjectRef,
+};
 
 use super::*;
 use crate::queue::Class;
@@ -67,9 +73,9 @@ fn a_kyma_is_reconciled_for_its_spec_and_labels_but_not_for_its_status() {
 fn a_manifest_of_another_kyma_is_told_from_one_that_is_gone() {
     let mut state = KcpState::default();
     state.apply_manifest(manifest("m", 1, "Ready", None));
-    assert!(state.is_of_another("b", "m"));
-    assert!(!state.is_of_another("a", "m"));
-    assert!(!state.is_of_another("b", "gone"));
+    assert!(state.manifests.is_of_another("b", "m"));
+    assert!(!state.manifests.is_of_another("a", "m"));
+    assert!(!state.manifests.is_of_another("b", "gone"));
 }
 
 #[test]
@@ -112,7 +118,7 @@ fn our_own_write_coming_back_is_not_news() {
     state.apply_kyma(kyma("a", "r1", 1, 1));
     state.wrote("Kyma", "a", Some("2".into()));
     assert!(state.apply_kyma(kyma("a", "r9", 2, 1)).is_empty());
-    assert_eq!(state.runtime("r1"), RuntimeLookup::Unknown, "but it is known");
+    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Unknown, "but it is known");
     assert_eq!(keys(state.apply_kyma(kyma("a", "r9", 3, 2))), ["Kyma/a"]);
 }
 
@@ -131,14 +137,14 @@ fn written_by(meta: &mut ObjectMeta, ours: &[(&str, u64)], time: Option<&str>) {
 #[test]
 fn a_runtime_id_must_be_registered_once() {
     let mut state = KcpState::default();
-    assert_eq!(state.runtime("r1"), RuntimeLookup::Unknown);
+    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Unknown);
     state.apply_kyma(kyma("a", "r1", 1, 1));
     let one = RuntimeLookup::One { kyma: "a".into(), domain: Some("a.example".into()) };
-    assert_eq!(state.runtime("r1"), one);
+    assert_eq!(state.kymas.runtime("r1"), one);
     state.apply_kyma(kyma("b", "r1", 1, 1));
-    assert_eq!(state.runtime("r1"), RuntimeLookup::Ambiguous(2));
+    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Ambiguous(2));
     state.delete_kyma("b");
-    assert_eq!(state.runtime("r1"), one);
+    assert_eq!(state.kymas.runtime("r1"), one);
 }
 
 /// As after a watch interruption during the creation.
@@ -160,7 +166,7 @@ fn a_manifest_status_reaches_its_kyma_at_once() {
     assert_eq!(keys(state.apply_manifest(manifest("m", 2, "Ready", None))), ["Kyma/a"]);
     assert!(state.apply_manifest(manifest("m", 3, "Ready", None)).is_empty());
     assert_eq!(keys(state.delete_manifest("m")), ["Kyma/a"]);
-    assert!(state.manifests_of("a").is_empty());
+    assert!(!state.manifests.has_any("a"));
 }
 
 #[test]
@@ -170,14 +176,10 @@ fn what_a_kyma_tells_of_its_modules_is_known() {
     let modules = json!({"state": "Error", "modules": [{"name": "crane", "state": "Error"}, {"name": "buoy", "state": "Unmanaged"}]});
     told.status = serde_json::from_value(modules).unwrap();
     state.apply_kyma(told);
-    let known = state.modules_of("a");
-    assert_eq!(*known, [("crane".to_owned(), State::Error), ("buoy".to_owned(), State::Unmanaged)]);
-    assert!(
-        state.kyma("a").unwrap().status.as_ref().unwrap().modules.is_empty(),
-        "nothing else of them is kept"
-    );
+    let known = state.kymas.module_states("a");
+    assert_eq!(known, [("crane".to_owned(), State::Error), ("buoy".to_owned(), State::Unmanaged)]);
     state.delete_kyma("a");
-    assert!(state.modules_of("a").is_empty());
+    assert!(state.kymas.module_states("a").is_empty());
 }
 
 #[test]
@@ -207,7 +209,7 @@ fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
     let asked = |theirs: &Manifest| {
         let mut state = KcpState::default();
         let wanted = keys(state.apply_manifest(theirs.clone()));
-        (wanted, state.is_ready("m"))
+        (wanted, state.manifests.is_ready("m"))
     };
     let both = ["Manifest/m", "Kyma/a", "AgentConfig/a"].map(str::to_owned).to_vec();
     theirs.annotations_mut().insert("sync-oci-ref".into(), "sha256:aa".into());
@@ -245,15 +247,17 @@ fn kymas_of_one_runtime_hear_of_each_other() {
     let mut state = KcpState::default();
     let of = |name: &str| kyma(name, "r1", 1, 1);
     state.apply_kyma(of("a"));
-    assert!(state.others_of_runtime("a").is_empty());
+    assert!(state.kymas.others_of_runtime("a").is_empty());
     state.apply_kyma(of("b"));
     state.apply_kyma(kyma("c", "r2", 1, 1));
-    assert_eq!(state.others_of_runtime("a"), ["b"]);
-    assert!(state.others_of_runtime("c").is_empty() && state.others_of_runtime("nobody").is_empty());
+    assert_eq!(state.kymas.others_of_runtime("a"), ["b"]);
+    assert!(
+        state.kymas.others_of_runtime("c").is_empty() && state.kymas.others_of_runtime("nobody").is_empty()
+    );
     let mut leaving = kyma("b", "r1", 2, 2);
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     assert_eq!(keys(state.apply_kyma(leaving)), ["Kyma/a", "Kyma/b"]);
-    assert!(state.others_of_runtime("a").is_empty(), "it does not stay");
+    assert!(state.kymas.others_of_runtime("a").is_empty(), "it does not stay");
     assert_eq!(keys(state.delete_kyma("b")), ["Kyma/b", "Kyma/a"]);
     state.apply_kyma(of("b"));
     assert_eq!(keys(state.apply_kyma(kyma("b", "r3", 3, 3))), ["Kyma/a", "Kyma/b"], "it has another one now");
@@ -282,7 +286,7 @@ fn asking(state: &mut KcpState, name: &str, entries: &[&str]) {
     let modules = entries.iter().map(|entry| module(entry)).collect();
     let wanted = KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() };
     assert!(state.choose(name, &wanted, &[]).is_none(), "it is not noted yet");
-    state.note(name, &wanted);
+    state.record_list(name, &wanted);
     assert_eq!(state.choose(name, &wanted, &[]).unwrap().len(), entries.len());
 }
 
@@ -390,7 +394,7 @@ fn a_wish_is_known_from_the_moment_it_was_answered() {
         modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
         ..KymaSpec::default()
     };
-    state.note("a", &wanted);
+    state.record_list("a", &wanted);
     assert!(state.apply_release("lighthouse", Some(release("1.0.0"))).is_empty(), "it is gone");
 }
 
@@ -404,13 +408,13 @@ fn a_kubeconfig_asks_for_what_waited_for_it() {
     let newer = SecretRef { resource_version: "2".into(), ..secret };
     assert_eq!(keys(state.apply_secret("a", "k", Some(newer.clone()))), ["Kyma/a", "Manifest/m"]);
     assert!(state.apply_secret("a", "k", Some(newer.clone())).is_empty());
-    assert_eq!(state.secrets_of("a").len(), 1);
+    assert_eq!(state.secrets.of("a").len(), 1);
     let other = SecretRef { name: "j".into(), ..newer.clone() };
     assert!(!state.apply_secret("a", "j", Some(other.clone())).is_empty());
-    assert_eq!(state.secrets_of("a"), [other, newer], "by name");
+    assert_eq!(state.secrets.of("a"), [other, newer], "by name");
     assert!(!state.apply_secret("a", "j", None).is_empty());
     state.apply_secret("a", "k", None);
-    assert!(state.secrets_of("a").is_empty() && state.apply_secret("a", "k", None).is_empty());
+    assert!(state.secrets.of("a").is_empty() && state.apply_secret("a", "k", None).is_empty());
 }
 
 fn watcher(name: &str, resource: &str, generation: i64) -> Watcher {
@@ -436,14 +440,14 @@ fn a_watcher_reaches_every_runtime_if_it_changes_what_is_watched() {
     assert_eq!(keys(refused), ["Watcher/bad"], "no runtime hears of one that is refused");
     assert!(state.apply_watcher("bad", None).is_empty());
     assert_eq!(keys(state.apply_watcher("w", None)), ["AgentConfig/a", "AgentConfig/b"]);
-    assert!(state.agent_plan().config.watches.is_empty());
+    assert!(state.watchers.plan().config.watches.is_empty());
 }
 
 #[test]
 fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
     let mut state = KcpState::default();
-    state.working_on("m", Class::Rollout);
-    assert_eq!(state.urgency("m"), Class::UserEdit, "there is none yet");
+    state.manifests.set_class("m", Class::Rollout);
+    assert_eq!(state.manifests.class("m"), Class::UserEdit, "there is none yet");
     state.apply_manifest(manifest("m", 1, "Processing", None));
     for (worked, urgency) in [
         (Class::Resync, Class::Rollout),
@@ -452,11 +456,11 @@ fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
         (Class::Rollout, Class::Rollout),
         (Class::Poll, Class::Rollout),
     ] {
-        state.working_on("m", worked);
-        assert_eq!(state.urgency("m"), urgency, "{worked:?}");
+        state.manifests.set_class("m", worked);
+        assert_eq!(state.manifests.class("m"), urgency, "{worked:?}");
     }
     state.delete_manifest("m");
-    assert_eq!(state.urgency("m"), Class::UserEdit, "there is none any more");
+    assert_eq!(state.manifests.class("m"), Class::UserEdit, "there is none any more");
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl AgentConfigReconciler {
             let state = self.kcp.index();
             let input = state.agent_input(name);
             let is_done = self.clusters.records.read(name, |record| record.agent_config) == Some(input.hash);
-            (state.kyma(name), input, is_done, state.has_manifests(name))
+            (state.kymas.get(name), input, is_done, state.manifests.has_any(name))
         };
         let Some(kyma) = kyma else {
             self.clusters.records.change_known(name, |record| record.agent_config = None);
@@ -115,7 +115,7 @@ impl AgentConfigReconciler {
             Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
                 {
                     let mut state = self.kcp.index_mut();
-                    state.lacks_kinds(name, false);
+                    state.kymas.set_lacks_kinds(name, false);
                     self.clusters.records.change(name, |record| record.agent_config = Some(input.hash));
                 }
                 // Other needs may have been noted meanwhile.
@@ -133,7 +133,8 @@ impl AgentConfigReconciler {
                 let message = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
                     let mut state = self.kcp.index_mut();
-                    let fresh = state.lacks_kinds(name, true) || triggers.may_include(is_of_definition);
+                    let fresh =
+                        state.kymas.set_lacks_kinds(name, true) || triggers.may_include(is_of_definition);
                     (fresh, state.agent_input(name).hash != input.hash)
                 };
                 if is_old {
@@ -243,7 +244,7 @@ impl WatcherReconciler {
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (watcher, plan) = {
             let state = self.kcp.index();
-            (state.watcher(name), state.agent_plan())
+            (state.watchers.get(name), state.watchers.plan())
         };
         let Some(watcher) = watcher else { return Ok(Outcome::done()) };
         let api: Api<Watcher> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);

@@ -81,7 +81,7 @@ impl CatalogReconciler {
                 record.doubt_catalog(named(triggers));
                 record.catalog.as_ref().map_or(0, |catalog| catalog.doubts)
             });
-            (index.kyma(name), index.view(name), index.catalog_mark(name), doubts)
+            (index.kymas.get(name), index.view(name), index.catalog_mark(name), doubts)
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
             self.clusters.records.change_known(name, |record| record.catalog = None);

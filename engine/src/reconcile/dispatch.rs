@@ -161,14 +161,14 @@ impl Dispatcher {
         if let WorkKey::Manifest { name, .. } = key {
             let mut index = self.kcp.index_mut();
             // A time is due only for a Manifest that is not Ready. A suspected status says nothing about that.
-            if is_due(triggers) && !is_suspected && index.is_ready(name) {
+            if is_due(triggers) && !is_suspected && index.manifests.is_ready(name) {
                 return Ok(Outcome::unneeded());
             }
-            index.working_on(name, class);
+            index.manifests.set_class(name, class);
         }
         let outcome = self.reconcilers.reconcile(key, class, triggers).await;
         if let WorkKey::Kyma { kyma } = key
-            && self.kcp.index().kyma(kyma).is_none()
+            && !self.kcp.index().kymas.contains(kyma)
         {
             self.history.forget(kyma);
         }

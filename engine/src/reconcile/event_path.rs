@@ -31,7 +31,7 @@ impl EventPathReconciler {
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (told, known) = {
             let state = self.kcp.index();
-            (state.path(name), state.kyma(name))
+            (state.kymas.event_path(name), state.kymas.get(name))
         };
         let Some(told) = told else { return Ok(Outcome::done()) };
         if told.proven {

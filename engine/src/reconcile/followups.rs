@@ -65,7 +65,7 @@ impl FollowUps {
     /// Requests the removal of the Go manager's watcher once the event path is proven. A dry run always requests it, to show the
     /// deletions.
     pub(crate) fn legacy_watcher(&self, kyma: &str, cause: Option<&Trigger>) {
-        let is_proven = self.kcp.index().path(kyma).is_some_and(|path| path.proven);
+        let is_proven = self.kcp.index().kymas.event_path(kyma).is_some_and(|path| path.proven);
         let is_removed = self.clusters.records.read(kyma, |record| record.legacy_watcher_removed);
         if !self.keep_legacy_watcher && !is_removed && (is_proven || self.kcp.is_dry()) {
             self.push(WorkKey::LegacyWatcher { kyma: kyma.to_owned() }, Class::Rollout, cause);

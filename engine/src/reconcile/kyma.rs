@@ -210,7 +210,7 @@ impl KymaReconciler {
         };
         let pull_secret = self.pull_secrets.sync(&name, runtime).await?;
 
-        let policy = self.kcp.index().policy();
+        let policy = self.kcp.index().policy.get();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
                 let state = self.kcp.index();
@@ -225,7 +225,7 @@ impl KymaReconciler {
                                 | Fault::NotOffered { .. }
                         )
                     };
-                    let choices = choose(&alone, state.catalog(), &[]);
+                    let choices = choose(&alone, &state.catalog, &[]);
                     !choices.iter().any(|choice| choice.outcome.as_ref().err().is_some_and(is_none))
                 };
                 let (wanted, ruled) = rule(&wanted, policy, kyma.labels(), offered);
@@ -235,7 +235,7 @@ impl KymaReconciler {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
-        let manifests = self.kcp.index().manifests_of(&name);
+        let manifests = self.kcp.index().manifests.list(&name);
         let all = with_leaving(kyma, &wanted, &manifests);
         let mut choices = self.choices_of(&name, &all, &local.templates);
         let sources = stage(Stage::Resolve, self.registries.sources_of(&choices)).await?;
@@ -245,9 +245,9 @@ impl KymaReconciler {
         // As late as possible, so that the plan uses the latest versions.
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();
-            let manifests = state.manifests_of(&name);
-            let installed = staying(&choices, &manifests, state.catalog());
-            (manifests, state.mandatory(), installed)
+            let manifests = state.manifests.list(&name);
+            let installed = staying(&choices, &manifests, &state.catalog);
+            (manifests, state.catalog.mandatory(), installed)
         };
         let windows = self.windows.policy();
         let turns = turns(&self.kcp, self.config.rollout_window, &name, triggers);
@@ -326,7 +326,7 @@ impl KymaReconciler {
         }
         let (noted, choices) = {
             let mut state = self.kcp.index_mut();
-            (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
+            (state.record_list(kyma, wanted), choose(wanted, &state.catalog, local))
         };
         for (key, change) in noted {
             let cause = Some(Trigger::Kcp { object: key.clone(), change });
@@ -337,9 +337,9 @@ impl KymaReconciler {
 
     /// Notes required modules before their Manifests are read; their later changes trigger the Kyma.
     fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
-        let is_known = self.kcp.index().required(kyma) == &modules;
-        if !is_known {
-            self.kcp.index_mut().require(kyma, modules);
+        let is_known = self.kcp.index().kymas.waits(kyma).required == modules;
+        if !is_known && let Some(waits) = self.kcp.index_mut().kymas.waits_mut(kyma) {
+            waits.required = modules;
         }
     }
 }

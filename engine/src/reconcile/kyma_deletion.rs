@@ -91,7 +91,7 @@ impl KymaDeletion {
         let force = force::forced(kyma);
         let mut deletion = Deletion {
             kyma,
-            manifests: self.kcp.index().manifests_of(&name),
+            manifests: self.kcp.index().manifests.list(&name),
             runtime: None,
             remote: Value::Null,
             force,
@@ -190,7 +190,7 @@ impl KymaDeletion {
                     if thing == Thing::AgentConfiguration {
                         let mut state = self.kcp.index_mut();
                         self.clusters.records.change_known(&name, |record| record.agent_config = None);
-                        state.forget_agent(&name);
+                        state.agents.forget(&name);
                     }
                     if let Runtime::There(there) = &mut left.runtime {
                         there.without(thing);

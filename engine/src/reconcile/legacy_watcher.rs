@@ -26,7 +26,7 @@ impl LegacyWatcherReconciler {
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let (kyma, proven) = {
             let state = self.kcp.index();
-            (state.kyma(name), state.path(name).is_some_and(|path| path.proven))
+            (state.kymas.get(name), state.kymas.event_path(name).is_some_and(|path| path.proven))
         };
         let Some(kyma) = kyma else {
             self.clusters.records.change_known(name, |record| record.legacy_watcher_removed = false);

@@ -43,7 +43,7 @@ impl KymaReconciler {
         if !kyma.takes_runtime_templates() {
             return Ok(Local::default());
         }
-        let unknown: BTreeSet<&str> = self.kcp.index().unknown(wanted);
+        let unknown: BTreeSet<&str> = self.kcp.index().catalog.unknown(wanted);
         if unknown.is_empty() {
             return Ok(Local::default());
         }

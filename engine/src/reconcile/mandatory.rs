@@ -60,7 +60,7 @@ impl MandatoryReconciler {
     ) -> Result<Outcome, Error> {
         let (kyma, mut offers) = {
             let state = self.kcp.index();
-            (state.kyma(name), state.mandatory())
+            (state.kymas.get(name), state.catalog.mandatory())
         };
         let Some(kyma) = kyma else { return Ok(self.forget(name)) };
         let leave = |k: &Kyma| k.metadata.deletion_timestamp.is_some() || k.is_skipped();
@@ -72,7 +72,7 @@ impl MandatoryReconciler {
         offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
         let (manifests, (chosen_by_users, asked)) = {
             let state = self.kcp.index();
-            (state.manifests_of(name), state.chosen_by_users(name))
+            (state.manifests.list(name), state.chosen_by_users(name))
         };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.registries.sources_for(chosen)).await?;
@@ -140,8 +140,8 @@ impl ReleaseReconciler {
     pub(super) async fn reconcile(&self, module: &str) -> Result<Outcome, Error> {
         let (holders, offer) = {
             let state = self.kcp.index();
-            let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
-            (state.holders(module), offer)
+            let offer = state.catalog.mandatory().into_iter().find(|offer| offer.module == module);
+            (state.catalog.holders(module), offer)
         };
         let releases: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
         let templates: Api<ModuleTemplate> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);

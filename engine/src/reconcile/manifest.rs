@@ -212,7 +212,7 @@ impl ManifestReconciler {
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Error> {
         let (secrets, watched) = {
             let state = self.kcp.index();
-            (state.secrets_of(kyma), last.and_then(|_| state.up_to_date(name)))
+            (state.secrets.of(kyma), last.and_then(|_| state.up_to_date(name)))
         };
         if let Some((last, manifest)) = last.zip(watched)
             && self.inputs(&manifest, &secrets) == (Inputs { injected: 0, ..last.inputs })

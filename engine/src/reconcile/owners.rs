@@ -24,7 +24,7 @@ impl Owners {
     pub(super) fn successor(&self, kyma: &str, remote: &Value) -> Option<String> {
         let (namespace, owner) = marked_by(remote)?.split_once('/')?;
         let is_other = *namespace == *self.kcp.namespace && owner != kyma;
-        (is_other && self.kcp.index().kyma(owner).is_some()).then(|| owner.to_owned())
+        (is_other && self.kcp.index().kymas.contains(owner)).then(|| owner.to_owned())
     }
 
     /// Returns a Kyma's runtime unless another Kyma owns it; otherwise the outcome of the reconcile.
@@ -44,7 +44,7 @@ impl Owners {
     /// The other Kyma that owns this runtime. Two owners would delete each other's modules. Reads the runtime only if several Kymas in KCP
     /// name it.
     pub(super) async fn occupant(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
-        let others = self.kcp.index().others_of_runtime(kyma);
+        let others = self.kcp.index().kymas.others_of_runtime(kyma);
         if others.is_empty() {
             return Ok(None);
         }
@@ -58,12 +58,12 @@ impl Owners {
         let owner = self.successor(kyma, remote);
         let (owner, is_known) = {
             let state = self.kcp.index();
-            let owner = owner.filter(|owner| state.stays(owner));
-            let is_known = state.taken_by(kyma) == owner.as_ref();
+            let owner = owner.filter(|owner| state.kymas.stays(owner));
+            let is_known = state.kymas.taken_by(kyma) == owner.as_ref();
             (owner, is_known)
         };
         if !is_known {
-            self.kcp.index_mut().note_taken(kyma, owner.clone());
+            self.kcp.index_mut().kymas.set_taken_by(kyma, owner.clone());
         }
         owner
     }

@@ -363,7 +363,7 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
     };
     engine.state().write().apply_manifest(manifest(1, "Processing", 9));
     engine.state().write().apply_manifest(manifest(2, "Ready", 8));
-    assert!(engine.state().read().is_ready("m"), "or this shows nothing");
+    assert!(engine.state().read().manifests.is_ready("m"), "or this shows nothing");
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let cause = Some(Trigger::Due { at: Timestamp::UNIX_EPOCH });
     engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });

@@ -74,10 +74,10 @@ async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
     ];
     let events = futures::stream::iter(events.map(Ok)).boxed();
     let remove = KcpState::delete_manifest;
-    let others = Some(KcpState::manifests_besides as Others);
+    let others = Some((|state, names| state.manifests.names_besides(names)) as Others);
     run(Arc::clone(&context), "Manifest".to_owned(), events, |s, _, o| s.apply_manifest(o), remove, others)
         .await;
-    assert!(context.state.read().manifests_of("a").is_empty());
+    assert!(context.state.read().manifests.list("a").is_empty());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_list_tells_what_is_gone_wherever_the_names_stand() {
     let manifest = |name: &str| -> Manifest {
         serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "spec": {}})).unwrap()
     };
-    for others in [None, Some(KcpState::manifests_besides as Others)] {
+    for others in [None, Some((|state, names| state.manifests.names_besides(names)) as Others)] {
         let (mut known, mut state) = (Known::new(others), KcpState::default());
         let list = |known: &mut Known, state: &mut KcpState, names: &[&str]| {
             known.list_begins();

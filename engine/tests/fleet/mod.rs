@@ -6,7 +6,7 @@ use tidewatch_api::{Kyma, Manifest};
 /// Modules of each Kyma.
 pub(crate) const MODULES: usize = 10;
 /// Objects of each module.
-pub(crate) const OBJECTS: usize = 10;
+pub(crate) const OBJECTS: usize = 14;
 
 fn condition(type_: &str, message: &str) -> Value {
     json!({"type": type_, "status": "True", "reason": "Ready", "message": message, "observedGeneration": 3,

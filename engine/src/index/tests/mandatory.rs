@@ -87,19 +87,16 @@ fn a_release_that_changed_while_nobody_looked_is_found_at_the_first_sight_of_its
 #[test]
 fn a_kyma_hears_of_a_mandatory_module_that_one_of_its_modules_requires() {
     let mut state = KcpState::default();
-    let required = || BTreeSet::from(["guard".to_owned()]);
-    state.require("a", required());
-    assert!(state.required.is_empty(), "there is no such Kyma");
+    let require = |state: &mut KcpState, module: &str| {
+        state.kymas.waits_mut("a").unwrap().required = BTreeSet::from([module.to_owned()]);
+    };
     state.apply_kyma(kyma("a", "a", 1, 1));
     state.apply_manifest(guards_manifest(1, "Processing"));
-    state.require("a", required());
+    require(&mut state, "guard");
     assert_eq!(keys(state.apply_manifest(guards_manifest(2, "Ready"))), ["Kyma/a"]);
     assert!(state.apply_manifest(guards_manifest(3, "Ready")).is_empty(), "its state is the same");
-    state.require("a", BTreeSet::from(["another".to_owned()]));
+    require(&mut state, "another");
     assert!(state.apply_manifest(guards_manifest(4, "Warning")).is_empty());
-    state.require("a", required());
-    state.delete_kyma("a");
-    assert!(state.required.is_empty());
 }
 
 #[test]
@@ -125,13 +122,13 @@ fn a_list_that_nobody_has_read_is_not_an_empty_one() {
     state.apply_manifest(guards_manifest(1, "Ready"));
     assert_eq!(state.chosen_by_users("a").1, None);
     assert!(state.choose("a", &list(&[]), &[]).is_none(), "an empty list has to be noted too");
-    assert!(state.note("a", &list(&["guard"])).is_empty(), "it stays, for its user has it");
+    assert!(state.record_list("a", &list(&["guard"])).is_empty(), "it stays, for its user has it");
     assert_eq!(state.chosen_by_users("a").1, Some(BTreeSet::from(["guard".to_owned()])));
-    assert_eq!(keys(state.note("a", &list(&[]))), ["Mandatory/a"], "its user does not have it");
+    assert_eq!(keys(state.record_list("a", &list(&[]))), ["Mandatory/a"], "its user does not have it");
     assert_eq!(state.chosen_by_users("a").1, Some(BTreeSet::new()));
     assert!(state.choose("a", &list(&[]), &[]).is_some());
     state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
-    assert!(state.note("a", &list(&["other"])).is_empty(), "what is mandatory is no matter of lists");
+    assert!(state.record_list("a", &list(&["other"])).is_empty(), "what is mandatory is no matter of lists");
     state.delete_kyma("a");
     assert_eq!(state.chosen_by_users("a").1, None);
 }
@@ -143,10 +140,8 @@ fn what_mandatory_modules_require_asks_for_their_plan() {
         groups: BTreeSet::from(["x.dev".to_owned()]),
         modules: BTreeSet::from(["crane".to_owned()]),
     };
-    state.await_for_mandatory("a", awaits.clone());
-    assert_eq!(state.mandatory_awaits("a"), &Awaits::default(), "there is no such Kyma");
     state.apply_kyma(kyma("a", "a", 1, 1));
-    state.await_for_mandatory("a", awaits);
+    state.kymas.waits_mut("a").unwrap().mandatory = awaits;
     let crane = |version, state: &str| {
         let mut crane = manifest("m", version, state, None);
         let labels = crane.metadata.labels.as_mut().unwrap();
@@ -156,14 +151,12 @@ fn what_mandatory_modules_require_asks_for_their_plan() {
     state.apply_manifest(crane(1, "Processing"));
     assert_eq!(keys(state.apply_manifest(crane(2, "Ready"))), ["Mandatory/a", "Kyma/a"]);
     assert!(state.apply_manifest(crane(3, "Ready")).is_empty());
-    let told = |state: &KcpState, name| state.mandatory_await_definition("a", name);
-    assert!(told(&state, Some("hooks.x.dev")) && told(&state, None) && !told(&state, Some("hooks.y.dev")));
+    let waits = |state: &KcpState, name| state.kymas.waits("a").mandatory_for_definition(name);
+    assert!(waits(&state, Some("hooks.x.dev")) && waits(&state, None) && !waits(&state, Some("hooks.y.dev")));
     let watched = state.agent_input("a").hash;
-    state.await_for_mandatory("a", Awaits::default());
+    state.kymas.waits_mut("a").unwrap().mandatory = Awaits::default();
     assert_ne!(state.agent_input("a").hash, watched, "definitions are watched meanwhile");
-    assert!(!told(&state, None) && keys(state.apply_manifest(crane(4, "Error"))) == ["Kyma/a"]);
-    state.delete_kyma("a");
-    assert!(state.mandatory_awaits.is_empty());
+    assert!(!waits(&state, None) && keys(state.apply_manifest(crane(4, "Error"))) == ["Kyma/a"]);
 }
 
 #[test]
@@ -180,16 +173,16 @@ fn templates_of_a_withdrawn_module_make_it_mandatory_for_nobody() {
     let withdrawn = json!({"tidewatch.kyma-project.io/mandatory-withdrawn": "true"});
     state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
     state.apply_template("guard-1.0.0", template("1.0.0", json!({})));
-    assert!(!state.holders("guard").is_withdrawn);
+    assert!(!state.catalog.holders("guard").is_withdrawn);
     state.apply_template("guard-1.0.0", template("1.0.0", withdrawn));
-    assert!(state.holders("guard").is_withdrawn, "a change of its annotations alone is seen");
+    assert!(state.catalog.holders("guard").is_withdrawn, "a change of its annotations alone is seen");
     state.apply_release("guard", None);
-    assert!(state.mandatory().is_empty() && state.holders("guard").templates.is_empty());
+    assert!(state.catalog.mandatory().is_empty() && state.catalog.holders("guard").templates.is_empty());
     state.apply_template("guard-1.1.0", template("1.1.0", json!({})));
-    assert!(state.mandatory().is_empty(), "nor does a version that comes later");
+    assert!(state.catalog.mandatory().is_empty(), "nor does a version that comes later");
     state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
-    assert_eq!(state.mandatory().len(), 1, "a new release does");
+    assert_eq!(state.catalog.mandatory().len(), 1, "a new release does");
     state.apply_release("guard", None);
     state.apply_template("guard-1.0.0", None);
-    assert_eq!(state.mandatory().len(), 1, "and so do templates of which none is withdrawn");
+    assert_eq!(state.catalog.mandatory().len(), 1, "and so do templates of which none is withdrawn");
 }

@@ -97,8 +97,8 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
         manifest
     };
     let has = |state: &KcpState| {
-        let seen = state.manifests_of("a").pop().unwrap();
-        state.inventory(&seen).into_iter().map(|o| o.name).collect::<Vec<_>>()
+        let seen = state.manifests.of("a").last().unwrap();
+        state.manifests.inventory(seen).into_iter().map(|o| o.name).collect::<Vec<_>>()
     };
     let mut state = KcpState::default();
     state.apply_manifest(of(1, Some("d"), true));
@@ -125,7 +125,10 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
     state.apply_manifest(of(6, Some("d"), true));
     let mut anew = of(7, None, false);
     anew.metadata.uid = Some("w".into());
-    assert!(state.inventory(&anew).is_empty(), "another Manifest, of which the watch has not told yet");
+    assert!(
+        state.manifests.inventory(&anew).is_empty(),
+        "another Manifest, of which the watch has not told yet"
+    );
     // The removal may be unobserved.
     let found = KcpState::default().apply_manifest(of(1, Some("d"), false));
     assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory of ours");

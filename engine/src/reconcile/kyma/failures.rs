@@ -107,7 +107,7 @@ impl Failures {
         }
         let next = self.clusters.next_try(&name, error.retry_after());
         let message = format!("{}; {next}", error.message());
-        let manifests = self.kcp.index().manifests_of(&name);
+        let manifests = self.kcp.index().manifests.list(&name);
         let status = status(kyma, &manifests, message.clone(), self.kcp.now());
         self.kcp.write_kyma_status(kyma, &status).await?;
         Ok(Outcome::retried(error_report(message), error.class(), error.retry_after()))
@@ -137,7 +137,7 @@ impl Failures {
     }
 
     fn status(&self, kyma: &Kyma, message: String) -> KymaStatus {
-        let manifests = self.kcp.index().manifests_of(&kyma.name_any());
+        let manifests = self.kcp.index().manifests.list(&kyma.name_any());
         failed_status(kyma, &manifests, message, self.kcp.now())
     }
 }

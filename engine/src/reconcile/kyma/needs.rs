@@ -143,12 +143,14 @@ impl KymaReconciler {
     /// Has CRDs of these kinds trigger the Kyma. Returns whether there are new ones.
     fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
         let groups = defined_groups(kinds);
-        let before = self.kcp.index().awaits(kyma);
+        let before = self.kcp.index().kymas.waits(kyma).groups.clone();
         if before == groups {
             return false;
         }
         let more = !groups.is_subset(&before);
-        self.kcp.index_mut().await_kinds(kyma, groups);
+        if let Some(waits) = self.kcp.index_mut().kymas.waits_mut(kyma) {
+            waits.groups = groups;
+        }
         self.followups.agent_config(kyma, &[]);
         more
     }
@@ -302,7 +304,7 @@ mod tests {
             },
         }];
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
-        assert!(engine.dispatcher.kcp.index().awaits_definition("harbour", Some("hooks.x.dev")));
+        assert!(engine.dispatcher.kcp.index().kymas.waits("harbour").for_definition(Some("hooks.x.dev")));
         *answer.lock() = not_found();
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
         assert_eq!(requests.lock().len(), 1, "what is known is not asked for");
@@ -319,7 +321,10 @@ mod tests {
         requests.lock().clear();
         let (gone, _) = found(&engine, &runtime, "no/such.group", &has_event).await;
         assert!(gone.unwrap().contains("no API can have that name"));
-        assert!(requests.lock().is_empty() && engine.dispatcher.kcp.index().awaits("harbour").is_empty());
+        assert!(
+            requests.lock().is_empty()
+                && engine.dispatcher.kcp.index().kymas.waits("harbour").groups.is_empty()
+        );
     }
 
     #[test]

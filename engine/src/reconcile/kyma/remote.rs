@@ -77,7 +77,7 @@ impl KymaReconciler {
 
 impl KymaReconciler {
     fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
-        let manifests = self.kcp.index().manifests_of(&kyma.name_any());
+        let manifests = self.kcp.index().manifests.list(&kyma.name_any());
         restored(kyma, &manifests)
     }
 }

@@ -79,13 +79,15 @@ impl MandatoryReconciler {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
         let awaits = Awaits { groups: defined_groups(&kinds), modules };
-        let before = self.kcp.index().mandatory_awaits(kyma).clone();
+        let before = self.kcp.index().kymas.waits(kyma).mandatory.clone();
         let asks = !kinds.is_empty() || !awaits.modules.is_empty();
         let more = !awaits.groups.is_subset(&before.groups);
         if awaits != before {
             // Before the discovery: earlier changes have no event.
             let other = awaits.groups != before.groups;
-            self.kcp.index_mut().await_for_mandatory(kyma, awaits);
+            if let Some(waits) = self.kcp.index_mut().kymas.waits_mut(kyma) {
+                waits.mandatory = awaits;
+            }
             if other {
                 self.followups.agent_config(kyma, &[]);
             }
@@ -100,7 +102,7 @@ impl MandatoryReconciler {
             self.waiting.is_doubtful(kyma, told, now) || triggers.may_include(Trigger::is_full_look) || more;
         let mut broken = BTreeSet::new();
         let (served, unknown) = self.served(kyma, &kinds, doubtful, &mut broken).await?;
-        let manifests = self.kcp.index().manifests_of(kyma);
+        let manifests = self.kcp.index().manifests.list(kyma);
         let unmet = unmet(&choices, &manifests, &served);
         let waits = self.waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
         let later = self.waiting.broken(kyma, !broken.is_empty(), now);

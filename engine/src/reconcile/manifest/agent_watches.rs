@@ -157,7 +157,7 @@ impl AgentWatches {
     /// Returns the agent's configuration if its path is proven. A watch that starts later also reports earlier changes.
     fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
         let state = self.kcp.index();
-        state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
+        state.agents.config(kyma).filter(|_| state.kymas.event_path(kyma).is_some_and(|path| path.proven))
     }
 }
 

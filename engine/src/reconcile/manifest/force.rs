@@ -26,8 +26,8 @@ impl Removal {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let known = self.kcp.index().kyma(kyma)?;
-        let forced = force::forced(&known)?;
+        let known = self.kcp.index().kymas.get(kyma)?;
+        let forced = force::forced(known.as_ref())?;
         // Only KCP knows the user that set it.
         let fresh = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await.ok().flatten();
         Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))

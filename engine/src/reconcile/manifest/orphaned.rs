@@ -23,8 +23,8 @@ impl ManifestReconciler {
         kyma: &str,
         manifest: &Manifest,
     ) -> Result<Option<Outcome>, Error> {
-        let known = self.kcp.index().kyma(kyma);
-        if Stray::of(known.as_ref(), manifest).is_none() {
+        let known = self.kcp.index().kymas.get(kyma);
+        if Stray::of(known.as_deref(), manifest).is_none() {
             return Ok(None);
         }
         // The Kyma watch may lag behind the Manifest watch.

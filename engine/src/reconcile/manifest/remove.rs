@@ -76,7 +76,7 @@ impl Removal {
         if has_written_inventory(&manifest) {
             return manifest;
         }
-        let before = self.kcp.index().inventory(&manifest);
+        let before = self.kcp.index().manifests.inventory(&manifest);
         add(&mut manifest, &before);
         manifest
     }
@@ -206,7 +206,7 @@ impl Removal {
         runtime: &Gated,
         obstacle: Obstacle,
     ) -> Result<Outcome, Error> {
-        let groups = self.kcp.index().groups_of_leaving(kyma);
+        let groups = self.kcp.index().manifests.groups_of_leaving(kyma);
         let goes =
             |object: &ObjectRef| prune::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);

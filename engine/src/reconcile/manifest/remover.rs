@@ -174,7 +174,7 @@ impl Remover {
         let name = manifest.name_any();
         let state = self.kcp.index();
         let others = state.other_claims(kyma, &name, object);
-        let is_anothers = |other: &str| state.is_of_another(kyma, other);
+        let is_anothers = |other: &str| state.manifests.is_of_another(kyma, other);
         ownership::verdict((&self.kcp.namespace, &name), &there.marks, &others, is_anothers)
     }
 

@@ -166,7 +166,7 @@ impl Syncer {
         let mut remaining = removed.clone();
         let (mut kept, mut deleting) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.keeps_predecessors {
-            if self.kcp.index().is_skipped(&manifest.name_any()) {
+            if self.kcp.index().manifests.is_skipped(&manifest.name_any()) {
                 return Err(manifest_is_skipped());
             }
             let removing = self.remover.remove(kyma, &manifest, runtime, remaining.clone(), UserOwned::Stays);
@@ -239,7 +239,7 @@ impl Syncer {
         let installer = Installer { predecessors: &predecessors, ..installer };
         let served = scope.as_ref().map(|scope| scope.served(&definitions)).unwrap_or_default();
         let manifest = name.as_str();
-        let may_continue = || !self.kcp.index().is_skipped(manifest);
+        let may_continue = || !self.kcp.index().manifests.is_skipped(manifest);
         let mut applied = Box::pin(installer.phases(phases, served, &may_continue)).await;
         if let Some(scope) = &scope {
             let others = bundle.objects.iter().filter(|id| !scope.has(id));

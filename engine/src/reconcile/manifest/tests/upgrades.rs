@@ -28,7 +28,9 @@ fn watch_all(engine: &Engine) {
     let mut state = engine.dispatcher.kcp.index_mut();
     state.apply_kyma(serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {}})).unwrap());
     state.configure_agent("harbour", config);
-    state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
+    state
+        .kymas
+        .set_event_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
 }
 
 /// The new version's change.

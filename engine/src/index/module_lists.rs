@@ -1,4 +1,4 @@
-//! Modules requested by Kymas.
+//! Lists of modules that Kymas request.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -6,33 +6,29 @@ use std::{
 };
 
 use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
-use tidewatch_planner::versions::{Choice, Want, choose, further};
+use tidewatch_planner::versions::{Answer, Catalog, Choice, Want, choose, further};
 
-use super::{KcpState, Wanted};
-use crate::{
-    alike::{Shared, hash_of},
-    key::WorkKey,
-    trigger::Change,
-};
+use super::{KcpCatalog, KcpState, Wanted};
+use crate::{key::WorkKey, pool::Pool, trigger::Change};
 
 /// Last planned requests. The runtimes' API servers bound them.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub struct ModuleLists {
     by_kyma: HashMap<String, Arc<Wants>>,
     by_module: HashMap<String, BTreeMap<Want, BTreeSet<Arc<str>>>>,
     /// Most runtimes have equal lists.
-    wants: Shared<Wants>,
+    wants: Pool<Wants>,
 }
 
 type Wants = BTreeSet<(String, Want)>;
 
-impl Users {
+impl ModuleLists {
     /// Distinct requests for a module, with their Kymas.
     pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<Arc<str>>)> {
         self.by_module.get(module).into_iter().flatten()
     }
 
-    fn put(&mut self, kyma: &str, wants: Wants) {
+    fn set(&mut self, kyma: &str, wants: Wants) {
         self.forget(kyma);
         let name: Arc<str> = kyma.into();
         for (module, want) in &wants {
@@ -40,8 +36,14 @@ impl Users {
             by_want.entry(want.clone()).or_default().insert(Arc::clone(&name));
         }
         // An empty list differs from an unread one.
-        let wants = self.wants.share(hash_of(&wants), wants);
+        let wants = self.wants.share(wants);
         self.by_kyma.insert(kyma.to_owned(), wants);
+    }
+
+    /// One answer per distinct request, in the order of [`ModuleLists::of`].
+    pub(super) fn answers(&self, modules: &BTreeSet<String>, catalog: &KcpCatalog) -> Vec<Answer> {
+        let wants = modules.iter().flat_map(|module| self.of(module).map(move |(want, _)| (module, want)));
+        wants.map(|(module, want)| Answer::of(want, module, catalog)).collect()
     }
 
     /// Listed modules; `None` if unread since the process start.
@@ -71,46 +73,42 @@ impl Users {
     }
 }
 
-fn wants(wanted: &KymaSpec) -> Wants {
-    wanted.modules.iter().map(|module| (module.name.clone(), Want::of(module, wanted))).collect()
+fn wants(list: &KymaSpec) -> Wants {
+    list.modules.iter().map(|module| (module.name.clone(), Want::of(module, list))).collect()
+}
+
+impl KcpCatalog {
+    /// Listed modules, or versions, that KCP does not offer: the runtime may.
+    pub fn unknown<'a>(&self, list: &'a KymaSpec) -> BTreeSet<&'a str> {
+        let unknown = |module: &&'a Module| match self.release(&module.name) {
+            Some(release) => further(module.version.as_deref(), &release).is_some(),
+            None => self.templates_of(&module.name).is_empty(),
+        };
+        list.modules.iter().filter(unknown).map(|module| module.name.as_str()).collect()
+    }
 }
 
 impl KcpState {
-    /// Chooses versions for a list recorded by [`KcpState::note`].
+    /// Chooses versions for a list recorded by [`KcpState::record_list`].
     ///
     /// Recorded first, a Kyma is found by later releases even before the result is written.
-    pub fn choose(
-        &self,
-        kyma: &str,
-        wanted: &KymaSpec,
-        local: &[Arc<ModuleTemplate>],
-    ) -> Option<Vec<Choice>> {
-        let noted = self.users.by_kyma.get(kyma).is_some_and(|noted| **noted == wants(wanted));
-        noted.then(|| choose(wanted, self.catalog(), local))
+    pub fn choose(&self, kyma: &str, list: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Option<Vec<Choice>> {
+        let is_recorded = self.lists.by_kyma.get(kyma).is_some_and(|recorded| **recorded == wants(list));
+        is_recorded.then(|| choose(list, &self.catalog, local))
     }
 
     /// Records an existing Kyma's list.
     ///
     /// Formerly mandatory modules stay until the list is known; then the mandatory reconcile is requested.
-    pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) -> Vec<Wanted> {
-        if !self.kymas.contains_key(kyma) {
+    pub fn record_list(&mut self, kyma: &str, list: &KymaSpec) -> Vec<Wanted> {
+        if !self.kymas.contains(kyma) {
             return Vec::new();
         }
-        self.users.put(kyma, wants(wanted));
-        let (chosen, asked) = self.chosen_by_users(kyma);
-        if chosen.is_subset(&asked.unwrap_or_default()) {
+        self.lists.set(kyma, wants(list));
+        let (chosen, listed) = self.chosen_by_users(kyma);
+        if chosen.is_subset(&listed.unwrap_or_default()) {
             return Vec::new();
         }
         vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, Change::ModuleList)]
-    }
-
-    /// Listed modules, or versions, that KCP does not offer: the runtime may.
-    pub fn unknown<'a>(&self, wanted: &'a KymaSpec) -> BTreeSet<&'a str> {
-        let catalog = self.catalog();
-        let unknown = |module: &&'a Module| match catalog.release(&module.name) {
-            Some(release) => further(module.version.as_deref(), &release).is_some(),
-            None => catalog.templates_of(&module.name).is_empty(),
-        };
-        wanted.modules.iter().filter(unknown).map(|module| module.name.as_str()).collect()
     }
 }
