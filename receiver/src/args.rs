@@ -162,6 +162,11 @@ pub struct Args {
     /// Log level, or targets with levels [default: info; warn in a dry run].
     #[arg(long, env = "TIDEWATCH_LOG", value_name = "LEVELS")]
     pub log_level: Option<String>,
+    /// Base URL of the OpenTelemetry collector that receives spans by OTLP over HTTP, such as http://collector:4318 (default: none are
+    /// exported).
+    #[cfg(feature = "otlp")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Args {

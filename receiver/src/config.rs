@@ -91,6 +91,8 @@ impl From<Args> for Config {
             grace: _,
             log_format: _,
             log_level: _,
+            #[cfg(feature = "otlp")]
+                otlp_endpoint: _,
         } = args;
         Self {
             listen,

@@ -16,6 +16,8 @@ pub mod lease;
 pub mod limits;
 pub mod maintenance;
 pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod path_watch;
 pub mod paths;
 pub mod pause;

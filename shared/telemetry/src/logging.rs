@@ -1,11 +1,14 @@
 //! Logs on standard error.
 
 use std::{fmt, fs::File, io, str::FromStr, sync::Arc};
+
+use tracing::Subscriber;
 use tracing_subscriber::{
     Layer, Registry,
     filter::{LevelFilter, Targets},
     fmt::layer,
-    layer::{Layered, SubscriberExt},
+    layer::SubscriberExt,
+    registry::LookupSpan,
     util::SubscriberInitExt,
 };
 
@@ -44,26 +47,44 @@ pub enum LoggingError {
 /// Limited at every level: at `warn`, the Kubernetes client logs answers it cannot parse, possibly Secrets.
 const QUIET: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
 
+/// A layer besides the log lines, with its own filter.
+pub type Extra = Box<dyn Layer<Registry> + Send + Sync>;
+
 /// Starts logging. `level` is a level or a list like `info,kube=warn`. The environment is ignored.
+///
+/// A line has the list of its spans. All spans have the level DEBUG, so lines of the default level have none.
 pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
-    let lines = layer().with_writer(io::stderr);
-    match format {
-        Format::Json => start(lines.json().flatten_event(true).with_current_span(false), level),
-        Format::Text => start(lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())), level),
-    }
+    let subscriber = tracing_subscriber::registry().with(filter(level)?).with(lines(format));
+    subscriber.try_init().map_err(|_| LoggingError::AlreadyStarted)
+}
+
+/// Like [`init`], with another layer. `level` does not concern that one.
+pub fn init_with(extra: Extra, format: Format, level: &str) -> Result<(), LoggingError> {
+    let lines = lines(format).with_filter(filter(level)?);
+    tracing_subscriber::registry()
+        .with(extra)
+        .with(lines)
+        .try_init()
+        .map_err(|_| LoggingError::AlreadyStarted)
 }
 
 /// Like [`init`], as text to an unbounded file.
 pub fn to_file(file: File, level: &str) -> Result<(), LoggingError> {
-    start(layer().with_ansi(false).with_writer(Arc::new(file)), level)
+    let lines = layer().with_ansi(false).with_writer(Arc::new(file));
+    let subscriber = tracing_subscriber::registry().with(filter(level)?).with(lines);
+    subscriber.try_init().map_err(|_| LoggingError::AlreadyStarted)
 }
 
-fn start(
-    lines: impl Layer<Layered<Targets, Registry>> + Send + Sync,
-    level: &str,
-) -> Result<(), LoggingError> {
-    let lines = tracing_subscriber::registry().with(filter(level)?).with(lines);
-    lines.try_init().map_err(|_| LoggingError::AlreadyStarted)
+/// Log lines on standard error.
+fn lines<S>(format: Format) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let lines = layer().with_writer(io::stderr);
+    match format {
+        Format::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
+        Format::Text => lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).boxed(),
+    }
 }
 
 fn filter(level: &str) -> Result<Targets, LoggingError> {
