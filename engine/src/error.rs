@@ -274,7 +274,13 @@ mod tests {
     #[test]
     fn triggers_remain_after_a_reconcile_that_did_not_see_them() {
         let object = ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
-        let event = Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object };
+        let event = Trigger::Event {
+            epoch: "e".into(),
+            seq: 1,
+            watch: "w".into(),
+            object,
+            span: crate::spans::EventSpan::default(),
+        };
         let retry = Trigger::retry(&WorkKey::Kyma { kyma: "k".into() }, Reason::Waiting);
         let triggers = [event.clone(), retry, Trigger::SafetyResync];
         for (error, remaining) in [

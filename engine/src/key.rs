@@ -78,6 +78,15 @@ impl WorkKey {
         }
     }
 
+    /// The Manifest.
+    #[must_use]
+    pub fn manifest(&self) -> Option<&str> {
+        match self {
+            Self::Manifest { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
     /// `Kyma`, `EventPath`, `Manifest`, `Mandatory`, `AgentConfig`, `Catalog`, `LegacyWatcher`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -14,6 +14,7 @@
 //! | `reconcile` | one reconciler for each kind of key, and the dispatcher that calls them |
 //! | `outcome`, `pace` | how a reconcile ends, and when its key is due again |
 //! | [`history`], [`stages`] | the last reconciles, for `explain` |
+//! | [`spans`] | tracing spans of events and reconciles |
 //! | [`compat`] | the take-over from the Go manager |
 
 pub mod clusters;
@@ -34,6 +35,7 @@ pub mod queue;
 mod reconcile;
 #[cfg(test)]
 mod scripted;
+pub mod spans;
 pub mod stages;
 pub mod trigger;
 pub mod watch;

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use tidewatch_api::object::ObjectRef;
 use tidewatch_planner::watches;
 
-use crate::key::WorkKey;
+use crate::{key::WorkKey, spans::EventSpan};
 
 /// Why a reconcile was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +25,9 @@ pub enum Trigger {
         /// The changed object. Without a name, any object of its kind may have changed.
         #[serde(serialize_with = "text")]
         object: ObjectRef,
+        /// Its spans until the reconcile ends.
+        #[serde(skip)]
+        span: EventSpan,
     },
     /// Something changed in KCP.
     #[serde(rename_all = "camelCase")]
@@ -253,6 +256,38 @@ impl Trigger {
         }
     }
 
+    /// One word, for spans.
+    pub(crate) const fn label(&self) -> &'static str {
+        match self {
+            Self::Event { .. } => "event",
+            Self::Kcp { .. } => "kcp",
+            Self::Start => "start",
+            Self::FallbackPoll => "fallback_poll",
+            Self::SafetyResync => "safety_resync",
+            Self::OtherConfiguration => "other_configuration",
+            Self::SecondLook { .. } => "second_look",
+            Self::Due { .. } => "due",
+            Self::Mode { .. } => "mode",
+            Self::Retry { .. } => "retry",
+        }
+    }
+
+    /// The spans of an event.
+    pub(crate) const fn span(&self) -> Option<&EventSpan> {
+        match self {
+            Self::Event { span, .. } => Some(span),
+            _ => None,
+        }
+    }
+
+    /// This trigger without its spans, to be kept longer than the reconcile.
+    pub(crate) fn without_span(mut self) -> Self {
+        if let Self::Event { span, .. } = &mut self {
+            *span = EventSpan::default();
+        }
+        self
+    }
+
     /// Whether it is this change in KCP.
     pub(crate) fn is_change(&self, of: Change) -> bool {
         matches!(self, Self::Kcp { change, .. } if *change == of)
@@ -321,7 +356,8 @@ mod tests {
     fn objects_keys_and_changes_are_text_in_json() {
         let object =
             ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: "a".into() };
-        let event = Trigger::Event { epoch: "e".into(), seq: 7, watch: "w".into(), object };
+        let span = EventSpan::default();
+        let event = Trigger::Event { epoch: "e".into(), seq: 7, watch: "w".into(), object, span };
         assert_eq!(
             json!(event),
             json!({"type": "event", "epoch": "e", "seq": 7, "watch": "w", "object": "Deployment.apps n/a"})

@@ -21,6 +21,7 @@ use tidewatch_engine::{
     OutcomeKind, Trigger, WorkKey,
     history::{History, Record},
     index::{KcpState, SecretRef, owners::Speaker},
+    spans::EventSpan,
 };
 
 /// Enough for what is allocated in large pieces not to count.
@@ -47,6 +48,7 @@ fn record(key: &WorkKey) -> Record {
                 namespace: "kyma-system".into(),
                 name: "module-1-controller-manager-0".into(),
             },
+            span: EventSpan::default(),
         }],
         cause_count: 1,
         class: "user_edit",

@@ -371,13 +371,23 @@ impl Intake {
         let fresh: Vec<_> = fresh.map(|event| (event, ticket(event))).collect();
         let mut taken = Taken::default();
         for (event, ticket) in fresh {
-            let take = || self.host.take_v3(runtime, request, event, ticket);
+            let span = tracing::debug_span!(
+                "intake",
+                runtime = runtime.id,
+                kyma = runtime.kyma,
+                seq = event.seq.0,
+                watch = %event.watch,
+                object = format_args!("{}.{} {}/{}", event.kind, event.group, event.namespace, event.name),
+                fate = tracing::field::Empty,
+            );
+            let take = || span.in_scope(|| self.host.take_v3(runtime, request, event, ticket));
             // A panic must not block other events. The agent resends this one.
             let Ok(fate) = catch_unwind(AssertUnwindSafe(take)) else {
                 tracing::error!(runtime = runtime.id, seq = %event.seq, "taking an event panicked; it is asked for again");
                 self.metrics.panics.inc();
                 continue;
             };
+            span.record("fate", fate.label());
             full |= fate == Fate::Overloaded;
             taken.add(event.change, fate);
         }
@@ -389,7 +399,9 @@ impl Intake {
         let event: v2::WatchEvent =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let load = self.admission.load();
-        let fate = if load < 1.0 { self.host.take_v2(runtime, manager, &event) } else { Fate::Overloaded };
+        let span = tracing::debug_span!("intake", runtime = runtime.id, kyma = runtime.kyma, manager);
+        let take = || span.in_scope(|| self.host.take_v2(runtime, manager, &event));
+        let fate = if load < 1.0 { take() } else { Fate::Overloaded };
         self.metrics.event("v2", None, fate);
         match fate {
             Fate::Overloaded | Fate::Full => {

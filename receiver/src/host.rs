@@ -336,5 +336,8 @@ impl Watchers for Engine {
 }
 
 #[cfg(test)]
+#[path = "span_tests.rs"]
+mod span_tests;
+#[cfg(test)]
 #[path = "host_tests.rs"]
 mod tests;

@@ -30,8 +30,12 @@ impl Observer for Unseen {
 /// One registered runtime, two managers' Watchers, no KCP.
 fn host() -> EngineHost {
     let kcp = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-    let engine =
-        Engine::new(kcp, EngineConfig::default(), Arc::new(Unseen), Arc::new(jiff::Timestamp::now)).unwrap();
+    host_on(kcp, Arc::new(Unseen))
+}
+
+/// One registered runtime, and two managers' Watchers.
+pub(super) fn host_on(kcp: Client, observer: Arc<dyn Observer>) -> EngineHost {
+    let engine = Engine::new(kcp, EngineConfig::default(), observer, Arc::new(jiff::Timestamp::now)).unwrap();
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let mut kyma = Kyma::new("harbour", tidewatch_api::KymaSpec::default());
     kyma.metadata.labels = Some([(labels::RUNTIME_ID.to_owned(), "r1".to_owned())].into());

@@ -1,15 +1,22 @@
 //! Client for KCP's API server.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use http::{HeaderValue, header::USER_AGENT};
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderValue, Request, Response, header::USER_AGENT};
 use kube::{
     Client, Config as KubeConfig,
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tidewatch_engine::clusters::{self, Answered, CountedLayer};
-use tower::timeout::TimeoutLayer;
+use tower::{Layer, Service, timeout::TimeoutLayer};
+use tracing::Instrument;
 
 use crate::config::StartError;
 
@@ -30,7 +37,51 @@ pub(crate) fn kcp_client(
 ) -> Result<Client, StartError> {
     let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
     let counted = counted.unwrap_or_else(|| Arc::new(|_, _| ()));
-    Ok(builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline)).build())
+    let builder = builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline));
+    Ok(builder.with_layer(&SpanLayer).build())
+}
+
+/// Client layer that creates a span for each call: its method and path, without query and body, and the status code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpanLayer;
+
+impl<S> Layer<S> for SpanLayer {
+    type Service = Spanned<S>;
+
+    fn layer(&self, inner: S) -> Spanned<S> {
+        Spanned(inner)
+    }
+}
+
+/// Service of [`SpanLayer`].
+#[derive(Clone, Debug)]
+pub(crate) struct Spanned<S>(S);
+
+impl<S, A, B> Service<Request<A>> for Spanned<S>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        let span = tracing::debug_span!("kcp_call", method, path, status = tracing::field::Empty);
+        let noted = span.clone();
+        let answer = span.in_scope(|| self.0.call(request));
+        let answer = answer.inspect(move |answer| {
+            if let Ok(answer) = answer {
+                noted.record("status", answer.status().as_u16());
+            }
+        });
+        answer.instrument(span).boxed()
+    }
 }
 
 pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {

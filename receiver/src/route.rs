@@ -6,7 +6,7 @@ use tidewatch_api::{
     names,
     object::{Gvk, ObjectRef},
 };
-use tidewatch_engine::{Engine, Trigger, WorkKey, index::KcpState, queue::Class};
+use tidewatch_engine::{Engine, Trigger, WorkKey, index::KcpState, queue::Class, spans::EventSpan};
 use tidewatch_planner::{
     ours,
     watches::{self, PREFIX},
@@ -122,7 +122,13 @@ pub fn class(event: &Told, key: &WorkKey) -> Class {
 #[must_use]
 pub fn cause(event: &Told) -> Trigger {
     let Told { epoch, seq, watch, object, .. } = event;
-    Trigger::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object: object.clone() }
+    Trigger::Event {
+        epoch: epoch.clone(),
+        seq: *seq,
+        watch: watch.clone(),
+        object: object.clone(),
+        span: EventSpan::current(),
+    }
 }
 
 /// Requests a second reconcile: v2 events come from admission webhooks, before the commit.

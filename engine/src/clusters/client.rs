@@ -38,6 +38,7 @@ use rustls::{
     pki_types::{PrivateKeyDer, pem::PemObject as _},
 };
 use tower::{BoxError, Service, ServiceBuilder};
+use tracing::Instrument;
 
 use super::{
     call_limiter::{CallLimiter, Effect},
@@ -317,15 +318,17 @@ impl RuntimeClient {
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
+        let span = tracing::debug_span!("runtime_call", call = what, error = tracing::field::Empty);
         let turn = self.care.as_ref().and_then(CallLimiter::turn);
         // Boxed: these futures are large, and so would be all their callers.
-        let call = Box::pin(async move {
+        let call = async move {
             if let Some(turn) = turn {
                 turn.await;
             }
             may()?;
             Ok(call.await)
-        });
+        };
+        let call = Box::pin(call.instrument(span.clone()));
         let result = match &self.care {
             Some(care) => care.within(self.deadline, call).await,
             None => tokio::time::timeout(self.deadline, call).await,
@@ -338,6 +341,9 @@ impl RuntimeClient {
             Ok(Ok(Err(error))) => Err(RuntimeError::from_kube(what, error)),
             Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
         };
+        if let Err(error) = &result {
+            span.record("error", error.metric_label());
+        }
         if let Some(care) = &self.care {
             care.heard(effect, started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
         }

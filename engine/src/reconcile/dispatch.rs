@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use tracing::Instrument;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
@@ -24,6 +25,7 @@ use crate::{
     outcome::{Ending, Next, Outcome},
     pace::{self, RETRY, backoff, until},
     queue::{Class, Ended, worker::Lease},
+    spans,
     stages::{self, StageTime},
     trigger::{Change, Reason, Trigger, Triggers},
     watch::SET_RIGHT,
@@ -98,11 +100,14 @@ impl Dispatcher {
         // Declared after the lease, so that it ends first: then the key may be leased again.
         let mut running = RunningReconcile::begin(&self.echoes, &self.queue, &key);
         lease.causes = numbered(&lease);
-        let (result, stages) = self
-            .attempt(&key, lease.class, Triggers { listed: &lease.causes, count: lease.cause_count })
-            .await;
+        let runtime =
+            || self.kcp.index().kymas.get(key.kyma()).and_then(|kyma| kyma.runtime_id().map(str::to_owned));
+        let span = spans::reconcile(&lease, runtime);
+        let triggers = Triggers { listed: &lease.causes, count: lease.cause_count };
+        let (result, stages) = self.attempt(&key, lease.class, triggers).instrument(span.clone()).await;
         let due = self.due(&key, lease.attempt, &result);
-        log(&key, &result);
+        spans::ended(&span, kind(&result));
+        span.in_scope(|| log(&key, &result));
         let echoes = running.end(self.progress(&result));
         self.observer.no_news(echoes.len());
         let remaining = result.as_ref().err().map(|error| error.remaining(&lease.causes)).unwrap_or_default();
@@ -261,7 +266,7 @@ impl Dispatcher {
         let key = lease.key().clone();
         let record = Record {
             key: key.to_string(),
-            causes: std::mem::take(&mut lease.causes),
+            causes: std::mem::take(&mut lease.causes).into_iter().map(Trigger::without_span).collect(),
             cause_count: lease.cause_count,
             class: lease.class.label(),
             outcome,
@@ -290,10 +295,14 @@ fn acknowledge(guards: impl Iterator<Item = Guard>, is_finished: bool) -> Vec<Gu
     Vec::new()
 }
 
+fn kind(result: &Result<Outcome, Error>) -> OutcomeKind {
+    result.as_ref().map_or_else(Error::kind, Outcome::kind)
+}
+
 fn summary(result: &Result<Outcome, Error>) -> (OutcomeKind, String) {
     match result {
-        Ok(outcome) => (outcome.kind(), outcome.message().to_owned()),
-        Err(error) => (error.kind(), chain(error)),
+        Ok(outcome) => (kind(result), outcome.message().to_owned()),
+        Err(error) => (kind(result), chain(error)),
     }
 }
 

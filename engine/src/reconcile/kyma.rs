@@ -391,7 +391,13 @@ mod tests {
         ];
         assert!(ours.iter().all(keeps_turns), "a poll, or how its modules are, is no reason to be early");
         let object = ObjectRef { gvk: Gvk::of("v1", "Kyma"), namespace: "a".into(), name: "b".into() };
-        let event = Trigger::Event { epoch: "e".into(), seq: 1, watch: "kyma".into(), object };
+        let event = Trigger::Event {
+            epoch: "e".into(),
+            seq: 1,
+            watch: "kyma".into(),
+            object,
+            span: crate::spans::EventSpan::default(),
+        };
         let somebodys = [event, kcp(Change::Changed), kcp(Change::ModuleRelease)];
         assert!(!somebodys.iter().any(keeps_turns));
     }

@@ -249,7 +249,13 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
         heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
     );
     // An event allows one probe.
-    let event = || Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: object() };
+    let event = || Trigger::Event {
+        epoch: "e".into(),
+        seq: 1,
+        watch: "w".into(),
+        object: object(),
+        span: crate::spans::EventSpan::default(),
+    };
     want(&kyma, event());
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Failed);
     assert_eq!(calls.load(Ordering::SeqCst), 4);

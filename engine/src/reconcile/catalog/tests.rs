@@ -9,7 +9,13 @@ fn object(name: &str) -> ObjectRef {
 }
 
 fn event(name: &str) -> Trigger {
-    Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: object(name) }
+    Trigger::Event {
+        epoch: "e".into(),
+        seq: 1,
+        watch: "w".into(),
+        object: object(name),
+        span: crate::spans::EventSpan::default(),
+    }
 }
 
 #[test]

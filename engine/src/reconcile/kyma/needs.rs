@@ -302,6 +302,7 @@ mod tests {
                 namespace: String::new(),
                 name: "hooks.x.dev".into(),
             },
+            span: crate::spans::EventSpan::default(),
         }];
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
         assert!(engine.dispatcher.kcp.index().kymas.waits("harbour").for_definition(Some("hooks.x.dev")));

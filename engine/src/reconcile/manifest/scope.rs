@@ -196,7 +196,13 @@ mod tests {
     }
 
     fn event(epoch: &str, object: ObjectRef) -> Trigger {
-        Trigger::Event { epoch: epoch.into(), seq: 1, watch: "w".into(), object }
+        Trigger::Event {
+            epoch: epoch.into(),
+            seq: 1,
+            watch: "w".into(),
+            object,
+            span: crate::spans::EventSpan::default(),
+        }
     }
 
     fn kcp(object: WorkKey, change: Change) -> Trigger {

@@ -177,7 +177,13 @@ fn ids(objects: &[&ObjectRef]) -> HashSet<ObjectId> {
 
 fn event(object: &Value) -> Trigger {
     let object = ObjectRef::of(object).unwrap();
-    Trigger::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
+    Trigger::Event {
+        epoch: "e".into(),
+        seq: 1,
+        watch: "w".into(),
+        object,
+        span: crate::spans::EventSpan::default(),
+    }
 }
 
 fn take_requests(requests: &Requests) -> Vec<String> {
