@@ -22,7 +22,7 @@ pub use faults::{Call, Fault, Faults, NoFaults};
 pub use http::{Hosted, Server, ServerOptions, StartError, Token};
 pub use object::{Shared, shared};
 pub use store::{
-    Answer, Cluster, Listed, Options, Outcome, PatchKind, Query, Refusal, Repeated, Request, Said, Target,
-    Verb, WatchEvent, Watching,
+    Answer, Cluster, EventType, ListOptions, Listed, Options, Outcome, PatchKind, Query, Refusal, Repeated,
+    Request, Target, Verb, WatchEvent, Watching,
 };
 pub use unacceptable::{Unacceptable, unacceptable};

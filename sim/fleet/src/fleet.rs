@@ -73,7 +73,7 @@ impl Fleet {
         let options = Options {
             seed,
             log_limit: KCP_LOG,
-            most_objects: KCP_OBJECTS,
+            max_objects: KCP_OBJECTS,
             ignore_cel: true,
             ..Options::default()
         };

@@ -1,6 +1,5 @@
 //! Authorization requests and refusals.
 
-use super::User;
 use crate::store::{Query, Refusal, Target};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +30,8 @@ impl Ask {
         }
         // A list or watch of one name is authorized by name.
         if target.name.is_empty() && matches!(verb, "list" | "watch") {
-            let named = query.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
+            let named =
+                query.list.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
             let named = named.map(|name| name.trim_start_matches('='));
             if let Some(name) =
                 named.filter(|name| !name.contains(['/', '%']) && !matches!(*name, "." | ".."))
@@ -47,22 +47,21 @@ impl Ask {
     }
 
     /// Kubernetes' wording. `why` is optional.
-    pub(crate) fn refusal(&self, user: &User, why: &str) -> Refusal {
+    pub(crate) fn refusal(&self, user: &str, why: &str) -> Refusal {
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-        let name = &user.name;
         match self {
             Self::Path { verb, path } => {
-                let message = format!("forbidden: User {name:?} cannot {verb} path {path:?}{why}");
+                let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}{why}");
                 Refusal::new(403, "Forbidden", message).bare()
             }
             Self::Resource { verb, target } => {
-                let place = if target.namespace.is_empty() {
+                let scope = if target.namespace.is_empty() {
                     "at the cluster scope".to_owned()
                 } else {
                     format!("in the namespace \"{}\"", target.namespace)
                 };
                 let message = format!(
-                    "User \"{name}\" cannot {verb} resource \"{}\" in API group \"{}\" {place}{why}",
+                    "User \"{user}\" cannot {verb} resource \"{}\" in API group \"{}\" {scope}{why}",
                     qualified(target),
                     target.group
                 );
@@ -72,7 +71,7 @@ impl Ask {
     }
 
     /// Self-reviews are allowed for all authenticated users.
-    pub(super) fn is_about_oneself(&self) -> bool {
+    pub(super) fn is_self_review(&self) -> bool {
         let Self::Resource { verb, target } = self else { return false };
         let asked = (target.group.as_str(), target.resource.as_str());
         verb == "create"
@@ -95,6 +94,7 @@ pub(super) fn qualified(target: &Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ListOptions;
 
     fn target(path: [&str; 5]) -> Target {
         let [group, resource, namespace, name, subresource] = path.map(str::to_owned);
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn a_list_of_one_name_is_about_that_name_and_a_namespace_is_in_itself() {
         let named = |verb: &str, selector: &str| {
-            let query = Query { field_selector: selector.to_owned(), ..Query::default() };
+            let list = ListOptions { field_selector: selector.to_owned(), ..ListOptions::default() };
+            let query = Query { list, ..Query::default() };
             match Ask::of(verb, &target(["", "configmaps", "a", "", ""]), &query) {
                 Ask::Resource { target, .. } => target.name,
                 Ask::Path { .. } => panic!("it is about objects"),
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(named("deletecollection", "metadata.name=x"), "");
         let namespace = Ask::of("get", &target(["", "namespaces", "", "a", ""]), &Query::default());
         assert_eq!(
-            namespace.refusal(&User::by_rbac("u", &[]), "").message,
+            namespace.refusal("u", "").message,
             "namespaces \"a\" is forbidden: User \"u\" cannot get resource \"namespaces\" in API group \"\" in the \
              namespace \"a\""
         );
@@ -124,26 +125,25 @@ mod tests {
 
     #[test]
     fn refusals_say_who_may_not_do_what_where() {
-        let user = User::by_rbac("u", &[]);
-        let said = |verb: &str, path: [&str; 5]| {
-            Ask::of(verb, &target(path), &Query::default()).refusal(&user, "").message
+        let message = |verb: &str, path: [&str; 5]| {
+            Ask::of(verb, &target(path), &Query::default()).refusal("u", "").message
         };
         assert_eq!(
-            said("list", ["apps", "deployments", "y", "", ""]),
+            message("list", ["apps", "deployments", "y", "", ""]),
             "deployments.apps is forbidden: User \"u\" cannot list resource \"deployments\" in API group \"apps\" in \
              the namespace \"y\""
         );
         assert_eq!(
-            said("patch", ["apps", "deployments", "y", "d", "status"]),
+            message("patch", ["apps", "deployments", "y", "d", "status"]),
             "deployments.apps \"d\" is forbidden: User \"u\" cannot patch resource \"deployments/status\" in API group \
              \"apps\" in the namespace \"y\""
         );
         assert_eq!(
-            said("list", ["", "nodes", "", "", ""]),
+            message("list", ["", "nodes", "", "", ""]),
             "nodes is forbidden: User \"u\" cannot list resource \"nodes\" in API group \"\" at the cluster scope"
         );
         assert_eq!(
-            Ask::path("get", "/metrics").refusal(&user, "").message,
+            Ask::path("get", "/metrics").refusal("u", "").message,
             "forbidden: User \"u\" cannot get path \"/metrics\""
         );
     }

@@ -7,7 +7,7 @@ mod rules;
 
 pub(crate) use ask::Ask;
 pub(crate) use covers::missing;
-pub(crate) use rbac::{Binding, Held, Lacking, PolicyRule, RoleRef, Verdict, everything, rules_of};
+pub(crate) use rbac::{Binding, MissingRole, PolicyRule, RoleRef, UserGrants, Verdict, everything, rules_of};
 pub use rules::Rule;
 
 /// Has all rights, regardless of RBAC.

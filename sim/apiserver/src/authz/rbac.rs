@@ -42,7 +42,7 @@ pub(crate) struct Binding {
 
 /// A missing role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lacking {
+pub(crate) struct MissingRole {
     /// `role` or `clusterrole`.
     pub(crate) singular: String,
     pub(crate) name: String,
@@ -50,7 +50,7 @@ pub(crate) struct Lacking {
 
 /// All grants of one user.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct UserGrants {
     /// Member of `system:masters`.
     all: bool,
     everywhere: Vec<Grant>,
@@ -62,7 +62,7 @@ pub(crate) struct Held {
 struct Grant {
     /// Describes the binding.
     by: String,
-    rules: Result<Vec<PolicyRule>, Lacking>,
+    rules: Result<Vec<PolicyRule>, MissingRole>,
 }
 
 impl User {
@@ -73,7 +73,7 @@ impl User {
             Access::Rbac if self.is_master() => true,
             Access::Rbac => return None,
             Access::Nothing | Access::Rules(_) if matches!(ask, Ask::Path { .. }) => true,
-            Access::Nothing | Access::Rules(_) if ask.is_about_oneself() => true,
+            Access::Nothing | Access::Rules(_) if ask.is_self_review() => true,
             Access::Nothing => false,
             Access::Rules(rules) => rules.iter().any(|rule: &Rule| rule.allows(ask)),
         };
@@ -133,25 +133,25 @@ impl RoleRef {
     }
 }
 
-impl Held {
+impl UserGrants {
     /// `role` finds rules for a binding's namespace (empty: cluster).
     pub(crate) fn of(
         user: &User,
         bindings: impl IntoIterator<Item = Binding>,
-        role: impl Fn(&RoleRef, &str) -> Result<Vec<PolicyRule>, Lacking>,
+        role: impl Fn(&RoleRef, &str) -> Result<Vec<PolicyRule>, MissingRole>,
     ) -> Self {
-        let mut held = Self { all: user.is_master(), ..Self::default() };
-        held.everywhere.extend(from_the_start(user));
+        let mut grants = Self { all: user.is_master(), ..Self::default() };
+        grants.everywhere.extend(default_grants(user));
         for binding in bindings {
             let Some(by) = binding.applies(user) else { continue };
             let grant = Grant { by, rules: role(&binding.role, &binding.namespace) };
             if binding.namespace.is_empty() {
-                held.everywhere.push(grant);
+                grants.everywhere.push(grant);
             } else {
-                held.within.entry(intern(&binding.namespace)).or_default().push(grant);
+                grants.within.entry(intern(&binding.namespace)).or_default().push(grant);
             }
         }
-        held
+        grants
     }
 
     fn grants(&self, namespace: &str) -> impl Iterator<Item = &Grant> {
@@ -165,12 +165,12 @@ impl Held {
     }
 
     /// Names missing roles; `of` overrides their kind.
-    pub(crate) fn troubles(&self, namespace: &str, of: Option<&str>) -> String {
+    pub(crate) fn missing_roles(&self, namespace: &str, of: Option<&str>) -> String {
         let mut all: Vec<String> = Vec::new();
-        for lacking in self.grants(namespace).filter_map(|grant| grant.rules.as_ref().err()) {
-            let trouble = lacking.message(of);
-            if !all.contains(&trouble) {
-                all.push(trouble);
+        for missing in self.grants(namespace).filter_map(|grant| grant.rules.as_ref().err()) {
+            let message = missing.message(of);
+            if !all.contains(&message) {
+                all.push(message);
             }
         }
         if all.len() > 1 { format!("[{}]", all.join(", ")) } else { all.concat() }
@@ -190,13 +190,13 @@ impl Held {
         if let Some(grant) = self.grants(namespace).find(allows) {
             return Verdict { allowed: true, reason: format!("RBAC: allowed by {}", grant.by) };
         }
-        let troubles = self.troubles(namespace, None);
-        let reason = if troubles.is_empty() { troubles } else { format!("RBAC: {troubles}") };
+        let missing_roles = self.missing_roles(namespace, None);
+        let reason = if missing_roles.is_empty() { missing_roles } else { format!("RBAC: {missing_roles}") };
         Verdict { allowed: false, reason }
     }
 }
 
-impl Lacking {
+impl MissingRole {
     fn message(&self, of: Option<&str>) -> String {
         format!("{}.rbac.authorization.k8s.io {:?} not found", of.unwrap_or(&self.singular), self.name)
     }
@@ -251,7 +251,7 @@ pub(crate) fn rules_of(role: &Value) -> Vec<PolicyRule> {
 }
 
 /// Kubernetes' default grants, not stored, to save memory per cluster.
-fn from_the_start(user: &User) -> Vec<Grant> {
+fn default_grants(user: &User) -> Vec<Grant> {
     let rule = |verb: &str, group: &str, resources: &[&str], urls: &[&str]| {
         let list = |items: &[&str]| items.iter().map(|item| intern(item)).collect();
         let groups = if urls.is_empty() { list(&[group]) } else { Vec::new() };

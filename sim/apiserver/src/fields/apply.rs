@@ -31,7 +31,7 @@ pub(crate) struct Applied {
 pub(crate) struct Apply<'a> {
     pub(crate) writer: &'a Writer,
     /// The configuration as sent: the writer also owns nulls.
-    pub(crate) said: &'a Value,
+    pub(crate) sent: &'a Value,
     pub(crate) force: bool,
     /// Unix seconds.
     pub(crate) now: i64,
@@ -47,7 +47,7 @@ impl Apply<'_> {
         schema: View<'_>,
     ) -> Result<Applied, Vec<Conflict>> {
         let mut object = merge(live, config, schema);
-        let set = stripped(Set::of(self.said, schema), self.writer.door);
+        let set = stripped(Set::of(self.sent, schema), self.writer.scope);
         let mut after = managed.clone();
         let index = after.position(self.writer, true).unwrap_or_else(|| {
             after.0.push(Entry::fresh(self.writer, true));
@@ -59,10 +59,10 @@ impl Apply<'_> {
             entry.api_version.clone_from(&self.writer.api_version);
         }
         // Unowned fields keep their parents, such as `metadata`.
-        let keep = after.union().union(&Set::of(self.said, schema));
+        let keep = after.union().union(&Set::of(self.sent, schema));
         prune(&mut object, &last, &keep, schema);
 
-        let difference = difference(live, &object, schema, self.writer.door);
+        let difference = difference(live, &object, schema, self.writer.scope);
         let written = difference.written();
         let takes_over =
             last_applied::takes_over(&self.writer.manager, live, &self.writer.api_version, schema);
@@ -86,13 +86,13 @@ impl Apply<'_> {
             return Err(conflicts);
         }
         // Reordering a list is a change.
-        if (object != *live || merge(live, self.said, schema) != *live)
+        if (object != *live || merge(live, self.sent, schema) != *live)
             && let Some(entry) = after.0.get_mut(index)
         {
             entry.time = self.now;
         }
         after.0.retain(|entry| !entry.set.is_empty());
-        last_applied::follow(&self.writer.manager, &mut object, self.said);
+        last_applied::follow(&self.writer.manager, &mut object, self.sent);
         Ok(Applied { object, managed: after })
     }
 }
@@ -118,7 +118,7 @@ pub(crate) fn message(conflicts: &[Conflict]) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{super::managed::Door, *};
+    use super::{super::managed::FieldScope, *};
     use crate::schema::builtin;
 
     fn writer(manager: &str) -> Writer {
@@ -126,7 +126,7 @@ mod tests {
             manager: manager.into(),
             api_version: "v1".into(),
             subresource: String::new(),
-            door: Door::Whole,
+            scope: FieldScope::Whole,
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         force: bool,
     ) -> Result<Applied, Vec<Conflict>> {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
-        Apply { writer: &writer(who), said: config, force, now: 1 }.run(live, config, managed, schema)
+        Apply { writer: &writer(who), sent: config, force, now: 1 }.run(live, config, managed, schema)
     }
 
     #[test]

@@ -26,20 +26,20 @@ const UNOWNED: [&str; 8] = [
 ];
 /// Owns an unmanaged object's fields before its first apply.
 const BEFORE: &str = "before-first-apply";
-/// Merges the oldest updaters beyond `MOST_UPDATERS`.
+/// Merges the oldest updaters beyond `MAX_UPDATERS`.
 const ANCIENT: &str = "ancient-changes";
-const MOST_UPDATERS: usize = 10;
+const MAX_UPDATERS: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) manager: String,
     pub(crate) api_version: String,
     pub(crate) subresource: String,
-    pub(crate) door: Door,
+    pub(crate) scope: FieldScope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum FieldScope {
     Whole,
     /// All but the status.
     Main,
@@ -178,7 +178,7 @@ impl Managed {
         let mut kept: Vec<Entry> = Vec::with_capacity(left);
         for entry in updaters {
             let bucket = kept.iter_mut().find(|kept| kept.api_version == entry.api_version);
-            let Some(bucket) = bucket.filter(|_| left > MOST_UPDATERS) else {
+            let Some(bucket) = bucket.filter(|_| left > MAX_UPDATERS) else {
                 kept.push(entry);
                 continue;
             };
@@ -202,6 +202,11 @@ impl Managed {
         if !self.0.is_empty() {
             metadata.insert("managedFields".into(), self.0.iter().map(Entry::to_json).collect());
         }
+    }
+
+    pub(crate) fn equals_but_for_times(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Entry, &Entry)| *a == Entry { time: a.time, ..b.clone() };
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
     }
 
     pub(crate) fn position(&self, writer: &Writer, applies: bool) -> Option<usize> {
@@ -240,7 +245,7 @@ impl Managed {
         writer: &Writer,
         now: i64,
     ) {
-        let difference = difference(before, after, schema, writer.door);
+        let difference = difference(before, after, schema, writer.scope);
         let written = difference.written();
         for entry in &mut self.0 {
             entry.set = entry.set.without(&written).without(&difference.removed);
@@ -292,16 +297,16 @@ impl Entry {
     }
 }
 
-pub(crate) fn difference(before: &Value, after: &Value, schema: View<'_>, door: Door) -> Difference {
+pub(crate) fn difference(before: &Value, after: &Value, schema: View<'_>, scope: FieldScope) -> Difference {
     let mut difference = Difference::between(before, after, schema);
-    difference.added = stripped(difference.added, door);
-    difference.modified = stripped(difference.modified, door);
-    difference.removed = stripped(difference.removed, Door::Whole);
+    difference.added = stripped(difference.added, scope);
+    difference.modified = stripped(difference.modified, scope);
+    difference.removed = stripped(difference.removed, FieldScope::Whole);
     difference
 }
 
-/// Removes fields that have no owners or are outside `door`.
-pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
+/// Removes fields that have no owners or are outside `scope`.
+pub(crate) fn stripped(mut set: Set, scope: FieldScope) -> Set {
     set.remove(&["f:apiVersion"]);
     set.remove(&["f:kind"]);
     if let Some(mut metadata) = set.below("f:metadata").cloned() {
@@ -311,12 +316,12 @@ pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
         set.remove(&["f:metadata"]);
         *set.below_mut("f:metadata") = metadata;
     }
-    match door {
-        Door::Whole => {}
-        Door::Main => set.remove(&["f:status"]),
-        Door::Status => set.keep_top(|name| name == "f:status"),
-        Door::BuiltinStatus => set.remove(&["f:spec"]),
-        Door::DeploymentStatus => {
+    match scope {
+        FieldScope::Whole => {}
+        FieldScope::Main => set.remove(&["f:status"]),
+        FieldScope::Status => set.keep_top(|name| name == "f:status"),
+        FieldScope::BuiltinStatus => set.remove(&["f:spec"]),
+        FieldScope::DeploymentStatus => {
             set.remove(&["f:spec"]);
             set.remove(&["f:metadata", "f:labels"]);
         }

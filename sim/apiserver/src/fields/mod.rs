@@ -1,8 +1,8 @@
 //! Field ownership and server-side apply.
 
 pub(crate) mod apply;
+pub(crate) mod given;
 pub(crate) mod last_applied;
 pub(crate) mod managed;
 pub(crate) mod merge;
-pub(crate) mod said;
 pub(crate) mod set;

@@ -1,9 +1,7 @@
 //! Content negotiation.
 
-use serde_json::Value;
-
-use super::answer::{JSON, YAML};
-use crate::object::meta::object;
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const YAML: &str = "application/yaml";
 
 /// API group of the generic forms.
 const META: &str = "meta.k8s.io";
@@ -59,12 +57,6 @@ pub(crate) fn negotiate(accept: &str) -> Option<Accepted> {
             if parameter("v") == Some("v1beta1") { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
         form.map(|form| Accepted { form, version, is_yaml })
     })
-}
-
-pub(crate) fn metadata_of(mut whole: Value, version: &str) -> Value {
-    let metadata = whole.get_mut("metadata").map(Value::take).unwrap_or_default();
-    let kind = "PartialObjectMetadata".into();
-    object([("kind", kind), ("apiVersion", version.into()), ("metadata", metadata)])
 }
 
 #[cfg(test)]

@@ -5,51 +5,21 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Collected, Full, combinators::UnsyncBoxBody};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    accept::{Form, metadata_of},
-    table::{Include, table},
+    accept::{Form, JSON, YAML},
+    representation::{Representation, metadata_of},
+    table::table,
 };
 use crate::{
     object::meta,
-    store::{Answer, Listed, Outcome, Refusal},
+    store::{Answer, Listed, Refusal},
 };
-
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const YAML: &str = "application/yaml";
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
-    pub(crate) form: Form,
-    /// `apiVersion` of a generic form.
-    pub(crate) version: &'static str,
-    pub(crate) include: Include,
-    pub(crate) now: Timestamp,
-}
-
-impl Look {
-    /// Checks the form after the request, like Kubernetes.
-    pub(crate) fn fits(&self, outcome: &Outcome) -> Result<(), Refusal> {
-        match (self.form, outcome) {
-            (Form::MetadataList, Outcome::Object(Answer { kind: Some(kind), .. })) if !kind.is_builtin() => {
-                Err(Refusal::new(500, "", "content is not a list"))
-            }
-            (Form::MetadataList, Outcome::Object(Answer { kind: Some(kind), .. })) => {
-                Err(Refusal::no_such_form("PartialObjectMetadataList", "not a list", kind, ""))
-            }
-            (Form::Metadata, Outcome::List(Listed { kind, .. })) => {
-                Err(Refusal::no_such_form("PartialObjectMetadata", "a list", kind, "List"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-pub(crate) fn nothing() -> Body {
+pub(crate) fn empty() -> Body {
     Full::default().boxed_unsync()
 }
 
@@ -88,14 +58,14 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-pub(crate) fn object(answer: Answer, look: Look) -> Response<Body> {
+pub(crate) fn object(answer: Answer, representation: Representation) -> Response<Body> {
     let Answer { code, object: whole, warnings, kind } = answer;
-    let body = match (look.form, kind) {
+    let body = match (representation.form, kind) {
         (Form::Table, Some(kind)) => {
             let metadata = json!({"resourceVersion": whole.pointer("/metadata/resourceVersion")});
-            table(&kind, std::slice::from_ref(&whole), metadata, look, true, look.now)
+            table(&kind, std::slice::from_ref(&whole), metadata, representation, true)
         }
-        (Form::Metadata, Some(_)) => metadata_of(whole, look.version),
+        (Form::Metadata, Some(_)) => metadata_of(whole, representation.version),
         _ => whole,
     };
     let mut response = json(code, &body);
@@ -108,23 +78,23 @@ pub(crate) fn object(answer: Answer, look: Look) -> Response<Body> {
     response
 }
 
-pub(crate) fn list(listed: Listed, look: Look) -> Response<Body> {
+pub(crate) fn list(listed: Listed, representation: Representation) -> Response<Body> {
     let Listed { items, revision, next, remaining, kind } = listed;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
-    if (!kind.is_builtin() && look.form == Form::Plain) || !next.is_empty() {
+    if (!kind.is_builtin() && representation.form == Form::Plain) || !next.is_empty() {
         metadata["continue"] = next.into();
     }
     if let Some(remaining) = remaining.filter(|remaining| *remaining > 0) {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let (list_kind, version, items): (_, _, Vec<Value>) = match look.form {
+    let (list_kind, version, items): (_, _, Vec<Value>) = match representation.form {
         Form::Table => {
-            return json(200, &table(&kind, &items, metadata, look, true, look.now));
+            return json(200, &table(&kind, &items, metadata, representation, true));
         }
         Form::MetadataList | Form::Metadata => (
             "PartialObjectMetadataList".to_owned(),
-            look.version.to_owned(),
-            items.into_iter().map(|item| metadata_of(item, look.version)).collect(),
+            representation.version.to_owned(),
+            items.into_iter().map(|item| metadata_of(item, representation.version)).collect(),
         ),
         _ => {
             // Built-in list items omit kind and version.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::{
-    answer::{JSON, YAML},
+    accept::{JSON, YAML},
     repeated,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Bytes.
-const LARGEST: usize = 3 * 1024 * 1024;
+const MAX_BYTES: usize = 3 * 1024 * 1024;
 
 /// An object and its duplicate fields.
 type Read = (Value, Vec<Repeated>);
@@ -102,7 +102,7 @@ impl<'a> Sent<'a> {
 pub(crate) async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     let too_large =
         |_| Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728");
-    Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
+    Ok(Limited::new(body, MAX_BYTES).collect().await.map_err(too_large)?.to_bytes())
 }
 
 /// `typed`: merges duplicates like Go structs.
@@ -161,12 +161,12 @@ fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
     else {
         return Err(error);
     };
-    let told = format!("line {}: key {} already set in map", location.line(), Value::from(key.as_str()));
+    let message = format!("line {}: key {} already set in map", location.line(), Value::from(key.as_str()));
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |reader| {
         repeated::read_yaml(reader)
     })?;
-    Ok((value, vec![Repeated::Line(told)]))
+    Ok((value, vec![Repeated::Line(message)]))
 }
 
 /// Kubernetes' wording.

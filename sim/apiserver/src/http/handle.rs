@@ -10,19 +10,20 @@ use serde_json::{Value, json};
 
 use super::{
     accept::{Accepted, Form, negotiate},
-    answer::{self, Body, Look},
+    answer::{self, Body},
     body::{self, Sent},
     discovery::Served,
     hosted::Hosted,
     openapi,
-    route::{self, Path},
+    representation::{Include, Representation},
+    route::{self, Parameters, Path},
     stream,
-    table::Include,
+    tls::Subject,
 };
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
-    store::{Cluster, Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
+    store::{Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
 };
 
 /// Simulated version.
@@ -30,6 +31,7 @@ pub(crate) const GIT_VERSION: &str = "v1.36.3";
 const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// Valid media type, unlike the requested one.
 const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const TEXT: &str = "text/plain; charset=utf-8";
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 pub(crate) struct Exchange {
@@ -40,8 +42,16 @@ pub(crate) struct Exchange {
     pub(crate) prefix: String,
     /// Path below the prefix.
     pub(crate) path: String,
-    /// Common name and organizations of the certificate.
-    pub(crate) certified: Option<(String, Vec<String>)>,
+    /// Subject of the client certificate.
+    pub(crate) subject: Option<Subject>,
+}
+
+/// A request with its body.
+struct Received {
+    parts: Parts,
+    body: Result<Bytes, Refusal>,
+    parameters: Parameters,
+    fault: Fault,
 }
 
 /// Ends the connection unanswered.
@@ -51,20 +61,21 @@ pub(crate) struct Dropped;
 
 impl Exchange {
     pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
-        let headless = parts.method == Method::HEAD;
+        let is_head = parts.method == Method::HEAD;
         let accept = accepted(&parts).to_owned();
         let is_yaml =
             self.path.starts_with("/api") && negotiate(&accept).is_some_and(|accepted| accepted.is_yaml);
-        let answer = self.whole(parts, body).await?;
+        let answer = self.answer_whole(parts, body).await?;
         let answer = if is_yaml { answer::in_yaml(answer).await } else { answer };
         // A HEAD body (RFC 9110, 9.3.2) would break HTTP/2 streams.
-        Ok(if headless { answer.map(|_| answer::nothing()) } else { answer })
+        Ok(if is_head { answer.map(|_| answer::empty()) } else { answer })
     }
 
-    async fn whole(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
+    async fn answer_whole(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
         let body = body::read(body).await;
         let user = self.user(&parts);
-        let (query, is_watch, include) = route::query(parts.uri.query().unwrap_or_default());
+        let parameters = route::parameters(parts.uri.query().unwrap_or_default());
+        let is_watch = parameters.is_watch;
         let call = Call {
             cluster: self.hosted.name(),
             method: parts.method.as_str(),
@@ -84,11 +95,10 @@ impl Exchange {
             Fault::Unauthorized => return Ok(answer::refusal(&Refusal::unauthorized())),
             _ => {}
         }
-        let answer = match user {
-            Ok(user) => self.dispatch(user, parts, body, query, is_watch, &include, &fault),
-            Err(refusal) => Err(refusal),
-        };
-        if fault == Fault::Hang {
+        let hangs = fault == Fault::Hang;
+        let received = Received { parts, body, parameters, fault };
+        let answer = user.and_then(|user| self.dispatch(user, received));
+        if hangs {
             return stream::hang(interrupted).await;
         }
         Ok(answer.unwrap_or_else(|refusal| answer::refusal(&refusal)))
@@ -98,8 +108,7 @@ impl Exchange {
         if parts.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Err(Refusal::not_simulated("impersonation"));
         }
-        let certified =
-            self.certified.as_ref().map(|(name, groups)| self.hosted.by_certificate(name, groups));
+        let certified = self.subject.as_ref().map(|subject| self.hosted.by_certificate(subject));
         match (certified, bearer(parts)) {
             (Some(Some(user)), _) => Ok(user),
             (_, Some(token)) => self.hosted.by_token(token).ok_or_else(Refusal::unauthorized),
@@ -108,86 +117,98 @@ impl Exchange {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
-    fn dispatch(
-        &self,
-        user: Arc<User>,
-        parts: Parts,
-        body: Result<Bytes, Refusal>,
-        query: Query,
-        is_watch: bool,
-        include: &str,
-        fault: &Fault,
-    ) -> Result<Response<Body>, Refusal> {
-        let accept = accepted(&parts);
+    fn dispatch(&self, user: Arc<User>, received: Received) -> Result<Response<Body>, Refusal> {
         let path = Path::parse(&self.path);
-        if path == Path::WatchOfNothing {
-            return Ok(self.unnamed(parts.uri.query()));
+        if path == Path::BareWatch {
+            return Ok(self.unnamed(received.parts.uri.query()));
         }
-        // Authorization precedes path checks.
-        if !user.may_all() {
-            let method = parts.method.as_str();
-            let ask = match &path {
-                Path::Objects(target) | Path::OldWatch(target) => {
-                    Ask::of(route::verb_name(method, &self.path, is_watch), target, &query)
-                }
-                _ => Ask::path(&method.to_ascii_lowercase(), &self.path),
-            };
-            self.hosted.with(|cluster| cluster.authorize(&user, &ask))?;
+        self.authorize(&user, &path, &received)?;
+        if self.is_delegated(&path) {
+            return Ok(answer::text(503, TEXT, "service unavailable\n"));
         }
-        let asked = match &path {
-            Path::Objects(Target { group, version, .. })
-            | Path::OldWatch(Target { group, version, .. })
-            | Path::Resources(group, version) => Some((group, version)),
-            _ => None,
-        };
-        let left_to_a_service = |cluster: &mut Cluster| {
-            asked.is_some_and(|(group, version)| {
-                cluster.delegated().any(|(of, at)| of == *group && at == *version)
-            })
-        };
-        if self.hosted.with(left_to_a_service) {
-            return Ok(answer::text(503, "text/plain; charset=utf-8", "service unavailable\n"));
-        }
+        let accept = accepted(&received.parts);
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
         // These paths ignore `Accept`.
         let one_form = matches!(path, Path::Health | Path::Root | Path::OpenApi | Path::OpenApiOf(_));
-        let accept = if one_form { "" } else { accept };
-        let Accepted { form, version, is_yaml } = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
-        let (target, is_watch) = match path {
+        let accept = negotiate(if one_form { "" } else { accept }).ok_or_else(Refusal::not_acceptable)?;
+        let Parameters { query, is_watch, .. } = &received.parameters;
+        match path {
             // A single object has only the old watch form.
-            Path::Objects(target) if target.name.is_empty() => (target, is_watch),
-            Path::Objects(target) => (target, false),
-            Path::OldWatch(target) => (watched(target, &parts.method, &query)?, true),
-            other => {
-                if parts.method != Method::GET {
-                    return Err(Refusal::method_not_allowed());
-                }
-                if let Path::NotSimulated(what) = other {
-                    return Err(Refusal::not_simulated(what));
-                }
-                let verbose = parts
-                    .uri
-                    .query()
-                    .is_some_and(|query| query.split('&').any(|word| word.starts_with("verbose")));
-                if let (Path::Health, true) = (&other, verbose) {
-                    let checked = self.path.split('/').find(|word| !word.is_empty()).unwrap_or_default();
-                    let lines = format!("[+]ping ok\n{checked} check passed\n");
-                    return Ok(answer::text(200, "text/plain; charset=utf-8", lines));
-                }
-                return Ok(self.about(&other, form));
+            Path::Objects(target) => {
+                let is_watch = *is_watch && target.name.is_empty();
+                self.objects(user, received, target, is_watch, accept)
             }
+            Path::OldWatch(target) => {
+                let target = watched(target, &received.parts.method, query)?;
+                self.objects(user, received, target, true, accept)
+            }
+            other => self.about_server(&other, &received.parts, accept.form),
+        }
+    }
+
+    /// Precedes path checks.
+    fn authorize(&self, user: &User, path: &Path, received: &Received) -> Result<(), Refusal> {
+        if user.may_all() {
+            return Ok(());
+        }
+        let method = received.parts.method.as_str();
+        let Parameters { query, is_watch, .. } = &received.parameters;
+        let ask = match path {
+            Path::Objects(target) | Path::OldWatch(target) => {
+                Ask::of(route::verb_name(method, &self.path, *is_watch), target, query)
+            }
+            _ => Ask::path(&method.to_ascii_lowercase(), &self.path),
         };
+        self.hosted.with(|cluster| cluster.authorize(user, &ask))
+    }
+
+    /// Whether a Service answers for the path's group version.
+    fn is_delegated(&self, path: &Path) -> bool {
+        let (Path::Objects(Target { group, version, .. })
+        | Path::OldWatch(Target { group, version, .. })
+        | Path::Resources(group, version)) = path
+        else {
+            return false;
+        };
+        self.hosted.with(|cluster| cluster.delegated().any(|(of, at)| of == *group && at == *version))
+    }
+
+    fn about_server(&self, path: &Path, parts: &Parts, form: Form) -> Result<Response<Body>, Refusal> {
+        if parts.method != Method::GET {
+            return Err(Refusal::method_not_allowed());
+        }
+        if let Path::NotSimulated(feature) = path {
+            return Err(Refusal::not_simulated(feature));
+        }
+        let mut words = parts.uri.query().unwrap_or_default().split('&');
+        if *path == Path::Health && words.any(|word| word.starts_with("verbose")) {
+            let checked = self.path.split('/').find(|word| !word.is_empty()).unwrap_or_default();
+            return Ok(answer::text(200, TEXT, format!("[+]ping ok\n{checked} check passed\n")));
+        }
+        Ok(self.about(path, form))
+    }
+
+    /// Applies a request about objects.
+    fn objects(
+        &self,
+        user: Arc<User>,
+        received: Received,
+        target: Target,
+        is_watch: bool,
+        accept: Accepted,
+    ) -> Result<Response<Body>, Refusal> {
+        let Received { parts, body, parameters, fault } = received;
+        let Parameters { query, include, .. } = parameters;
         if !target.is_simulated() {
             return Err(target.not_simulated());
         }
         let unserved = || self.hosted.with(|cluster| !cluster.serves(&target.group, &target.version));
         if !target.group.is_empty() && unserved() {
-            return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
+            return Ok(answer::text(404, TEXT, "404 page not found\n"));
         }
-        if is_watch && is_yaml {
+        if is_watch && accept.is_yaml {
             return Err(Refusal::no_stream());
         }
         let kind = self.hosted.with(|cluster| cluster.find(&target));
@@ -198,36 +219,38 @@ impl Exchange {
             check_shape(kind, &target, &verb)?;
         }
         let (verb, repeated) = with_body(verb, sent)?;
-        let agent = program(&parts);
-        let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
-        let now = self.hosted.now((self.clock)());
-        let included = Include::of(include);
-        let look = Look { form, version, include: included.unwrap_or(Include::Metadata), now };
-        let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
+        let agent = Some(program(&parts)).filter(|agent| !agent.is_empty()).unwrap_or("unknown").to_owned();
+        let metadata_only = matches!(accept.form, Form::Metadata | Form::MetadataList);
         let request =
             Request { user, agent, verb, target, query: Query { repeated, metadata_only, ..query } };
         self.hosted.count(&request);
+        let now = self.hosted.now((self.clock)());
         let outcome = self.hosted.apply(&request, (self.clock)());
-        if !matches!(outcome, Outcome::Refused(_)) && form == Form::Table && included.is_none() {
-            return Err(Refusal::no_such_rows(include));
+        let included = Include::of(&include);
+        if !matches!(outcome, Outcome::Refused(_)) && accept.form == Form::Table && included.is_none() {
+            return Err(Refusal::no_such_rows(&include));
         }
-        look.fits(&outcome)?;
+        let include = included.unwrap_or(Include::Metadata);
+        let representation = Representation { form: accept.form, version: accept.version, include, now };
+        representation.fits(&outcome)?;
         match outcome {
-            Outcome::Object(answer) => Ok(answer::object(answer, look)),
-            Outcome::List(listed) => Ok(answer::list(listed, look)),
+            Outcome::Object(answer) => Ok(answer::object(answer, representation)),
+            Outcome::List(listed) => Ok(answer::list(listed, representation)),
             Outcome::Refused(refusal) => Err(*refusal),
             Outcome::Watch(watching) => {
-                Ok(stream::response(Arc::clone(&self.hosted), *watching, look, self.clock, fault))
+                let hosted = Arc::clone(&self.hosted);
+                Ok(stream::response(hosted, *watching, representation, self.clock, &fault))
             }
         }
     }
 
     /// Fails before authentication, since the path names no kind.
     fn unnamed(&self, query: Option<&str>) -> Response<Body> {
-        let asked = query.map_or_else(|| self.path.clone(), |query| format!("{}?{query}", self.path));
+        let requested = query.map_or_else(|| self.path.clone(), |query| format!("{}?{query}", self.path));
         let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
-        let text = format!("Internal Server Error: {}: {why}, {asked}\n", Value::from(asked.as_str()));
-        answer::text(500, "text/plain; charset=utf-8", text)
+        let text =
+            format!("Internal Server Error: {}: {why}, {requested}\n", Value::from(requested.as_str()));
+        answer::text(500, TEXT, text)
     }
 
     /// Non-object paths.
@@ -239,7 +262,7 @@ impl Exchange {
                 "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none",
                 "compiler": "rustc", "platform": "linux/amd64",
             })),
-            Path::Health => return answer::text(200, "text/plain; charset=utf-8", "ok"),
+            Path::Health => return answer::text(200, TEXT, "ok"),
             Path::Metrics => {
                 return answer::text(200, "text/plain; version=0.0.4", self.hosted.request_totals());
             }
@@ -277,12 +300,12 @@ impl Exchange {
             Path::OpenApiOf(path) => openapi::document(&served(), path),
             Path::Objects(_)
             | Path::OldWatch(_)
-            | Path::WatchOfNothing
+            | Path::BareWatch
             | Path::NotSimulated(_)
             | Path::Unknown => None,
         };
-        let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
-        found.map_or_else(nothing, |body| answer::json(200, &body))
+        let not_found = || answer::text(404, TEXT, "404 page not found\n");
+        found.map_or_else(not_found, |body| answer::json(200, &body))
     }
 }
 
@@ -313,7 +336,7 @@ fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Ref
     if method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
-    let selected = query.field_selector.as_str();
+    let selected = query.list.field_selector.as_str();
     let same = selected.strip_prefix("metadata.name=").is_some_and(|name| name == target.name);
     if !target.name.is_empty() && !selected.is_empty() && !same {
         return Err(Refusal::bad_request("fieldSelector metadata.name doesn't match requested name"));

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::totals::RequestTotals;
+use super::{tls::Subject, totals::RequestTotals};
 use crate::{
     authz::User,
     store::{Cluster, Outcome, Request},
@@ -94,7 +94,8 @@ impl Hosted {
         self.any_certificate.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn by_certificate(&self, common_name: &str, organizations: &[String]) -> Option<Arc<User>> {
+    pub(crate) fn by_certificate(&self, subject: &Subject) -> Option<Arc<User>> {
+        let Subject { common_name, organizations } = subject;
         if let Some(user) = self.certificates.read().get(common_name) {
             return Some(Arc::clone(user));
         }

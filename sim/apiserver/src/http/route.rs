@@ -35,7 +35,7 @@ pub(crate) enum Path {
     /// Below `/watch/`: an old-form watch.
     OldWatch(Target),
     /// Bare `/watch`.
-    WatchOfNothing,
+    BareWatch,
     Unknown,
 }
 
@@ -49,10 +49,10 @@ impl Path {
             [""] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] | ["healthz" | "livez" | "readyz", "ping"] => Self::Health,
-            ["healthz" | "livez" | "readyz", ..] => Self::NotSimulated("checks of their own"),
+            ["healthz" | "livez" | "readyz", ..] => Self::NotSimulated("single health checks"),
             ["metrics"] => Self::Metrics,
             ["metrics" | "flagz" | "statusz" | "configz", ..] => {
-                Self::NotSimulated("what a server says of itself")
+                Self::NotSimulated("information about the server")
             }
             ["logs" | "debug", ..] => Self::NotSimulated("logs and profiles"),
             [".well-known" | "openid", ..] => Self::NotSimulated("the keys of service accounts"),
@@ -64,7 +64,7 @@ impl Path {
             ["openapi", "v2"] => Self::OldOpenApi,
             ["openapi", "v3"] => Self::OpenApi,
             ["openapi", "v3", rest @ ..] => Self::OpenApiOf(rest.join("/")),
-            ["api", _, "watch"] | ["apis", _, _, "watch"] => Self::WatchOfNothing,
+            ["api", _, "watch"] | ["apis", _, _, "watch"] => Self::BareWatch,
             ["api", version, "watch", rest @ ..] => Self::objects("", version, rest).watched(),
             ["apis", group, version, "watch", rest @ ..] => Self::objects(group, version, rest).watched(),
             ["api", version, rest @ ..] => Self::objects("", version, rest),
@@ -127,34 +127,44 @@ pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static st
     }
 }
 
-/// The query, whether it watches, and `includeObject`. First duplicates count.
-pub(crate) fn query(text: &str) -> (Query, bool, String) {
-    let mut query = Query::default();
-    let (mut watch, mut include) = (false, String::new());
-    let mut said = BTreeSet::new();
+/// Parsed query parameters.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters {
+    pub(crate) query: Query,
+    /// `watch`
+    pub(crate) is_watch: bool,
+    /// `includeObject`
+    pub(crate) include: String,
+}
+
+/// First duplicates count.
+pub(crate) fn parameters(text: &str) -> Parameters {
+    let Parameters { mut query, mut is_watch, mut include } = Parameters::default();
+    let list = &mut query.list;
+    let mut seen = BTreeSet::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name), decoded(value.replace('+', " ")));
         let is_list = name == "dryRun";
-        if !is_list && !said.insert(name.clone()) {
+        if !is_list && !seen.insert(name.clone()) {
             continue;
         }
         let yes = !matches!(value.as_str(), "false" | "0");
         match name.as_str() {
-            "labelSelector" => query.label_selector = value,
-            "fieldSelector" => query.field_selector = value,
+            "labelSelector" => list.label_selector = value,
+            "fieldSelector" => list.field_selector = value,
             "limit" => {
-                query.limit = number(&value, &mut query.unreadable).try_into().unwrap_or_default();
+                list.limit = number(&value, &mut query.unreadable).try_into().unwrap_or_default();
             }
-            "continue" => query.continue_token = value,
-            "resourceVersion" => query.resource_version = value,
-            "resourceVersionMatch" => query.resource_version_match = value,
+            "continue" => list.continue_token = value,
+            "resourceVersion" => list.resource_version = value,
+            "resourceVersionMatch" => list.resource_version_match = value,
             "timeoutSeconds" => {
                 let seconds = number(&value, &mut query.unreadable);
-                query.timeout_seconds = seconds.try_into().ok().filter(|seconds| *seconds > 0);
+                list.timeout_seconds = seconds.try_into().ok().filter(|seconds| *seconds > 0);
             }
-            "allowWatchBookmarks" => query.bookmarks = yes,
-            "sendInitialEvents" => query.initial_events = Some(yes),
+            "allowWatchBookmarks" => list.bookmarks = yes,
+            "sendInitialEvents" => list.initial_events = Some(yes),
             "fieldManager" => query.field_manager = value,
             "force" => query.force = Some(yes),
             "dryRun" => query.dry_run.push(value),
@@ -162,12 +172,12 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
             "propagationPolicy" => query.propagation = Some(value),
             "orphanDependents" => query.orphan = Some(yes),
             "gracePeriodSeconds" => _ = number(&value, &mut query.unreadable_grace),
-            "watch" => watch = yes,
+            "watch" => is_watch = yes,
             "includeObject" => include = value,
             _ => {}
         }
     }
-    (query, watch, include)
+    Parameters { query, is_watch, include }
 }
 
 /// Like Go; 0 if malformed.
@@ -225,7 +235,7 @@ mod tests {
         let watched =
             |path| matches!(Path::parse(path), Path::OldWatch(target) if target.resource == "namespaces");
         assert!(watched("/api/v1/watch/namespaces/a"));
-        assert_eq!(Path::parse("/api/v1/watch/"), Path::WatchOfNothing);
+        assert_eq!(Path::parse("/api/v1/watch/"), Path::BareWatch);
         assert!(!watched("/api/v1/namespaces/watch") && !watched("/api/v1/namespaces/a/namespaces/watch"));
         assert_eq!(target("/api/v1/namespaces//configmaps/"), ["", "v1", "configmaps", "", "", ""]);
         assert_eq!(target("/api/v1//configmaps"), ["", "v1", "", "", "configmaps", ""]);
@@ -248,13 +258,11 @@ mod tests {
 
     #[test]
     fn queries() {
-        let (query, watch, _) =
-            query("watch=1&labelSelector=a%3Db%2Cc&limit=5&sendInitialEvents=true&dryRun=All");
-        assert!(watch);
-        assert_eq!(
-            (query.label_selector.as_str(), query.limit, query.initial_events),
-            ("a=b,c", 5, Some(true))
-        );
+        let Parameters { query, is_watch, .. } =
+            parameters("watch=1&labelSelector=a%3Db%2Cc&limit=5&sendInitialEvents=true&dryRun=All");
+        assert!(is_watch);
+        let list = &query.list;
+        assert_eq!((list.label_selector.as_str(), list.limit, list.initial_events), ("a=b,c", 5, Some(true)));
         assert_eq!(query.dry_run, ["All"]);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -27,9 +26,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     answer,
+    error::StartError,
     handle::Exchange,
     hosted::Hosted,
-    tls::{Trust, certified},
+    tls::{Trust, subject},
 };
 use crate::{
     faults::{Faults, NoFaults},
@@ -52,7 +52,7 @@ pub struct ServerOptions {
     /// Fault injection.
     pub faults: Arc<dyn Faults>,
     /// Maximum connections on all ports; more wait.
-    pub most_connections: usize,
+    pub max_connections: usize,
 }
 
 impl Default for ServerOptions {
@@ -61,32 +61,9 @@ impl Default for ServerOptions {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             clock: Timestamp::now,
             faults: Arc::new(NoFaults),
-            most_connections: 65_536,
+            max_connections: 65_536,
         }
     }
-}
-
-/// Startup errors.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Certificate creation failed.
-    #[error("the simulated API servers' certificates could not be made")]
-    Certificates(#[source] tidewatch_certs::Error),
-    /// Invalid TLS configuration.
-    #[error("the TLS library refused the simulated API servers' configuration")]
-    Tls(#[source] rustls::Error),
-    /// Port in use or foreign address.
-    #[error("cannot listen on {0}; choose another address or port 0")]
-    Listen(SocketAddr, #[source] io::Error),
-    /// Duplicate cluster name.
-    #[error("there is a cluster {0} already; choose another name")]
-    Exists(String),
-    /// Name unusable in a path.
-    #[error("'{0}' is no name for a cluster; use lower-case letters, digits, '-' and '.'")]
-    Name(String),
-    /// Unknown cluster.
-    #[error("there is no cluster {0}")]
-    Missing(String),
 }
 
 /// Serves clusters below `/clusters/<name>`. Clones share the server.
@@ -113,7 +90,7 @@ impl Server {
     pub async fn start(options: ServerOptions, drain: &Drain) -> Result<Self, StartError> {
         let trust = Trust::create((options.clock)())?;
         let (listener, address) = bind(options.listen).await?;
-        let connections = Arc::new(Semaphore::new(options.most_connections));
+        let connections = Arc::new(Semaphore::new(options.max_connections));
         let shared = Arc::new(Shared {
             address,
             trust,
@@ -139,7 +116,7 @@ impl Server {
         let hosted = Arc::new(Hosted::new(name, cluster));
         match self.shared.clusters.write().entry(name.to_owned()) {
             std::collections::hash_map::Entry::Occupied(_) => Err(StartError::Exists(name.to_owned())),
-            std::collections::hash_map::Entry::Vacant(place) => Ok(Arc::clone(place.insert(hosted))),
+            std::collections::hash_map::Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(hosted))),
         }
     }
 
@@ -243,14 +220,14 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
     _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(Arc::clone(&shared.trust.config));
     let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
-    let certified = certified(stream.get_ref().1.peer_certificates());
+    let subject = subject(stream.get_ref().1.peer_certificates());
     let watch = shared.drain.watch();
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let shared = Arc::clone(&shared);
-        let (only, certified) = (only.clone(), certified.clone());
+        let (only, subject) = (only.clone(), subject.clone());
         async move {
             let (parts, body) = request.into_parts();
-            let Some((hosted, prefix, path)) = find(&shared, only, parts.uri.path()) else {
+            let Some(Route { hosted, prefix, path }) = find(&shared, only, parts.uri.path()) else {
                 return Ok(answer::refusal(&Refusal::unknown_path()));
             };
             let cluster = Arc::clone(&hosted);
@@ -260,10 +237,10 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
                 clock: shared.options.clock,
                 prefix,
                 path,
-                certified,
+                subject,
             };
             let answer = exchange.answer(parts, body).await;
-            remember(&shared, &cluster);
+            schedule(&shared, &cluster);
             answer
         }
     });
@@ -278,19 +255,27 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
     }
 }
 
-/// The cluster, its path, the rest.
-fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<Hosted>, String, String)> {
+/// A request's cluster and path.
+struct Route {
+    hosted: Arc<Hosted>,
+    /// The cluster's path; empty on its own port.
+    prefix: String,
+    /// Path below the prefix.
+    path: String,
+}
+
+fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<Route> {
     if let Some(hosted) = only {
-        return Some((hosted, String::new(), path.to_owned()));
+        return Some(Route { hosted, prefix: String::new(), path: path.to_owned() });
     }
     let below = path.strip_prefix("/clusters/")?;
     let (name, rest) = below.split_once('/').unwrap_or((below, ""));
     let hosted = shared.clusters.read().get(name).cloned()?;
-    Some((hosted, format!("/clusters/{name}"), format!("/{rest}")))
+    Some(Route { hosted, prefix: format!("/clusters/{name}"), path: format!("/{rest}") })
 }
 
 /// Schedules due work.
-fn remember(shared: &Shared, hosted: &Hosted) {
+fn schedule(shared: &Shared, hosted: &Hosted) {
     let Some(at) = hosted.next_due() else { return };
     let mut due = shared.due.lock();
     due.insert((at, hosted.name().to_owned()));
@@ -309,7 +294,7 @@ async fn tick(shared: Arc<Shared>, watch: Watch) {
                 let hosted = shared.clusters.read().get(&name).cloned();
                 if let Some(hosted) = hosted {
                     hosted.with(|cluster| cluster.run_due(hosted.now(now)));
-                    remember(&shared, &hosted);
+                    schedule(&shared, &hosted);
                 }
                 continue;
             }

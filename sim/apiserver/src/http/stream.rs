@@ -15,24 +15,25 @@ use tokio::{
 };
 
 use super::{
-    accept::{Form, metadata_of},
-    answer::{Body, JSON, Look},
+    accept::{Form, JSON},
+    answer::Body,
     handle::Dropped,
     hosted::Hosted,
+    representation::{Representation, metadata_of},
     table::table,
 };
 use crate::{
     faults::Fault,
     object::meta,
-    store::{Refusal, Said, WatchEvent, Watching},
+    store::{EventType, Refusal, WatchEvent, Watching},
 };
 
 /// Events per chunk.
-const AT_ONCE: usize = 64;
+const MAX_EVENTS: usize = 64;
 /// Bookmark interval.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 /// Default and maximum duration.
-const LONGEST: Duration = Duration::from_mins(45);
+const MAX_DURATION: Duration = Duration::from_mins(45);
 
 struct State {
     hosted: Arc<Hosted>,
@@ -41,24 +42,24 @@ struct State {
     interrupted: watch::Receiver<u64>,
     /// Sends nothing and stays open.
     silent: bool,
-    look: Look,
+    representation: Representation,
     clock: fn() -> Timestamp,
     ends: Instant,
     bookmark: Instant,
     fault: Option<(Instant, Fault)>,
     with_columns: bool,
-    over: bool,
+    is_over: bool,
 }
 
 pub(crate) fn response(
     hosted: Arc<Hosted>,
     watching: Watching,
-    look: Look,
+    representation: Representation,
     clock: fn() -> Timestamp,
     fault: &Fault,
 ) -> Response<Body> {
     let now = Instant::now();
-    let lasts = watching.timeout_seconds.map_or(LONGEST, Duration::from_secs).min(LONGEST);
+    let duration = watching.timeout_seconds.map_or(MAX_DURATION, Duration::from_secs).min(MAX_DURATION);
     let fault = match fault {
         Fault::Silent(after) | Fault::BreakOff(after) | Fault::Expire(after) => {
             Some((now + *after, fault.clone()))
@@ -72,19 +73,19 @@ pub(crate) fn response(
         changed,
         interrupted,
         silent: false,
-        look,
+        representation,
         clock,
-        ends: now + lasts,
+        ends: now + duration,
         bookmark: now + BOOKMARK_EVERY,
         fault,
         with_columns: true,
-        over: false,
+        is_over: false,
     };
-    let pieces = stream::unfold(state, |mut state| async {
-        let piece = state.next().await?;
-        Some((Ok(Frame::data(piece)), state))
+    let chunks = stream::unfold(state, |mut state| async {
+        let chunk = state.next().await?;
+        Some((Ok(Frame::data(chunk)), state))
     });
-    let mut response = Response::new(StreamBody::new(pieces.boxed()).boxed_unsync());
+    let mut response = Response::new(StreamBody::new(chunks.boxed()).boxed_unsync());
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(JSON));
     response
 }
@@ -92,7 +93,7 @@ pub(crate) fn response(
 impl State {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.over {
+            if self.is_over {
                 return None;
             }
             if self.silent {
@@ -100,21 +101,21 @@ impl State {
                 return None;
             }
             self.changed.borrow_and_update();
-            let events = self.hosted.with(|cluster| cluster.poll(&mut self.watching, AT_ONCE));
+            let events = self.hosted.with(|cluster| cluster.poll(&mut self.watching, MAX_EVENTS));
             if !events.is_empty() {
-                self.over = events.iter().any(|event| event.said == Said::Error);
-                return Some(self.written(events));
+                self.is_over = events.iter().any(|event| event.event_type == EventType::Error);
+                return Some(self.serialize(events));
             }
-            let fault_at = self.fault.as_ref().map_or(self.ends + LONGEST, |(at, _)| *at);
+            let fault_at = self.fault.as_ref().map_or(self.ends + MAX_DURATION, |(at, _)| *at);
             tokio::select! {
                 biased;
                 _ = self.interrupted.changed() => return None,
                 () = sleep_until(fault_at) => match self.fault.take() {
                     Some((_, Fault::Silent(_))) => self.silent = true,
                     Some((_, Fault::Expire(_))) => {
-                        self.over = true;
+                        self.is_over = true;
                         let object = Refusal::expired("too old resource version").body();
-                        return Some(self.written([WatchEvent { said: Said::Error, object }]));
+                        return Some(self.serialize([WatchEvent { event_type: EventType::Error, object }]));
                     }
                     _ => return None,
                 },
@@ -126,37 +127,38 @@ impl State {
                 }
                 () = sleep_until(self.bookmark), if self.watching.bookmarks => {
                     self.bookmark += BOOKMARK_EVERY;
-                    let mark = self.watching.bookmark();
-                    return Some(self.written([mark]));
+                    let bookmark = self.watching.bookmark();
+                    return Some(self.serialize([bookmark]));
                 }
             }
         }
     }
 
-    fn written(&mut self, events: impl IntoIterator<Item = WatchEvent>) -> Bytes {
+    fn serialize(&mut self, events: impl IntoIterator<Item = WatchEvent>) -> Bytes {
         let mut text = String::new();
         for event in events {
-            let said = event.said.name().into();
-            let event = meta::object([("type", said), ("object", self.shown(event))]);
+            let event_type = event.event_type.name().into();
+            let event = meta::object([("type", event_type), ("object", self.represent(event))]);
             text.push_str(&event.to_string());
             text.push('\n');
         }
         Bytes::from(text)
     }
 
-    fn shown(&mut self, event: WatchEvent) -> Value {
-        if event.said == Said::Error {
+    fn represent(&mut self, event: WatchEvent) -> Value {
+        if event.event_type == EventType::Error {
             return event.object;
         }
-        match self.look.form {
+        match self.representation.form {
             Form::Table => {
                 let metadata = json!({"resourceVersion": event.object.pointer("/metadata/resourceVersion")});
                 let with_columns = std::mem::take(&mut self.with_columns);
                 let items = std::slice::from_ref(&event.object);
                 let now = self.hosted.now((self.clock)());
-                table(&self.watching.kind, items, metadata, self.look, with_columns, now)
+                let representation = Representation { now, ..self.representation };
+                table(&self.watching.kind, items, metadata, representation, with_columns)
             }
-            Form::Metadata | Form::MetadataList => metadata_of(event.object, self.look.version),
+            Form::Metadata | Form::MetadataList => metadata_of(event.object, self.representation.version),
             _ => event.object,
         }
     }

@@ -12,7 +12,7 @@ use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_tls::PeerIdentity;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::server::StartError;
+use super::error::StartError;
 
 /// Longer than a simulation runs.
 const VALIDITY: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -57,13 +57,18 @@ impl Trust {
     }
 }
 
-/// Common name and organizations of a verified certificate.
-pub(crate) fn certified(chain: Option<&[CertificateDer<'_>]>) -> Option<(String, Vec<String>)> {
+/// Subject of a verified certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) common_name: String,
+    pub(crate) organizations: Vec<String>,
+}
+
+pub(crate) fn subject(chain: Option<&[CertificateDer<'_>]>) -> Option<Subject> {
     let identity = PeerIdentity::from_chain(chain).ok()?;
     let (_, parsed) = X509Certificate::from_der(&identity.certificate).ok()?;
     let names = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok());
-    let organizations = names.map(str::to_owned).collect();
-    Some((identity.common_name, organizations))
+    Some(Subject { organizations: names.map(str::to_owned).collect(), common_name: identity.common_name })
 }
 
 fn config(ca: &Ca, issued: &Issued) -> Result<ServerConfig, rustls::Error> {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::store::{PatchKind, Request, Verb};
 
 /// Later series are ignored. Expected: some 30 kinds with ten verbs.
-const MOST_SERIES: usize = 1_000;
+const MAX_SERIES: usize = 1_000;
 
 #[derive(Debug, Default)]
 pub(super) struct RequestTotals(Mutex<BTreeMap<Series, u64>>);
@@ -30,7 +30,7 @@ impl RequestTotals {
             subresource: target.subresource.clone(),
         };
         let mut totals = self.0.lock();
-        if totals.len() < MOST_SERIES || totals.contains_key(&series) {
+        if totals.len() < MAX_SERIES || totals.contains_key(&series) {
             *totals.entry(series).or_default() += 1;
         }
     }

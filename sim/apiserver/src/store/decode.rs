@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::{
     refusal::Refusal,
-    request::{Query, Repeated, Target},
+    target::{Query, Repeated, Target},
 };
 use crate::{
-    kinds::{Kind, Origin},
+    kinds::Kind,
     object::meta::{self, metadata_mut},
-    schema::{shape, times, unreadable, validate},
+    schema::{builtin, shape, times, unreadable, validate},
 };
 
 const STRICT: &str = "strict decoding error: ";
@@ -52,105 +52,27 @@ fn read(
     reads_all: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
-    let version = kind.api_version();
-    let as_kind = |why: &str| {
-        Refusal::bad_request(format!(
-            "{} in version {} cannot be handled as a {}: {why}",
-            kind.kind,
-            Value::from(kind.version.as_str()),
-            kind.kind
-        ))
-    };
     if object.is_null() {
         object = json!({});
     }
     if !object.is_object() {
-        return Err(as_kind("json: cannot unmarshal a value that is no object"));
+        return Err(wrong_object(kind, "json: cannot unmarshal a value that is no object"));
     }
-    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (given_kind, given_version) = (text("kind"), text("apiVersion"));
-    if !kind.is_builtin() && given_kind.is_empty() {
-        return Err(Refusal::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{object}' ({})",
-            kind.kind,
-            shortened(&object)
-        )));
-    }
-    let wrong_version = !given_version.is_empty() && given_version != version;
-    if wrong_version || !given_kind.is_empty() && given_kind != kind.kind {
-        if !kind.is_builtin() && !wrong_version {
-            let value = Value::from(given_kind.as_str());
-            let cause = validate::Cause::invalid("kind", &value, &format!("must be {}", kind.kind));
-            return Err(Refusal::invalid(&given_kind, &kind.group, meta::name(&object), &[cause]));
-        }
-        let shown = given_version.rsplit('/').next().unwrap_or_default();
-        let message = if kind.is_builtin() {
-            format!(
-                "{given_kind} in version {} cannot be handled as a {}: converting ({shown}.{given_kind}) to ({}.{}): unknown conversion",
-                Value::from(shown),
-                kind.kind,
-                if kind.group.is_empty() { "core" } else { &kind.group },
-                kind.kind
-            )
-        } else {
-            format!(
-                "the API version in the data ({given_version}) does not match the expected API version ({version})"
-            )
-        };
-        return Err(Refusal::bad_request(message));
-    }
+    check_type(&object, kind)?;
     object["kind"] = kind.kind.clone().into();
-    object["apiVersion"] = version.into();
+    object["apiVersion"] = kind.api_version().into();
 
     // `fieldsV1` keys are no schema fields.
     let owned = take_owned(&mut object);
-    if let Origin::Builtin(_) = kind.origin {
-        if let Some((path, have, want)) = validate::first_type_error(&object, kind.schema()) {
-            return Err(as_kind(&go_type_error(&kind.kind, &path, have, &want)));
-        }
-        shape::drop_nulls(&mut object, kind.schema());
-        if let Some(why) = unreadable::find(&object, kind.schema()) {
-            return Err(as_kind(&why));
-        }
-        times::settle(&mut object, kind.schema());
-    } else {
-        let schema = crate::schema::builtin::object_meta();
-        let meta = &mut object["metadata"];
-        if let Some((path, have, want)) = validate::first_type_error(meta, schema) {
-            return Err(as_kind(&go_type_error(&kind.kind, &format!("metadata.{path}"), have, &want)));
-        }
-        if let Some(why) = unreadable::find(meta, schema) {
-            return Err(as_kind(&why));
-        }
-        times::settle(meta, schema);
-        shape::drop_nulls(&mut object, kind.schema());
-    }
-    let mode = Unknown::of(query);
+    normalize(&mut object, kind)?;
     let mut removed = shape::prune(&mut object, kind.schema());
     removed.sort();
-    let within = |place: &str, other: &String| {
-        place.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-    };
-    let is_read = |place: &str| reads_all || !removed.iter().any(|unknown| within(place, unknown));
-    let quoted = |place: &str| Value::from(place).to_string();
-    let mut lines = Vec::new();
-    for repeated in &query.repeated {
-        match repeated {
-            Repeated::Field(place) if is_read(place) => {
-                lines.push(format!("duplicate field {}", quoted(place)));
-            }
-            Repeated::Field(_) => {}
-            Repeated::Line(line) if mode == Unknown::Refuse => {
-                lines.push(format!("yaml: unmarshal errors:\n  {line}"));
-            }
-            Repeated::Line(line) => lines.push(line.clone()),
-        }
-    }
-    lines.extend(removed.iter().map(|place| format!("unknown field {}", quoted(place))));
+    let mode = Unknown::of(query);
+    let lines = strict_errors(query, mode, reads_all, &removed);
     match mode {
         Unknown::Warn => warnings.extend(lines),
         Unknown::Refuse if !lines.is_empty() => {
-            return Err(as_kind(&format!("{STRICT}{}", lines.join(", "))));
+            return Err(wrong_object(kind, &format!("{STRICT}{}", lines.join(", "))));
         }
         Unknown::Ignore | Unknown::Refuse => {}
     }
@@ -163,6 +85,100 @@ fn read(
     Ok(object)
 }
 
+fn wrong_object(kind: &Kind, why: &str) -> Refusal {
+    Refusal::bad_request(format!(
+        "{} in version {} cannot be handled as a {}: {why}",
+        kind.kind,
+        Value::from(kind.version.as_str()),
+        kind.kind
+    ))
+}
+
+/// Checks `kind` and `apiVersion`. Both may be missing, except the kind of custom resources.
+fn check_type(object: &Value, kind: &Kind) -> Result<(), Refusal> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (given_kind, given_version, version) = (text("kind"), text("apiVersion"), kind.api_version());
+    if !kind.is_builtin() && given_kind.is_empty() {
+        return Err(Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{object}' ({})",
+            kind.kind,
+            shortened(object)
+        )));
+    }
+    let wrong_version = !given_version.is_empty() && given_version != version;
+    if !wrong_version && (given_kind.is_empty() || given_kind == kind.kind) {
+        return Ok(());
+    }
+    if !kind.is_builtin() && !wrong_version {
+        let cause =
+            validate::Cause::invalid("kind", &Value::from(given_kind), &format!("must be {}", kind.kind));
+        return Err(Refusal::invalid(given_kind, &kind.group, meta::name(object), &[cause]));
+    }
+    let shown = given_version.rsplit('/').next().unwrap_or_default();
+    Err(Refusal::bad_request(if kind.is_builtin() {
+        format!(
+            "{given_kind} in version {} cannot be handled as a {}: converting ({shown}.{given_kind}) to ({}.{}): unknown conversion",
+            Value::from(shown),
+            kind.kind,
+            if kind.group.is_empty() { "core" } else { &kind.group },
+            kind.kind
+        )
+    } else {
+        format!(
+            "the API version in the data ({given_version}) does not match the expected API version ({version})"
+        )
+    }))
+}
+
+/// Checks types, drops nulls, and normalizes times.
+fn normalize(object: &mut Value, kind: &Kind) -> Result<(), Refusal> {
+    let wrong = |why: &str| Err(wrong_object(kind, why));
+    if kind.is_builtin() {
+        if let Some((path, have, want)) = validate::first_type_error(object, kind.schema()) {
+            return wrong(&go_type_error(&kind.kind, &path, have, &want));
+        }
+        shape::drop_nulls(object, kind.schema());
+        if let Some(why) = unreadable::find(object, kind.schema()) {
+            return wrong(&why);
+        }
+        times::settle(object, kind.schema());
+        return Ok(());
+    }
+    let schema = builtin::object_meta();
+    let meta = &mut object["metadata"];
+    if let Some((path, have, want)) = validate::first_type_error(meta, schema) {
+        return wrong(&go_type_error(&kind.kind, &format!("metadata.{path}"), have, &want));
+    }
+    if let Some(why) = unreadable::find(meta, schema) {
+        return wrong(&why);
+    }
+    times::settle(meta, schema);
+    shape::drop_nulls(object, kind.schema());
+    Ok(())
+}
+
+/// Messages about duplicate and unknown fields. `removed`: paths of unknown fields.
+fn strict_errors(query: &Query, mode: Unknown, reads_all: bool, removed: &[String]) -> Vec<String> {
+    let within = |path: &str, other: &String| {
+        path.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let is_read = |path: &str| reads_all || !removed.iter().any(|unknown| within(path, unknown));
+    let quoted = |path: &str| Value::from(path).to_string();
+    let mut lines = Vec::new();
+    for repeated in &query.repeated {
+        match repeated {
+            Repeated::Field(path) if is_read(path) => lines.push(format!("duplicate field {}", quoted(path))),
+            Repeated::Field(_) => {}
+            Repeated::Line(line) if mode == Unknown::Refuse => {
+                lines.push(format!("yaml: unmarshal errors:\n  {line}"));
+            }
+            Repeated::Line(line) => lines.push(line.clone()),
+        }
+    }
+    lines.extend(removed.iter().map(|path| format!("unknown field {}", quoted(path))));
+    lines
+}
+
 fn managed_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
     metadata_mut(object).get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten()
 }
@@ -171,7 +187,7 @@ fn take_owned(object: &mut Value) -> Vec<Option<Value>> {
     managed_mut(object).map(|entry| entry.as_object_mut()?.remove("fieldsV1")).collect()
 }
 
-/// Blames the patch for errors.
+/// Reports errors as errors of the patch.
 pub(super) fn decode_patched(
     patched: Value,
     kind: &Kind,
@@ -221,7 +237,7 @@ fn shortened(object: &Value) -> String {
 }
 
 /// Checks name and namespace against the path; sets missing ones.
-pub(super) fn place(object: &mut Value, kind: &Kind, target: &Target) -> Result<(), Refusal> {
+pub(super) fn locate(object: &mut Value, kind: &Kind, target: &Target) -> Result<(), Refusal> {
     let metadata = metadata_mut(object);
     let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (name, namespace) = (text("name"), text("namespace"));
@@ -253,7 +269,7 @@ pub(super) fn place(object: &mut Value, kind: &Kind, target: &Target) -> Result<
 }
 
 /// Removes server-set metadata.
-pub(super) fn strip_servers(object: &mut Value) {
+pub(super) fn strip_server_fields(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in [
         "uid",
@@ -268,7 +284,7 @@ pub(super) fn strip_servers(object: &mut Value) {
 }
 
 /// Restores server-set metadata.
-pub(super) fn keep_servers(object: &mut Value, live: &Value) {
+pub(super) fn restore_server_fields(object: &mut Value, live: &Value) {
     let kept = live.get("metadata").cloned().unwrap_or_else(|| json!({}));
     let metadata = metadata_mut(object);
     for field in [

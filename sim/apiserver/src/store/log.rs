@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::object::Stored;
+use crate::{kinds::Kind, object::Stored};
 
 /// In list order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +13,14 @@ pub(crate) struct Key {
     pub(crate) resource: Arc<str>,
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
+}
+
+impl Key {
+    /// Not interned, since the object may not exist. Cluster-scoped kinds ignore the namespace.
+    pub(crate) fn of(kind: &Kind, namespace: &str, name: &str) -> Self {
+        let namespace = if kind.namespaced { namespace } else { "" };
+        Self { resource: Arc::clone(&kind.storage), namespace: namespace.into(), name: name.into() }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -1,29 +1,38 @@
 //! The cluster: requests in, answers out. No I/O, clock or runtime.
 
-mod admit;
-mod aggregation;
-mod authorize;
+mod addresses;
+mod admission;
 mod cluster;
 mod controllers;
 mod decode;
+mod definitions;
 mod delete;
-mod garbage;
+mod deletion;
+mod escalation;
 mod log;
+mod objects;
 mod options;
 mod owners;
 mod read;
 mod refusal;
+mod render;
 mod request;
-mod roles;
+mod reviews;
+mod rights;
 mod rules;
 mod scale;
+mod schedule;
 mod selector;
+mod served;
+mod state;
+mod target;
 mod watch;
-mod workloads;
 mod write;
 
+pub use cluster::Cluster;
 pub(crate) use cluster::check_shape;
-pub use cluster::{Cluster, Options};
 pub use refusal::Refusal;
-pub use request::{Answer, Listed, Outcome, PatchKind, Query, Repeated, Request, Target, Verb};
-pub use watch::{Said, WatchEvent, Watching};
+pub use request::{Answer, Listed, Outcome, Request};
+pub use state::Options;
+pub use target::{ListOptions, PatchKind, Query, Repeated, Target, Verb};
+pub use watch::{EventType, WatchEvent, Watching};

@@ -6,7 +6,7 @@ use validate::Cause;
 use super::{
     decode::go_type_error,
     refusal::Refusal,
-    request::{PatchKind, Query, Verb},
+    target::{PatchKind, Query, Verb},
 };
 use crate::{
     json::text,
@@ -15,7 +15,7 @@ use crate::{
 
 const DELETE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 /// Bytes.
-const LONGEST_MANAGER: usize = 128;
+const MAX_MANAGER_BYTES: usize = 128;
 const MATCH: &str = "resourceVersionMatch";
 const NOT_OLDER: &str = "NotOlderThan";
 
@@ -51,15 +51,15 @@ pub(super) fn of_write(verb: &Verb, query: &Query) -> Result<bool, Refusal> {
 
 pub(super) fn manager(name: &str, field: &str) -> Vec<Cause> {
     // Each invalid character would repeat the name.
-    if name.len() > LONGEST_MANAGER {
-        return vec![Cause::too_long(field, LONGEST_MANAGER)];
+    if name.len() > MAX_MANAGER_BYTES {
+        return vec![Cause::too_long(field, MAX_MANAGER_BYTES)];
     }
     let strange = name.char_indices().filter(|(_, letter)| !is_printable(*letter));
     let shown: String = name.chars().map(quoted).collect();
     strange
-        .map(|(place, letter)| {
+        .map(|(position, letter)| {
             let code = u32::from(letter);
-            let why = format!("invalid character U+{code:04X} (at position {place})");
+            let why = format!("invalid character U+{code:04X} (at position {position})");
             Cause::new(field, "FieldValueInvalid", format!("Invalid value: \"{shown}\": {why}"))
         })
         .collect()
@@ -102,20 +102,28 @@ pub(super) fn dry_run(query: &Query) -> (bool, Option<Cause>) {
 
 pub(super) fn of_list(query: &Query) -> Result<(), Refusal> {
     readable(query.unreadable.as_ref())?;
-    let matching = query.resource_version_match.as_str();
+    let matching = query.list.resource_version_match.as_str();
     let mut causes = Vec::new();
     let mut forbid = |is: bool, field: &str, why: &str| {
         causes.extend(is.then(|| Cause::forbidden(field, why)));
     };
     if !matching.is_empty() {
-        let nowhere = query.resource_version.is_empty();
-        forbid(nowhere, MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
-        let on = !query.continue_token.is_empty();
-        forbid(on, MATCH, "resourceVersionMatch is forbidden when continue is provided");
-        let any = matching == "Exact" && query.resource_version == "0";
-        forbid(any, MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        let is_unversioned = query.list.resource_version.is_empty();
+        forbid(is_unversioned, MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+        let continues = !query.list.continue_token.is_empty();
+        forbid(continues, MATCH, "resourceVersionMatch is forbidden when continue is provided");
+        let is_any_exactly = matching == "Exact" && query.list.resource_version == "0";
+        forbid(
+            is_any_exactly,
+            MATCH,
+            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+        );
     }
-    forbid(query.initial_events.is_some(), "sendInitialEvents", "sendInitialEvents is forbidden for list");
+    forbid(
+        query.list.initial_events.is_some(),
+        "sendInitialEvents",
+        "sendInitialEvents is forbidden for list",
+    );
     if !matches!(matching, "" | "Exact" | NOT_OLDER) {
         causes.push(Cause::unsupported(MATCH, &matching.into(), &["Exact", NOT_OLDER, ""]));
     }
@@ -124,13 +132,14 @@ pub(super) fn of_list(query: &Query) -> Result<(), Refusal> {
 
 pub(super) fn of_watch(query: &Query) -> Result<(), Refusal> {
     readable(query.unreadable.as_ref())?;
-    let from_now = matches!(query.resource_version.as_str(), "" | "0");
+    let from_now = matches!(query.list.resource_version.as_str(), "" | "0");
     // Plain watches also start with current state.
-    let is_old = query.initial_events.is_none() && query.resource_version_match.is_empty() && from_now;
+    let is_old =
+        query.list.initial_events.is_none() && query.list.resource_version_match.is_empty() && from_now;
     let (initial, matching) = if is_old {
         (true, NOT_OLDER)
     } else {
-        (query.initial_events.is_some(), query.resource_version_match.as_str())
+        (query.list.initial_events.is_some(), query.list.resource_version_match.as_str())
     };
     let mut causes = Vec::new();
     let mut forbid = |is: bool, why: &str| causes.extend(is.then(|| Cause::forbidden(MATCH, why)));
@@ -140,8 +149,8 @@ pub(super) fn of_watch(query: &Query) -> Result<(), Refusal> {
     );
     if !matching.is_empty() {
         forbid(!initial, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
-        let on = !query.continue_token.is_empty();
-        forbid(on, "resourceVersionMatch is forbidden when continue is provided");
+        let continues = !query.list.continue_token.is_empty();
+        forbid(continues, "resourceVersionMatch is forbidden when continue is provided");
         if matching != NOT_OLDER {
             causes.push(Cause::unsupported(MATCH, &matching.into(), &[NOT_OLDER]));
         }
@@ -182,6 +191,20 @@ pub(super) fn of_delete(query: &Query, body: &Value) -> Result<Query, Refusal> {
     Ok(query)
 }
 
+/// Parses a `resourceVersion`; empty: 0.
+pub(super) fn revision(text: &str) -> Result<u64, Refusal> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| {
+        let message = format!(
+            "invalid resource version: resourceVersion: Invalid value: {0}: strconv.ParseUint: parsing {0}: invalid syntax",
+            Value::from(text)
+        );
+        Refusal::bad_request(message)
+    })
+}
+
 fn readable(why: Option<&String>) -> Result<(), Refusal> {
     why.map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
 }
@@ -204,7 +227,7 @@ mod tests {
 
     #[test]
     fn managers_of_any_length_are_refused_in_few_words() {
-        assert!(manager(&"a".repeat(LONGEST_MANAGER), "fieldManager").is_empty());
+        assert!(manager(&"a".repeat(MAX_MANAGER_BYTES), "fieldManager").is_empty());
         assert_eq!(manager(&"\u{1}".repeat(60_000), "fieldManager").len(), 1);
         assert_eq!(manager("\u{1}b\u{2}", "fieldManager").len(), 2);
     }

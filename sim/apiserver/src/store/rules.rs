@@ -1,15 +1,10 @@
 //! Rules of changes, without state.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::{
-    refusal::Refusal,
-    request::{Answer, Outcome, PatchKind, Request},
-};
+use super::{refusal::Refusal, request::Request, target::PatchKind};
 use crate::{
-    fields::managed::{Door, Writer},
+    fields::managed::{FieldScope, Writer},
     kinds::Kind,
     object::meta::{self, metadata_mut, put},
     patch,
@@ -90,19 +85,19 @@ pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) 
 }
 
 /// Keeps fields that the path cannot change.
-pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &Request) {
+pub(super) fn keep_fields(object: &mut Value, live: &Value, kind: &Kind, request: &Request) {
     let keep =
         |object: &mut Value, field: &str| put(meta::as_object(object), field, live.get(field).cloned());
-    match door(kind, &request.target.subresource) {
-        Door::Whole => {}
-        Door::Main => keep(object, "status"),
-        Door::Status => {
+    match scope(kind, &request.target.subresource) {
+        FieldScope::Whole => {}
+        FieldScope::Main => keep(object, "status"),
+        FieldScope::Status => {
             let status = object.get("status").cloned();
             *object = live.clone();
             put(meta::as_object(object), "status", status);
         }
-        Door::BuiltinStatus => keep(object, "spec"),
-        Door::DeploymentStatus => {
+        FieldScope::BuiltinStatus => keep(object, "spec"),
+        FieldScope::DeploymentStatus => {
             keep(object, "spec");
             let labels = live.pointer("/metadata/labels").cloned();
             put(metadata_mut(object), "labels", labels);
@@ -110,14 +105,14 @@ pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &R
     }
 }
 
-pub(super) fn door(kind: &Kind, subresource: &str) -> Door {
+pub(super) fn scope(kind: &Kind, subresource: &str) -> FieldScope {
     match (kind.kind.as_str(), subresource) {
-        _ if !kind.has_status => Door::Whole,
-        ("Deployment", "status") if kind.is_builtin() => Door::DeploymentStatus,
-        ("CustomResourceDefinition" | "APIService", "status") => Door::Status,
-        (_, "status") if kind.is_builtin() => Door::BuiltinStatus,
-        (_, "status") => Door::Status,
-        _ => Door::Main,
+        _ if !kind.has_status => FieldScope::Whole,
+        ("Deployment", "status") if kind.is_builtin() => FieldScope::DeploymentStatus,
+        ("CustomResourceDefinition" | "APIService", "status") => FieldScope::Status,
+        (_, "status") if kind.is_builtin() => FieldScope::BuiltinStatus,
+        (_, "status") => FieldScope::Status,
+        _ => FieldScope::Main,
     }
 }
 
@@ -127,7 +122,7 @@ pub(super) fn writer(kind: &Kind, request: &Request) -> Writer {
         manager: if named.is_empty() { request.agent.clone() } else { named.clone() },
         api_version: kind.api_version(),
         subresource: request.target.subresource.clone(),
-        door: door(kind, &request.target.subresource),
+        scope: scope(kind, &request.target.subresource),
     }
 }
 
@@ -140,8 +135,8 @@ pub(super) fn spec_differs(live: &Value, object: &Value, kind: &Kind) -> bool {
         };
         // Annotations control a Deployment's rollouts.
         let annotations = |object: &Value| object.pointer("/metadata/annotations").cloned();
-        let told = kind.is("apps", "deployments") && annotations(live) != annotations(object);
-        return told || fields.iter().any(|field| live.get(*field) != object.get(*field));
+        let rolls_out = kind.is("apps", "deployments") && annotations(live) != annotations(object);
+        return rolls_out || fields.iter().any(|field| live.get(*field) != object.get(*field));
     }
     let counted = |value: &Value| {
         let mut map = value.as_object().cloned().unwrap_or_default();
@@ -166,8 +161,4 @@ pub(super) fn new_finalizers(live: &Value, object: &Value) -> Option<Cause> {
         );
         Cause::forbidden("metadata.finalizers", &why)
     })
-}
-
-pub(super) fn dry_answer(kind: &Arc<Kind>, object: Value, code: u16, warnings: Vec<String>) -> Outcome {
-    Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
 }

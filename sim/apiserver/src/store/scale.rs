@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
-    cluster::Cluster,
-    decode::{decode, decode_patched, place},
+    decode::{decode, decode_patched, locate},
     refusal::Refusal,
-    request::{Answer, Outcome, PatchKind, Request, Target},
+    render::render,
+    request::{Answer, Outcome},
     rules::patched,
+    state::State,
+    target::{PatchKind, Target},
+    write::Write,
 };
 use crate::{
     kinds::{Kind, builtin},
@@ -18,52 +20,51 @@ use crate::{
     schema::validate::Cause,
 };
 
-impl Cluster {
-    pub(super) fn get_scale(&self, kind: &Arc<Kind>, target: &Target) -> Result<Outcome, Refusal> {
-        let stored = self.lookup(kind, &target.namespace, &target.name)?;
-        let object = Self::render(kind, &stored);
-        if let Some(path) = kind.scale.as_ref().map(|scale| &scale.spec).filter(|_| !kind.is_builtin())
-            && object.pointer(&pointer(path)).is_none()
-        {
-            return Err(Refusal::internal(format!("the spec replicas field \".{path}\" does not exist")));
-        }
-        Ok(Outcome::Object(Answer {
-            code: 200,
-            object: scale(kind, &object),
-            warnings: Vec::new(),
-            kind: None,
-        }))
+pub(super) fn get(state: &State, kind: &Arc<Kind>, target: &Target) -> Result<Outcome, Refusal> {
+    let stored = state.objects.lookup(kind, &target.namespace, &target.name)?;
+    let object = render(kind, &stored);
+    if let Some(path) = kind.scale.as_ref().map(|scale| &scale.spec).filter(|_| !kind.is_builtin())
+        && object.pointer(&pointer(path)).is_none()
+    {
+        return Err(Refusal::internal(format!("the spec replicas field \".{path}\" does not exist")));
+    }
+    Ok(Outcome::Object(Answer { code: 200, object: scale(kind, &object), warnings: Vec::new(), kind: None }))
+}
+
+impl Write<'_> {
+    pub(super) fn put_scale(mut self, body: Value) -> Result<Outcome, Refusal> {
+        let wanted = decode(body, builtin::scale(), &self.request.query, &mut self.warnings)?;
+        self.rescale(wanted)
     }
 
-    pub(super) fn put_scale(
-        &mut self,
-        kind: &Arc<Kind>,
-        request: &Request,
-        body: Value,
-        dry: bool,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let mut warnings = Vec::new();
-        let wanted = decode(body, builtin::scale(), &request.query, &mut warnings)?;
-        self.rescale(kind, request, wanted, warnings, dry, now)
+    pub(super) fn patch_scale(mut self, how: PatchKind, patch: &Value) -> Result<Outcome, Refusal> {
+        let (kind, request) = (self.kind, self.request);
+        let stored = self.state.objects.lookup(kind, &request.target.namespace, &request.target.name)?;
+        let before = scale(kind, &render(kind, &stored));
+        let patched = patched(&before, how, patch, builtin::scale())?;
+        let mut after = decode_patched(patched, builtin::scale(), &request.query, &mut self.warnings)?;
+        let uid = stored.uid.to_string();
+        let other = meta::text(&after, "uid").filter(|given| *given != uid && kind.is_builtin());
+        if let Some(other) = other {
+            return Err(Refusal::other_uid_of_scale(kind, stored.name(), other, &uid));
+        }
+        // The uid is checked above. The version counts only if patched.
+        metadata_mut(&mut after).remove("uid");
+        if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
+            metadata_mut(&mut after).remove("resourceVersion");
+        }
+        self.rescale(after)
     }
 
     /// Applies a Scale's replicas.
-    fn rescale(
-        &mut self,
-        kind: &Arc<Kind>,
-        request: &Request,
-        mut wanted: Value,
-        mut warnings: Vec<String>,
-        dry: bool,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
+    fn rescale(mut self, mut wanted: Value) -> Result<Outcome, Refusal> {
+        let (kind, request) = (self.kind, self.request);
         let Target { namespace, name, .. } = &request.target;
         if meta::name(&wanted).is_empty() {
             return Err(Refusal::nameless(name));
         }
-        place(&mut wanted, kind, &request.target)?;
-        let uid = self.lookup(kind, namespace, name)?.uid.to_string();
+        locate(&mut wanted, kind, &request.target)?;
+        let uid = self.state.objects.lookup(kind, namespace, name)?.uid.to_string();
         if let Some(given) = meta::text(&wanted, "uid").filter(|given| *given != uid) {
             return Err(Refusal::other_uid(kind, namespace, name, given, &uid));
         }
@@ -79,7 +80,8 @@ impl Cluster {
         if let Some(revision) = meta::text(&wanted, "resourceVersion") {
             metadata_mut(&mut patch).insert("resourceVersion".into(), revision.into());
         }
-        match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
+        let mut warnings = std::mem::take(&mut self.warnings);
+        match self.patch_object(PatchKind::Merge, &patch)? {
             Outcome::Object(answer) => {
                 let object = scale(kind, &answer.object);
                 // The Scale already reports duplicates.
@@ -91,36 +93,9 @@ impl Cluster {
             other => Ok(other),
         }
     }
-
-    pub(super) fn patch_scale(
-        &mut self,
-        kind: &Arc<Kind>,
-        request: &Request,
-        how: PatchKind,
-        patch: &Value,
-        dry: bool,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
-        let before = scale(kind, &Self::render(kind, &stored));
-        let patched = patched(&before, how, patch, builtin::scale())?;
-        let mut warnings = Vec::new();
-        let mut after = decode_patched(patched, builtin::scale(), &request.query, &mut warnings)?;
-        let uid = stored.uid.to_string();
-        let other = meta::text(&after, "uid").filter(|given| *given != uid && kind.is_builtin());
-        if let Some(other) = other {
-            return Err(Refusal::other_uid_of_scale(kind, stored.name(), other, &uid));
-        }
-        // The uid is checked above. The version counts only if patched.
-        metadata_mut(&mut after).remove("uid");
-        if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
-            metadata_mut(&mut after).remove("resourceVersion");
-        }
-        self.rescale(kind, request, after, warnings, dry, now)
-    }
 }
 
-/// Built-in kinds blame the Scale.
+/// Built-in kinds report the Scale's field.
 fn negative(kind: &Kind, name: &str, path: &str, replicas: &Value) -> Refusal {
     if kind.is_builtin() {
         let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");

@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use super::{cluster::Cluster, refusal::Refusal};
+use super::{refusal::Refusal, render::render};
 use crate::{
     kinds::{Kind, validation::names},
     object::{Stored, meta},
 };
 
-/// Maximum bytes and requirements.
-const LONGEST: usize = 64 * 1024;
+/// Maximum bytes of a selector.
+const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
@@ -21,19 +21,30 @@ pub(crate) struct Selector {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldRequirement {
-    /// The first present value counts.
-    places: Vec<String>,
-    /// Default value.
-    otherwise: &'static str,
+    /// JSON pointers; the first present value counts.
+    pointers: Vec<String>,
+    default: &'static str,
     equal: bool,
     value: String,
 }
 
-/// Fields stored elsewhere: plural, label, places, default.
-const ELSEWHERE: [(&str, &str, &[&str], &str); 3] = [
-    ("events", "source", &["/source/component", "/reportingComponent"], ""),
-    ("jobs", "status.successful", &["/status/succeeded"], "0"),
-    ("pods", "spec.hostNetwork", &["/spec/hostNetwork"], "false"),
+/// A field whose label is not its path.
+struct Alias {
+    plural: &'static str,
+    label: &'static str,
+    pointers: &'static [&'static str],
+    default: &'static str,
+}
+
+const ALIASES: [Alias; 3] = [
+    Alias {
+        plural: "events",
+        label: "source",
+        pointers: &["/source/component", "/reportingComponent"],
+        default: "",
+    },
+    Alias { plural: "jobs", label: "status.successful", pointers: &["/status/succeeded"], default: "0" },
+    Alias { plural: "pods", label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], default: "false" },
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +68,7 @@ enum Operator {
 
 impl Selector {
     pub(crate) fn parse(labels: &str, fields: &str, kind: &Kind) -> Result<Self, Refusal> {
-        if labels.len().max(fields.len()) > LONGEST {
+        if labels.len().max(fields.len()) > MAX_BYTES {
             return Err(Refusal::bad_request("the selector is too long"));
         }
         let labels = requirements(labels)?;
@@ -76,17 +87,15 @@ impl Selector {
     /// Reads no more than needed.
     pub(crate) fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
         let of_head = |field: &FieldRequirement| {
-            field
-                .places
-                .iter()
-                .all(|place| matches!(place.as_str(), "/metadata/name" | "/metadata/namespace"))
+            let is_head = |pointer: &str| matches!(pointer, "/metadata/name" | "/metadata/namespace");
+            field.pointers.iter().all(|pointer| is_head(pointer))
         };
         if self.is_empty() {
             true
         } else if self.fields.iter().all(of_head) {
             self.matches(&stored.head())
         } else {
-            self.matches(&Cluster::render(kind, stored))
+            self.matches(&render(kind, stored))
         }
     }
 
@@ -98,27 +107,27 @@ impl Selector {
 
 impl FieldRequirement {
     fn new(kind: &Kind, path: &str, equal: bool, value: &str) -> Self {
-        let of =
-            |(plural, label, ..): &&(&str, &str, &[&str], &str)| *plural == kind.plural && *label == path;
-        let elsewhere = ELSEWHERE.iter().find(of).filter(|_| kind.is_builtin());
-        let (places, otherwise) = match elsewhere {
-            Some((.., places, otherwise)) => {
-                (places.iter().map(|&place| place.to_owned()).collect(), *otherwise)
+        let mut aliases = ALIASES.iter().filter(|_| kind.is_builtin());
+        let (pointers, default) = match aliases
+            .find(|alias| alias.plural == kind.plural && alias.label == path)
+        {
+            Some(alias) => {
+                (alias.pointers.iter().map(|&pointer| pointer.to_owned()).collect(), alias.default)
             }
             None => (vec![format!("/{}", path.replace('~', "~0").replace('/', "~1").replace('.', "/"))], ""),
         };
-        Self { places, otherwise, equal, value: value.to_owned() }
+        Self { pointers, default, equal, value: value.to_owned() }
     }
 
     fn matches(&self, object: &Value) -> bool {
-        let text = |place: &String| match object.pointer(place)? {
+        let text = |pointer: &String| match object.pointer(pointer)? {
             Value::String(text) if text.is_empty() => None,
             Value::String(text) => Some(text.clone()),
             Value::Null => None,
             other => Some(other.to_string()),
         };
-        let have = self.places.iter().find_map(text);
-        (have.as_deref().unwrap_or(self.otherwise) == self.value) == self.equal
+        let have = self.pointers.iter().find_map(text);
+        (have.as_deref().unwrap_or(self.default) == self.value) == self.equal
     }
 }
 
@@ -153,10 +162,10 @@ fn requirements(text: &str) -> Result<Vec<Requirement>, Refusal> {
         let begin = part.chars().next().filter(|begin| is_special(*begin) && *begin != '!');
         if begin.is_some() || part.is_empty() {
             let end = parts.peek().map_or("", |_| ",");
-            let what = begin.map_or(end.to_owned(), String::from);
+            let token = begin.map_or(end.to_owned(), String::from);
             let expected =
                 if index == 0 { "!, identifier, or 'end of string'" } else { "identifier after ','" };
-            return Err(Refusal::bad_request(format!("found '{what}', expected: {expected}")));
+            return Err(Refusal::bad_request(format!("found '{token}', expected: {expected}")));
         }
         found.push(requirement(part)?);
     }
@@ -183,7 +192,7 @@ fn is_special(c: char) -> bool {
 
 fn requirement(text: &str) -> Result<Requirement, Refusal> {
     let unparsed = |why: String| Refusal::bad_request(format!("unable to parse requirement: {why}"));
-    let found = |what: &str| unparsed(format!("found '{what}', expected: identifier"));
+    let found = |token: &str| unparsed(format!("found '{token}', expected: identifier"));
     let (missing, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text.trim_start()));
     let (key, rest) = text.split_at(text.find(is_special).unwrap_or(text.len()));
     let rest = rest.trim_start();
@@ -286,7 +295,26 @@ fn field(text: &str, kind: &Kind) -> Result<FieldRequirement, Refusal> {
         return Err(Refusal::bad_request(message));
     };
     let value = &unescaped(value)?;
-    let mut known: Vec<&str> = vec!["metadata.name"];
+    let custom = kind.custom().map_or(&[][..], |custom| custom.selectable.as_slice());
+    if known_fields(kind).contains(&path) || custom.iter().any(|known| known == path) {
+        return Ok(FieldRequirement::new(kind, path, equal, value));
+    }
+    let own_words = !kind.is_builtin()
+        || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events");
+    let message = if kind.is("batch", "jobs") {
+        format!("field label {} not supported for Job", Value::from(path))
+    } else if own_words {
+        format!("field label not supported: {path}")
+    } else {
+        let path = Value::from(path);
+        format!("{path} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    };
+    Err(Refusal::bad_request(message))
+}
+
+/// Selectable fields besides those of CRDs.
+fn known_fields(kind: &Kind) -> Vec<&'static str> {
+    let mut known: Vec<&'static str> = vec!["metadata.name"];
     if kind.namespaced || kind.is_builtin() {
         known.push("metadata.namespace");
     }
@@ -320,21 +348,7 @@ fn field(text: &str, kind: &Kind) -> Result<FieldRequirement, Refusal> {
         ]),
         _ => {}
     }
-    let custom = kind.custom().map_or(&[][..], |custom| custom.selectable.as_slice());
-    if known.contains(&path) || custom.iter().any(|known| known == path) {
-        return Ok(FieldRequirement::new(kind, path, equal, value));
-    }
-    let own_words = !kind.is_builtin()
-        || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events");
-    let message = if kind.is("batch", "jobs") {
-        format!("field label {} not supported for Job", Value::from(path))
-    } else if own_words {
-        format!("field label not supported: {path}")
-    } else {
-        let path = Value::from(path);
-        format!("{path} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
-    };
-    Err(Refusal::bad_request(message))
+    known
 }
 
 #[cfg(test)]

@@ -180,8 +180,8 @@ fn patterns_are_those_of_go() {
 
 #[test]
 fn a_cluster_that_is_full_takes_no_more_and_lets_go_of_what_it_has() {
-    let most_objects = cluster().len() + 1;
-    let mut cluster = Cluster::new(Options { most_objects, ..Options::default() }, Timestamp::UNIX_EPOCH);
+    let max_objects = cluster().len() + 1;
+    let mut cluster = Cluster::new(Options { max_objects, ..Options::default() }, Timestamp::UNIX_EPOCH);
     let map = |name: &str| json!({"metadata": {"name": name}});
     assert_eq!(create(&mut cluster, MAPS, map("a")).0, 201);
     assert_eq!(create(&mut cluster, MAPS, map("b")).0, 507);

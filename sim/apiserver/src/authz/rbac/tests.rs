@@ -5,10 +5,10 @@ use crate::store::{Query, Target};
 
 const AGENT: &str = "system:serviceaccount:kyma-system:agent";
 
-fn held(user: &User, namespace: &str, subject: Value, rules: Value) -> Held {
+fn grants(user: &User, namespace: &str, subject: Value, rules: Value) -> UserGrants {
     let binding = json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [subject]});
     let binding = Binding::of(&binding, namespace, "b");
-    Held::of(user, [binding], |_, _| Ok(rules_of(&json!({"rules": rules}))))
+    UserGrants::of(user, [binding], |_, _| Ok(rules_of(&json!({"rules": rules}))))
 }
 
 fn ask(verb: &str, [group, resource, namespace, name, subresource]: [&str; 5]) -> Ask {
@@ -53,8 +53,8 @@ fn a_subject_is_a_user_a_group_or_a_service_account() {
         (User::anonymous(), json!({"kind": "Group", "name": "system:authenticated"}), false),
     ] {
         let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
-        let held = held(&user, "n", subject.clone(), rules);
-        let verdict = held.verdict(&ask("get", ["", "pods", "n", "p", ""]));
+        let grants = grants(&user, "n", subject.clone(), rules);
+        let verdict = grants.verdict(&ask("get", ["", "pods", "n", "p", ""]));
         assert_eq!(verdict.allowed, is, "{} {subject}", user.name);
     }
 }
@@ -107,8 +107,8 @@ fn a_rule_is_of_verbs_groups_resources_and_names() {
             false,
         ),
     ] {
-        let held = held(&user(), "n", me(), json!([rule]));
-        assert_eq!(held.verdict(&ask(verb, path)).allowed, allowed, "{verb} {path:?} by {rule}");
+        let grants = grants(&user(), "n", me(), json!([rule]));
+        assert_eq!(grants.verdict(&ask(verb, path)).allowed, allowed, "{verb} {path:?} by {rule}");
     }
 }
 
@@ -118,8 +118,8 @@ fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere()
         {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["get", "list"]},
         {"nonResourceURLs": ["/metrics", "/logs/*"], "verbs": ["get"]},
     ]);
-    let within = held(&user(), "n", me(), rules.clone());
-    let everywhere = held(&user(), "", me(), rules);
+    let within = grants(&user(), "n", me(), rules.clone());
+    let everywhere = grants(&user(), "", me(), rules);
     let both = |ask: &Ask| (within.verdict(ask).allowed, everywhere.verdict(ask).allowed);
     assert_eq!(both(&ask("list", ["", "pods", "n", "", ""])), (true, true));
     assert_eq!(both(&ask("list", ["", "pods", "m", "", ""])), (false, true));
@@ -134,7 +134,7 @@ fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere()
 
 #[test]
 fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
-    let nothing = |user: &User| Held::of(user, [], |_, _| Ok(Vec::new()));
+    let nothing = |user: &User| UserGrants::of(user, [], |_, _| Ok(Vec::new()));
     let (user, nobody) = (nothing(&user()), nothing(&User::anonymous()));
     for (ask, by_user, by_nobody) in [
         (Ask::path("get", "/version"), true, true),
@@ -159,7 +159,7 @@ fn a_verdict_says_which_binding_allows_and_which_role_is_lacking() {
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
     let get = ask("get", ["", "pods", "n", "p", ""]);
     let reason = |subject: Value, namespace: &str, user: &User| {
-        held(user, namespace, subject, rules.clone()).verdict(&get).reason
+        grants(user, namespace, subject, rules.clone()).verdict(&get).reason
     };
     assert_eq!(
         reason(me(), "", &user()),
@@ -172,26 +172,27 @@ fn a_verdict_says_which_binding_allows_and_which_role_is_lacking() {
         r#"RBAC: allowed by RoleBinding "b/n" of Role "r" to ServiceAccount "agent/n""#
     );
 
-    let lacking = |names: &[&str]| {
+    let verdict = |names: &[&str]| {
         let binding = |name: &&str| {
             Binding::of(&json!({"roleRef": {"kind": "Role", "name": name}, "subjects": [me()]}), "n", "b")
         };
         let found =
-            |role: &RoleRef, _: &str| Err(Lacking { singular: "role".into(), name: role.name.clone() });
-        Held::of(&user(), names.iter().map(binding), found).verdict(&get)
+            |role: &RoleRef, _: &str| Err(MissingRole { singular: "role".into(), name: role.name.clone() });
+        UserGrants::of(&user(), names.iter().map(binding), found).verdict(&get)
     };
     let refused = |reason: &str| Verdict { allowed: false, reason: reason.to_owned() };
     let missing = |name: &str| format!("role.rbac.authorization.k8s.io \"{name}\" not found");
-    assert_eq!(lacking(&["x"]), refused(&format!("RBAC: {}", missing("x"))));
+    assert_eq!(verdict(&["x"]), refused(&format!("RBAC: {}", missing("x"))));
     let both = format!("RBAC: [{}, {}]", missing("x"), missing("y"));
-    assert_eq!(lacking(&["x", "x", "y"]), refused(&both));
-    assert_eq!(lacking(&[]), refused(""));
+    assert_eq!(verdict(&["x", "x", "y"]), refused(&both));
+    assert_eq!(verdict(&[]), refused(""));
 }
 
 #[test]
 fn masters_may_everything() {
     let master = User::by_rbac("m", &["system:masters"]);
     assert!(master.may_all() && !user().may_all());
-    let verdict = Held::of(&master, [], |_, _| Ok(Vec::new())).verdict(&ask("get", ["x", "y", "", "", ""]));
+    let verdict =
+        UserGrants::of(&master, [], |_, _| Ok(Vec::new())).verdict(&ask("get", ["x", "y", "", "", ""]));
     assert_eq!(verdict, Verdict { allowed: true, reason: String::new() });
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{cluster::Cluster, log::Key};
 use crate::{
     fields::{
         apply::Apply,
-        managed::{Door, Managed, Writer},
+        managed::{FieldScope, Managed, Writer},
     },
     json::list,
     kinds::{Kind, builtin, validation::selectors},
@@ -17,59 +16,53 @@ use crate::{
         Stored,
         meta::{self, metadata_mut},
     },
+    store::{render::render, state::State},
 };
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const PLURAL: &str = "clusterroles";
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
-pub(super) fn is_cluster_role(key: &Key) -> bool {
-    key.resource.strip_prefix(PLURAL).and_then(|rest| rest.strip_prefix('.')) == Some(GROUP)
-}
-
-impl Cluster {
-    /// Only after role changes.
-    pub(super) fn aggregate_roles(&mut self, now: Timestamp) {
-        if !std::mem::take(&mut self.roles_changed) {
-            return;
+/// Only after role changes.
+pub(super) fn aggregate(state: &mut State, now: Timestamp) {
+    if !std::mem::take(&mut state.roles_changed) {
+        return;
+    }
+    let Some(kind) = builtin::find(GROUP, "v1", PLURAL) else { return };
+    let roles: Vec<(Arc<Stored>, Value)> =
+        state.objects.range(kind, "").map(|(_, stored)| (Arc::clone(stored), render(kind, stored))).collect();
+    for (stored, role) in &roles {
+        if role["aggregationRule"].is_null() {
+            continue;
         }
-        let Some(kind) = builtin::find(GROUP, "v1", PLURAL) else { return };
-        let roles: Vec<(Arc<Stored>, Value)> = self
-            .range(kind, "")
-            .map(|(_, stored)| (Arc::clone(stored), Self::render(kind, stored)))
-            .collect();
-        for (stored, role) in &roles {
-            if role["aggregationRule"].is_null() {
-                continue;
-            }
-            let filled = aggregated(role, roles.iter().map(|(_, other)| other));
-            if list(&role["rules"]) != filled.as_slice() {
-                self.apply_rules(kind, stored, filled, now);
-            }
+        let rules = aggregated(role, roles.iter().map(|(_, other)| other));
+        if list(&role["rules"]) != rules.as_slice() {
+            apply_rules(state, kind, stored, rules, now);
         }
     }
+}
 
-    /// Kubernetes uses a forced apply.
-    fn apply_rules(&mut self, kind: &Arc<Kind>, stored: &Stored, rules: Vec<Value>, now: Timestamp) {
-        let mut live = Self::render(kind, stored);
-        let managed = Managed::of(&live);
-        metadata_mut(&mut live).remove("managedFields");
-        let mut config = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": meta::name(&live)}});
-        if !rules.is_empty() {
-            config["rules"] = rules.into();
-        }
-        let writer = Writer {
-            manager: MANAGER.to_owned(),
-            api_version: kind.api_version(),
-            subresource: String::new(),
-            door: Door::Whole,
-        };
-        let apply = Apply { writer: &writer, said: &config, force: true, now: now.as_second() };
-        if let Ok(applied) = apply.run(&live, &config, &managed, kind.schema()) {
-            let mut object = applied.object;
-            applied.managed.put(&mut object);
-            self.store(kind, object, now);
-        }
+/// Kubernetes uses a forced apply.
+fn apply_rules(state: &mut State, kind: &Arc<Kind>, stored: &Stored, rules: Vec<Value>, now: Timestamp) {
+    let mut live = render(kind, stored);
+    let managed = Managed::of(&live);
+    metadata_mut(&mut live).remove("managedFields");
+    let mut config =
+        json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": meta::name(&live)}});
+    if !rules.is_empty() {
+        config["rules"] = rules.into();
+    }
+    let writer = Writer {
+        manager: MANAGER.to_owned(),
+        api_version: kind.api_version(),
+        subresource: String::new(),
+        scope: FieldScope::Whole,
+    };
+    let apply = Apply { writer: &writer, sent: &config, force: true, now: now.as_second() };
+    if let Ok(applied) = apply.run(&live, &config, &managed, kind.schema()) {
+        let mut object = applied.object;
+        applied.managed.put(&mut object);
+        state.store(kind, object, now);
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum GivenOwners {
     /// Absent or unreadable: unchanged.
     Nothing,
     /// Removes all owners.
@@ -16,13 +16,13 @@ pub(crate) enum Said {
     Owners(Managed),
 }
 
-impl Said {
+impl GivenOwners {
     /// `empty_resets`: whether an empty list resets.
     pub(crate) fn read(given: Option<&[Value]>, empty_resets: bool) -> Self {
         match given {
             None => Self::Nothing,
             Some([]) if empty_resets => Self::Reset,
-            Some([only]) if says_nothing(only) => Self::Reset,
+            Some([only]) if is_blank(only) => Self::Reset,
             Some(entries) => match entries.iter().map(entry).collect::<Option<Vec<Entry>>>() {
                 Some(entries) if !entries.is_empty() => Self::Owners(Managed::from_entries(entries)),
                 _ => Self::Nothing,
@@ -31,7 +31,7 @@ impl Said {
     }
 }
 
-fn says_nothing(entry: &Value) -> bool {
+fn is_blank(entry: &Value) -> bool {
     let empty = |value: &Value| value.is_null() || value == "";
     entry.is_null() || entry.as_object().is_some_and(|entry| entry.values().all(empty))
 }
@@ -59,14 +59,14 @@ mod tests {
         json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
     }
 
-    fn read(entries: Value) -> Said {
-        Said::read(entries.as_array().map(Vec::as_slice), true)
+    fn read(entries: Value) -> GivenOwners {
+        GivenOwners::read(entries.as_array().map(Vec::as_slice), true)
     }
 
     #[test]
     fn what_can_be_read_counts() {
-        let said = one(json!({"f:data": {"f:a": null, "x:what": {}, "k:{\"b\": 1, \"a\": 2}": {".": 1}}}));
-        let Said::Owners(Managed(owners)) = read(json!([said])) else { panic!("no owners") };
+        let given = one(json!({"f:data": {"f:a": null, "x:what": {}, "k:{\"b\": 1, \"a\": 2}": {".": 1}}}));
+        let GivenOwners::Owners(Managed(owners)) = read(json!([given])) else { panic!("no owners") };
         let read = owners.first().map(|owner| owner.set.to_json());
         assert_eq!(read, Some(json!({"f:data": {"f:a": {}, "k:{\"a\":2,\"b\":1}": {}}})));
     }
@@ -75,8 +75,8 @@ mod tests {
     fn of_several_entries_of_who_applies_the_last_counts_whatever_their_versions() {
         let mut entries = [one(json!({"f:a": {}})), one(json!({"f:b": {}}))];
         entries[1]["apiVersion"] = "v2".into();
-        let count = |entries: &[Value]| match Said::read(Some(entries), true) {
-            Said::Owners(Managed(owners)) => owners.len(),
+        let count = |entries: &[Value]| match GivenOwners::read(Some(entries), true) {
+            GivenOwners::Owners(Managed(owners)) => owners.len(),
             _ => 0,
         };
         assert_eq!(count(&entries), 2, "who updates is another one by another version");
@@ -103,16 +103,16 @@ mod tests {
             one(json!({"k:{": {}})),
             one(json!({"i:x": {}})),
         ] {
-            assert_eq!(read(json!([one(json!({"f:data": {}})), wrong])), Said::Nothing, "{wrong}");
+            assert_eq!(read(json!([one(json!({"f:data": {}})), wrong])), GivenOwners::Nothing, "{wrong}");
         }
-        assert_eq!(read(json!([{}, {}])), Said::Nothing);
+        assert_eq!(read(json!([{}, {}])), GivenOwners::Nothing);
     }
 
     #[test]
     fn nobody_owns_after_an_empty_list_or_entry() {
-        assert_eq!(read(json!([])), Said::Reset);
-        assert_eq!(Said::read(Some(&[]), false), Said::Nothing);
-        assert_eq!(read(json!([{}])), Said::Reset);
-        assert_eq!(read(json!([{"manager": ""}])), Said::Reset);
+        assert_eq!(read(json!([])), GivenOwners::Reset);
+        assert_eq!(GivenOwners::read(Some(&[]), false), GivenOwners::Nothing);
+        assert_eq!(read(json!([{}])), GivenOwners::Reset);
+        assert_eq!(read(json!([{"manager": ""}])), GivenOwners::Reset);
     }
 }

@@ -1,13 +1,28 @@
-//! Workload status for the current spec.
+//! Workloads: sets the status for the current spec.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::object::{meta, stored};
+use crate::{
+    object::{meta, stored},
+    store::{log::Key, render::render, state::State},
+};
+
+pub(super) fn make_ready(state: &mut State, key: &Key, now: Timestamp) {
+    let (Some(stored), Some(kind)) = (state.objects.get(key).cloned(), state.served.kind_of(key)) else {
+        return;
+    };
+    let mut object = render(&kind, &stored);
+    let status = status(&kind.kind, &object, state.options.runs_pods, now);
+    if let Some(object) = object.as_object_mut() {
+        object.insert("status".to_owned(), status);
+    }
+    state.write_status(&kind, &stored, object, "kube-controller-manager", now);
+}
 
 /// Without running pods, workloads that want pods stay unavailable. A `DaemonSet` wants none: there are no
 /// nodes.
-pub(super) fn status(kind: &str, object: &Value, runs_pods: bool, now: Timestamp) -> Value {
+fn status(kind: &str, object: &Value, runs_pods: bool, now: Timestamp) -> Value {
     let generation = object.pointer("/metadata/generation").cloned().unwrap_or(json!(1));
     let mut status = object.get("status").and_then(Value::as_object).cloned().unwrap_or_default();
     status.insert("observedGeneration".into(), generation);

@@ -1,0 +1,64 @@
+//! Reviews of the user's own rights.
+
+use serde_json::{Value, json};
+
+use super::{
+    refusal::Refusal,
+    request::{Answer, Outcome, Request},
+    state::State,
+    target::{Target, Verb},
+};
+use crate::authz::{Ask, Verdict};
+
+/// Answers self-reviews, which are not stored.
+pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outcome>, Refusal> {
+    let target = &request.target;
+    let Verb::Create(body) = &request.verb else { return Ok(None) };
+    let user = &request.user;
+    let answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
+        ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => {
+            let Verdict { allowed, reason } = state.rights.verdict(&state.objects, user, &reviewed(body)?);
+            let mut status = json!({"allowed": allowed});
+            if !reason.is_empty() {
+                status["reason"] = reason.into();
+            }
+            let spec = body.get("spec").cloned().unwrap_or_default();
+            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
+                    "spec": spec, "status": status})
+        }
+        ("authentication.k8s.io", "v1", "selfsubjectreviews") => {
+            json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
+                    "status": {"userInfo": {"username": user.name, "groups": user.groups}}})
+        }
+        ("authorization.k8s.io" | "authentication.k8s.io", ..) => {
+            return Err(Refusal::not_simulated(
+                "reviews other than SelfSubjectAccessReview and SelfSubjectReview",
+            ));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Outcome::Object(Answer { code: 201, object: answer, warnings: Vec::new(), kind: None })))
+}
+
+fn reviewed(body: &Value) -> Result<Ask, Refusal> {
+    let [resource, path] = ["/spec/resourceAttributes", "/spec/nonResourceAttributes"]
+        .map(|pointer| body.pointer(pointer).filter(|attributes| !attributes.is_null()));
+    let text = |attributes: &Value, field: &str| {
+        attributes.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    match (resource, path) {
+        (Some(attributes), None) => Ok(Ask::Resource {
+            verb: text(attributes, "verb"),
+            target: Target {
+                group: text(attributes, "group"),
+                version: text(attributes, "version"),
+                resource: text(attributes, "resource"),
+                namespace: text(attributes, "namespace"),
+                name: text(attributes, "name"),
+                subresource: text(attributes, "subresource"),
+            },
+        }),
+        (None, Some(attributes)) => Ok(Ask::path(&text(attributes, "verb"), &text(attributes, "path"))),
+        _ => Err(Refusal::not_simulated("access reviews without exactly one kind of attributes")),
+    }
+}
