@@ -126,7 +126,7 @@ pub struct Notes {
     /// Notices to the user.
     pub notices: Vec<Notice>,
     /// Earliest time at which a verdict may change by itself.
-    pub look_at: Option<Timestamp>,
+    pub recheck_at: Option<Timestamp>,
     /// State (Ready or Warning) and text for a Ready module.
     pub remark: Option<(State, String)>,
 }
@@ -143,8 +143,8 @@ impl Notes {
     }
 
     /// Requests a check at this time or earlier.
-    pub fn look_at(&mut self, at: Timestamp) {
-        self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
+    pub fn recheck(&mut self, at: Timestamp) {
+        self.recheck_at = Some(self.recheck_at.map_or(at, |before| before.min(at)));
     }
 }
 
@@ -185,7 +185,7 @@ fn first(gates: &[Judge], view: &View<'_>, notes: &mut Notes) -> Gate {
             Gate::Pass => {}
             verdict => {
                 if let Gate::Keep { retry_at: Some(at), .. } = &verdict {
-                    notes.look_at(*at);
+                    notes.recheck(*at);
                 }
                 return verdict;
             }

@@ -78,7 +78,7 @@ pub struct Plan {
     /// Manifests to delete, by name.
     pub delete: Vec<String>,
     /// Manifests to unmanage: name and uid.
-    pub give_up: Vec<(String, String)>,
+    pub unmanage: Vec<(String, String)>,
     /// Status in KCP.
     pub status: KymaStatus,
     /// A failure may pass with a retry.
@@ -86,7 +86,7 @@ pub struct Plan {
     /// Notices to the user.
     pub notices: Vec<Notice>,
     /// Earliest time at which the plan may change by itself.
-    pub look_at: Option<Timestamp>,
+    pub recheck_at: Option<Timestamp>,
     /// Decisions for the log.
     pub decisions: Vec<Decision>,
 }
@@ -162,7 +162,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     let mut notes = Notes::default();
     let gate = gates::judge(&view, &mut notes);
     plan.notices.extend(notes.notices);
-    plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
+    plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
     let applied = plan.apply.len();
     let word = gate.word();
     let passes = word.is_none();
@@ -272,7 +272,7 @@ fn stopped(
 /// Unmanages a module; its state stays until the Manifest is gone.
 fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
     if !manifest.is_unmanaged() {
-        plan.give_up.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
+        plan.unmanage.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
         plan.notices.push(Notice::normal(About::RuntimeKyma, "ModuleUnmanaged", format!(
                 "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
                 before.name

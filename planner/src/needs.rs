@@ -40,7 +40,7 @@ pub struct Waits {
     /// Message.
     pub message: String,
     /// Time at which the state changes by itself.
-    pub look_at: Option<Timestamp>,
+    pub recheck_at: Option<Timestamp>,
 }
 
 /// Requirements of the chosen version, and whether it is installed. `None` without requirements, or if unmanaged.
@@ -262,7 +262,7 @@ pub fn waits(
     Waits {
         state: if late { State::Warning } else { State::Processing },
         message: format!("{}{SINCE}{since:.0}", unmet.message),
-        look_at: (!late).then_some(due),
+        recheck_at: (!late).then_some(due),
     }
 }
 

@@ -289,7 +289,7 @@ impl KymaReconciler {
         // Failures of registries alone are retried when the registries may work.
         let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
-        plan.look_at = plan.look_at.into_iter().chain(needs.look_at).chain(until_of(&kept)).min();
+        plan.recheck_at = plan.recheck_at.into_iter().chain(needs.look_at).chain(until_of(&kept)).min();
         plan.notices.extend(kept.iter().filter(|kept| !kept.is_trial()).map(notice_of));
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
@@ -305,14 +305,14 @@ impl KymaReconciler {
         self.followups.catalog(&name, &remote, triggers);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         let later = self.notifier.notify(&name, Some((runtime, uid)), &plan.notices).await;
-        plan.look_at = plan.look_at.into_iter().chain(later).min();
+        plan.recheck_at = plan.recheck_at.into_iter().chain(later).min();
         match behind {
             Some(behind) => Err(behind),
             // Only a change of the list or the catalog can fix this, and both are events.
             None if !refused.is_empty() && !plan.retry => {
                 let why: Vec<_> =
                     refused.into_iter().map(|(module, why)| format!("{module}: {why}")).collect();
-                Ok(Outcome::failed(error_report(why.join("; "))).due_at(plan.look_at))
+                Ok(Outcome::failed(error_report(why.join("; "))).due_at(plan.recheck_at))
             }
             None => Ok(unread(&self.kcp, &sources).unwrap_or_else(|| outcome_of(&plan, rest))),
         }
@@ -367,7 +367,7 @@ fn outcome_of(plan: &Plan, rest: Option<Duration>) -> Outcome {
         state @ (State::Error | State::Warning) => Outcome::failed(found_report(state, message)),
         _ => Outcome::waiting(message),
     };
-    outcome.due_at(plan.look_at)
+    outcome.due_at(plan.recheck_at)
 }
 
 #[cfg(test)]

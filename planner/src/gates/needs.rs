@@ -34,7 +34,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
             (state, if text.is_empty() { why } else { format!("{text}; {why}") })
         }
     };
-    Gate::Keep { state, message, maintenance: false, retry_at: waits.look_at }
+    Gate::Keep { state, message, maintenance: false, retry_at: waits.recheck_at }
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
         let choice = choose(&wanted, &catalog(), &[]).remove(0);
-        let of = |state| Waits { state, message: "waits for x".into(), look_at: Some(Timestamp::UNIX_EPOCH) };
+        let of = |state| Waits { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
         let needs: BTreeMap<String, Waits> =
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
         let facts = Facts { needs: Some(&needs), ..Facts::default() };

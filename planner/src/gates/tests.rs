@@ -31,12 +31,12 @@ fn the_first_gate_that_objects_decides() {
     let pass: Judge = |_, _| Gate::Pass;
     let window: Judge = |_, _| keep("window", Some(at(50)));
     let later: Judge = |_, notes| {
-        notes.look_at(at(10));
+        notes.recheck(at(10));
         Gate::Remove { message: "no access".into() }
     };
     assert_eq!(asked(&[pass, pass]), (Gate::Pass, Notes::default()));
     let (gate, notes) = asked(&[pass, window, later]);
-    assert_eq!((gate, notes.look_at), (keep("window", Some(at(50))), Some(at(50))), "the third is not asked");
+    assert_eq!((gate, notes.recheck_at), (keep("window", Some(at(50))), Some(at(50))), "the third is not asked");
     let (gate, _) = asked(&[pass, later, window]);
     assert_eq!(gate, Gate::Remove { message: "no access".into() });
 }
@@ -44,13 +44,13 @@ fn the_first_gate_that_objects_decides() {
 #[test]
 fn the_soonest_look_counts() {
     let deprecated: Judge = |_, notes| {
-        notes.look_at(at(70));
+        notes.recheck(at(70));
         Gate::Pass
     };
     let window: Judge = |_, _| keep("window", Some(at(50)));
-    assert_eq!(asked(&[deprecated, window]).1.look_at, Some(at(50)));
+    assert_eq!(asked(&[deprecated, window]).1.recheck_at, Some(at(50)));
     let late: Judge = |_, _| keep("window", Some(at(90)));
-    assert_eq!(asked(&[deprecated, late]).1.look_at, Some(at(70)));
+    assert_eq!(asked(&[deprecated, late]).1.recheck_at, Some(at(70)));
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
     };
     let Some(end) = deprecation(&[listed], version, view.now) else { return };
     if let Some(next) = end.next {
-        notes.look_at(next);
+        notes.recheck(next);
     }
     if end.phase >= Phase::Near {
         notes.notices.push(Notice::warning(
@@ -181,17 +181,17 @@ mod tests {
         let text = "version 1.0.0 is deprecated and ends on 2026-12-31: go to 1.1";
         let at = |now| judged(&ends, Some(&manifest("1.0.0")), now).1;
         let early = at(NOW);
-        assert_eq!(early.look_at, Some("2026-12-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(early.recheck_at, Some("2026-12-01T00:00:00Z".parse().unwrap()));
         assert_eq!((early.notices.len(), early.remark), (0, Some((State::Ready, text.to_owned()))));
         let near = at("2026-12-05T00:00:00Z");
-        assert_eq!(near.look_at, Some("2026-12-31T00:00:00Z".parse().unwrap()));
+        assert_eq!(near.recheck_at, Some("2026-12-31T00:00:00Z".parse().unwrap()));
         assert_eq!(near.remark, Some((State::Ready, text.to_owned())));
         assert_eq!(near.notices[0].message, format!("module 'lighthouse': {text}"));
         assert_eq!(near.notices[0].about, About::RuntimeKyma);
         let ended = at("2027-01-01T00:00:00Z");
         let over = "version 1.0.0 is deprecated and has ended on 2026-12-31: go to 1.1";
         assert_eq!(ended.remark, Some((State::Warning, over.to_owned())));
-        assert_eq!((ended.look_at, ended.notices.len()), (None, 1));
+        assert_eq!((ended.recheck_at, ended.notices.len()), (None, 1));
         let mut both = Notes::default();
         both.remark(State::Ready, "set by the platform's policy: channel regular".into());
         both.remark(State::Warning, over.into());

@@ -32,7 +32,7 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
         state: if state == State::Ready && !comes { State::Warning } else { state },
         message: if text.is_empty() { why } else { format!("{text}; {why}") },
         maintenance: true,
-        retry_at: verdict.look_at(),
+        retry_at: verdict.recheck_at(),
     }
 }
 

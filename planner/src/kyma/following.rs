@@ -54,7 +54,7 @@ pub(super) fn follow(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
     // Notices are for modules that stay.
     let mut notes = Notes::default();
     let gate = gates::judge(&view, &mut notes);
-    plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
+    plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
     if !follows(kyma, manifest) || !matches!(gate, Gate::Pass) {
         return;
     }

@@ -169,13 +169,13 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
     let due = at(100) + PATIENCE;
     let early = waits(&of(false), at(100), PATIENCE, None, at(200));
-    assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
+    assert_eq!((early.state, early.recheck_at), (State::Processing, Some(due)));
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
     // After a restart.
     let beside = format!("Beacon default: no light; its update {}", early.message);
     for said in [early.message.clone(), format!("its update {}", early.message), beside] {
         let again = waits(&of(false), at(700), PATIENCE, Some((State::Processing, &said)), at(700));
-        assert_eq!((again.look_at, &again.message), (Some(due), &early.message));
+        assert_eq!((again.recheck_at, &again.message), (Some(due), &early.message));
     }
     let other = waits(
         &of(false),
@@ -184,9 +184,9 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
         Some((State::Processing, "Beacon: dark; since 1970-01-01T00:01:40Z")),
         at(700),
     );
-    assert_eq!(other.look_at, Some(at(700) + PATIENCE), "something else was said");
+    assert_eq!(other.recheck_at, Some(at(700) + PATIENCE), "something else was said");
     let late = waits(&of(false), at(100), PATIENCE, Some((State::Processing, "waits for")), due);
-    assert_eq!((late.state, late.look_at), (State::Warning, None));
+    assert_eq!((late.state, late.recheck_at), (State::Warning, None));
     assert_eq!(
         waits(&of(false), at(100), PATIENCE, Some((State::Warning, "waits for x")), at(101)).state,
         State::Warning

@@ -77,7 +77,7 @@ impl Verdict {
 
     /// Next check.
     #[must_use]
-    pub fn look_at(&self) -> Option<Timestamp> {
+    pub fn recheck_at(&self) -> Option<Timestamp> {
         match self {
             Self::Waits(window) => Some(window.begin),
             _ => None,

@@ -275,7 +275,7 @@ fn an_update_waits_only_if_it_has_to() {
     let says = |update: Update<'_>, policy: Option<&Policy>, now: &str| {
         let verdict = judge(&update, policy, &BTreeMap::new(), at(now), MIN_WINDOW);
         assert_eq!(verdict.passes(), verdict.message(&update).is_none());
-        (verdict.message(&update).unwrap_or_default(), verdict.look_at())
+        (verdict.message(&update).unwrap_or_default(), verdict.recheck_at())
     };
     let closed = "2026-03-03T12:00:00Z";
     for free in [

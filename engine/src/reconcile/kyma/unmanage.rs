@@ -21,7 +21,7 @@ impl KymaReconciler {
         plan: &Plan,
         causes: &[Trigger],
     ) -> Result<(), Error> {
-        for (name, uid) in &plan.give_up {
+        for (name, uid) in &plan.unmanage {
             let body = json!({
                 "apiVersion": names::API_VERSION, "kind": "Manifest",
                 // The uid prevents recreation after a deletion.

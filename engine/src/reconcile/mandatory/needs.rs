@@ -106,7 +106,7 @@ impl MandatoryReconciler {
         let unmet = unmet(&choices, &manifests, &served);
         let waits = self.waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
         let later = self.waiting.broken(kyma, !broken.is_empty(), now);
-        let due = waits.values().filter_map(|waits| waits.look_at);
+        let due = waits.values().filter_map(|waits| waits.recheck_at);
         let look_at = due.chain(self.waiting.again(kyma)).chain(later).min();
         Ok(Needs { waits, look_at, unknown })
     }

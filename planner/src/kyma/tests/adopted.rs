@@ -105,7 +105,7 @@ impl Found {
 
     fn stays(&self) {
         let (plan, status) = self.plan();
-        assert_eq!((plan.apply, plan.delete, plan.give_up), (vec![], vec![], vec![]));
+        assert_eq!((plan.apply, plan.delete, plan.unmanage), (vec![], vec![], vec![]));
         assert_eq!(plan.status, status);
     }
 }
@@ -134,7 +134,7 @@ fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
     });
     found.manifest["metadata"]["generation"] = 4.into();
     let (plan, status) = found.plan();
-    assert_eq!((plan.delete, plan.give_up, &plan.status), (vec![], vec![], &status));
+    assert_eq!((plan.delete, plan.unmanage, &plan.status), (vec![], vec![], &status));
     let [written] = plan.apply.try_into().expect("the marks");
     let before: Manifest = serde_json::from_value(found.manifest.clone()).unwrap();
     assert_eq!(written.spec, before.spec);

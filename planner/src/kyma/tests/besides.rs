@@ -108,7 +108,7 @@ fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
     assert_eq!((before.apply.len(), before.status.state), (0, State::Ready));
     let newer = released("1.1.0");
     let waits = at_turn(&newer, "regular", &installed, &before.status, Some(60));
-    assert_eq!((waits.apply.len(), waits.look_at), (0, Some(Timestamp::from_second(60).unwrap())));
+    assert_eq!((waits.apply.len(), waits.recheck_at), (0, Some(Timestamp::from_second(60).unwrap())));
     let (told, now) = (&before.status.modules[0], &waits.status.modules[0]);
     assert_eq!((now.state, &now.message, &now.template), (told.state, &told.message, &told.template));
     assert_eq!(waits.status.state, State::Ready);

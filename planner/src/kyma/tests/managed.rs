@@ -20,11 +20,11 @@ fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
 
     let first = run(&theirs, &[old.clone()]);
     assert!(nothing(&first), "neither applied nor deleted");
-    assert_eq!(first.give_up, [(old.name_any(), "u".to_owned())]);
+    assert_eq!(first.unmanage, [(old.name_any(), "u".to_owned())]);
     assert_eq!((first.status.state, first.status.modules[0].state), (State::Ready, State::Ready));
     assert_eq!(first.notices[0].reason, "ModuleUnmanaged");
     let marked = run(&theirs, &[unmanaged(old.clone())]);
-    assert!(nothing(&marked) && marked.give_up.is_empty() && marked.notices.is_empty(), "once");
+    assert!(nothing(&marked) && marked.unmanage.is_empty() && marked.notices.is_empty(), "once");
     let gone = run(&theirs, &[]);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
@@ -87,7 +87,7 @@ fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
     let mut theirs = asked;
     theirs.modules[0].managed = false;
     let given_up = run(&theirs, &[old.clone(), new.clone()]);
-    assert_eq!((given_up.give_up.len(), given_up.delete.len()), (2, 0));
+    assert_eq!((given_up.unmanage.len(), given_up.delete.len()), (2, 0));
     let gone = run(&wanted(&[]), &[old, new]);
     assert_eq!(gone.delete.len(), 2, "both are this Kyma's");
 }

@@ -11,13 +11,13 @@ fn a_mandatory_module_is_not_its_users_to_change() {
     let mut wanted = wanted(&["guard"]);
     wanted.modules[0].managed = false;
     let plan = run(&wanted, &[manifest.clone()]);
-    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.unmanage.is_empty());
     let told = &plan.status.modules[0];
     assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
     // The mandatory plan adopts it.
     manifest.labels_mut().remove(labels::MANDATORY_MODULE);
     let plan = run(&wanted, &[manifest]);
-    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.unmanage.is_empty());
 }
 
 #[test]

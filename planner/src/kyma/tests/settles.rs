@@ -108,7 +108,7 @@ impl World {
                 }
             }
         }
-        self.manifests.retain(|m| !plan.give_up.iter().any(|(name, _)| *name == m.name_any()));
+        self.manifests.retain(|m| !plan.unmanage.iter().any(|(name, _)| *name == m.name_any()));
         for name in &plan.delete {
             if let Some(manifest) = self.at(name) {
                 manifest.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
@@ -145,7 +145,7 @@ impl World {
 }
 
 fn is_done(plan: &Plan) -> bool {
-    plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty()
+    plan.apply.is_empty() && plan.delete.is_empty() && plan.unmanage.is_empty()
 }
 
 proptest! {
@@ -159,7 +159,7 @@ proptest! {
             let others = |m: &Manifest| m.owner_references().iter().all(|o| o.uid != "kyma-uid");
             let mut plan = world.plan();
             for _ in 0..ROUNDS {
-                for name in plan.delete.iter().chain(plan.give_up.iter().map(|(name, _)| name)) {
+                for name in plan.delete.iter().chain(plan.unmanage.iter().map(|(name, _)| name)) {
                     prop_assert!(!world.at(name).is_some_and(|m| others(m)), "{name} is not this Kyma's");
                 }
                 world.execute(&plan);
@@ -173,7 +173,7 @@ proptest! {
                     prop_assert_eq!(manifest.spec.custom_resource_policy, CustomResourcePolicy::Ignore);
                 }
             }
-            prop_assert!(is_done(&plan), "{:?} {:?} {:?}", plan.apply, plan.delete, plan.give_up);
+            prop_assert!(is_done(&plan), "{:?} {:?} {:?}", plan.apply, plan.delete, plan.unmanage);
             world.execute(&plan);
             prop_assert_eq!(&world.plan().status, &plan.status);
         }
