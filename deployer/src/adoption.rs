@@ -14,7 +14,7 @@ const UPDATERS: [&str; 3] = ["klm", "lifecycle-manager", "manager"];
 
 /// Transfers the Go manager's status updates. Entries with other fields stay.
 #[must_use]
-pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
+pub fn take_over_status(object: &Value, manager: &str) -> Option<Value> {
     let entries = object["metadata"]["managedFields"].as_array()?;
     let is_old = |entry: &Value| {
         entry["operation"] == "Update"
@@ -29,13 +29,13 @@ pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
         union(&mut fields, entry["fieldsV1"].as_object()?);
     }
     let version = &newest["apiVersion"];
-    match kept.iter_mut().find(|entry| is_apply(entry, ours) && entry["apiVersion"] == *version) {
+    match kept.iter_mut().find(|entry| is_apply(entry, manager) && entry["apiVersion"] == *version) {
         Some(entry) => union(entry["fieldsV1"].as_object_mut()?, &fields),
         None => {
             // An API server does not distinguish one manager's applies by version.
-            kept.retain(|entry| !is_apply(entry, ours));
+            kept.retain(|entry| !is_apply(entry, manager));
             kept.push(json!({
-                "manager": ours, "operation": "Apply", "subresource": "status", "apiVersion": version,
+                "manager": manager, "operation": "Apply", "subresource": "status", "apiVersion": version,
                 "time": newest["time"], "fieldsType": "FieldsV1", "fieldsV1": fields
             }));
         }
@@ -45,13 +45,13 @@ pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
 
 /// Transfers spec and marks that `other` applied, and the Go manager's spec updates. Finalizers keep their owners.
 #[must_use]
-pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> {
+pub fn take_over_spec(object: &Value, other: &str, manager: &str) -> Option<Value> {
     let mut entries = object["metadata"]["managedFields"].as_array()?.clone();
     let is_whole = |entry: &Value| entry["subresource"].as_str().unwrap_or_default().is_empty();
-    let place =
-        entries.iter().position(|e| e["operation"] == "Apply" && e["manager"] == ours && is_whole(e))?;
-    let version = entries.get(place)?["apiVersion"].clone();
-    let mut taken = Map::new();
+    let index =
+        entries.iter().position(|e| e["operation"] == "Apply" && e["manager"] == manager && is_whole(e))?;
+    let version = entries.get(index)?["apiVersion"].clone();
+    let mut transferred = Map::new();
     for entry in &mut entries {
         let is_apply = entry["operation"] == "Apply" && entry["manager"] == other;
         let is_update =
@@ -63,7 +63,7 @@ pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> 
         let Some(fields) = entry["fieldsV1"].as_object_mut() else { continue };
         let before = fields.len();
         if let Some(spec) = fields.remove("f:spec") {
-            union(&mut taken, &Map::from_iter([("f:spec".to_owned(), spec)]));
+            union(&mut transferred, &Map::from_iter([("f:spec".to_owned(), spec)]));
         }
         if let Some(metadata) =
             fields.get_mut("f:metadata").and_then(Value::as_object_mut).filter(|_| is_apply)
@@ -75,17 +75,17 @@ pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> 
                 fields.remove("f:metadata");
             }
             if !Map::is_empty(&marks) {
-                union(&mut taken, &Map::from_iter([("f:metadata".to_owned(), Value::Object(marks))]));
+                union(&mut transferred, &Map::from_iter([("f:metadata".to_owned(), Value::Object(marks))]));
             }
         }
         if before > 0 && fields.is_empty() {
             *entry = Value::Null;
         }
     }
-    if taken.is_empty() {
+    if transferred.is_empty() {
         return None;
     }
-    union(entries.get_mut(place)?["fieldsV1"].as_object_mut()?, &taken);
+    union(entries.get_mut(index)?["fieldsV1"].as_object_mut()?, &transferred);
     entries.retain(|entry| !entry.is_null());
     Some(Value::Array(entries))
 }
@@ -100,7 +100,7 @@ const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
 
 /// Whether an entry belongs to an installer, and to no subresource.
 #[must_use]
-pub fn is_installers(entry: &Value) -> bool {
+pub fn is_installer_entry(entry: &Value) -> bool {
     let is = |name: &str| entry["manager"] == name;
     let updates = entry["operation"] == "Update";
     let is_old_kubectl =
@@ -116,48 +116,49 @@ pub fn is_installers(entry: &Value) -> bool {
 /// Metadata of only an installer, and fields older than field tracking, lose their owner and stay. Users or
 /// controllers may need them.
 #[must_use]
-pub fn take_over_installed(object: &Value, ours: &str) -> Option<Value> {
+pub fn take_over_installed(object: &Value, manager: &str) -> Option<Value> {
     let entries = object["metadata"]["managedFields"].as_array()?;
-    let place = entries.iter().position(|entry| is_whole_apply(entry, ours))?;
-    let own = entries.get(place)?;
+    let index = entries.iter().position(|entry| is_whole_apply(entry, manager))?;
+    let own = entries.get(index)?;
     let mut fields = own["fieldsV1"].as_object()?.clone();
-    let is_earlier = |entry: &Value| is_installers(entry) && shares(&own["fieldsV1"], &entry["fieldsV1"]);
+    let is_earlier =
+        |entry: &Value| is_installer_entry(entry) && shares(&own["fieldsV1"], &entry["fieldsV1"]);
     let mut kept = Vec::with_capacity(entries.len());
     for entry in entries {
         if !is_earlier(entry) {
             kept.push(entry.clone());
         } else if entry["apiVersion"] == own["apiVersion"] && entry["manager"] != UNKNOWN {
-            let mut theirs = entry["fieldsV1"].as_object()?.clone();
-            theirs.remove("f:metadata");
-            union(&mut fields, &theirs);
+            let mut installer_fields = entry["fieldsV1"].as_object()?.clone();
+            installer_fields.remove("f:metadata");
+            union(&mut fields, &installer_fields);
         }
     }
     if kept.len() == entries.len() {
         return None;
     }
-    let own = kept.iter_mut().find(|entry| is_whole_apply(entry, ours))?;
+    let own = kept.iter_mut().find(|entry| is_whole_apply(entry, manager))?;
     own["fieldsV1"] = Value::Object(fields);
     Some(Value::Array(kept))
 }
 
 /// Transfers leftovers, which the next apply removes.
 #[must_use]
-pub fn adopt(object: &Value, version: &Value, ours: &str, leftovers: &[Leftover]) -> Value {
+pub fn adopt(object: &Value, version: &Value, manager: &str, leftovers: &[Leftover]) -> Value {
     let mut entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    for entry in entries.iter_mut().filter(|entry| is_installers(entry)) {
+    for entry in entries.iter_mut().filter(|entry| is_installer_entry(entry)) {
         for leftover in leftovers {
             release(&mut entry["fieldsV1"], &leftover.keys);
         }
     }
     entries.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
-    let place = entries.iter().position(|entry| is_whole_apply(entry, ours));
-    let place = place.unwrap_or_else(|| {
-        entries.push(json!({"manager": ours, "operation": "Apply", "apiVersion": version,
+    let index = entries.iter().position(|entry| is_whole_apply(entry, manager));
+    let index = index.unwrap_or_else(|| {
+        entries.push(json!({"manager": manager, "operation": "Apply", "apiVersion": version,
                             "fieldsType": "FieldsV1", "fieldsV1": {}}));
         entries.len() - 1
     });
     for leftover in leftovers.iter().filter(|leftover| !leftover.keys.is_empty()) {
-        let mut fields = &mut entries[place]["fieldsV1"];
+        let mut fields = &mut entries[index]["fieldsV1"];
         for key in &leftover.keys {
             if !fields.is_object() {
                 *fields = json!({});

@@ -7,7 +7,7 @@ use tidewatch_api::object::{Gvk, ObjectRef};
 
 use crate::{
     kinds::{CRD, is},
-    transform::{self, NoText},
+    transform::{self, NotText},
 };
 
 /// Scope of a kind.
@@ -64,16 +64,16 @@ pub enum BundleError {
     Empty,
     /// A Secret value that is no text. An API server would quote it in its refusal.
     #[error("{0} of the module's manifest: {1}")]
-    NoText(String, NoText),
+    NotText(String, NotText),
     /// An object in two sources.
     #[error("both '{1}' and '{2}' of the module have {0}: take it out of one of them")]
-    InTwo(String, String, String),
+    Duplicate(String, String, String),
     /// Too many objects.
     #[error("the module's sources have more than {0} objects; split the module")]
     TooMany(usize),
 }
 
-fn owned(object: &ObjectRef) -> (String, String, String, String) {
+fn identity_of(object: &ObjectRef) -> (String, String, String, String) {
     let (group, kind, namespace, name) = object.identity();
     (group.into(), kind.into(), namespace.into(), name.into())
 }
@@ -96,8 +96,8 @@ pub fn bundle(
             bundle.main.push(object);
             continue;
         };
-        let own = defined.get(&(identity.gvk.group.clone(), identity.gvk.kind.clone())).copied();
-        match own.or_else(|| scopes.get(&identity.gvk).copied()) {
+        let defined_scope = defined.get(&(identity.gvk.group.clone(), identity.gvk.kind.clone())).copied();
+        match defined_scope.or_else(|| scopes.get(&identity.gvk).copied()) {
             Some(Scope::Cluster) => {
                 identity.namespace.clear();
                 if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -111,18 +111,18 @@ pub fn bundle(
             _ => {}
         }
         // The first duplicate counts, as in other tools.
-        if !seen.insert(owned(&identity)) {
+        if !seen.insert(identity_of(&identity)) {
             continue;
         }
         transform::strip(&mut object);
         if is(&identity.gvk, ("", "Secret")) {
             let stored = transform::store_texts(&mut object);
-            stored.map_err(|why| BundleError::NoText(identity.to_string(), why))?;
+            stored.map_err(|why| BundleError::NotText(identity.to_string(), why))?;
         }
         transform::mark(&mut object, manifest);
         let phase = if is(&identity.gvk, CRD) || is(&identity.gvk, ("", "Namespace")) {
             &mut bundle.first
-        } else if own.is_some() {
+        } else if defined_scope.is_some() {
             &mut bundle.custom
         } else {
             &mut bundle.main

@@ -22,7 +22,7 @@ pub struct Sorted {
     /// Message about an unfinished CRD. Failed CRDs report their own errors.
     pub awaited: Option<String>,
     /// Number of objects held back.
-    pub held: usize,
+    pub waiting: usize,
 }
 
 impl Definitions {
@@ -58,8 +58,8 @@ impl Definitions {
                 sorted.served.push(object);
                 continue;
             };
-            let became = judged.iter().find(|(id, _)| id.same_object(crd)).map(|(_, readiness)| readiness);
-            match became {
+            let readiness = judged.iter().find(|(id, _)| id.same_object(crd)).map(|(_, readiness)| readiness);
+            match readiness {
                 Some(ObjectReadiness::Ready) => {
                     sorted.served.push(object);
                     continue;
@@ -73,7 +73,7 @@ impl Definitions {
                 }
                 Some(ObjectReadiness::Warning { .. } | ObjectReadiness::Error { .. }) | None => {}
             }
-            sorted.held += 1;
+            sorted.waiting += 1;
         }
         sorted
     }
@@ -111,10 +111,10 @@ mod tests {
         let objects = ["Dock", "Crane", "Buoy", "Beacon", "Other"].map(object);
         let sorted = definitions.sort(objects.to_vec(), &judged);
         assert_eq!(sorted.served, ["Beacon", "Other"].map(object));
-        assert_eq!(sorted.held, 3);
+        assert_eq!(sorted.waiting, 3);
         assert_eq!(sorted.awaited.as_deref(), Some("waiting for the kind Buoy.x.dev to be served"));
         let sorted = definitions.sort(vec![object("Crane"), object("Dock")], &judged);
-        assert_eq!((sorted.served.len(), sorted.awaited, sorted.held), (0, None, 2));
+        assert_eq!((sorted.served.len(), sorted.awaited, sorted.waiting), (0, None, 2));
     }
 
     #[test]

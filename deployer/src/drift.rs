@@ -25,7 +25,7 @@ mod quantity;
 pub use grown::can_grow;
 pub use ignore::Ignored;
 pub use leftover::{Leftover, leftovers};
-pub use note::noted;
+pub use note::with_note;
 
 /// Change that an apply would make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,13 +83,13 @@ fn entries(live: &Value) -> &[Value] {
 }
 
 fn fields_of<'a>(live: &'a Value, wanted: &Value, manager: &str) -> Option<&'a Map<String, Value>> {
-    let ours = |e: &&Value| {
+    let is_engine_entry = |e: &&Value| {
         e["manager"] == manager
             && e["operation"] == "Apply"
             && e["subresource"].as_str().unwrap_or_default().is_empty()
             && e["apiVersion"] == wanted["apiVersion"]
     };
-    entries(live).iter().find(ours)?["fieldsV1"].as_object()
+    entries(live).iter().find(is_engine_entry)?["fieldsV1"].as_object()
 }
 
 /// Hashes `manager`'s fields and their live values.
@@ -156,7 +156,7 @@ impl Walk<'_> {
                     Some(name) => Step::Member(name.to_owned()),
                     None => Step::Item(usize::MAX, key.clone()),
                 });
-                if self.is_ignored() || self.is_note(below) || !is_there(key, live) {
+                if self.is_ignored() || self.is_note(below) || !exists(key, live) {
                     self.at.pop();
                     continue;
                 }
@@ -239,16 +239,16 @@ fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &
     }
     let name = named(key)?;
     let items = wanted.as_array()?;
-    let at = name.place(items).or_else(|| items.iter().position(|item| name.fits(item)))?;
+    let at = name.position(items).or_else(|| items.iter().position(|item| name.fits(item)))?;
     let in_live = live.as_array().and_then(|items| name.find(items));
     Some((Step::Item(at, key.to_owned()), in_live.unwrap_or(&Value::Null), &items[at]))
 }
 
 /// In doubt, `true`.
-fn is_there(key: &str, live: &Value) -> bool {
+fn exists(key: &str, live: &Value) -> bool {
     match (key.strip_prefix("f:"), named(key)) {
         (Some(name), _) => !live[name].is_null(),
-        (None, Some(name)) => live.as_array().is_some_and(|items| name.place(items).is_some()),
+        (None, Some(name)) => live.as_array().is_some_and(|items| name.position(items).is_some()),
         (None, None) => true,
     }
 }
@@ -277,7 +277,7 @@ impl Name {
         }
     }
 
-    fn place(&self, items: &[Value]) -> Option<usize> {
+    fn position(&self, items: &[Value]) -> Option<usize> {
         items.iter().position(|item| match self {
             Self::Value(value) => item == value,
             Self::Keys(keys) => keys.iter().all(|(k, v)| item.get(k).is_some_and(|i| same_number(i, v))),
@@ -285,8 +285,8 @@ impl Name {
     }
 
     fn find<'a>(&self, items: &'a [Value]) -> Option<&'a Value> {
-        match (self.place(items), self) {
-            (Some(place), _) => items.get(place),
+        match (self.position(items), self) {
+            (Some(index), _) => items.get(index),
             (None, Self::Value(_)) => None,
             // An empty key is stored as its default.
             (None, Self::Keys(keys)) => items.iter().find(|item| {

@@ -5,11 +5,11 @@ use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
 
 /// Usual duration. Longer deletions need attention.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+const DELETION_DEADLINE: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum finalizers, and conditions, in a message.
-const TOLD: usize = 8;
+const MAX_LISTED: usize = 8;
 /// Characters of a quoted text.
-const MAX_WORDS: usize = 200;
+const MAX_QUOTE: usize = 200;
 
 /// A terminating namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Terminating {
     /// Message for users.
     pub message: String,
     /// When the deletion takes too long; `None` if `deletionTimestamp` is unreadable.
-    pub long_at: Option<Timestamp>,
+    pub overdue_at: Option<Timestamp>,
 }
 
 /// Describes a terminating namespace; `None` if it is not being deleted.
@@ -29,43 +29,44 @@ pub fn terminating(name: &str, namespace: &Value) -> Option<Terminating> {
     };
     let mut finalizers = texts(&namespace["metadata"]["finalizers"]);
     finalizers.extend(texts(&namespace["spec"]["finalizers"]));
-    finalizers.truncate(TOLD);
+    finalizers.truncate(MAX_LISTED);
     let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
-    let words: Vec<String> = conditions
+    let messages: Vec<String> = conditions
         .filter(|condition| condition["status"] == "True")
         .filter_map(|condition| condition["message"].as_str().map(cut))
-        .take(TOLD)
+        .take(MAX_LISTED)
         .collect();
-    let held =
+    let blockers =
         if finalizers.is_empty() { String::new() } else { format!(", held by {}", finalizers.join(", ")) };
-    let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) };
-    let long_at = since.parse::<Timestamp>().ok().and_then(|since| since.checked_add(PATIENCE).ok());
+    let messages = if messages.is_empty() { String::new() } else { format!(" ({})", messages.join("; ")) };
+    let overdue_at =
+        since.parse::<Timestamp>().ok().and_then(|since| since.checked_add(DELETION_DEADLINE).ok());
     Some(Terminating {
-        message: format!("namespace {name} is being deleted since {since}{held}{words}"),
-        long_at,
+        message: format!("namespace {name} is being deleted since {since}{blockers}{messages}"),
+        overdue_at,
     })
 }
 
 /// Returns when a deletion begun at `since` takes too long.
 #[must_use]
-pub fn for_long(since: Timestamp) -> Timestamp {
-    since.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX)
+pub fn overdue_at(since: Timestamp) -> Timestamp {
+    since.saturating_add(DELETION_DEADLINE).unwrap_or(Timestamp::MAX)
 }
 
 /// Describes a pending deletion; `None` if nothing is known to hold it.
 #[must_use]
-pub fn held(object: &ObjectRef, live: &Value) -> Option<String> {
+pub fn deletion_blockers(object: &ObjectRef, live: &Value) -> Option<String> {
     if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Namespace") {
         return terminating(&object.name, live).map(|found| found.message);
     }
     live["metadata"]["deletionTimestamp"].as_str()?;
     let finalizers = live["metadata"]["finalizers"].as_array().into_iter().flatten();
-    let finalizers: Vec<String> = finalizers.filter_map(Value::as_str).map(cut).take(TOLD).collect();
+    let finalizers: Vec<String> = finalizers.filter_map(Value::as_str).map(cut).take(MAX_LISTED).collect();
     (!finalizers.is_empty()).then(|| format!("it is held by {}", finalizers.join(", ")))
 }
 
 fn cut(text: &str) -> String {
-    text.chars().take(MAX_WORDS).collect()
+    text.chars().take(MAX_QUOTE).collect()
 }
 
 #[cfg(test)]
@@ -80,17 +81,17 @@ mod tests {
         let gvk = Gvk::of("v1", "PersistentVolumeClaim");
         let claim = ObjectRef { gvk, namespace: "n".into(), name: "store".into() };
         let mut live = json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}});
-        assert_eq!(held(&claim, &live), None, "it is not being deleted");
+        assert_eq!(deletion_blockers(&claim, &live), None, "it is not being deleted");
         live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        assert_eq!(held(&claim, &live).unwrap(), "it is held by kubernetes.io/pvc-protection");
+        assert_eq!(deletion_blockers(&claim, &live).unwrap(), "it is held by kubernetes.io/pvc-protection");
         live["metadata"]["finalizers"] = json!([]);
-        assert_eq!(held(&claim, &live), None);
+        assert_eq!(deletion_blockers(&claim, &live), None);
         let namespace =
             ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "dock".into() };
         live["status"] = json!({"conditions": [{"status": "True", "message": "content remains: dev.x/keep in 1 resource instances"}]});
-        assert!(held(&namespace, &live).unwrap().contains("dev.x/keep in 1 resource"));
+        assert!(deletion_blockers(&namespace, &live).unwrap().contains("dev.x/keep in 1 resource"));
         assert_eq!(
-            for_long("2026-01-01T00:00:00Z".parse().unwrap()),
+            overdue_at("2026-01-01T00:00:00Z".parse().unwrap()),
             "2026-01-01T00:01:00Z".parse().unwrap()
         );
     }
@@ -110,7 +111,7 @@ mod tests {
             "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
              (Some resources are remaining: beacons.x.dev has 1)"
         );
-        assert_eq!(told.long_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
+        assert_eq!(told.overdue_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
         assert_eq!(terminating("dock", &json!({"metadata": {"name": "dock"}})), None);
         let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
         assert_eq!(terminating("dock", &odd), None);

@@ -38,8 +38,8 @@ pub struct Claim {
 /// Returns the Manifest that marks a shared object: one for all, or they would overwrite each other's marks for ever.
 #[must_use]
 pub fn marked_for<'a>(manifest: &'a str, others: &'a [Claim]) -> &'a str {
-    let living = others.iter().filter(|claim| !claim.deleting).map(|claim| claim.manifest.as_str());
-    living.chain([manifest]).min().unwrap_or(manifest)
+    let active = others.iter().filter(|claim| !claim.deleting).map(|claim| claim.manifest.as_str());
+    active.chain([manifest]).min().unwrap_or(manifest)
 }
 
 /// Decision about an object that a Manifest no longer needs.
@@ -50,7 +50,7 @@ pub enum Verdict {
     /// Keep it, without an inventory entry: this Manifest needs it.
     Shared(String),
     /// Keep it, without an inventory entry: a user, another Kyma or KCP owns it.
-    NotOurs,
+    UserOwned,
     /// Wait until this deleting Manifest deletes or releases it.
     Await(String),
 }
@@ -67,10 +67,10 @@ pub fn verdict(
     manifest: (&str, &str),
     marks: &Marks,
     others: &[Claim],
-    is_anothers: impl Fn(&str) -> bool,
+    is_of_other_kyma: impl Fn(&str) -> bool,
 ) -> Verdict {
-    if let Some(living) = others.iter().find(|claim| !claim.deleting) {
-        return Verdict::Shared(living.manifest.clone());
+    if let Some(active) = others.iter().find(|claim| !claim.deleting) {
+        return Verdict::Shared(active.manifest.clone());
     }
     let owner = marks.owned_by.as_deref().and_then(|owner| owner.split_once('/'));
     match owner {
@@ -78,13 +78,13 @@ pub fn verdict(
         Some((namespace, name)) if marks.managed && namespace == manifest.0 => {
             if others.iter().any(|claim| claim.manifest == name) {
                 Verdict::Await(name.to_owned())
-            } else if is_anothers(name) {
-                Verdict::NotOurs
+            } else if is_of_other_kyma(name) {
+                Verdict::UserOwned
             } else {
                 Verdict::Delete
             }
         }
-        _ => Verdict::NotOurs,
+        _ => Verdict::UserOwned,
     }
 }
 
@@ -118,11 +118,11 @@ mod tests {
             Verdict::Delete,
             "it was shared with one that is gone"
         );
-        assert_eq!(verdict(me, &marks("elsewhere/a"), &[]), Verdict::NotOurs, "of another KCP");
-        assert_eq!(verdict(me, &marks("kcp-system/of-another-kyma"), &[]), Verdict::NotOurs);
-        assert_eq!(verdict(me, &Marks::default(), &[]), Verdict::NotOurs);
-        assert_eq!(verdict(me, &Marks { managed: false, ..marks("kcp-system/a") }, &[]), Verdict::NotOurs);
-        assert_eq!(verdict(me, &marks("a"), &[]), Verdict::NotOurs);
+        assert_eq!(verdict(me, &marks("elsewhere/a"), &[]), Verdict::UserOwned, "of another KCP");
+        assert_eq!(verdict(me, &marks("kcp-system/of-another-kyma"), &[]), Verdict::UserOwned);
+        assert_eq!(verdict(me, &Marks::default(), &[]), Verdict::UserOwned);
+        assert_eq!(verdict(me, &Marks { managed: false, ..marks("kcp-system/a") }, &[]), Verdict::UserOwned);
+        assert_eq!(verdict(me, &marks("a"), &[]), Verdict::UserOwned);
         let shared = verdict(me, &marks("kcp-system/a"), &[claim("b", false)]);
         assert_eq!(shared, Verdict::Shared("b".into()), "whoever applied it last");
         assert_eq!(verdict(me, &marks("kcp-system/b"), &[claim("b", true)]), Verdict::Await("b".into()));
@@ -187,7 +187,7 @@ mod tests {
                             self.there.remove(&object);
                             true
                         }
-                        Verdict::Shared(_) | Verdict::NotOurs => true,
+                        Verdict::Shared(_) | Verdict::UserOwned => true,
                         Verdict::Await(_) => false,
                     }
                 }

@@ -18,24 +18,25 @@ use crate::{
 #[must_use]
 pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     let wanted: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
-    let mut gone: Vec<ObjectRef> = inventory
+    let mut unwanted: Vec<ObjectRef> = inventory
         .iter()
         .filter(|o| !wanted.contains(&o.identity()))
         .filter(|o| !(is(&o.gvk, ("", "Namespace")) && o.name == names::RUNTIME_NAMESPACE))
         .cloned()
         .collect();
-    gone.sort_by_key(|o| removal_rank(&o.gvk));
-    gone
+    unwanted.sort_by_key(|o| removal_rank(&o.gvk));
+    unwanted
 }
 
 /// Returns unwanted inventory entries, by index, with a wanted object that differs only in namespace.
 #[must_use]
 pub fn twins<'a>(inventory: &[ObjectRef], wanted: &'a [ObjectRef]) -> Vec<(usize, &'a ObjectRef)> {
-    let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    let wanted_identities: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
     let named = |object: &ObjectRef| {
         wanted.iter().find(|other| other.name == object.name && other.gvk.same_kind(&object.gvk))
     };
-    let unwanted = inventory.iter().enumerate().filter(|(_, object)| !known.contains(&object.identity()));
+    let unwanted =
+        inventory.iter().enumerate().filter(|(_, object)| !wanted_identities.contains(&object.identity()));
     unwanted.filter_map(|(at, object)| Some((at, named(object)?))).collect()
 }
 
@@ -43,14 +44,14 @@ pub fn twins<'a>(inventory: &[ObjectRef], wanted: &'a [ObjectRef]) -> Vec<(usize
 ///
 /// The kind may have had another scope when the entry was written.
 #[must_use]
-pub fn is_one(entry: &ObjectRef, twin: &ObjectRef, scope: Option<Scope>) -> bool {
-    let between = [entry.namespace.as_str(), twin.namespace.as_str()];
+pub fn is_same_object(entry: &ObjectRef, twin: &ObjectRef, scope: Option<Scope>) -> bool {
+    let namespaces = [entry.namespace.as_str(), twin.namespace.as_str()];
     match scope {
         Some(Scope::Cluster) => true,
         // No namespace means `default`.
-        Some(Scope::Namespaced) => between.contains(&"") && between.contains(&"default"),
+        Some(Scope::Namespaced) => namespaces.contains(&"") && namespaces.contains(&"default"),
         // No object of an unserved kind exists.
-        None => between.contains(&""),
+        None => namespaces.contains(&""),
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
             ("a", "b", None, false),
         ] {
             let (entry, wanted) = (object("Berth", entry, "main"), object("Berth", wanted, "main"));
-            assert_eq!(is_one(&entry, &wanted, scope), expected, "{entry} {wanted} {scope:?}");
+            assert_eq!(is_same_object(&entry, &wanted, scope), expected, "{entry} {wanted} {scope:?}");
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn is_immutable(message: &str) -> bool {
 
 /// Returns the refused field with a value that `other` holds, such as a node port.
 #[must_use]
-pub fn held<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
+pub fn contested_field<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
     let cause = causes.iter().find(|cause| {
         let is_part = |c: char| !c.is_alphanumeric() && !".:/-_".contains(c);
         let words: Vec<&str> = cause.message.split(is_part).map(|word| word.trim_matches(':')).collect();
@@ -98,16 +98,16 @@ mod tests {
         let port =
             cause("spec.ports[0].nodePort", "Invalid value: 30080: provided port is already allocated");
         let ports = |port: u16| json!({"spec": {"ports": [{"port": 1}, {"nodePort": port}]}});
-        assert_eq!(held(&port, &ports(30080)), Some("spec.ports[0].nodePort"));
-        assert_eq!(held(&port, &ports(3008)), None);
+        assert_eq!(contested_field(&port, &ports(30080)), Some("spec.ports[0].nodePort"));
+        assert_eq!(contested_field(&port, &ports(3008)), None);
         let address = cause(
             "spec.clusterIPs",
             "Invalid value: [\"10.0.0.7\"]: failed to allocate IP 10.0.0.7: provided IP is already allocated",
         );
-        assert!(held(&address, &json!({"spec": {"clusterIPs": ["10.0.0.7"]}})).is_some());
-        assert!(held(&address, &json!({"spec": {"clusterIPs": ["10.0.0.77"]}})).is_none());
+        assert!(contested_field(&address, &json!({"spec": {"clusterIPs": ["10.0.0.7"]}})).is_some());
+        assert!(contested_field(&address, &json!({"spec": {"clusterIPs": ["10.0.0.77"]}})).is_none());
         for nonsense in [json!(null), json!({"spec": 7}), json!({"spec": {"clusterIPs": {}}})] {
-            assert_eq!(held(&address, &nonsense), None);
+            assert_eq!(contested_field(&address, &nonsense), None);
         }
     }
 

@@ -15,7 +15,7 @@ pub fn unmark(namespace: &str, metadata: &Value) -> Option<Value> {
     if !marks.managed || owner_namespace != namespace {
         return None;
     }
-    let ours =
+    let mark_removal =
         |key: &str, value: &str| (metadata["labels"][key] == value).then(|| (key.to_owned(), Value::Null));
     let off_labels: Map<String, Value> = [
         (labels::MANAGED_BY, labels::MANAGED_BY_RUNTIME),
@@ -24,7 +24,7 @@ pub fn unmark(namespace: &str, metadata: &Value) -> Option<Value> {
         (labels::PART_OF, labels::PART_OF_KYMA),
     ]
     .into_iter()
-    .filter_map(|(key, value)| ours(key, value))
+    .filter_map(|(key, value)| mark_removal(key, value))
     .collect();
     let off_annotations: Map<String, Value> =
         [annotations::OWNED_BY, annotations::MANAGED_DISCLAIMER, annotations::APPLIED]

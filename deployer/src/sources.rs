@@ -13,7 +13,7 @@ const MAX_OBJECTS: usize = 5_000;
 ///
 /// # Errors
 /// An object in two sources, or more than 5,000 objects.
-pub fn together(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, BundleError> {
+pub fn merge(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, BundleError> {
     if sources.iter().map(|(_, objects)| objects.len()).sum::<usize>() > MAX_OBJECTS {
         return Err(BundleError::TooMany(MAX_OBJECTS));
     }
@@ -30,7 +30,7 @@ pub fn together(sources: Vec<(String, Vec<Value>)>) -> Result<Vec<Value>, Bundle
             match owners.insert(key, source) {
                 Some(before) if before != source => {
                     let first = sources.get(before).map(|(name, _)| name.clone()).unwrap_or_default();
-                    return Err(BundleError::InTwo(id.to_string(), first, name.clone()));
+                    return Err(BundleError::Duplicate(id.to_string(), first, name.clone()));
                 }
                 _ => {}
             }
@@ -56,25 +56,24 @@ mod tests {
     fn all_sources_count_in_their_order() {
         let of = |name: &str, objects: &[Value]| (name.to_owned(), objects.to_vec());
         let objects = [map(None, "a"), map(Some("n"), "a"), map(None, "b")];
-        let all =
-            together(vec![of("raw-manifest", &objects[..1]), of("empty", &[]), of("more", &objects[1..])])
-                .unwrap();
+        let all = merge(vec![of("raw-manifest", &objects[..1]), of("empty", &[]), of("more", &objects[1..])])
+            .unwrap();
         assert_eq!(all, objects);
     }
 
     #[test]
     fn an_object_of_two_sources_names_both() {
         let of = |name: &str, object: Value| (name.to_owned(), vec![object]);
-        let twice = together(vec![of("raw-manifest", map(None, "a")), of("more", map(Some("default"), "a"))]);
+        let twice = merge(vec![of("raw-manifest", map(None, "a")), of("more", map(Some("default"), "a"))]);
         let error = twice.unwrap_err().to_string();
         assert!(
             ["raw-manifest", "more", "ConfigMap default/a"].iter().all(|part| error.contains(part)),
             "{error}"
         );
-        assert!(together(vec![("a".into(), vec![map(None, "a"), map(None, "a")])]).is_ok());
+        assert!(merge(vec![("a".into(), vec![map(None, "a"), map(None, "a")])]).is_ok());
         let many = vec![map(None, "a"); MAX_OBJECTS / 2 + 1];
         assert_eq!(
-            together(vec![("a".into(), many.clone()), ("b".into(), many)]),
+            merge(vec![("a".into(), many.clone()), ("b".into(), many)]),
             Err(BundleError::TooMany(MAX_OBJECTS))
         );
     }

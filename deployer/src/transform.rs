@@ -19,8 +19,8 @@ use tidewatch_api::{
 
 use self::images::Images;
 
-pub use deployer::{DEPLOYER, Injected, asks_for, given, mark_of};
-pub use filled::left_to_controllers;
+pub use deployer::{DEPLOYER, Injected, injected_hash, requested_secret, secret_data};
+pub use filled::controller_fields;
 pub use pull_secret::VARIABLE;
 
 /// Input of [`transform`]. The default changes nothing.
@@ -45,7 +45,7 @@ pub enum TransformError {
     #[error(
         "container {container} of {object} sets {VARIABLE} itself: take it out of the module's manifest, as the platform sets it"
     )]
-    Taken {
+    VariableSet {
         /// Workload.
         object: String,
         /// Container.
@@ -66,7 +66,7 @@ const DATA: &str = "data";
 
 /// Invalid Secret, without its values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoText {
+pub enum NotText {
     /// A value is no text.
     #[error("the value of '{key}' in '{field}' is no text: put it in quotes")]
     Value {
@@ -85,17 +85,17 @@ pub enum NoText {
 ///
 /// # Errors
 /// A value is no text. An API server would quote it.
-pub fn store_texts(secret: &mut Value) -> Result<(), NoText> {
+pub fn store_texts(secret: &mut Value) -> Result<(), NotText> {
     for field in [TEXTS, DATA] {
         match &secret[field] {
             Value::Null => {}
             Value::Object(values) => {
                 let other = values.iter().find(|(_, value)| !value.is_string() && !value.is_null());
                 if let Some((key, _)) = other {
-                    return Err(NoText::Value { field, key: key.clone() });
+                    return Err(NotText::Value { field, key: key.clone() });
                 }
             }
-            _ => return Err(NoText::Field(field)),
+            _ => return Err(NotText::Field(field)),
         }
     }
     let data = secret.get_mut(DATA).and_then(Value::as_object_mut);
@@ -220,7 +220,7 @@ pub fn strip(object: &mut Value) {
             metadata.remove(key);
         }
     }
-    filled::leave_out(object);
+    filled::remove_controller_fields(object);
 }
 
 #[cfg(test)]

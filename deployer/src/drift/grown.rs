@@ -66,7 +66,7 @@ mod tests {
 
     fn found(live: &Value, wanted: &Value) -> (Value, Option<Difference>) {
         let ignored = Ignored::default().and_grown(&ObjectRef::of(wanted).unwrap(), wanted, live);
-        let kept = ignored.kept(wanted, live);
+        let kept = ignored.with_live_values(wanted, live);
         let difference = difference(live, &kept, OURS, &ignored);
         (kept, difference)
     }

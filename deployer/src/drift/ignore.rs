@@ -55,10 +55,10 @@ impl<'a> Ignored<'a> {
     }
 
     pub(super) fn without(&self, wanted: &Value) -> Value {
-        let mut left = wanted.clone();
+        let mut remaining = wanted.clone();
         for path in &self.0 {
             let Some((last, above)) = path.split_last() else { continue };
-            let at = above.iter().try_fold(&mut left, |at, part| match at {
+            let at = above.iter().try_fold(&mut remaining, |at, part| match at {
                 Value::Array(items) => items.get_mut(part.parse::<usize>().ok()?),
                 at => at.get_mut(part.as_ref()),
             });
@@ -72,7 +72,7 @@ impl<'a> Ignored<'a> {
                 _ => {}
             }
         }
-        left
+        remaining
     }
 
     /// Returns `wanted` with the live values of ignored fields. Omitting them would remove those without another
@@ -81,13 +81,13 @@ impl<'a> Ignored<'a> {
     /// Indexes count the wanted list. Live items match by `name` or else by index, so unnamed items must not be
     /// reordered.
     #[must_use]
-    pub fn kept(&self, wanted: &Value, live: &Value) -> Value {
-        let mut kept = wanted.clone();
+    pub fn with_live_values(&self, wanted: &Value, live: &Value) -> Value {
+        let mut object = wanted.clone();
         for path in &self.0 {
             let parts: Vec<&str> = path.iter().map(AsRef::as_ref).collect();
-            set(&mut kept, live, &parts);
+            set(&mut object, live, &parts);
         }
-        kept
+        object
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
         let kept = |kind: &str| {
             let object =
                 ObjectRef::of(&json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "s"}})).unwrap();
-            Ignored::of(&all, &object).kept(
+            Ignored::of(&all, &object).with_live_values(
                 &json!({"data": {"user": "ours", "k": "1"}}),
                 &json!({"data": {"user": "mine", "k": "2"}}),
             )

@@ -21,7 +21,7 @@ pub struct Leftover {
 }
 
 /// Maximum causes, and leftovers of one. Causes with more are skipped.
-const MOST: usize = 16;
+const MAX_LEFTOVERS: usize = 16;
 
 /// Identifying members in Services, Pods and most other kinds.
 const NAMES: [&[&str]; 5] =
@@ -33,16 +33,16 @@ pub fn leftovers(
     live: &Value,
     wanted: &Value,
     causes: &[Cause],
-    is_ours: impl Fn(&Value) -> bool,
+    may_remove: impl Fn(&Value) -> bool,
 ) -> Vec<Leftover> {
-    let others: Vec<Value> = entries(live).iter().filter(|entry| !is_ours(entry)).cloned().collect();
+    let others: Vec<Value> = entries(live).iter().filter(|entry| !may_remove(entry)).cloned().collect();
     let mut all: Vec<Vec<Step>> = Vec::new();
-    for cause in causes.iter().take(MOST) {
+    for cause in causes.iter().take(MAX_LEFTOVERS) {
         // Unwanted items matter only if items must differ or be complete.
         let items = ["FieldValueDuplicate", "FieldValueRequired"].contains(&cause.reason.as_str());
         let mut search = Search { entries: entries(live), items, at: Vec::new(), found: Vec::new() };
         search.walk(live, wanted, &parts(&cause.field));
-        if search.found.len() <= MOST {
+        if search.found.len() <= MAX_LEFTOVERS {
             all.extend(search.found.into_iter().filter(|at| !all.contains(at)).collect::<Vec<_>>());
         }
     }
@@ -70,11 +70,11 @@ impl<'a> Search<'a> {
         let Some((part, rest)) = parts.split_first() else { return };
         match live {
             Value::Object(_) => {
-                let there = |object: &'a Value| object.get(part).filter(|value| !value.is_null());
-                let (below, asked) = (there(live), there(wanted));
+                let present = |object: &'a Value| object.get(part).filter(|value| !value.is_null());
+                let (below, requested) = (present(live), present(wanted));
                 self.at.push(Step::Member((*part).to_owned()));
                 let before = self.found.len();
-                let is_beside = match (below, asked) {
+                let is_alternative = match (below, requested) {
                     (Some(_), None) => {
                         self.found.push(self.at.clone());
                         false
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
                 };
                 self.at.pop();
                 // Such as a volume's former type next to the new one.
-                if is_beside && self.at.len() > 1 {
+                if is_alternative && self.at.len() > 1 {
                     self.members(live, wanted);
                 }
             }

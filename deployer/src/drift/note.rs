@@ -12,10 +12,10 @@ use super::{Ignored, compare, difference};
 ///
 /// Missing values get none: the next apply may keep them, as after a schema change.
 #[must_use]
-pub fn noted(made: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Value> {
-    let needs_it = difference(made, wanted, manager, ignored).is_some()
-        && compare(made, wanted, manager, ignored, true).is_none();
-    needs_it.then(|| {
+pub fn with_note(applied: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Value> {
+    let needs_note = difference(applied, wanted, manager, ignored).is_some()
+        && compare(applied, wanted, manager, ignored, true).is_none();
+    needs_note.then(|| {
         let mut object = wanted.clone();
         let note = of(wanted, ignored);
         match object["metadata"]["annotations"].as_object_mut() {

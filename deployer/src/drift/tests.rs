@@ -270,7 +270,7 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
     ] {
         let (live, asked) = field("v1", &wanted, Some(&there), true);
         assert!(differs(&live, &asked).is_some(), "{wanted}");
-        let noted = noted(&live, &asked, OURS, &none).unwrap();
+        let noted = with_note(&live, &asked, OURS, &none).unwrap();
         let live = stored(&noted, &live);
         assert_eq!(differs(&live, &asked), None, "{wanted}");
 
@@ -288,11 +288,15 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
 #[test]
 fn an_object_has_no_note_if_it_shows_what_was_applied_or_lacks_it() {
     let none = Ignored::default();
-    assert_eq!(noted(&live(), &wanted(), OURS, &none), None);
+    assert_eq!(with_note(&live(), &wanted(), OURS, &none), None);
     let (live, asked) = field("v1", &json!("a"), None, true);
-    assert_eq!(noted(&live, &asked, OURS, &none), None, "a value that is not kept may be kept the next time");
+    assert_eq!(
+        with_note(&live, &asked, OURS, &none),
+        None,
+        "a value that is not kept may be kept the next time"
+    );
     let (live, asked) = field("v1", &json!("a"), Some(&json!("b")), false);
-    assert_eq!(noted(&live, &asked, OURS, &none), None, "another writer has taken it");
+    assert_eq!(with_note(&live, &asked, OURS, &none), None, "another writer has taken it");
 }
 
 #[test]
@@ -301,7 +305,7 @@ fn a_note_does_not_count_what_users_may_change() {
     let rules =
         [IgnoredFields { kind: "K".into(), paths: vec!["/spec/y".into()], ..IgnoredFields::default() }];
     let ignored = Ignored::of(&rules, &ObjectRef::of(&asked).unwrap());
-    let live = stored(&noted(&live, &asked, OURS, &ignored).unwrap(), &live);
+    let live = stored(&with_note(&live, &asked, OURS, &ignored).unwrap(), &live);
     asked["spec"]["y"] = 2.into();
     assert_eq!(difference(&live, &asked, OURS, &ignored), None);
 }
@@ -396,12 +400,12 @@ fn an_ignored_field_is_its_users_and_all_others_are_not() {
     let mut live = live();
     taken(&mut live, "scaler");
     live["spec"]["template"]["spec"]["containers"][1]["image"] = "their:2".into();
-    let kept = ignored.kept(&wanted(), &live);
+    let kept = ignored.with_live_values(&wanted(), &live);
     assert_eq!(kept["spec"]["replicas"], 3);
     assert_eq!(kept["spec"]["template"]["spec"]["containers"][1]["image"], "their:2");
     assert_eq!(difference(&live, &kept, OURS, &ignored), None);
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "their:2".into();
-    assert!(difference(&live, &ignored.kept(&wanted(), &live), OURS, &ignored).is_some());
+    assert!(difference(&live, &ignored.with_live_values(&wanted(), &live), OURS, &ignored).is_some());
 
     let elsewhere = [("name", "b"), ("namespace", "m"), ("kind", "StatefulSet"), ("group", "")];
     for (field, value) in elsewhere {
@@ -424,7 +428,7 @@ fn an_ignored_field_that_its_user_has_removed_stays_removed() {
     let mut live = live();
     live["metadata"]["labels"] = json!({});
     live["metadata"]["annotations"] = json!({"a/b": "theirs"});
-    let kept = ignored.kept(&wanted(), &live);
+    let kept = ignored.with_live_values(&wanted(), &live);
     assert_eq!(kept["metadata"]["labels"], json!({}));
     assert_eq!(kept["metadata"]["annotations"], json!({"a/b": "theirs"}));
 }

@@ -18,19 +18,19 @@ pub type Injected = Result<Map<String, Value>, String>;
 
 /// Returns the KCP Secret that an object requests: its own name.
 #[must_use]
-pub fn asks_for(module: &str, object: &Value) -> Option<String> {
+pub fn requested_secret(module: &str, object: &Value) -> Option<String> {
     let id = ObjectRef::of(object)?;
-    let asks = module == DEPLOYER
+    let is_request = module == DEPLOYER
         && id.gvk == Gvk::of("v1", "Secret")
         && object["metadata"]["annotations"][annotations::INJECT_DATA_FROM_KCP] == "true";
-    asks.then_some(id.name)
+    is_request.then_some(id.name)
 }
 
 /// Returns the data of a Secret labelled for this module.
 ///
 /// # Errors
 /// Reason, without data.
-pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
+pub fn secret_data(module: &str, secret: Option<&Secret>) -> Injected {
     let Some(secret) = secret else { return Err("there is no Secret of that name there".into()) };
     match secret.labels().get(labels::MODULE_NAME) {
         Some(named) if named == module => match serde_json::to_value(&secret.data) {
@@ -44,13 +44,12 @@ pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
 
 /// Hashes the injected data; 0 for none.
 #[must_use]
-pub fn mark_of(injected: &BTreeMap<String, Injected>) -> u64 {
-    let given: Vec<_> =
-        injected.iter().filter_map(|(name, data)| Some((name, data.as_ref().ok()?))).collect();
-    if given.is_empty() {
+pub fn injected_hash(injected: &BTreeMap<String, Injected>) -> u64 {
+    let data: Vec<_> = injected.iter().filter_map(|(name, data)| Some((name, data.as_ref().ok()?))).collect();
+    if data.is_empty() {
         return 0;
     }
-    xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&given).unwrap_or_default())
+    xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&data).unwrap_or_default())
 }
 
 pub(super) fn inject(
@@ -58,7 +57,7 @@ pub(super) fn inject(
     module: &str,
     injected: &BTreeMap<String, Injected>,
 ) -> Result<(), TransformError> {
-    let Some(name) = asks_for(module, object) else { return Ok(()) };
+    let Some(name) = requested_secret(module, object) else { return Ok(()) };
     match injected.get(&name) {
         Some(Ok(data)) => {
             object["data"] = Value::Object(data.clone());
@@ -87,8 +86,8 @@ mod tests {
     #[test]
     fn other_data_are_seen_by_their_mark() {
         let data = |text: &str| Ok(Map::from_iter([("a".to_owned(), json!(text))]));
-        let mark = |injected| mark_of(&known(injected));
-        assert_eq!(mark_of(&BTreeMap::new()), 0);
+        let mark = |injected| injected_hash(&known(injected));
+        assert_eq!(injected_hash(&BTreeMap::new()), 0);
         assert_eq!(mark(Err("it is not there".to_owned())), 0, "then nothing is applied");
         assert_eq!(mark(data("bw==")), mark(data("bw==")));
         assert!(mark(data("bw==")) != mark(data("Yg==")) && mark(data("bw==")) != 0);
@@ -115,7 +114,7 @@ mod tests {
             [("other", secret("true")), ("", secret("true")), (DEPLOYER, secret("false")), (DEPLOYER, map)]
         {
             let before = object.clone();
-            assert_eq!(asks_for(module, &object), None);
+            assert_eq!(requested_secret(module, &object), None);
             inject(&mut object, module, &data).unwrap();
             assert_eq!(object, before, "{module}");
         }
@@ -130,8 +129,8 @@ mod tests {
             .unwrap()
         };
         let ours = secret(json!({labels::MODULE_NAME: DEPLOYER}));
-        assert_eq!(given(DEPLOYER, Some(&ours)), Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
-        let refused = |secret: Option<&Secret>| given(DEPLOYER, secret).unwrap_err();
+        assert_eq!(secret_data(DEPLOYER, Some(&ours)), Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
+        let refused = |secret: Option<&Secret>| secret_data(DEPLOYER, secret).unwrap_err();
         assert!(refused(Some(&secret(json!({labels::MODULE_NAME: "other"})))).contains("another module"));
         assert!(refused(Some(&secret(json!({})))).contains("no label"));
         assert!(refused(None).contains("no Secret"));

@@ -35,9 +35,9 @@ const CA_INJECTORS: [&str; 5] = [
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const CA_BUNDLE: &str = "caBundle";
 
-pub(super) fn leave_out(object: &mut Value) {
+pub(super) fn remove_controller_fields(object: &mut Value) {
     let Some(gvk) = gvk_of(object) else { return };
-    leave_annotations_out(object);
+    remove_annotations(object);
     match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("rbac.authorization.k8s.io", "ClusterRole") if !object["aggregationRule"].is_null() => {
             remove(object, "rules");
@@ -46,23 +46,23 @@ pub(super) fn leave_out(object: &mut Value) {
             let injected = is_injected(object);
             let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
             for config in webhooks.into_iter().flatten().filter_map(|w| w.get_mut("clientConfig")) {
-                leave_ca_out(config, injected);
+                remove_ca_bundle(config, injected);
             }
         }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             let injected = is_injected(object);
             if let Some(config) = object.pointer_mut("/spec/conversion/webhook/clientConfig") {
-                leave_ca_out(config, injected);
+                remove_ca_bundle(config, injected);
             }
-            leave_conversion_out(object);
+            remove_default_conversion(object);
         }
         ("apiregistration.k8s.io", "APIService") => {
             let injected = is_injected(object);
             if let Some(spec) = object.get_mut("spec") {
-                leave_ca_out(spec, injected);
+                remove_ca_bundle(spec, injected);
             }
         }
-        ("", "Service") => leave_allocated_out(object),
+        ("", "Service") => remove_allocated(object),
         ("", "Secret") if object["type"] == "kubernetes.io/service-account-token" => {
             remove(object, "data");
             remove(object, "stringData");
@@ -81,7 +81,7 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-fn leave_annotations_out(object: &mut Value) {
+fn remove_annotations(object: &mut Value) {
     let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else {
         return;
     };
@@ -95,7 +95,7 @@ fn is_injected(object: &Value) -> bool {
 }
 
 /// A `caBundle` without certificate is a placeholder. The API server refuses invalid base64.
-fn leave_ca_out(config: &mut Value, injected: bool) {
+fn remove_ca_bundle(config: &mut Value, injected: bool) {
     let is_placeholder = match &config[CA_BUNDLE] {
         Value::Null => true,
         Value::String(text) => STANDARD
@@ -109,7 +109,7 @@ fn leave_ca_out(config: &mut Value, injected: bool) {
 }
 
 /// An operator may replace the default conversion by its own webhook.
-fn leave_conversion_out(definition: &mut Value) {
+fn remove_default_conversion(definition: &mut Value) {
     let Some(spec) = definition.get_mut("spec") else { return };
     if spec["conversion"].as_object().is_some_and(|conversion| {
         conversion.iter().all(|(field, value)| value.is_null() || field == "strategy" && value == "None")
@@ -119,25 +119,25 @@ fn leave_conversion_out(definition: &mut Value) {
 }
 
 /// The API server allocates unset addresses and node ports.
-fn leave_allocated_out(service: &mut Value) {
+fn remove_allocated(service: &mut Value) {
     let Some(spec) = service.get_mut("spec") else { return };
     for field in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
-        if is_open(&spec[field]) {
+        if is_unset(&spec[field]) {
             remove(spec, field);
         }
     }
     for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        if is_open(&port["nodePort"]) {
+        if is_unset(&port["nodePort"]) {
             remove(port, "nodePort");
         }
     }
 }
 
-fn is_open(value: &Value) -> bool {
+fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.iter().all(is_open),
+        Value::Array(items) => items.iter().all(is_unset),
         Value::Number(number) => number.as_i64() == Some(0),
         _ => false,
     }
@@ -148,8 +148,8 @@ fn is_open(value: &Value) -> bool {
 /// - replicas of workloads with a scaler (`spec.scaleTargetRef`, as of a `HorizontalPodAutoscaler`);
 /// - the spec of a Lease, for its holder.
 #[must_use]
-pub fn left_to_controllers<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<IgnoredFields> {
-    objects.into_iter().filter_map(|object| scaled_by(object).or_else(|| held(object))).collect()
+pub fn controller_fields<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<IgnoredFields> {
+    objects.into_iter().filter_map(|object| scaled_by(object).or_else(|| lease_fields(object))).collect()
 }
 
 fn scaled_by(object: &Value) -> Option<IgnoredFields> {
@@ -165,7 +165,7 @@ fn scaled_by(object: &Value) -> Option<IgnoredFields> {
     })
 }
 
-fn held(object: &Value) -> Option<IgnoredFields> {
+fn lease_fields(object: &Value) -> Option<IgnoredFields> {
     let id = ObjectRef::of(object)?;
     let is_lease = (id.gvk.group.as_str(), id.gvk.kind.as_str()) == ("coordination.k8s.io", "Lease");
     is_lease.then(|| IgnoredFields {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn applied(mut object: Value) -> Value {
-        leave_out(&mut object);
+        remove_controller_fields(&mut object);
         object
     }
 
@@ -305,7 +305,7 @@ mod tests {
     fn the_replicas_of_what_is_scaled_are_the_scalers() {
         let scaler = |api: &str, kind: &str, target: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "s", "namespace": "n"}, "spec": {"scaleTargetRef": target}});
         let named = |object: &Value| {
-            left_to_controllers([object])
+            controller_fields([object])
                 .into_iter()
                 .map(|f| format!("{}/{} {}/{} {}", f.group, f.kind, f.namespace, f.name, f.paths.join(",")))
                 .collect::<Vec<_>>()

@@ -27,7 +27,7 @@ pub(super) fn add(object: &mut Value, secret: &str, manager: Option<&Manager>) -
         match container["env"].as_array_mut() {
             Some(env) if env.iter().any(|v| v["name"] == VARIABLE) => {
                 let container = container["name"].as_str().unwrap_or_default().to_owned();
-                return Err(TransformError::Taken { object: id.to_string(), container });
+                return Err(TransformError::VariableSet { object: id.to_string(), container });
             }
             Some(env) => env.push(variable),
             None => container["env"] = json!([variable]),

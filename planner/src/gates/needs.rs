@@ -57,7 +57,8 @@ mod tests {
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
         let choice = choose(&wanted, &catalog(), &[]).remove(0);
-        let of = |state| Waits { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
+        let of =
+            |state| Waits { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
         let needs: BTreeMap<String, Waits> =
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
         let facts = Facts { needs: Some(&needs), ..Facts::default() };

@@ -36,7 +36,11 @@ fn the_first_gate_that_objects_decides() {
     };
     assert_eq!(asked(&[pass, pass]), (Gate::Pass, Notes::default()));
     let (gate, notes) = asked(&[pass, window, later]);
-    assert_eq!((gate, notes.recheck_at), (keep("window", Some(at(50))), Some(at(50))), "the third is not asked");
+    assert_eq!(
+        (gate, notes.recheck_at),
+        (keep("window", Some(at(50))), Some(at(50))),
+        "the third is not asked"
+    );
     let (gate, _) = asked(&[pass, later, window]);
     assert_eq!(gate, Gate::Remove { message: "no access".into() });
 }

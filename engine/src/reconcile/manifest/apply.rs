@@ -423,7 +423,7 @@ impl Installer<'_> {
             // The next pass retries.
             Ok(None) | Err(_) => {}
         }
-        let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
+        let wanted = if ignored.is_empty() { wanted } else { ignored.with_live_values(&wanted, &live) };
         let stands = || self.warned.then(|| self.trial(id)).flatten();
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
             return Ok(ObjectResult::Unchanged(live, stands()));
@@ -532,7 +532,7 @@ impl Installer<'_> {
         }
         for other in self.removed.iter().filter(is_alike).take(HOLDERS_READ) {
             let live = objects::get(self.runtime, other).await?;
-            if let Some(field) = live.and_then(|live| refusal::held(causes, &live)) {
+            if let Some(field) = live.and_then(|live| refusal::contested_field(causes, &live)) {
                 return Ok(Some(format!(
                     "waiting for {other} of the version before to be gone: it holds {field} of {id}"
                 )));

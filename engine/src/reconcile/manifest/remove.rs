@@ -9,7 +9,7 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 use tidewatch_deployer::{
-    namespace::{for_long, held},
+    namespace::{deletion_blockers, overdue_at},
     ownership::Verdict,
     prune,
 };
@@ -52,7 +52,7 @@ fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
 async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
     // An unreadable object is reported by name only.
     let live = stage(Stage::ReadRuntime, objects::get(runtime, object)).await.ok().flatten();
-    live.and_then(|live| held(object, &live)).map_or_else(
+    live.and_then(|live| deletion_blockers(object, &live)).map_or_else(
         || "it takes longer than a deletion does".to_owned(),
         |held| format!("{held}: whoever has set a finalizer has to take it away"),
     )
@@ -102,7 +102,7 @@ impl Removal {
             match stage(Stage::ReadRuntime, objects::look(runtime, &object)).await {
                 Ok(None) => {}
                 Ok(Some(existing)) => match self.remover.verdict(kyma, &manifest, &object, &existing) {
-                    Verdict::NotOurs => {
+                    Verdict::UserOwned => {
                         tracing::warn!(
                             kyma,
                             manifest = manifest.name_any(),
@@ -161,7 +161,7 @@ impl Removal {
                 (deleting, left @ [(first, why), ..]) => {
                     let since =
                         manifest.metadata.deletion_timestamp.as_ref().map_or(self.kcp.now(), |at| at.0);
-                    let long_at = for_long(since);
+                    let long_at = overdue_at(since);
                     let for_long = long_at <= self.kcp.now();
                     let why = match why {
                         None if for_long => Some(held_by(runtime, first).await),

@@ -197,7 +197,7 @@ impl Remover {
                 self.notify_sharer(kyma, &name, other);
                 return Ok(None);
             }
-            Verdict::NotOurs => {
+            Verdict::UserOwned => {
                 let owner = there.marks.owned_by;
                 tracing::warn!(kyma, manifest = name, %object, owner, "not removed: it carries no marks of ours");
                 return Ok(None);

@@ -70,7 +70,7 @@ impl Bundles {
             let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
             sources.push((layer.name, Vec::clone(&objects)));
         }
-        sources::together(sources).map_err(|error| Error::Final(error.to_string()))
+        sources::merge(sources).map_err(|error| Error::Final(error.to_string()))
     }
 
     async fn objects_of(

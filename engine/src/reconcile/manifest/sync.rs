@@ -82,7 +82,7 @@ async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[Ob
     for (at, twin) in prune::twins(&inventory, wanted) {
         if let Ok(scope) = objects::scope(runtime, &twin.gvk).await
             && let Some(entry) = inventory.get_mut(at)
-            && prune::is_one(entry, twin, scope)
+            && prune::is_same_object(entry, twin, scope)
         {
             entry.clone_from(twin);
         }
@@ -143,7 +143,7 @@ impl Syncer {
         let Done { mut applied, desired, scope } = match manifest.terms() {
             Err(error) => Done::failed(Error::Final(chain(&error))),
             Ok(mut terms) => {
-                terms.ignore_fields.extend(transform::left_to_controllers(bundle.iter()));
+                terms.ignore_fields.extend(transform::controller_fields(bundle.iter()));
                 self.apply(work, own, runtime, (&mut bundle, &terms), scope).await
             }
         };

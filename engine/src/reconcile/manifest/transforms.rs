@@ -29,12 +29,12 @@ impl Bundles {
         }
         let module = manifest.module_name().unwrap_or_default();
         let asked: BTreeSet<String> =
-            bundle.iter_mut().filter_map(|object| transform::asks_for(module, object)).collect();
+            bundle.iter_mut().filter_map(|object| transform::requested_secret(module, object)).collect();
         let mut injected: BTreeMap<String, Injected> = BTreeMap::new();
         for name in asked.into_iter().take(INJECTED) {
             let api: Api<Secret> = Api::namespaced(self.kcp.client.clone(), &self.kcp.namespace);
             let given = match stage(Stage::ReadKcp, api.get_opt(&name)).await {
-                Ok(secret) => transform::given(module, secret.as_ref()),
+                Ok(secret) => transform::secret_data(module, secret.as_ref()),
                 Err(_) => Err("the control plane did not give it".to_owned()),
             };
             injected.insert(name, given);
@@ -48,6 +48,6 @@ impl Bundles {
         };
         transform::transform(bundle.iter_mut(), &context)
             .map_err(|error| Error::Transform(Box::new(error)))?;
-        Ok(transform::mark_of(&injected))
+        Ok(transform::injected_hash(&injected))
     }
 }

@@ -237,7 +237,8 @@ pub(super) fn conclude_terminating<'a>(
     has_events: bool,
 ) -> Verdict<'a> {
     let now = status.now;
-    let long_at = |found: &NamespaceFound| found.terminating.as_ref().map(|terminating| terminating.long_at);
+    let long_at =
+        |found: &NamespaceFound| found.terminating.as_ref().map(|terminating| terminating.overdue_at);
     let soon = |found: &NamespaceFound| long_at(found).flatten().filter(|at| *at > now);
     let is_long = namespaces.iter().any(|found| long_at(found).is_some() && soon(found).is_none());
     let message = terminating_message(skipped, namespaces);

@@ -13,7 +13,7 @@ use crate::{
 impl Applied {
     /// Records objects that wait for their CRD, and returns the others.
     pub(in crate::reconcile::manifest) fn take_served(&mut self, sorted: Sorted) -> Vec<Value> {
-        self.has_skipped |= sorted.held > 0;
+        self.has_skipped |= sorted.waiting > 0;
         if let Some(message) = sorted.awaited {
             self.missing.get_or_insert(message);
             // CRDs judged so far were all applied before.

@@ -600,7 +600,7 @@ async fn what_waits_for_a_definition_is_not_done() {
     // Names not accepted: its objects are left out without a wait.
     let mut applied = Applied::default();
     assert!(applied.is_clean());
-    applied.take_served(Sorted { held: 1, ..Sorted::default() });
+    applied.take_served(Sorted { waiting: 1, ..Sorted::default() });
     let mut all = Applied::default();
     all.take(applied);
     assert!(all.missing.is_none() && !all.is_clean());

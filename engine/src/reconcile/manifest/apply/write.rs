@@ -94,7 +94,8 @@ impl Installer<'_> {
         }
         let read = if live.is_none() { objects::get(self.runtime, id).await? } else { None };
         let Some(live) = live.or(read.as_ref()) else { return Err(error.into()) };
-        let is_engine_owned = |entry: &Value| entry["manager"] == APPLIER || adoption::is_installers(entry);
+        let is_engine_owned =
+            |entry: &Value| entry["manager"] == APPLIER || adoption::is_installer_entry(entry);
         let leftovers = drift::leftovers(live, wanted, &causes, is_engine_owned);
         let (kept, unowned): (Vec<_>, Vec<_>) = leftovers.into_iter().partition(|left| left.by.is_some());
         let refused = |error, leftovers| Refused { error, live: Some(live.clone()), leftovers };
@@ -130,7 +131,7 @@ impl Installer<'_> {
 
     /// Records the applied content in the object if needed. On failure, a later pass applies it again.
     async fn note(&self, wanted: &Value, ignored: &Ignored<'_>, made: Value) -> Value {
-        let Some(noted) = drift::noted(&made, wanted, APPLIER, ignored) else { return made };
+        let Some(noted) = drift::with_note(&made, wanted, APPLIER, ignored) else { return made };
         if self.is_dry().unwrap_or(true) {
             return made;
         }

@@ -250,7 +250,7 @@ fn a_terminating_namespace_delays_its_objects_alone() {
     let namespace = |long_at: Option<i64>, is_read| NamespaceFound {
         name: "n".into(),
         terminating: long_at
-            .map(|second| Terminating { message: "n ends".into(), long_at: Some(at(second)) }),
+            .map(|second| Terminating { message: "n ends".into(), overdue_at: Some(at(second)) }),
         is_read,
     };
     let waits = || Outcome::waiting(String::new());
@@ -262,7 +262,7 @@ fn a_terminating_namespace_delays_its_objects_alone() {
         (namespace(None, false), waits(), true, State::Processing, "rarely"),
         (namespace(None, true), Outcome::recheck_soon(String::new()), true, State::Processing, "rarely"),
     ] {
-        let is_soon_long = found.terminating.as_ref().and_then(|t| t.long_at).is_some_and(|t| t > at(NOW));
+        let is_soon_long = found.terminating.as_ref().and_then(|t| t.overdue_at).is_some_and(|t| t > at(NOW));
         let verdict = conclude_terminating(&status, &skipped, &[found], &[], &rest, has_events);
         let (written_state, message) = written(&verdict);
         assert_eq!(written_state, state);
