@@ -26,7 +26,7 @@ use tidewatch_planner::{
     gates::Facts,
     kyma::{ComponentVersion, Input, Source, Sources, plan},
     manifest_status::{Progress, manifest_status},
-    versions::{Catalog, Choice, choose},
+    versions::{Catalog, ResolvedModule, choose},
 };
 
 /// The receiver's: a third of what a plan costs is allocation.
@@ -156,7 +156,7 @@ struct Fleet {
     kyma: Kyma,
     wanted: KymaSpec,
     offered: Offered,
-    choices: Vec<Choice>,
+    choices: Vec<ResolvedModule>,
     sources: Sources,
 }
 
@@ -238,12 +238,12 @@ impl Fleet {
         self.input_of(manifests, &self.choices)
     }
 
-    fn input_of<'a>(&'a self, manifests: &'a [Manifest], choices: &'a [Choice]) -> Input<'a> {
+    fn input_of<'a>(&'a self, manifests: &'a [Manifest], choices: &'a [ResolvedModule]) -> Input<'a> {
         let Self { kyma, wanted, sources, .. } = self;
         Input {
             kyma,
             wanted,
-            choices,
+            modules: choices,
             sources,
             manifests,
             facts: Facts::default(),

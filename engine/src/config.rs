@@ -65,7 +65,7 @@ impl Default for EngineConfig {
             pull_secret: None,
             module_cr_state: true,
             rollout_window: Duration::ZERO,
-            patience: needs::PATIENCE,
+            patience: needs::WAIT_DEADLINE,
             keep_watcher: false,
         }
     }

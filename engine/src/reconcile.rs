@@ -38,7 +38,7 @@ use self::{
     echoes::EchoFilter,
     event_path::EventPathReconciler,
     followups::FollowUps,
-    kyma::{KymaReconciler, execute::Executor, failures::Failures, needs::Waiting},
+    kyma::{KymaReconciler, execute::Executor, failures::Failures, needs::WaitingKymas},
     kyma_deletion::KymaDeletion,
     legacy_watcher::LegacyWatcherReconciler,
     mandatory::{MandatoryReconciler, ReleaseReconciler},
@@ -225,7 +225,7 @@ impl Parts {
             registries: Arc::clone(&self.registries),
             notifier: Arc::clone(&self.notifier),
             windows: Arc::clone(&self.windows),
-            waiting: Waiting::default(),
+            waiting: WaitingKymas::default(),
             followups: Arc::clone(&self.followups),
             owners: Arc::clone(&self.owners),
             failures: Arc::clone(&self.failures),
@@ -257,7 +257,7 @@ impl Parts {
             registries: Arc::clone(&self.registries),
             executor,
             followups: Arc::clone(&self.followups),
-            waiting: Waiting::default(),
+            waiting: WaitingKymas::default(),
             notifier: Arc::clone(&self.notifier),
         }
     }

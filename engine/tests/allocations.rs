@@ -66,7 +66,7 @@ fn plan_one((state, wanted, sources): &(KcpState, KymaSpec, Sources)) {
     let plan = plan(&Input {
         kyma: &kyma,
         wanted,
-        choices: &choices,
+        modules: &choices,
         sources,
         manifests: &manifests,
         facts: Facts::default(),

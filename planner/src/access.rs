@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, marks::is_enabled, names::labels};
 
-use super::versions::{Catalog, Choice};
+use super::versions::{Catalog, ResolvedModule};
 
 /// Reason for denied access, as shown to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,23 +57,23 @@ pub fn allowed(
 
 /// Templates of installed versions other than the chosen ones, by name. They restrict versions that stay.
 #[must_use]
-pub fn staying(
-    choices: &[Choice],
+pub fn staying_templates(
+    choices: &[ResolvedModule],
     manifests: &[Manifest],
     catalog: &dyn Catalog,
 ) -> BTreeMap<String, Arc<ModuleTemplate>> {
-    let of = |choice: &Choice, manifest: &Manifest| {
+    let of = |choice: &ResolvedModule, manifest: &Manifest| {
         let version = &manifest.spec.version;
         if choice.outcome.as_ref().is_ok_and(|chosen| chosen.version == *version) {
             return None;
         }
-        let name = ModuleTemplate::object_name(&choice.module.name, version);
+        let name = ModuleTemplate::object_name(&choice.entry.name, version);
         let template = catalog.template(&name)?;
         Some((name, template))
     };
     let others = choices.iter().flat_map(|choice| {
-        let its = manifests.iter().filter(|m| m.module_name() == Some(&choice.module.name));
-        its.filter_map(move |manifest| of(choice, manifest))
+        let of_module = manifests.iter().filter(|m| m.module_name() == Some(&choice.entry.name));
+        of_module.filter_map(move |manifest| of(choice, manifest))
     });
     others.collect()
 }
@@ -85,11 +85,11 @@ fn is_empty(selector: &LabelSelector) -> bool {
 
 /// Returns whether a selector matches, as in Kubernetes: an empty one always, an invalid expression never.
 #[must_use]
-pub fn selects(selector: &LabelSelector, of: &BTreeMap<String, String>) -> bool {
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| of.get(key) == Some(value));
+pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     equal
         && selector.match_expressions.iter().flatten().all(|e| {
-            let value = of.get(&e.key);
+            let value = labels.get(&e.key);
             let values = e.values.as_deref().unwrap_or_default();
             let listed = || value.is_some_and(|value| values.contains(value));
             match (e.operator.as_str(), values.is_empty()) {

@@ -15,7 +15,7 @@ use tidewatch_api::{
     watcher::WatchedField,
 };
 
-use super::status::{self, Says, whole_seconds};
+use super::status::{self, ConditionValue, whole_seconds};
 
 /// Maximum watches from Watchers, of an agent's 256.
 pub const MAX_WATCHES: usize = 48;
@@ -210,12 +210,12 @@ pub fn role_steps(present: Option<&Value>, wanted: &[Rule]) -> RoleSteps {
     let role = present.map(|rules| {
         let rules = if rules.is_null() { Ok(Vec::new()) } else { serde_json::from_value(rules.clone()) };
         let rules: Vec<Rule> = rules.unwrap_or_default();
-        let ours = |(group, resource): &(String, String)| {
+        let is_planned_kind = |(group, resource): &(String, String)| {
             is_name(resource, 253, "-")
                 && (group.is_empty() || is_name(group, 253, "-."))
                 && !(group.is_empty() && resource == "secrets")
         };
-        pairs(&rules).into_iter().filter(ours).collect::<BTreeSet<_>>()
+        pairs(&rules).into_iter().filter(is_planned_kind).collect::<BTreeSet<_>>()
     });
     let exact = |kinds: &BTreeSet<_>| present.is_some_and(|p| same_rules(p, &rules(kinds.iter().cloned())));
     let wanted_pairs = pairs(wanted);
@@ -245,14 +245,14 @@ pub fn watcher_status(
         Ok(watch) => (State::Ready, format!("in the agents' configuration as watch {watch}")),
         Err(fault) => (State::Error, format!("left out of the agents' configuration: {fault}")),
     };
-    let says = Says {
+    let value = ConditionValue {
         type_: conditions::VIRTUAL_SERVICE,
         holds: verdict.is_ok(),
         reason: conditions::REASON_READY,
         message,
     };
     let generation = watcher.metadata.generation;
-    let condition = status::condition(&before.conditions, says, generation, whole_seconds(now));
+    let condition = status::condition(&before.conditions, value, generation, whole_seconds(now));
     let mut all: Vec<_> =
         before.conditions.into_iter().filter(|c| c.type_ != conditions::VIRTUAL_SERVICE).collect();
     all.push(condition);
@@ -278,11 +278,11 @@ pub(super) fn cut_name(full: String) -> String {
 fn watch(watcher: &Watcher) -> Result<AgentWatch, WatcherFault> {
     let spec = &watcher.spec;
     let manager = watcher.manager_name().ok_or(WatcherFault::NoManager)?;
-    let wrong = |field, value: &str, problem| {
+    let invalid = |field, value: &str, problem| {
         Err(WatcherFault::Value { field, value: value.chars().take(MAX_QUOTE).collect(), problem })
     };
     if !is_name(manager, 63, "-.") || manager == ENGINE_ROUTE {
-        return wrong("spec.manager", manager, "must be 1 to 63 of a-z, 0-9, - and ., and not \"engine\"");
+        return invalid("spec.manager", manager, "must be 1 to 63 of a-z, 0-9, - and ., and not \"engine\"");
     }
     let kind = &spec.resource_to_watch;
     if kind.group.is_empty() && kind.resource.eq_ignore_ascii_case("secrets") {
@@ -290,22 +290,22 @@ fn watch(watcher: &Watcher) -> Result<AgentWatch, WatcherFault> {
     }
     if !is_name(&kind.resource, 253, "-") {
         let problem = "must be one resource's plural name in lower case, as \"deployments\"";
-        return wrong("spec.resourceToWatch.resource", &kind.resource, problem);
+        return invalid("spec.resourceToWatch.resource", &kind.resource, problem);
     }
     if !kind.group.is_empty() && !is_name(&kind.group, 253, "-.") {
-        return wrong("spec.resourceToWatch.group", &kind.group, "is not an API group, as \"apps\"");
+        return invalid("spec.resourceToWatch.group", &kind.group, "is not an API group, as \"apps\"");
     }
     let version = if kind.version.is_empty() { "*" } else { &kind.version };
     if version != "*" && !is_name(version, 63, "-") {
         let problem = "must be a version as \"v1\", or \"*\" for the preferred one";
-        return wrong("spec.resourceToWatch.version", version, problem);
+        return invalid("spec.resourceToWatch.version", version, problem);
     }
     if spec.labels_to_watch.len() > MAX_LABELS {
         return Err(WatcherFault::TooManyLabels);
     }
     for (key, value) in &spec.labels_to_watch {
         if !is_label(key, 317, "-_./") || key.is_empty() || !is_label(value, 63, "-_.") {
-            return wrong("spec.labelsToWatch", &format!("{key}={value}"), "is not a label");
+            return invalid("spec.labelsToWatch", &format!("{key}={value}"), "is not a label");
         }
     }
     Ok(AgentWatch {

@@ -9,7 +9,7 @@ use tidewatch_api::{
 };
 
 /// Maximum objects named.
-pub const NAMED: usize = 20;
+pub const MAX_NAMED: usize = 20;
 /// Status prefix that lists blocking objects, fixed by contract, section 5.5.
 pub const CRS_WAITED_FOR: &str = "waiting for module crs deletion";
 /// Blocking kinds of the template and the default CR, sorted, regardless of version.
@@ -31,10 +31,10 @@ pub fn declared(manifest: &Manifest) -> Result<Vec<Gvk>, TermsError> {
 
 /// Returns whether the module's `own` objects own an object: it goes with them, and the operator would recreate it.
 #[must_use]
-pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], own: &[ObjectRef]) -> bool {
+pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], module_objects: &[ObjectRef]) -> bool {
     owners.iter().any(|owner| {
         let gvk = Gvk::of(&owner.api_version, &owner.kind);
-        own.iter().any(|own| {
+        module_objects.iter().any(|own| {
             (&own.gvk.group, &own.gvk.kind, &own.name) == (&gvk.group, &gvk.kind, &owner.name)
                 && (own.namespace.is_empty() || own.namespace == object.namespace)
         })
@@ -43,7 +43,7 @@ pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], own: &[ObjectRef]
 
 /// Existing user objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Users {
+pub struct UserObjects {
     /// At most [`NAMED`], by kind, namespace and name.
     pub first: Vec<ObjectRef>,
     /// Total.
@@ -52,14 +52,14 @@ pub struct Users {
     pub kinds: Vec<Gvk>,
 }
 
-impl Users {
+impl UserObjects {
     /// Adds one kind's first objects and total.
     pub fn add(&mut self, kind: &Gvk, first: impl IntoIterator<Item = ObjectRef>, count: u64) {
         if count > 0 {
             self.kinds.push(kind.clone());
         }
-        let room = NAMED.saturating_sub(self.first.len());
-        self.first.extend(first.into_iter().take(room));
+        let remaining = MAX_NAMED.saturating_sub(self.first.len());
+        self.first.extend(first.into_iter().take(remaining));
         self.count = self.count.saturating_add(count);
     }
 
@@ -98,14 +98,14 @@ mod tests {
 
     use super::*;
 
-    fn users(count: usize) -> Users {
+    fn users(count: usize) -> UserObjects {
         let object = |n: usize| ObjectRef {
             gvk: Gvk::of("x.dev/v1", "Beacon"),
             namespace: "quay".into(),
             name: format!("b{n}"),
         };
-        let mut users = Users::default();
-        users.add(&Gvk::of("x.dev/v1", "Beacon"), (0..count.min(NAMED + 1)).map(object), count as u64);
+        let mut users = UserObjects::default();
+        users.add(&Gvk::of("x.dev/v1", "Beacon"), (0..count.min(MAX_NAMED + 1)).map(object), count as u64);
         users
     }
 
@@ -149,7 +149,7 @@ mod tests {
         assert!(of(20).ends_with("Beacon quay/b18, Beacon quay/b19 (20)"), "{}", of(20));
         assert!(of(21).ends_with("Beacon quay/b19, … (21)"), "{}", of(21));
         assert!(of(500).ends_with("Beacon quay/b19, … (500)"), "{}", of(500));
-        assert_eq!(of(500).matches("Beacon").count(), NAMED);
+        assert_eq!(of(500).matches("Beacon").count(), MAX_NAMED);
     }
 
     #[test]

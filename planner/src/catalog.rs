@@ -16,7 +16,7 @@ use tidewatch_api::{
 
 use super::{
     access, mandatory,
-    versions::{Catalog, is_old},
+    versions::{Catalog, is_legacy},
 };
 
 /// Kind and name of an object in [`names::RUNTIME_NAMESPACE`].
@@ -78,7 +78,7 @@ fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> {
 
 /// Cache by module and visible objects, for one state of the catalog.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<(String, Vec<bool>), Arc<Part>>);
+pub struct PartCache(HashMap<(String, Vec<bool>), Arc<Part>>);
 
 /// One module as some Kymas see it.
 #[derive(Debug)]
@@ -89,32 +89,33 @@ pub struct Part {
 }
 
 /// Returns a module's objects visible to a Kyma.
-pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, known: &mut Known) -> Arc<Part> {
+pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, cache: &mut PartCache) -> Arc<Part> {
     let (release, templates) = of_module(module, catalog);
-    let may = |template: Option<&ModuleTemplate>| {
+    let is_allowed = |template: Option<&ModuleTemplate>| {
         access::allowed(reader.labels, release.as_deref(), template, reader.restricted, module).is_ok()
     };
-    let seen: Vec<bool> =
-        std::iter::once(may(None)).chain(templates.iter().map(|t| may(Some(t.as_ref())))).collect();
-    let key = (module.to_owned(), seen);
-    if let Some(part) = known.0.get(&key) {
+    let visibility: Vec<bool> = std::iter::once(is_allowed(None))
+        .chain(templates.iter().map(|t| is_allowed(Some(t.as_ref()))))
+        .collect();
+    let key = (module.to_owned(), visibility);
+    if let Some(part) = cache.0.get(&key) {
         return Arc::clone(part);
     }
     let visible: Vec<_> =
         templates.iter().zip(&key.1[1..]).filter(|(_, seen)| **seen).map(|(t, _)| t).collect();
     let objects = match &release {
         Some(release) if key.1[0] && release.mandatory_version().is_none() => {
-            shown(module, release, &visible)
+            released(module, release, &visible)
         }
         Some(_) => Vec::new(),
         // One mandatory template suffices.
         None if templates.iter().any(|template| mandatory::is_legacy(template)) => Vec::new(),
-        None => visible.into_iter().filter(|t| is_old(t)).filter_map(|t| template(t)).collect(),
+        None => visible.into_iter().filter(|t| is_legacy(t)).filter_map(|t| template(t)).collect(),
     };
     let hash =
         objects.iter().map(|(_, body)| content_hash(body)).fold(0, |all: u64, one| all.rotate_left(1) ^ one);
     let part = Arc::new(Part { objects, hash });
-    known.0.insert(key, Arc::clone(&part));
+    cache.0.insert(key, Arc::clone(&part));
     part
 }
 
@@ -123,13 +124,13 @@ pub fn view(
     modules: &BTreeSet<&str>,
     catalog: &dyn Catalog,
     reader: Reader<'_>,
-    known: &mut Known,
+    cache: &mut PartCache,
 ) -> BTreeMap<Id, Value> {
-    let parts = modules.iter().map(|module| part(module, catalog, reader, known));
+    let parts = modules.iter().map(|module| part(module, catalog, reader, cache));
     parts.flat_map(|part| part.objects.clone()).collect()
 }
 
-fn shown(module: &str, release: &ModuleReleaseMeta, visible: &[&Arc<ModuleTemplate>]) -> Vec<(Id, Value)> {
+fn released(module: &str, release: &ModuleReleaseMeta, visible: &[&Arc<ModuleTemplate>]) -> Vec<(Id, Value)> {
     let of = |version: &str| {
         let name = ModuleTemplate::object_name(module, version);
         visible.iter().find(|t| t.name_any() == name && !mandatory::is_legacy(t))
@@ -157,7 +158,8 @@ fn template(template: &ModuleTemplate) -> Option<(Id, Value)> {
 fn object(kind: &'static str, of: &impl ResourceExt, spec: &impl serde::Serialize) -> Option<(Id, Value)> {
     let mut marks = of.labels().clone();
     marks.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_RUNTIME.to_owned());
-    let annotations: BTreeMap<_, _> = of.annotations().iter().filter(|(key, _)| !is_tools(key)).collect();
+    let annotations: BTreeMap<_, _> =
+        of.annotations().iter().filter(|(key, _)| !is_tool_annotation(key)).collect();
     let name = of.name_any();
     let mut body = json!({
         "apiVersion": names::API_VERSION, "kind": kind,
@@ -171,37 +173,37 @@ fn object(kind: &'static str, of: &impl ResourceExt, spec: &impl serde::Serializ
 }
 
 /// Annotations that tools write in KCP.
-fn is_tools(annotation: &str) -> bool {
+fn is_tool_annotation(annotation: &str) -> bool {
     annotation.starts_with("kubectl.kubernetes.io/")
 }
 
 /// Returns whether this engine's or the Go manager's catalog sync applied an object.
 #[must_use]
-pub fn is_ours(object: &Value) -> bool {
+pub fn is_synced(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     entries.into_iter().flatten().any(|entry| entry["manager"] == field_managers::CATALOG_SYNC)
 }
 
 /// Compares meanings: the Go manager also writes empty fields and tools' annotations.
-fn says_the_same(live: &Value, body: &Value) -> bool {
+fn has_same_meaning(live: &Value, body: &Value) -> bool {
     let marks = |object: &Value, field: &str| -> BTreeMap<String, Value> {
         let marks = object["metadata"][field].as_object().into_iter().flatten();
-        marks.filter(|(key, _)| !is_tools(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        marks.filter(|(key, _)| !is_tool_annotation(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
     };
     let (present, wanted) = (&live["spec"], &body["spec"]);
-    is_ours(live)
+    is_synced(live)
         && ["labels", "annotations"].iter().all(|field| marks(live, field) == marks(body, field))
         && match body["kind"].as_str() {
-            Some(TEMPLATE) => same_meaning(present, wanted, |spec: &mut ModuleTemplateSpec| {
+            Some(TEMPLATE) => is_same_spec(present, wanted, |spec: &mut ModuleTemplateSpec| {
                 spec.mandatory = spec.mandatory.filter(|mandatory| *mandatory);
                 spec.requires_downtime = spec.requires_downtime.filter(|requires| *requires);
             }),
-            Some(RELEASE) => same_meaning(present, wanted, |_: &mut ModuleReleaseMetaSpec| {}),
+            Some(RELEASE) => is_same_spec(present, wanted, |_: &mut ModuleReleaseMetaSpec| {}),
             _ => false,
         }
 }
 
-fn same_meaning<S: DeserializeOwned + PartialEq>(a: &Value, b: &Value, plain: impl Fn(&mut S)) -> bool {
+fn is_same_spec<S: DeserializeOwned + PartialEq>(a: &Value, b: &Value, plain: impl Fn(&mut S)) -> bool {
     let read = |value: &Value| {
         let mut spec: S = serde_json::from_value(value.clone()).ok()?;
         plain(&mut spec);
@@ -226,23 +228,24 @@ pub fn changes<'a>(
     is_applied: impl Fn(&Value, &Value) -> bool,
 ) -> Changes {
     let wanted: BTreeMap<&Id, &Value> = wanted.into_iter().collect();
-    let stands = |id: &Id, body: &Value| {
-        present.get(id).is_some_and(|live| is_applied(live, body) || says_the_same(live, body))
+    let is_current = |id: &Id, body: &Value| {
+        present.get(id).is_some_and(|live| is_applied(live, body) || has_same_meaning(live, body))
     };
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let left = present.iter().filter(|(id, object)| !wanted.contains_key(id) && is_ours(object));
+    let obsolete = present.iter().filter(|(id, object)| !wanted.contains_key(id) && is_synced(object));
     Changes {
-        apply: ordered(wanted.iter().filter(|(id, body)| !stands(id, body)).map(|(id, _)| (*id).clone())),
-        delete: left.map(|(id, object)| (id.clone(), uid(object))).collect(),
+        apply: ordered(wanted.iter().filter(|(id, body)| !is_current(id, body)).map(|(id, _)| (*id).clone())),
+        delete: obsolete.map(|(id, object)| (id.clone(), uid(object))).collect(),
     }
 }
 
 /// Objects to apply, and objects to delete, if `done` is in the runtime.
 #[must_use]
-pub fn since(done: &BTreeMap<Id, u64>, wanted: &BTreeMap<Id, u64>) -> (Vec<Id>, Vec<Id>) {
-    let changed = wanted.iter().filter(|(id, hash)| done.get(*id) != Some(*hash)).map(|(id, _)| id.clone());
-    let gone = done.keys().filter(|id| !wanted.contains_key(*id)).cloned();
-    (ordered(changed), gone.collect())
+pub fn changes_since(applied: &BTreeMap<Id, u64>, wanted: &BTreeMap<Id, u64>) -> (Vec<Id>, Vec<Id>) {
+    let changed =
+        wanted.iter().filter(|(id, hash)| applied.get(*id) != Some(*hash)).map(|(id, _)| id.clone());
+    let deleted = applied.keys().filter(|id| !wanted.contains_key(*id)).cloned();
+    (ordered(changed), deleted.collect())
 }
 
 /// Sorts templates first.

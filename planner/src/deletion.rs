@@ -2,9 +2,9 @@
 
 /// Remaining objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Remaining {
     /// KCP's Kyma has the status Deleting.
-    pub said: bool,
+    pub status_written: bool,
     /// Manifests not yet being deleted.
     pub manifests: usize,
     /// Manifests being deleted.
@@ -19,12 +19,12 @@ pub enum Runtime {
     /// The cluster is gone: no access Secret (contract, section 2.3). Or the deletion is forced and the cluster unreachable.
     Gone,
     /// It exists.
-    There(InRuntime),
+    Exists(RuntimeObjects),
 }
 
 /// Remaining objects in an existing runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InRuntime {
+pub struct RuntimeObjects {
     /// CRD ModuleTemplate.
     pub template_crd: bool,
     /// CRD ModuleReleaseMeta.
@@ -41,22 +41,22 @@ pub struct InRuntime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write Deleting to KCP's Kyma.
-    Say,
+    WriteStatus,
     /// Write Deleting to the runtime's Kyma.
-    SayInRuntime,
+    WriteRuntimeStatus,
     /// Delete Manifests; each removes its objects.
     DeleteManifests,
     /// Wait for an event.
     AwaitManifests,
     /// Remove from the runtime.
-    Remove(Thing),
+    Remove(RuntimeObject),
     /// Release the Kyma.
     DropFinalizer,
 }
 
 /// Things removed from a runtime after its modules, in order (contract, section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Thing {
+pub enum RuntimeObject {
     /// CRD ModuleTemplate, with the catalog.
     TemplateCrd,
     /// CRD ModuleReleaseMeta.
@@ -71,44 +71,44 @@ pub enum Thing {
 
 /// Returns the next step.
 #[must_use]
-pub const fn next(left: Left) -> Step {
-    if !left.said {
-        return Step::Say;
+pub const fn next(remaining: Remaining) -> Step {
+    if !remaining.status_written {
+        return Step::WriteStatus;
     }
-    let there = match left.runtime {
-        Runtime::There(there) => there,
+    let objects = match remaining.runtime {
+        Runtime::Exists(objects) => objects,
         Runtime::Gone => {
-            InRuntime { template_crd: false, release_crd: false, kyma: None, kyma_crd: false, agent: 0 }
+            RuntimeObjects { template_crd: false, release_crd: false, kyma: None, kyma_crd: false, agent: 0 }
         }
     };
-    if let Some(false) = there.kyma {
-        return Step::SayInRuntime;
+    if let Some(false) = objects.kyma {
+        return Step::WriteRuntimeStatus;
     }
-    if left.manifests > 0 {
+    if remaining.manifests > 0 {
         return Step::DeleteManifests;
     }
-    if left.manifests_deleting > 0 {
+    if remaining.manifests_deleting > 0 {
         return Step::AwaitManifests;
     }
-    match there {
-        InRuntime { template_crd: true, .. } => Step::Remove(Thing::TemplateCrd),
-        InRuntime { release_crd: true, .. } => Step::Remove(Thing::ReleaseCrd),
-        InRuntime { kyma: Some(_), .. } => Step::Remove(Thing::Kyma),
-        InRuntime { kyma_crd: true, .. } => Step::Remove(Thing::KymaCrd),
-        InRuntime { agent: 1.., .. } => Step::Remove(Thing::AgentConfiguration),
+    match objects {
+        RuntimeObjects { template_crd: true, .. } => Step::Remove(RuntimeObject::TemplateCrd),
+        RuntimeObjects { release_crd: true, .. } => Step::Remove(RuntimeObject::ReleaseCrd),
+        RuntimeObjects { kyma: Some(_), .. } => Step::Remove(RuntimeObject::Kyma),
+        RuntimeObjects { kyma_crd: true, .. } => Step::Remove(RuntimeObject::KymaCrd),
+        RuntimeObjects { agent: 1.., .. } => Step::Remove(RuntimeObject::AgentConfiguration),
         _ => Step::DropFinalizer,
     }
 }
 
-impl InRuntime {
+impl RuntimeObjects {
     /// Marks a thing as removed.
-    pub const fn without(&mut self, thing: Thing) {
-        match thing {
-            Thing::TemplateCrd => self.template_crd = false,
-            Thing::ReleaseCrd => self.release_crd = false,
-            Thing::Kyma => self.kyma = None,
-            Thing::KymaCrd => (self.kyma_crd, self.kyma) = (false, None),
-            Thing::AgentConfiguration => self.agent = 0,
+    pub const fn without(&mut self, object: RuntimeObject) {
+        match object {
+            RuntimeObject::TemplateCrd => self.template_crd = false,
+            RuntimeObject::ReleaseCrd => self.release_crd = false,
+            RuntimeObject::Kyma => self.kyma = None,
+            RuntimeObject::KymaCrd => (self.kyma_crd, self.kyma) = (false, None),
+            RuntimeObject::AgentConfiguration => self.agent = 0,
         }
     }
 }
@@ -119,45 +119,55 @@ mod tests {
 
     use super::*;
 
-    fn everything() -> Left {
-        let there =
-            InRuntime { template_crd: true, release_crd: true, kyma: Some(false), kyma_crd: true, agent: 3 };
-        Left { said: false, manifests: 2, manifests_deleting: 0, runtime: Runtime::There(there) }
+    fn everything() -> Remaining {
+        let there = RuntimeObjects {
+            template_crd: true,
+            release_crd: true,
+            kyma: Some(false),
+            kyma_crd: true,
+            agent: 3,
+        };
+        Remaining {
+            status_written: false,
+            manifests: 2,
+            manifests_deleting: 0,
+            runtime: Runtime::Exists(there),
+        }
     }
 
-    fn after(step: Step, left: &mut Left) {
+    fn after(step: Step, left: &mut Remaining) {
         let there = match &mut left.runtime {
-            Runtime::There(there) => Some(there),
+            Runtime::Exists(there) => Some(there),
             Runtime::Gone => None,
         };
         match (step, there) {
-            (Step::Say, _) => left.said = true,
+            (Step::WriteStatus, _) => left.status_written = true,
             (Step::DeleteManifests, _) => {
                 left.manifests_deleting += left.manifests;
                 left.manifests = 0;
             }
             (Step::AwaitManifests, _) => left.manifests_deleting = 0,
-            (Step::SayInRuntime, Some(there)) => there.kyma = there.kyma.map(|_| true),
+            (Step::WriteRuntimeStatus, Some(there)) => there.kyma = there.kyma.map(|_| true),
             (Step::Remove(thing), Some(there)) => there.without(thing),
-            (Step::SayInRuntime | Step::Remove(_), None) => panic!("{step:?} without a runtime"),
+            (Step::WriteRuntimeStatus | Step::Remove(_), None) => panic!("{step:?} without a runtime"),
             (Step::DropFinalizer, _) => {}
         }
     }
 
     const ORDER: [Step; 10] = [
-        Step::Say,
-        Step::SayInRuntime,
+        Step::WriteStatus,
+        Step::WriteRuntimeStatus,
         Step::DeleteManifests,
         Step::AwaitManifests,
-        Step::Remove(Thing::TemplateCrd),
-        Step::Remove(Thing::ReleaseCrd),
-        Step::Remove(Thing::Kyma),
-        Step::Remove(Thing::KymaCrd),
-        Step::Remove(Thing::AgentConfiguration),
+        Step::Remove(RuntimeObject::TemplateCrd),
+        Step::Remove(RuntimeObject::ReleaseCrd),
+        Step::Remove(RuntimeObject::Kyma),
+        Step::Remove(RuntimeObject::KymaCrd),
+        Step::Remove(RuntimeObject::AgentConfiguration),
         Step::DropFinalizer,
     ];
 
-    fn steps(mut left: Left) -> Vec<Step> {
+    fn steps(mut left: Remaining) -> Vec<Step> {
         let mut steps = Vec::new();
         for _ in 0..20 {
             let step = next(left);
@@ -188,22 +198,22 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_gone_holds_nothing_up() {
-        let left = Left { runtime: Runtime::Gone, ..everything() };
+        let left = Remaining { runtime: Runtime::Gone, ..everything() };
         assert_eq!(
             steps(left),
-            [Step::Say, Step::DeleteManifests, Step::AwaitManifests, Step::DropFinalizer]
+            [Step::WriteStatus, Step::DeleteManifests, Step::AwaitManifests, Step::DropFinalizer]
         );
     }
 
-    fn step() -> impl Strategy<Value = Left> {
+    fn step() -> impl Strategy<Value = Remaining> {
         let there = (any::<bool>(), any::<bool>(), any::<Option<bool>>(), any::<bool>(), 0..4_usize)
             .prop_map(|(template_crd, release_crd, kyma, kyma_crd, agent)| {
-                Runtime::There(InRuntime { template_crd, release_crd, kyma, kyma_crd, agent })
+                Runtime::Exists(RuntimeObjects { template_crd, release_crd, kyma, kyma_crd, agent })
             });
         let runtime = prop_oneof![Just(Runtime::Gone), there];
         (any::<bool>(), 0..3_usize, 0..3_usize, runtime).prop_map(
-            |(said, manifests, manifests_deleting, runtime)| Left {
-                said,
+            |(said, manifests, manifests_deleting, runtime)| Remaining {
+                status_written: said,
                 manifests,
                 manifests_deleting,
                 runtime,

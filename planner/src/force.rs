@@ -9,13 +9,13 @@ use super::notice::{About, Notice};
 /// Event reason.
 pub const REASON: &str = "DeletionForced";
 /// Quoted characters of the annotation.
-const MAX_WHY: usize = 200;
+const MAX_REASON: usize = 200;
 
 /// Force annotation and its manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forced {
     /// Shortened value.
-    pub why: String,
+    pub reason: String,
     /// Field manager and its last write, if known.
     pub by: Option<String>,
 }
@@ -23,15 +23,15 @@ pub struct Forced {
 /// Returns the force annotation; `None` unless the object is being deleted.
 pub fn forced(object: &impl ResourceExt) -> Option<Forced> {
     object.meta().deletion_timestamp.as_ref()?;
-    let why = object.annotations().get(annotations::FORCE_DELETE)?;
-    let by = object.managed_fields().iter().find(|entry| sets_it(entry)).map(|entry| {
+    let reason = object.annotations().get(annotations::FORCE_DELETE)?;
+    let by = object.managed_fields().iter().find(|entry| sets_annotation(entry)).map(|entry| {
         let manager = entry.manager.as_deref().unwrap_or("unknown");
         entry.time.as_ref().map_or_else(|| manager.to_owned(), |time| format!("{manager} at {}", time.0))
     });
-    Some(Forced { why: why.chars().take(MAX_WHY).collect(), by })
+    Some(Forced { reason: reason.chars().take(MAX_REASON).collect(), by })
 }
 
-fn sets_it(entry: &ManagedFieldsEntry) -> bool {
+fn sets_annotation(entry: &ManagedFieldsEntry) -> bool {
     let field = format!("f:{}", annotations::FORCE_DELETE);
     entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:metadata"]["f:annotations"][&field].is_null())
 }
@@ -39,23 +39,23 @@ fn sets_it(entry: &ManagedFieldsEntry) -> bool {
 impl Forced {
     /// Names an object that is not waited for, but is being deleted.
     #[must_use]
-    pub fn going(what: &impl std::fmt::Display) -> String {
-        format!("{what} (being deleted)")
+    pub fn deleting_label(object: &impl std::fmt::Display) -> String {
+        format!("{object} (being deleted)")
     }
 
     /// Notice about the deletion and the objects in `left`: not waited for, or left behind.
     #[must_use]
-    pub fn notice(&self, about: About, what: &str, left: &[String]) -> Notice {
+    pub fn notice(&self, about: About, object: &str, abandoned: &[String]) -> Notice {
         let by = self.by.as_deref().map_or_else(String::new, |by| format!(" by {by}"));
-        let why = if self.why.is_empty() { "no reason given" } else { self.why.as_str() };
-        let left = if left.is_empty() {
+        let reason = if self.reason.is_empty() { "no reason given" } else { self.reason.as_str() };
+        let list = if abandoned.is_empty() {
             "nothing was left behind".to_owned()
         } else {
-            let more = if left.len() > 10 { ", …" } else { "" };
-            let names: Vec<&str> = left.iter().take(10).map(String::as_str).collect();
-            format!("not waited for or left behind: {}{more} ({})", names.join(", "), left.len())
+            let more = if abandoned.len() > 10 { ", …" } else { "" };
+            let names: Vec<&str> = abandoned.iter().take(10).map(String::as_str).collect();
+            format!("not waited for or left behind: {}{more} ({})", names.join(", "), abandoned.len())
         };
-        Notice::warning(about, REASON, format!("the deletion of {what} was forced{by} ({why}); {left}"))
+        Notice::warning(about, REASON, format!("the deletion of {object} was forced{by} ({reason}); {list}"))
     }
 }
 
@@ -105,6 +105,6 @@ mod tests {
             "the deletion of Kyma k was forced (no reason given); nothing was left behind"
         );
         let long = forced(&manifest(metadata(&"ü".repeat(5000)))).unwrap();
-        assert_eq!(long.why.chars().count(), MAX_WHY);
+        assert_eq!(long.reason.chars().count(), MAX_REASON);
     }
 }

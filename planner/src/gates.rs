@@ -10,7 +10,7 @@ mod turns;
 mod versions;
 mod windows;
 
-pub(super) use central::{REQUIRED, unread};
+pub(super) use central::{REQUIRED, unreadable_policy};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,11 +18,11 @@ use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 
 use super::{
-    mandatory::Offer,
-    needs::Waits,
+    mandatory::MandatoryModule,
+    needs::Waiting,
     notice::{About, Notice},
-    policy::{PolicyError, Ruled},
-    versions::Choice,
+    policy::{PolicyEffect, PolicyError},
+    versions::ResolvedModule,
     windows::{MIN_WINDOW, Policy},
 };
 
@@ -55,7 +55,7 @@ pub enum Gate {
         message: String,
     },
     /// User-owned: unmanaged if installed, then shown only by name and state.
-    Leave {
+    Unmanage {
         /// Module state.
         state: State,
     },
@@ -67,38 +67,38 @@ pub struct Facts<'a> {
     /// Modules limited to Kymas selected by their ModuleReleaseMeta.
     pub restricted: &'a [String],
     /// Central policy for this Kyma, or why it is unreadable.
-    pub ruled: Result<Option<&'a Ruled>, &'a PolicyError>,
+    pub policy: Result<Option<&'a PolicyEffect>, &'a PolicyError>,
     /// Maintenance window policy.
     pub windows: Option<&'a Policy>,
     /// Minimum rest of a window to begin an update.
     pub min_window: Duration,
     /// Unmet requirements by module.
-    pub needs: Option<&'a BTreeMap<String, Waits>>,
+    pub unmet_requirements: Option<&'a BTreeMap<String, Waiting>>,
     /// Lost requirements of installed modules, described, by module.
-    pub gone: Option<&'a BTreeMap<String, String>>,
+    pub lost_requirements: Option<&'a BTreeMap<String, String>>,
     /// Mandatory modules. An installed module stays until it becomes the mandatory one.
-    pub mandatory: &'a [Arc<Offer>],
+    pub mandatory: &'a [Arc<MandatoryModule>],
     /// Future rollout turns by module.
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
     /// Templates of installed versions not chosen, by name; see [`super::access::staying`].
     pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
     /// Versions of modules being removed, in their former channels.
-    pub leaving: &'a [Choice],
+    pub deleting: &'a [ResolvedModule],
 }
 
 impl Default for Facts<'_> {
     fn default() -> Self {
         Self {
             restricted: &[],
-            ruled: Ok(None),
+            policy: Ok(None),
             windows: None,
             min_window: MIN_WINDOW,
-            needs: None,
-            gone: None,
+            unmet_requirements: None,
+            lost_requirements: None,
             mandatory: &[],
             turns: None,
             installed: None,
-            leaving: &[],
+            deleting: &[],
         }
     }
 }
@@ -107,7 +107,7 @@ impl Default for Facts<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// User's entry, channel, release and version.
-    pub choice: &'a Choice,
+    pub module: &'a ResolvedModule,
     /// Module's Manifest.
     pub installed: Option<&'a Manifest>,
     /// Kyma in KCP.
@@ -136,8 +136,8 @@ impl Notes {
     pub fn remark(&mut self, state: State, message: String) {
         self.remark = Some(match self.remark.take() {
             None => (state, message),
-            Some((before, said)) => {
-                (if before == State::Ready { state } else { before }, format!("{said}; {message}"))
+            Some((before, text)) => {
+                (if before == State::Ready { state } else { before }, format!("{text}; {message}"))
             }
         });
     }
@@ -164,16 +164,16 @@ const GATES: [Judge; 7] = [
 /// Asks gates until one objects.
 pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let verdict = first(&GATES, view, notes);
-    versions::tell(view, &verdict, notes);
+    versions::add_remarks(view, &verdict, notes);
     verdict
 }
 
-fn removed(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
+fn remove(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
     if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
         notes.notices.push(Notice::warning(
             About::RuntimeKyma,
             reason,
-            format!("module '{}' is removed: {message}", view.choice.module.name),
+            format!("module '{}' is removed: {message}", view.module.entry.name),
         ));
     }
     Gate::Remove { message }

@@ -20,37 +20,37 @@ use tidewatch_api::{
 };
 
 pub use self::{
-    manifest_of::same,
-    orphans::{Stray, is_nobodys},
-};
-use self::{
-    manifest_of::{hold_version, ignoring, keep_as_left},
-    orphans::{OfModule, orphaned},
-    status::{installed, kyma_status, leaving, tracked},
+    manifest_of::is_up_to_date,
+    orphans::{Orphan, has_no_owner},
 };
 pub(crate) use self::{
     manifest_of::{keep_default_cr, manifest_for, take_over},
     orphans::orphan,
-    running::remember,
+    running::record_running_version,
+};
+use self::{
+    manifest_of::{keep_go_manager_status, keep_version_data, with_policy_ignore},
+    orphans::{ModuleObjects, orphaned},
+    status::{deleting_module, installed, kyma_status, tracked},
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
     naming::manifest_name,
     notice::{About, Notice},
-    versions::{Choice, Fault, Origin, may_replace},
+    versions::{Fault, Origin, ResolvedModule, may_replace},
 };
 
-pub use decision::{Decided, Decision};
-pub use following::with_leaving;
+pub use decision::{Decision, DecisionKind};
+pub use following::with_deleting;
 pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub use status::progress;
 pub use status::{
-    crds_failed_status, deleting_status, failed_status, is_written, paused_status, runtime_status,
-    tell_pull_secret, tell_refused,
+    crds_failed_status, deleting_status, failed_status, is_written, paused_status, report_pull_secret,
+    report_refused, runtime_status,
 };
-pub use status::{leaving_message, progress_at, skipped};
-pub use told::changes;
+pub use status::{deletion_message, progress_at, skipped_message};
+pub use told::module_notices;
 
 /// Planner input.
 pub struct Input<'a> {
@@ -59,7 +59,7 @@ pub struct Input<'a> {
     /// Spec of the runtime's Kyma, freshly read.
     pub wanted: &'a KymaSpec,
     /// Versions for `wanted`; see [`super::versions::choose`].
-    pub choices: &'a [Choice],
+    pub modules: &'a [ResolvedModule],
     /// Descriptors of chosen versions.
     pub sources: &'a Sources,
     /// Manifests with this Kyma's name.
@@ -95,17 +95,17 @@ pub struct Plan {
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
-    let many = input.choices.len();
+    let many = input.modules.len();
     let (mut modules, mut wanted) = (Vec::with_capacity(many), Vec::with_capacity(many));
     let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
-    for (place, choice) in input.choices.iter().enumerate() {
-        let module = &choice.module.name;
-        let there = OfModule::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
+    for (place, choice) in input.modules.iter().enumerate() {
+        let module = &choice.entry.name;
+        let there = ModuleObjects::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
         modules.push(match &choice.outcome {
             Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
                 name: module.clone(),
                 channel: choice.channel.clone(),
-                state: fault.state(there.current.is_some()),
+                state: fault.state(there.manifest.is_some()),
                 message: fault.to_string(),
                 ..ModuleStatus::default()
             }),
@@ -124,35 +124,40 @@ pub fn plan(input: &Input<'_>) -> Plan {
         }
         if manifest.metadata.deletion_timestamp.is_none() {
             let module = manifest.module_name().unwrap_or_default();
-            if input.facts.mandatory.iter().any(|offer| offer.keeps(module)) {
+            if input.facts.mandatory.iter().any(|offer| offer.makes_mandatory(module)) {
                 // The mandatory plan takes it over at its turn.
                 continue;
             }
-            if let Err(why) = input.facts.ruled {
+            if let Err(why) = input.facts.policy {
                 // The policy may require it.
-                let (state, message) = (State::Warning, gates::unread(why));
+                let (state, message) = (State::Warning, gates::unreadable_policy(why));
                 modules.push(Arc::new(ModuleStatus { state, message, ..tracked(manifest) }));
                 continue;
             }
             plan.remove(manifest, "not asked for any more");
         } else {
-            following::follow(input, manifest, &mut plan);
+            following::upgrade_deleting(input, manifest, &mut plan);
         }
-        modules.push(Arc::new(leaving(manifest)));
+        modules.push(Arc::new(deleting_module(manifest)));
     }
     plan.status = kyma_status(input, modules);
     plan
 }
 
-fn planned(kyma: &Kyma, choice: &Choice) -> Option<String> {
+fn planned(kyma: &Kyma, choice: &ResolvedModule) -> Option<String> {
     let chosen = choice.outcome.as_ref().ok()?;
-    Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.module.name))
+    Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.entry.name))
 }
 
-fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> Arc<ModuleStatus> {
-    let existing = there.current;
+fn judged(
+    input: &Input<'_>,
+    choice: &ResolvedModule,
+    there: &ModuleObjects<'_>,
+    plan: &mut Plan,
+) -> Arc<ModuleStatus> {
+    let existing = there.manifest;
     let view = View {
-        choice,
+        module: choice,
         installed: existing,
         kyma: input.kyma,
         wanted: input.wanted,
@@ -164,32 +169,32 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     plan.notices.extend(notes.notices);
     plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
     let applied = plan.apply.len();
-    let word = gate.word();
+    let word = gate.decision_kind();
     let passes = word.is_none();
     // An unreadable policy may set this field.
-    let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.ruled.is_ok();
+    let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.policy.is_ok();
     let mut status = match gate {
         Gate::Pass => {
-            if !there.others.is_empty() {
-                there.hand_over(planned(input.kyma, choice), plan);
+            if !there.duplicates.is_empty() {
+                there.transfer(planned(input.kyma, choice), plan);
             }
             plan_module(input, choice, there, plan)
         }
         gate => {
-            for other in &there.others {
-                stopped(gate.clone(), there.said, choice, Some(other), plan);
+            for other in &there.duplicates {
+                stopped(gate.clone(), there.status, choice, Some(other), plan);
             }
-            Arc::new(stopped(gate, there.said, choice, existing, plan))
+            Arc::new(stopped(gate, there.status, choice, existing, plan))
         }
     };
     if ignores
-        && choice.module.custom_resource_policy == CustomResourcePolicy::Ignore
+        && choice.entry.custom_resource_policy == CustomResourcePolicy::Ignore
         && plan.apply.len() == applied
     {
         let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
-        let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
+        let kept = ours.and_then(|old| Some((old, with_policy_ignore(old, &choice.entry)?)));
         if let Some((old, mut kept)) = kept {
-            remember(old, &mut kept);
+            record_running_version(old, &mut kept);
             plan.apply.push(kept);
         }
     }
@@ -205,21 +210,22 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         }
     }
     if status.state != State::Ready
-        && let Some(why) = existing.and_then(skipped).filter(|why| !status.message.contains(why.as_str()))
+        && let Some(why) =
+            existing.and_then(skipped_message).filter(|why| !status.message.contains(why.as_str()))
     {
         let status = Arc::make_mut(&mut status);
         status.message = join(&status.message, &why);
     }
     let word = word.unwrap_or_else(|| match existing {
-        _ if plan.apply.len() == applied => Decided::Nothing,
-        None => Decided::Install,
-        Some(old) if old.spec.version != status.version => Decided::Upgrade,
-        Some(_) => Decided::Change,
+        _ if plan.apply.len() == applied => DecisionKind::StateOnly,
+        None => DecisionKind::Install,
+        Some(old) if old.spec.version != status.version => DecisionKind::Upgrade,
+        Some(_) => DecisionKind::Change,
     });
-    plan.decide(word, there.said, existing, &status);
+    plan.decide(word, there.status, existing, &status);
     if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
         // The log line already has both versions.
-        running::tell(&mut status, old, &chosen.version);
+        running::report_running_version(&mut status, old, &chosen.version);
     }
     status
 }
@@ -228,11 +234,11 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
 fn stopped(
     gate: Gate,
     said: Option<&Arc<ModuleStatus>>,
-    choice: &Choice,
+    choice: &ResolvedModule,
     existing: Option<&Manifest>,
     plan: &mut Plan,
 ) -> ModuleStatus {
-    let name = choice.module.name.clone();
+    let name = choice.entry.name.clone();
     let before = || ModuleStatus {
         name: name.clone(),
         channel: choice.channel.clone(),
@@ -252,13 +258,13 @@ fn stopped(
             if manifest.metadata.deletion_timestamp.is_none() {
                 plan.delete.push(manifest.name_any());
             }
-            let status = leaving(manifest);
+            let status = deleting_module(manifest);
             ModuleStatus { message: join(&message, &status.message), ..status }
         }
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
-        (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
-        (Gate::Leave { state }, None) => {
+        (Gate::Unmanage { .. }, Some(manifest)) => given_up(manifest, before(), plan),
+        (Gate::Unmanage { state }, None) => {
             // The Go manager keeps an uninstalled module's version.
             let said = said.filter(|told| told.state == state && told.manifest.is_none());
             // Without the message, or remarks would accumulate.
@@ -285,14 +291,14 @@ fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> Modul
 
 fn plan_module(
     input: &Input<'_>,
-    choice: &Choice,
-    there: &OfModule<'_>,
+    choice: &ResolvedModule,
+    there: &ModuleObjects<'_>,
     plan: &mut Plan,
 ) -> Arc<ModuleStatus> {
-    let existing = there.current;
+    let existing = there.manifest;
     let is_installed = existing.is_some();
     let fault = |state: State, message: String| {
-        let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
+        let (name, channel) = (choice.entry.name.clone(), choice.channel.clone());
         Arc::new(ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() })
     };
     let chosen = match &choice.outcome {
@@ -314,11 +320,11 @@ fn plan_module(
             );
         }
     };
-    let mut wanted = match manifest_for(input.kyma, &choice.module, &choice.channel, chosen, &source) {
+    let mut wanted = match manifest_for(input.kyma, &choice.entry, &choice.channel, chosen, &source) {
         Ok(wanted) => wanted,
         Err(why) => return fault(if is_installed { State::Warning } else { State::Error }, why),
     };
-    if let Some(other) = taken_by(&wanted, &choice.module.name, input.manifests) {
+    if let Some(other) = taken_by(&wanted, &choice.entry.name, input.manifests) {
         let state = if is_installed { State::Warning } else { State::Error };
         let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
         return fault(
@@ -329,7 +335,7 @@ fn plan_module(
         );
     }
     let generation = match existing {
-        Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
+        Some(old) => keep_version_data(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
         None => chosen.template.metadata.generation,
     };
     if let Some(old) = existing {
@@ -339,7 +345,7 @@ fn plan_module(
                 keep_default_cr(old, &mut wanted);
             }
         }
-        remember(old, &mut wanted);
+        record_running_version(old, &mut wanted);
     }
     let entry = |wanted: &Manifest, state: State, message: &str| {
         let status = installed(choice, chosen, wanted, generation);
@@ -361,7 +367,7 @@ fn plan_module(
             }
             status
         }
-        Some(old) if same(old, &wanted) => {
+        Some(old) if is_up_to_date(old, &wanted) => {
             let (state, message) = progress_at(old, old.metadata.generation);
             entry(&wanted, state, message)
         }
@@ -369,7 +375,7 @@ fn plan_module(
             // An equal spec keeps generation and status.
             let (state, message) = progress_at(old, old.metadata.generation);
             let status = entry(&wanted, state, message);
-            keep_as_left(old, &mut wanted);
+            keep_go_manager_status(old, &mut wanted);
             plan.apply.push(wanted);
             status
         }
@@ -401,7 +407,7 @@ const GIVEN_UP: &str = "it is installed again once it has been given up";
 const STILL_THERE: &str = "the previous installation is still being removed";
 
 fn still_there(old: &Manifest) -> String {
-    match leaving_message(old).filter(|waits| !waits.is_empty()) {
+    match deletion_message(old).filter(|waits| !waits.is_empty()) {
         Some(waits) => format!("{STILL_THERE}: {waits}"),
         None => STILL_THERE.to_owned(),
     }

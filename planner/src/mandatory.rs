@@ -13,7 +13,8 @@ use tidewatch_api::{
 
 use super::{
     kyma::{
-        Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
+        Decision, DecisionKind, Plan, Sources, is_up_to_date, keep_default_cr, manifest_for, orphan,
+        record_running_version, take_over,
     },
     naming::manifest_name,
     notice::{About, Notice},
@@ -22,7 +23,7 @@ use super::{
 
 /// A mandatory module in KCP.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct MandatoryModule {
     /// Module name.
     pub module: String,
     /// Release meta; `None` for legacy templates.
@@ -30,10 +31,10 @@ pub struct Offer {
     /// Version, or fault.
     pub outcome: Result<Chosen, Fault>,
     /// Everything that makes it mandatory is being deleted: nothing is installed or changed.
-    pub leaving: bool,
+    pub deleting: bool,
 }
 
-impl Offer {
+impl MandatoryModule {
     /// Looks up a module; `None` if not mandatory. A release meta precedes legacy templates; of these the highest version counts.
     #[must_use]
     pub fn of(module: &str, catalog: &dyn Catalog) -> Option<Self> {
@@ -42,30 +43,30 @@ impl Offer {
             let version = release.mandatory_version()?;
             let outcome = versions::released_as(&module, version, &release, catalog);
             let leaving = release.metadata.deletion_timestamp.is_some();
-            return Some(Self { module, outcome, release: Some(release), leaving });
+            return Some(Self { module, outcome, release: Some(release), deleting: leaving });
         }
         let all = catalog.templates_of(&module);
         if all.iter().any(|t| is_withdrawn(t)) {
             return None;
         }
         let old = all.into_iter().filter(|t| is_legacy(t));
-        let (leaving, live): (Vec<_>, Vec<_>) = old.partition(|t| t.metadata.deletion_timestamp.is_some());
-        let all_leave = live.is_empty();
-        let outcome = highest(if all_leave { &leaving } else { &live })?;
-        Some(Self { module, release: None, outcome, leaving: all_leave })
+        let (deleting, live): (Vec<_>, Vec<_>) = old.partition(|t| t.metadata.deletion_timestamp.is_some());
+        let all_deleting = live.is_empty();
+        let outcome = highest(if all_deleting { &deleting } else { &live })?;
+        Some(Self { module, release: None, outcome, deleting: all_deleting })
     }
 
     /// Returns whether an installed module is or becomes mandatory.
     #[must_use]
-    pub fn keeps(&self, module: &str) -> bool {
-        self.module == module && !self.leaving
+    pub fn makes_mandatory(&self, module: &str) -> bool {
+        self.module == module && !self.deleting
     }
 
     /// Returns whether plans may differ.
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let answer = |offer: &Self| Answer::new(offer.outcome.clone(), offer.release.clone());
-        self.leaving != other.leaving || answer(self).differs(&answer(other))
+        self.deleting != other.deleting || answer(self).differs(&answer(other))
     }
 }
 
@@ -86,15 +87,15 @@ pub struct Input<'a> {
     /// Kyma.
     pub kyma: &'a Kyma,
     /// All mandatory modules.
-    pub offers: &'a [Arc<Offer>],
+    pub modules: &'a [Arc<MandatoryModule>],
     /// Descriptors of chosen versions.
     pub sources: &'a Sources,
     /// Manifests with this Kyma's name.
     pub manifests: &'a [Manifest],
     /// Optional modules: a formerly mandatory Manifest is deleted unless in `asked`.
-    pub chosen_by_users: &'a BTreeSet<String>,
+    pub optional: &'a BTreeSet<String>,
     /// Modules in the Kyma's list; `None` (unread) deletes nothing.
-    pub asked: Option<&'a BTreeSet<String>>,
+    pub requested: Option<&'a BTreeSet<String>>,
 }
 
 /// Planned actions; the plan's status stays empty.
@@ -110,48 +111,48 @@ pub struct MandatoryPlan {
 /// release meta does.
 #[must_use]
 pub fn plan(input: &Input<'_>) -> MandatoryPlan {
-    let mut made = MandatoryPlan::default();
-    for offer in input.offers.iter().filter(|offer| !offer.leaving) {
-        one(input, offer, &mut made);
+    let mut result = MandatoryPlan::default();
+    for module in input.modules.iter().filter(|offer| !offer.deleting) {
+        plan_module(input, module, &mut result);
     }
-    let left = input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
-    for manifest in left {
+    let installed =
+        input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
+    for manifest in installed {
         let module = manifest.module_name().unwrap_or_default();
-        if input.chosen_by_users.contains(module) && input.asked.is_some_and(|asked| !asked.contains(module))
-        {
-            made.plan.remove(manifest, "the module is not mandatory any more");
+        if input.optional.contains(module) && input.requested.is_some_and(|asked| !asked.contains(module)) {
+            result.plan.remove(manifest, "the module is not mandatory any more");
         }
     }
-    made
+    result
 }
 
-fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
-    let module = offer.module.as_str();
+fn plan_module(input: &Input<'_>, mandatory: &MandatoryModule, result: &mut MandatoryPlan) {
+    let module = mandatory.module.as_str();
     let mut of_module: Vec<&Manifest> = input
         .manifests
         .iter()
         .filter(|m| m.module_name() == Some(module) && orphan(input.kyma, m).is_none())
         .collect();
-    let chosen = match &offer.outcome {
+    let chosen = match &mandatory.outcome {
         Ok(chosen) => chosen,
-        Err(why) => return made.fault(module, why.to_string()),
+        Err(why) => return result.fault(module, why.to_string()),
     };
     let planned = manifest_name(&input.kyma.name_any(), &chosen.component, module);
     of_module.sort_by_key(|m| (m.name_any() != planned, m.metadata.deletion_timestamp.is_some()));
     let existing = of_module.first().copied();
     let installed = existing.filter(|m| m.metadata.deletion_timestamp.is_none());
-    let allowed = offer.release.as_ref().is_some_and(|r| r.spec.allow_downgrade == Some(true));
+    let allowed = mandatory.release.as_ref().is_some_and(|r| r.spec.allow_downgrade == Some(true));
     if let Err(why) = may_replace(installed.map(|m| m.spec.version.as_str()), &chosen.version, allowed) {
-        return made.fault(module, why.to_string());
+        return result.fault(module, why.to_string());
     }
     let source = match input.sources.of_or_noted(chosen, installed) {
         Some(Ok(source)) => source,
         Some(Err(why)) => {
-            made.plan.retry |= why.retryable;
-            return made.fault(module, why.message.clone());
+            result.plan.retry |= why.retryable;
+            return result.fault(module, why.message.clone());
         }
         None => {
-            made.plan.retry = true;
+            result.plan.retry = true;
             return;
         }
     };
@@ -161,7 +162,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     let entry = Module { name: module.to_owned(), custom_resource_policy, ..Module::default() };
     let mut wanted = match manifest_for(input.kyma, &entry, "", chosen, &source) {
         Ok(wanted) => wanted,
-        Err(why) => return made.fault(module, why),
+        Err(why) => return result.fault(module, why),
     };
     if let Some(old) = managed {
         keep_default_cr(old, &mut wanted);
@@ -169,44 +170,44 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     wanted.labels_mut().remove(labels::CHANNEL);
     wanted.labels_mut().insert(labels::MANDATORY_MODULE.to_owned(), "true".to_owned());
     if let Some(old) = existing.filter(|m| m.name_any() == planned) {
-        let hands_over = old.is_unmanaged()
+        let needs_no_apply = old.is_unmanaged()
             // Follows versions until gone: an upgrade may repair its removal.
             || old.metadata.deletion_timestamp.is_some() && old.spec == wanted.spec;
         // Installed versions are immutable.
         if old.spec.version == wanted.spec.version && old.is_mandatory() {
             take_over(old, &mut wanted);
         }
-        if hands_over || same(old, &wanted) {
-            hand_over(&of_module, old, made);
+        if needs_no_apply || is_up_to_date(old, &wanted) {
+            delete_duplicates(&of_module, old, result);
             return;
         }
         if !wanted.annotations().contains_key(annotations::TEMPLATE_UID) {
             // Without an engine annotation, the Go manager's status would count as final.
-            remember(old, &mut wanted);
+            record_running_version(old, &mut wanted);
         }
     }
-    made.plan.decisions.push(Decision {
-        what: match existing {
-            None => Decided::Install,
-            Some(old) if old.spec.version != wanted.spec.version => Decided::Upgrade,
-            Some(_) => Decided::Change,
+    result.plan.decisions.push(Decision {
+        kind: match existing {
+            None => DecisionKind::Install,
+            Some(old) if old.spec.version != wanted.spec.version => DecisionKind::Upgrade,
+            Some(_) => DecisionKind::Change,
         },
         module: module.to_owned(),
         from: (existing.map(|m| m.spec.version.clone()).unwrap_or_default(), State::Empty),
         to: (chosen.version.clone(), State::Processing),
         reason: "mandatory".to_owned(),
     });
-    made.plan.apply.push(wanted);
+    result.plan.apply.push(wanted);
 }
 
 /// Deletes duplicates left by a renamed component.
-fn hand_over(of_module: &[&Manifest], stays: &Manifest, made: &mut MandatoryPlan) {
-    if stays.metadata.deletion_timestamp.is_some() || stays.is_unmanaged() {
+fn delete_duplicates(of_module: &[&Manifest], current: &Manifest, result: &mut MandatoryPlan) {
+    if current.metadata.deletion_timestamp.is_some() || current.is_unmanaged() {
         return;
     }
     for other in of_module.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none()) {
-        if other.metadata.name != stays.metadata.name {
-            made.plan.remove(other, "another Manifest of the module has taken its place");
+        if other.metadata.name != current.metadata.name {
+            result.plan.remove(other, "another Manifest of the module has taken its place");
         }
     }
 }

@@ -21,9 +21,9 @@ pub const APPLYING: &str = "the module's objects are being applied";
 /// Returns whether writing this Processing status may wait. Not if the stored one is Ready for the present spec (a restart would skip it),
 /// lacks inventory, or has different CR trouble.
 #[must_use]
-pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
+pub fn may_defer_status(manifest: &Manifest, status: &ManifestStatus) -> bool {
     let Some(before) = &manifest.status else { return false };
-    let known: HashSet<_> = before.synced.iter().map(identity).collect();
+    let recorded: HashSet<_> = before.synced.iter().map(identity).collect();
     status.state == State::Processing
         && manifest.metadata.deletion_timestamp.is_none()
         && match before.state {
@@ -32,15 +32,16 @@ pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
             _ => false,
         }
         && before != status
-        && trouble(before) == trouble(status)
-        && status.synced.iter().all(|object| known.contains(&identity(object)))
+        && cr_problem(before) == cr_problem(status)
+        && status.synced.iter().all(|object| recorded.contains(&identity(object)))
 }
 
 /// Default CR trouble that needs user action.
-fn trouble(status: &ManifestStatus) -> Option<(&str, &str)> {
-    let said = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE)?;
-    let is = |state| said.reason == reason(state);
-    (is(State::Error) || is(State::Warning)).then_some((said.reason.as_str(), said.message.as_str()))
+fn cr_problem(status: &ManifestStatus) -> Option<(&str, &str)> {
+    let condition = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE)?;
+    let is = |state| condition.reason == cr_state_reason(state);
+    (is(State::Error) || is(State::Warning))
+        .then_some((condition.reason.as_str(), condition.message.as_str()))
 }
 
 fn identity(object: &Resource) -> (&str, &str, &str, &str) {
@@ -52,7 +53,7 @@ fn identity(object: &Resource) -> (&str, &str, &str, &str) {
 pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
     let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|c| c.observed_generation == generation)
-        || generation == manifest.metadata.generation && is_as_left(manifest)
+        || generation == manifest.metadata.generation && is_ready_by_go_manager(manifest)
 }
 
 /// Returns whether a Manifest is Ready as the Go manager leaves it.
@@ -60,7 +61,7 @@ pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
 /// Its conditions keep their first generation; an annotation names the installed layer. After a change by the engine, which sets other
 /// annotations, only engine conditions count.
 #[must_use]
-pub fn is_as_left(manifest: &Manifest) -> bool {
+pub fn is_ready_by_go_manager(manifest: &Manifest) -> bool {
     let of = |key| mark(manifest.annotations(), key);
     let wanted = || manifest.spec.install.source.0.get("ref").and_then(Value::as_str);
     manifest.status.as_ref().is_some_and(|status| status.state == State::Ready)
@@ -76,38 +77,39 @@ pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
     let is_ready = status.state == State::Ready && !is_word_of_another(&manifest.metadata, &["f:state"]);
     // Trouble with the default CR does not matter.
     is_ready && is_current(manifest, generation)
-        || we_said(manifest, &[conditions::INSTALLATION, conditions::WAS_READY], generation)
+        || engine_condition_holds(manifest, &[conditions::INSTALLATION, conditions::WAS_READY], generation)
 }
 
 /// Returns whether all Jobs that are removed after completion have completed for `generation`; a restart must not rerun them.
 #[must_use]
 pub fn have_jobs_completed(manifest: &Manifest, generation: Option<i64>) -> bool {
-    has_been_ready(manifest, generation) || we_said(manifest, &[conditions::JOBS_COMPLETED], generation)
+    has_been_ready(manifest, generation)
+        || engine_condition_holds(manifest, &[conditions::JOBS_COMPLETED], generation)
 }
 
 /// Returns whether an engine-owned condition of these `types` is True for `generation`.
 #[must_use]
-pub fn we_said(manifest: &Manifest, types: &[&str], generation: Option<i64>) -> bool {
+pub fn engine_condition_holds(manifest: &Manifest, types: &[&str], generation: Option<i64>) -> bool {
     let of = |c: &Condition| c.observed_generation == generation && c.status == "True";
-    let is_ours = |c: &Condition| {
+    let is_engine_owned = |c: &Condition| {
         let path = ["f:conditions", &item_of_condition(&c.type_), "f:status"];
         !is_word_of_another(&manifest.metadata, &path)
     };
     let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
-    conditions.filter(|c| types.contains(&c.type_.as_str())).any(|c| of(c) && is_ours(c))
+    conditions.filter(|c| types.contains(&c.type_.as_str())).any(|c| of(c) && is_engine_owned(c))
 }
 
 /// Named manager that is none of `objects`, such as an operator.
 #[must_use]
-pub fn manager_beside(manifest: &Manifest, objects: &[ObjectRef]) -> Option<ObjectRef> {
+pub fn external_manager(manifest: &Manifest, objects: &[ObjectRef]) -> Option<ObjectRef> {
     let manager = manifest.spec.manager.as_ref().filter(|_| !manifest.is_unmanaged())?;
     if manager.name.is_empty() || manager.kind.is_empty() {
         return None;
     }
     let Manager { group, version, kind, namespace, name } = manager.clone();
     let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
-    let beside = !objects.iter().any(|object| is_manager(manager, object));
-    beside.then_some(ObjectRef { gvk: Gvk { group, version, kind }, namespace, name })
+    let is_external = !objects.iter().any(|object| is_manager(manager, object));
+    is_external.then_some(ObjectRef { gvk: Gvk { group, version, kind }, namespace, name })
 }
 
 /// Start of the unready time, from the status.
@@ -127,14 +129,14 @@ pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
 
 /// Finalizers of an installed Manifest.
 #[must_use]
-pub fn held_by(manifest: &Manifest) -> Vec<&'static str> {
+pub fn required_finalizers(manifest: &Manifest) -> Vec<&'static str> {
     let cr = manifest.spec.creates_default_cr().then_some(finalizers::DEFAULT_CR);
     std::iter::once(finalizers::MANIFEST).chain(cr).collect()
 }
 
 /// Condition reason for a default CR's state.
 #[must_use]
-pub const fn reason(state: State) -> &'static str {
+pub const fn cr_state_reason(state: State) -> &'static str {
     match state {
         State::Ready => "Ready",
         State::Warning => "Warning",
@@ -168,7 +170,7 @@ mod tests {
         let own =
             [ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: "web".into() }];
         let mut manifest = Manifest::default();
-        assert_eq!(manager_beside(&manifest, &own), None);
+        assert_eq!(external_manager(&manifest, &own), None);
         let manager = |name: &str, namespace: &str| Manager {
             group: "apps".into(),
             version: "v1".into(),
@@ -177,9 +179,9 @@ mod tests {
             name: name.into(),
         };
         manifest.spec.manager = Some(manager("web", "n"));
-        assert_eq!(manager_beside(&manifest, &own), None);
+        assert_eq!(external_manager(&manifest, &own), None);
         manifest.spec.manager = Some(manager("other", ""));
-        let beside = manager_beside(&manifest, &own).unwrap();
+        let beside = external_manager(&manifest, &own).unwrap();
         assert_eq!(
             (beside.to_string().as_str(), beside.gvk.version.as_str()),
             ("Deployment.apps default/other", "v1")

@@ -13,8 +13,8 @@ use tidewatch_api::{
 };
 
 use crate::{
-    manifest::{has_been_ready, is_as_left, reason, we_said},
-    status::{self, Says},
+    manifest::{cr_state_reason, engine_condition_holds, has_been_ready, is_ready_by_go_manager},
+    status::{self, ConditionValue},
 };
 
 /// Result of a Manifest's reconcile.
@@ -60,22 +60,22 @@ pub fn manifest_status(
         Progress::Applied(Readiness::Error(what)) => (State::Error, what.clone()),
         Progress::Deleting(what) => (State::Deleting, what.clone()),
     };
-    let said = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
-    let (available, why) = match (progress, said) {
+    let resources_before = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
+    let (available, why) = match (progress, resources_before) {
         (Progress::Unrendered(why), _) => (false, why),
         // Unreachable runtimes and field conflicts prove nothing about rendering.
-        (Progress::Failed { .. }, Some(said)) => (said.status == "True", &said.message),
+        (Progress::Failed { .. }, Some(condition)) => (condition.status == "True", &condition.message),
         (Progress::Failed { message, .. }, None) => (false, message),
         _ => (true, &text),
     };
-    let mut says = vec![
-        Says {
+    let mut values = vec![
+        ConditionValue {
             type_: conditions::RESOURCES,
             holds: available,
             reason: conditions::REASON_RESOURCES_AVAILABLE,
             message: if available { "resources are parsed and ready for use".into() } else { why.clone() },
         },
-        Says {
+        ConditionValue {
             type_: conditions::INSTALLATION,
             holds: state == State::Ready,
             reason: conditions::REASON_READY,
@@ -87,44 +87,46 @@ pub fn manifest_status(
         },
     ];
     if let Some(created) = module_cr {
-        says.push(Says {
+        values.push(ConditionValue {
             type_: conditions::MODULE_CR,
             holds: created,
             reason: conditions::REASON_MODULE_CR_CREATED,
             message: if created { "module CR was created" } else { "module CR is not created yet" }.into(),
         });
     }
-    let leaves = manifest.metadata.deletion_timestamp.is_some();
-    if state != State::Ready && !leaves && has_been_ready(manifest, generation) {
-        says.push(Says {
+    let is_deleting = manifest.metadata.deletion_timestamp.is_some();
+    if state != State::Ready && !is_deleting && has_been_ready(manifest, generation) {
+        values.push(ConditionValue {
             type_: conditions::WAS_READY,
             holds: true,
             reason: conditions::REASON_READY,
             message: "the module has been ready as it is asked for now".into(),
         });
-    } else if state != State::Ready && !leaves && we_said(manifest, &[conditions::JOBS_COMPLETED], generation)
+    } else if state != State::Ready
+        && !is_deleting
+        && engine_condition_holds(manifest, &[conditions::JOBS_COMPLETED], generation)
     {
-        says.push(jobs_completed());
+        values.push(jobs_completed());
     }
     // A new generation alone justifies no write over the Go manager's result.
-    let untouched = state == State::Ready && is_as_left(manifest);
-    let of = |s| {
-        let said = status::condition(&before.conditions, s, generation, now);
-        let named = before.conditions.iter().find(|c| c.type_ == said.type_).filter(|_| untouched);
-        let named =
-            named.map(|before| Condition { observed_generation: before.observed_generation, ..said.clone() });
-        named.filter(|named| before.conditions.contains(named)).unwrap_or(said)
+    let untouched = state == State::Ready && is_ready_by_go_manager(manifest);
+    let condition = |s| {
+        let condition = status::condition(&before.conditions, s, generation, now);
+        let unchanged = before.conditions.iter().find(|c| c.type_ == condition.type_).filter(|_| untouched);
+        let unchanged = unchanged
+            .map(|before| Condition { observed_generation: before.observed_generation, ..condition.clone() });
+        unchanged.filter(|named| before.conditions.contains(named)).unwrap_or(condition)
     };
     ManifestStatus {
         state,
-        conditions: says.into_iter().map(of).collect(),
+        conditions: values.into_iter().map(condition).collect(),
         synced: in_order(before.synced, synced(objects)),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
     }
 }
 
-fn jobs_completed() -> Says<'static> {
-    Says {
+fn jobs_completed() -> ConditionValue<'static> {
+    ConditionValue {
         type_: conditions::JOBS_COMPLETED,
         holds: true,
         reason: conditions::REASON_READY,
@@ -139,8 +141,8 @@ pub fn with_jobs_completed(
     manifest: &Manifest,
     now: Timestamp,
 ) -> ManifestStatus {
-    let says = |type_| status.conditions.iter().any(|c| c.type_ == type_);
-    if status.state == State::Ready || says(conditions::WAS_READY) || says(conditions::JOBS_COMPLETED) {
+    let has = |type_| status.conditions.iter().any(|c| c.type_ == type_);
+    if status.state == State::Ready || has(conditions::WAS_READY) || has(conditions::JOBS_COMPLETED) {
         return status;
     }
     let before = manifest.status.iter().flat_map(|status| status.conditions.clone()).collect::<Vec<_>>();
@@ -166,21 +168,23 @@ pub fn with_cr_state(
     cr: Option<&(ObjectRef, CrState)>,
     now: Timestamp,
 ) -> ManifestStatus {
-    let Some((cr, said)) = cr.filter(|(_, said)| said.state != State::Empty) else { return status };
+    let Some((cr, reported)) = cr.filter(|(_, reported)| reported.state != State::Empty) else {
+        return status;
+    };
     let now = status::whole_seconds(now);
     let before = manifest.status.clone().unwrap_or_default();
-    let text = match said.message.as_str() {
-        "" => format!("{cr} is in state {}", said.state),
-        why => format!("{cr} is in state {}: {why}", said.state),
+    let text = match reported.message.as_str() {
+        "" => format!("{cr} is in state {}", reported.state),
+        why => format!("{cr} is in state {}: {why}", reported.state),
     };
-    let says = Says {
+    let value = ConditionValue {
         type_: conditions::MODULE_CR_STATE,
-        holds: said.state == State::Ready,
-        reason: reason(said.state),
+        holds: reported.state == State::Ready,
+        reason: cr_state_reason(reported.state),
         message: text.clone(),
     };
-    status.conditions.push(status::condition(&before.conditions, says, manifest.metadata.generation, now));
-    if status.state == State::Ready && matches!(said.state, State::Error | State::Warning) {
+    status.conditions.push(status::condition(&before.conditions, value, manifest.metadata.generation, now));
+    if status.state == State::Ready && matches!(reported.state, State::Error | State::Warning) {
         status.state = State::Warning;
         // Only a Ready Manifest counts as the Go manager's.
         let generation = manifest.metadata.generation;

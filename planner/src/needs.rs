@@ -10,11 +10,11 @@ use tidewatch_api::{GroupVersionKind, Manifest, Requires, State};
 
 use super::{
     kyma::progress,
-    versions::{Choice, Fault},
+    versions::{Fault, ResolvedModule},
 };
 
 /// Default wait before a Warning.
-pub const PATIENCE: Duration = Duration::from_mins(15);
+pub const WAIT_DEADLINE: Duration = Duration::from_mins(15);
 /// Message prefix.
 const WAITS: &str = "waits for ";
 const SINCE: &str = "; since ";
@@ -34,7 +34,7 @@ pub struct Unmet {
 
 /// Report about a waiting module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct Waiting {
     /// State.
     pub state: State,
     /// Message.
@@ -44,11 +44,11 @@ pub struct Waits {
 }
 
 /// Requirements of the chosen version, and whether it is installed. `None` without requirements, or if unmanaged.
-fn needed<'a>(choice: &'a Choice, manifests: &[Manifest]) -> Option<(&'a Requires, bool)> {
-    let chosen = choice.outcome.as_ref().ok().filter(|_| choice.module.managed)?;
+fn requirements<'a>(choice: &'a ResolvedModule, manifests: &[Manifest]) -> Option<(&'a Requires, bool)> {
+    let chosen = choice.outcome.as_ref().ok().filter(|_| choice.entry.managed)?;
     let requires = chosen.template.spec.requires.as_ref()?;
     let same = |m: &Manifest| m.spec.version == chosen.version && m.metadata.deletion_timestamp.is_none();
-    Some((requires, of_module(manifests, &choice.module.name).any(same)))
+    Some((requires, of_module(manifests, &choice.entry.name).any(same)))
 }
 
 fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<Item = &'a Manifest> {
@@ -57,8 +57,8 @@ fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<It
 
 /// Required kinds, installed or not.
 #[must_use]
-pub fn kinds(choices: &[Choice]) -> BTreeSet<GroupVersionKind> {
-    let requires = choices.iter().filter_map(|choice| needed(choice, &[]));
+pub fn kinds(choices: &[ResolvedModule]) -> BTreeSet<GroupVersionKind> {
+    let requires = choices.iter().filter_map(|choice| requirements(choice, &[]));
     requires.flat_map(|(requires, _)| requires.apis.iter().cloned()).collect()
 }
 
@@ -78,14 +78,14 @@ pub fn defined_groups(kinds: &BTreeSet<GroupVersionKind>) -> BTreeSet<String> {
 
 /// Next check for kinds that could not be discovered, in 1 minute to 1 hour: no event reports a repaired API server.
 #[must_use]
-pub fn look_again(since: Timestamp, now: Timestamp) -> Timestamp {
+pub fn next_discovery(since: Timestamp, now: Timestamp) -> Timestamp {
     let pause = now.duration_since(since).clamp(SignedDuration::from_mins(1), SignedDuration::from_hours(1));
     now.saturating_add(pause).unwrap_or(Timestamp::MAX)
 }
 
 /// Required modules, installed or not.
 #[must_use]
-pub fn required(choices: &[Choice]) -> BTreeSet<String> {
+pub fn required(choices: &[ResolvedModule]) -> BTreeSet<String> {
     let chosen = choices.iter().filter_map(|choice| choice.outcome.as_ref().ok());
     let requires = chosen.filter_map(|chosen| chosen.template.spec.requires.as_ref());
     requires.flat_map(|requires| requires.modules.iter().cloned()).collect()
@@ -94,22 +94,24 @@ pub fn required(choices: &[Choice]) -> BTreeSet<String> {
 /// Unmet requirements of planned changes, by module.
 #[must_use]
 pub fn unmet(
-    choices: &[Choice],
+    choices: &[ResolvedModule],
     manifests: &[Manifest],
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, Unmet> {
-    let asked = asked(choices);
-    let theirs = theirs(choices);
+    let listed = listed(choices);
+    let user_owned = user_owned(choices);
     let mut all = BTreeMap::new();
     // Module to unready requirements.
     let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for choice in choices {
-        let Some((requires, false)) = needed(choice, manifests) else { continue };
-        let module = choice.module.name.as_str();
+        let Some((requires, false)) = requirements(choice, manifests) else { continue };
+        let module = choice.entry.name.as_str();
         let mut missing = Vec::new();
         let others: BTreeSet<_> = requires.modules.iter().collect();
-        for other in others.into_iter().filter(|other| !theirs.contains(other.as_str())) {
-            let Some(why) = lacks(other, manifests, asked.contains(other.as_str())) else { continue };
+        for other in others.into_iter().filter(|other| !user_owned.contains(other.as_str())) {
+            let Some(why) = unready_reason(other, manifests, listed.contains(other.as_str())) else {
+                continue;
+            };
             edges.entry(module).or_default().insert(other);
             missing.push(format!("module '{other}' ({why})"));
         }
@@ -125,10 +127,10 @@ pub fn unmet(
             all.insert(module.to_owned(), Unmet { message, apis, cycle: false });
         }
     }
-    for (module, round) in cycles(&edges) {
+    for (module, members) in cycles(&edges) {
         if let Some(unmet) = all.get_mut(module) {
             unmet.cycle = true;
-            unmet.message = match round.as_slice() {
+            unmet.message = match members.as_slice() {
                 [_] => {
                     format!("{WAITS}itself: its template requires the module '{module}'; release it without")
                 }
@@ -145,21 +147,22 @@ pub fn unmet(
 
 /// Lost requirements of installed modules, which stay. Existing required modules report for themselves.
 #[must_use]
-pub fn gone(
-    choices: &[Choice],
+pub fn lost(
+    choices: &[ResolvedModule],
     manifests: &[Manifest],
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, String> {
-    let (asked, theirs) = (asked(choices), theirs(choices));
-    let is_there =
+    let (listed, user_owned) = (listed(choices), user_owned(choices));
+    let is_installed =
         |module: &str| of_module(manifests, module).any(|m| m.metadata.deletion_timestamp.is_none());
     let mut all = BTreeMap::new();
     for choice in choices {
-        let Some((requires, true)) = needed(choice, manifests) else { continue };
+        let Some((requires, true)) = requirements(choice, manifests) else { continue };
         let others: BTreeSet<_> = requires.modules.iter().collect();
-        let others = others.into_iter().filter(|other| !theirs.contains(other.as_str()) && !is_there(other));
+        let others =
+            others.into_iter().filter(|other| !user_owned.contains(other.as_str()) && !is_installed(other));
         let modules = others.filter_map(|other| {
-            let why = lacks(other, manifests, asked.contains(other.as_str()))?;
+            let why = unready_reason(other, manifests, listed.contains(other.as_str()))?;
             Some(format!("module '{other}' ({why})"))
         });
         let apis: BTreeSet<_> = requires.apis.iter().collect();
@@ -167,21 +170,22 @@ pub fn gone(
         let missing: Vec<String> = modules.chain(apis).collect();
         if !missing.is_empty() {
             let message = format!("what it needs is not there: {}; it stays as it is", missing.join(", "));
-            all.insert(choice.module.name.clone(), message);
+            all.insert(choice.entry.name.clone(), message);
         }
     }
     all
 }
 
-fn asked(choices: &[Choice]) -> BTreeSet<&str> {
-    choices.iter().map(|choice| choice.module.name.as_str()).collect()
+fn listed(choices: &[ResolvedModule]) -> BTreeSet<&str> {
+    choices.iter().map(|choice| choice.entry.name.as_str()).collect()
 }
 
 /// User-owned modules, assumed present because unobserved.
-fn theirs(choices: &[Choice]) -> BTreeSet<&str> {
-    let is_theirs =
-        |choice: &&Choice| !choice.module.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }));
-    choices.iter().filter(is_theirs).map(|choice| choice.module.name.as_str()).collect()
+fn user_owned(choices: &[ResolvedModule]) -> BTreeSet<&str> {
+    let is_user_owned = |choice: &&ResolvedModule| {
+        !choice.entry.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }))
+    };
+    choices.iter().filter(is_user_owned).map(|choice| choice.entry.name.as_str()).collect()
 }
 
 fn unserved(api: &GroupVersionKind) -> String {
@@ -191,7 +195,7 @@ fn unserved(api: &GroupVersionKind) -> String {
     format!("the kind {kind} of {group}{slash}{version} ({why})")
 }
 
-fn lacks(module: &str, manifests: &[Manifest], asked: bool) -> Option<&'static str> {
+fn unready_reason(module: &str, manifests: &[Manifest], is_listed: bool) -> Option<&'static str> {
     let states: Vec<State> = of_module(manifests, module)
         .map(|m| if m.metadata.deletion_timestamp.is_some() { State::Deleting } else { progress(m).0 })
         .collect();
@@ -203,7 +207,7 @@ fn lacks(module: &str, manifests: &[Manifest], asked: bool) -> Option<&'static s
         Some(State::Error) => "in error",
         Some(State::Warning) => "with a warning",
         Some(_) => "not Ready yet",
-        None if asked => "not installed yet",
+        None if is_listed => "not installed yet",
         None => "not enabled",
     })
 }
@@ -212,13 +216,13 @@ fn lacks(module: &str, manifests: &[Manifest], asked: bool) -> Option<&'static s
 fn cycles<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<(&'a str, Vec<&'a str>)> {
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         edges.keys().map(|from| (*from, reachable(edges, from))).collect();
-    let together = |a: &str, b: &str| {
+    let same_cycle = |a: &str, b: &str| {
         let to = |from: &str, to: &str| reach.get(from).is_some_and(|reached| reached.contains(to));
         to(a, b) && to(b, a)
     };
-    let alone = edges.keys().copied().filter(|module| together(module, module));
-    alone
-        .map(|module| (module, edges.keys().copied().filter(|other| together(module, other)).collect()))
+    let on_cycles = edges.keys().copied().filter(|module| same_cycle(module, module));
+    on_cycles
+        .map(|module| (module, edges.keys().copied().filter(|other| same_cycle(module, other)).collect()))
         .collect()
 }
 
@@ -234,12 +238,12 @@ fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BT
 }
 
 /// Checks for a leading wait; otherwise the Warning has another cause.
-fn says_so(message: &str) -> bool {
+fn reports_wait(message: &str) -> bool {
     let update = || message.strip_prefix(UPDATE).and_then(|rest| rest.strip_prefix(' '));
     message.starts_with(WAITS) || update().is_some_and(|rest| rest.starts_with(WAITS))
 }
 
-fn noted(message: &str) -> Option<Timestamp> {
+fn wait_start(message: &str) -> Option<Timestamp> {
     let (_, waits) = message.split_once(WAITS)?;
     let (_, rest) = waits.split_once(SINCE)?;
     rest.split(';').next()?.parse().ok()
@@ -247,22 +251,22 @@ fn noted(message: &str) -> Option<Timestamp> {
 
 /// Builds the report. The wait began at `since`, or earlier by the status `before`, which survives restarts.
 #[must_use]
-pub fn waits(
+pub fn waiting(
     unmet: &Unmet,
     since: Timestamp,
-    patience: Duration,
+    deadline: Duration,
     before: Option<(State, &str)>,
     now: Timestamp,
-) -> Waits {
-    let since = before.and_then(|(_, message)| noted(message)).map_or(since, |noted| noted.min(since));
-    let due = since.saturating_add(patience).unwrap_or(Timestamp::MAX);
+) -> Waiting {
+    let since = before.and_then(|(_, message)| wait_start(message)).map_or(since, |noted| noted.min(since));
+    let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     // Stays late, even with another patience or an old status format.
-    let was = before.is_some_and(|(state, message)| state == State::Warning && says_so(message));
-    let late = unmet.cycle || was || due <= now;
-    Waits {
-        state: if late { State::Warning } else { State::Processing },
+    let was_late = before.is_some_and(|(state, message)| state == State::Warning && reports_wait(message));
+    let is_late = unmet.cycle || was_late || due <= now;
+    Waiting {
+        state: if is_late { State::Warning } else { State::Processing },
         message: format!("{}{SINCE}{since:.0}", unmet.message),
-        recheck_at: (!late).then_some(due),
+        recheck_at: (!is_late).then_some(due),
     }
 }
 

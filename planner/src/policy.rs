@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module, names};
 
-use super::{access::selects, versions::Want};
+use super::{access::selects, versions::VersionRequest};
 
 /// ConfigMap name.
 pub const NAME: &str = "tidewatch-policy";
@@ -32,7 +32,7 @@ pub struct Policy {
 pub struct Rule {
     /// Selector for labels in KCP; all Kymas without it.
     #[serde(default, rename = "match", deserialize_with = "selector")]
-    pub of: LabelSelector,
+    pub selector: LabelSelector,
     /// Forbidden modules.
     #[serde(default)]
     pub forbid: Vec<String>,
@@ -154,7 +154,7 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
 
 /// Effect of the policy on a list.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ruled {
+pub struct PolicyEffect {
     /// Forbidden modules, listed or installed or not.
     pub forbidden: BTreeSet<String>,
     /// Modules added to the list.
@@ -167,16 +167,16 @@ pub struct Ruled {
 ///
 /// If `offered` rejects a required module's channel or version, an offered one replaces it.
 #[must_use]
-pub fn rule(
+pub fn apply(
     user: &KymaSpec,
     policy: &Policy,
     labels: &BTreeMap<String, String>,
     offered: impl Fn(&KymaSpec, &Module) -> bool,
-) -> (KymaSpec, Ruled) {
-    let (mut spec, mut ruled) = (user.clone(), Ruled::default());
+) -> (KymaSpec, PolicyEffect) {
+    let (mut spec, mut ruled) = (user.clone(), PolicyEffect::default());
     // First verdict: forbidden or required.
     let mut said: BTreeMap<&str, bool> = BTreeMap::new();
-    let counting = || policy.rules.iter().filter(|rule| selects(&rule.of, labels));
+    let counting = || policy.rules.iter().filter(|rule| selects(&rule.selector, labels));
     for rule in counting() {
         for module in &rule.forbid {
             said.entry(module).or_insert(true);
@@ -256,7 +256,8 @@ pub fn rule(
     // Only user-made entries can be overruled.
     for theirs in &user.modules {
         let entry = spec.modules.iter().find(|entry| entry.name == theirs.name);
-        let version = entry.and_then(|entry| instead(&Want::of(theirs, user), &Want::of(entry, &spec)));
+        let version = entry
+            .and_then(|entry| instead(&VersionRequest::of(theirs, user), &VersionRequest::of(entry, &spec)));
         let rest = overruled.remove(theirs.name.as_str()).unwrap_or_default();
         let all: Vec<String> = version.into_iter().chain(rest).collect();
         if !all.is_empty() {
@@ -266,7 +267,7 @@ pub fn rule(
     (spec, ruled)
 }
 
-fn instead(theirs: &Want, ruled: &Want) -> Option<String> {
+fn instead(theirs: &VersionRequest, ruled: &VersionRequest) -> Option<String> {
     match (&theirs.pin, &ruled.pin) {
         _ if theirs == ruled => None,
         (Some(before), Some(now)) => Some(format!("version {now} instead of {before}")),
@@ -282,8 +283,8 @@ mod tests {
 
     use super::*;
 
-    fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, Ruled) {
-        super::rule(user, policy, labels, |_, _| true)
+    fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, PolicyEffect) {
+        apply(user, policy, labels, |_, _| true)
     }
 
     const POLICY: &str = "
@@ -319,11 +320,11 @@ rules:
         };
         let ruled = |channel: &str, entry: &str| {
             let user = KymaSpec { channel: channel.into(), ..user(&format!("[{entry}]")) };
-            let (spec, ruled) = super::rule(&user, &policy, &labels("trial"), offered);
+            let (spec, ruled) = apply(&user, &policy, &labels("trial"), offered);
             let got = spec.modules.iter().find(|m| m.name == "gauge").unwrap();
-            (Want::of(got, &spec), ruled.overruled.get("gauge").cloned())
+            (VersionRequest::of(got, &spec), ruled.overruled.get("gauge").cloned())
         };
-        let regular = Want { channel: "regular".into(), pin: None };
+        let regular = VersionRequest { channel: "regular".into(), pin: None };
         let instead = |what: &str| Some(format!("channel regular instead of {what}"));
         for (channel, entry, says) in [
             ("regular", "{name: gauge, channel: none}", instead("none")),

@@ -11,14 +11,14 @@ pub const TIMED_OUT: &str = "the cluster did not answer in time";
 
 /// Returns whether a message is only about the connection, so objects are unknown.
 #[must_use]
-pub fn is_out_of_reach(message: &str) -> bool {
+pub fn is_unreachable(message: &str) -> bool {
     let cause = |text: &str| message.contains(text.split(';').next().unwrap_or_default());
     cause(UNREACHABLE) || cause(TIMED_OUT)
 }
 
 /// Condition content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Says<'a> {
+pub struct ConditionValue<'a> {
     /// Type.
     pub type_: &'a str,
     /// True or False.
@@ -31,19 +31,24 @@ pub struct Says<'a> {
 
 /// Builds a condition; an unchanged status keeps its time.
 #[must_use]
-pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, now: Timestamp) -> Condition {
-    let status = if says.holds { "True" } else { "False" };
+pub fn condition(
+    before: &[Condition],
+    value: ConditionValue<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let status = if value.holds { "True" } else { "False" };
     let since = before
         .iter()
-        .find(|c| c.type_ == says.type_ && c.status == status && !is_to_come(&c.last_transition_time, now))
+        .find(|c| c.type_ == value.type_ && c.status == status && !is_in_future(&c.last_transition_time, now))
         .map_or(Time(now), |c| c.last_transition_time.clone());
     Condition {
         last_transition_time: since,
-        message: says.message,
+        message: value.message,
         observed_generation: generation,
-        reason: says.reason.to_owned(),
+        reason: value.reason.to_owned(),
         status: status.to_owned(),
-        type_: says.type_.to_owned(),
+        type_: value.type_.to_owned(),
     }
 }
 
@@ -53,7 +58,7 @@ pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -
     match before {
         Some(same)
             if same.operation == text
-                && same.last_update_time.as_ref().is_some_and(|at| !is_to_come(at, now)) =>
+                && same.last_update_time.as_ref().is_some_and(|at| !is_in_future(at, now)) =>
         {
             same.clone()
         }
@@ -62,11 +67,11 @@ pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -
 }
 
 /// Tolerated clock skew.
-const CLOCKS: SignedDuration = SignedDuration::from_hours(1);
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_hours(1);
 
 /// Forged times lie in the future.
-fn is_to_come(at: &Time, now: Timestamp) -> bool {
-    at.0 > now.saturating_add(CLOCKS).unwrap_or(Timestamp::MAX)
+fn is_in_future(at: &Time, now: Timestamp) -> bool {
+    at.0 > now.saturating_add(MAX_CLOCK_SKEW).unwrap_or(Timestamp::MAX)
 }
 
 /// Kubernetes stores whole seconds; comparisons need them.
@@ -83,8 +88,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn says(holds: bool, message: &str) -> Says<'static> {
-        Says { type_: "Modules", holds, reason: "Ready", message: message.into() }
+    fn says(holds: bool, message: &str) -> ConditionValue<'static> {
+        ConditionValue { type_: "Modules", holds, reason: "Ready", message: message.into() }
     }
 
     #[test]

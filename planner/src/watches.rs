@@ -19,7 +19,7 @@ use tidewatch_api::{
 
 use super::{
     agent::{AgentWatch, ENGINE_ROUTE, cut_name},
-    manifest::manager_beside,
+    manifest::external_manager,
 };
 
 /// Maximum per agent, within the agent's limit.
@@ -107,7 +107,7 @@ pub fn well_known(group: &str, kind: &str) -> Option<&'static str> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Which {
+enum Selection {
     /// With the label of installed objects.
     Installed,
     /// Including users' objects.
@@ -118,7 +118,7 @@ enum Which {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Rank {
     /// User's list.
-    Wishes,
+    ModuleList,
     /// Awaited by the engine.
     Awaited,
     Workload,
@@ -131,17 +131,17 @@ enum Rank {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Need {
+struct RequiredKind {
     /// Any served one suffices.
     versions: BTreeSet<String>,
     rank: Rank,
-    spec: Option<Which>,
-    status: Option<Which>,
+    spec: Option<Selection>,
+    status: Option<Selection>,
 }
 
 /// Required observations by group and kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Needs(BTreeMap<(String, String), Need>);
+pub struct RequiredKinds(BTreeMap<(String, String), RequiredKind>);
 
 /// Watches for an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -149,31 +149,31 @@ pub struct Derived {
     /// Sorted by name.
     pub watches: Vec<AgentWatch>,
     /// Watches beyond capacity, as `Kind.group (field)`, sorted; left to the safety resync.
-    pub left_out: Vec<String>,
+    pub over_capacity: Vec<String>,
     /// Unserved kinds, as `Kind.group`, sorted.
     pub missing: Vec<String>,
 }
 
-impl Needs {
+impl RequiredKinds {
     /// Collects from a runtime's Manifests, except unmanaged ones.
     #[must_use]
     pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
-        let mut needs = Self::default();
+        let mut kinds = Self::default();
         for manifest in manifests.into_iter().filter(|manifest| !manifest.is_unmanaged()) {
             for object in manifest.status.iter().flat_map(|status| &status.synced) {
-                needs.installed(&object.group, &object.version, &object.kind);
+                kinds.installed(&object.group, &object.version, &object.kind);
             }
             if let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) {
                 let gvk = Gvk::of(cr.api_version(), cr.kind());
-                needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Which::All)));
+                kinds.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Selection::All)));
             }
             let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
-            if let Some(ObjectRef { gvk, .. }) = manager_beside(manifest, &synced) {
-                let status = has_state(&gvk.group, &gvk.kind).then_some(Which::All);
-                needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Which::All), status));
+            if let Some(ObjectRef { gvk, .. }) = external_manager(manifest, &synced) {
+                let status = has_state(&gvk.group, &gvk.kind).then_some(Selection::All);
+                kinds.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Selection::All), status));
             }
         }
-        needs
+        kinds
     }
 
     /// Merges `others`.
@@ -186,31 +186,31 @@ impl Needs {
     }
 
     /// Adds a kind of awaited deletions or changes.
-    pub fn await_end(&mut self, gvk: &Gvk) {
+    pub fn add_awaited(&mut self, gvk: &Gvk) {
         // A namespace's status names its blockers.
         let kind = (gvk.group.as_str(), gvk.kind.as_str());
         let has_status = kind == ("", "Namespace") || WITH_STATUS.contains(&kind);
-        let need = (Rank::Awaited, Some(Which::All), has_status.then_some(Which::All));
+        let need = (Rank::Awaited, Some(Selection::All), has_status.then_some(Selection::All));
         self.add(&gvk.group, &gvk.version, &gvk.kind, need);
     }
 
     /// Adds the Kyma and engine-owned objects; users' templates only with `takes_templates`.
-    pub fn see_ours(&mut self, takes_templates: bool) {
-        self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::Wishes, Some(Which::All), None));
+    pub fn add_engine_owned(&mut self, all_templates: bool) {
+        self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::ModuleList, Some(Selection::All), None));
         for (kind, _) in CATALOG {
-            let all = takes_templates && kind == "ModuleTemplate";
+            let all = all_templates && kind == "ModuleTemplate";
             let (rank, which) =
-                if all { (Rank::Wishes, Which::All) } else { (Rank::Catalog, Which::Installed) };
+                if all { (Rank::ModuleList, Selection::All) } else { (Rank::Catalog, Selection::Installed) };
             self.add(names::GROUP, names::VERSION, kind, (rank, Some(which), None));
         }
-        self.add(CRD.0, "v1", CRD.1, (Rank::Definition, Some(Which::Installed), None));
-        self.add("", "v1", "Namespace", (Rank::Catalog, Some(Which::Installed), None));
+        self.add(CRD.0, "v1", CRD.1, (Rank::Definition, Some(Selection::Installed), None));
+        self.add("", "v1", "Namespace", (Rank::Catalog, Some(Selection::Installed), None));
     }
 
     /// Adds definitions of awaited kinds.
-    pub fn await_kinds(&mut self) {
+    pub fn add_definitions(&mut self) {
         for (group, kind) in SERVES {
-            self.add(group, "v1", kind, (Rank::Awaited, Some(Which::All), Some(Which::All)));
+            self.add(group, "v1", kind, (Rank::Awaited, Some(Selection::All), Some(Selection::All)));
         }
     }
 
@@ -227,8 +227,8 @@ impl Needs {
             (group, _) if is_custom_group(group) => Rank::Custom,
             _ => Rank::Rest,
         };
-        let status = has_status.then_some(Which::Installed);
-        self.add(group, version, kind, (rank, Some(Which::Installed), status));
+        let status = has_status.then_some(Selection::Installed);
+        self.add(group, version, kind, (rank, Some(Selection::Installed), status));
     }
 
     fn add(
@@ -236,12 +236,12 @@ impl Needs {
         group: &str,
         version: &str,
         kind: &str,
-        (rank, spec, status): (Rank, Option<Which>, Option<Which>),
+        (rank, spec, status): (Rank, Option<Selection>, Option<Selection>),
     ) {
         if (group, kind) == ("", "Secret") || NOISY.contains(&(group, kind)) {
             return;
         }
-        let need = self.0.entry((group.to_owned(), kind.to_owned())).or_insert_with(|| Need {
+        let need = self.0.entry((group.to_owned(), kind.to_owned())).or_insert_with(|| RequiredKind {
             versions: BTreeSet::new(),
             rank,
             spec: None,
@@ -258,44 +258,49 @@ impl Needs {
 /// Derives at most `room` watches. `plural` names watchable kinds; `others` are existing watches.
 #[must_use]
 pub fn derive(
-    needs: &Needs,
+    required: &RequiredKinds,
     plural: impl Fn(&str, &str) -> Option<String>,
-    others: &[AgentWatch],
-    room: usize,
+    existing: &[AgentWatch],
+    capacity: usize,
 ) -> Derived {
     let mut derived = Derived::default();
-    let mut wanted = Vec::new();
-    for ((group, kind), need) in &needs.0 {
+    let mut candidates = Vec::new();
+    for ((group, kind), need) in &required.0 {
         let Some(resource) = plural(group, kind) else {
             derived.missing.push(full_name(group, kind));
             continue;
         };
         for (field, which) in [(WatchedField::Spec, need.spec), (WatchedField::Status, need.status)] {
             let Some(which) = which else { continue };
-            wanted.push(((need.rank, group, kind, field == WatchedField::Status), which, resource.clone()));
+            candidates.push((
+                (need.rank, group, kind, field == WatchedField::Status),
+                which,
+                resource.clone(),
+            ));
         }
     }
-    wanted.sort_by(|a, b| a.0.cmp(&b.0));
-    for ((_, group, kind, is_status), which, resource) in wanted {
+    candidates.sort_by(|a, b| a.0.cmp(&b.0));
+    for ((_, group, kind, is_status), which, resource) in candidates {
         let field = if is_status { WatchedField::Status } else { WatchedField::Spec };
         let watch = watch(group, resource, field, which);
-        if others.iter().any(|other| covers(other, &watch)) {
+        if existing.iter().any(|other| covers(other, &watch)) {
             continue;
         }
-        if derived.watches.len() >= room.min(MAX_DERIVED) || others.iter().any(|o| o.name == watch.name) {
-            derived.left_out.push(format!("{} ({})", full_name(group, kind), word(field)));
+        if derived.watches.len() >= capacity.min(MAX_DERIVED) || existing.iter().any(|o| o.name == watch.name)
+        {
+            derived.over_capacity.push(format!("{} ({})", full_name(group, kind), field_name(field)));
         } else {
             derived.watches.push(watch);
         }
     }
     derived.watches.sort_by(|a, b| a.name.cmp(&b.name));
-    derived.left_out.sort();
+    derived.over_capacity.sort();
     derived
 }
 
-fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> AgentWatch {
+fn watch(group: &str, resource: String, field: WatchedField, selection: Selection) -> AgentWatch {
     let mut name = format!("{PREFIX}{resource}");
-    for part in [group, word(field)].into_iter().filter(|part| !part.is_empty()) {
+    for part in [group, field_name(field)].into_iter().filter(|part| !part.is_empty()) {
         name.push('.');
         name.push_str(part);
     }
@@ -308,7 +313,7 @@ fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> Ag
         version: "*".to_owned(),
         resource,
         field,
-        labels: (which == Which::Installed).then(mark).into_iter().collect(),
+        labels: (selection == Selection::Installed).then(mark).into_iter().collect(),
     }
 }
 
@@ -320,7 +325,7 @@ pub fn has_state(group: &str, kind: &str) -> bool {
 
 /// Returns whether a watch selects exactly installed objects.
 #[must_use]
-pub fn is_of_installed(watch: &AgentWatch) -> bool {
+pub fn selects_installed(watch: &AgentWatch) -> bool {
     watch.labels.len() == 1
         && watch.labels.get(labels::MANAGED_BY).is_some_and(|by| by == labels::MANAGED_BY_RUNTIME)
 }
@@ -333,20 +338,21 @@ fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
     is_served
         && other.route == ENGINE_ROUTE
         && (&other.group, &other.resource, other.field) == (&watch.group, &watch.resource, watch.field)
-        && (other.labels.is_empty() || other.labels == watch.labels || stay_on_kymas(watch, &other.labels))
+        && (other.labels.is_empty() || other.labels == watch.labels || are_kyma_labels(watch, &other.labels))
 }
 
 /// The engine keeps these labels on Kymas.
-fn stay_on_kymas(watch: &AgentWatch, wanted: &BTreeMap<String, String>) -> bool {
-    let kept = |(label, value): (&String, &String)| KYMA_LABELS.contains(&(label, value));
-    (watch.group.as_str(), watch.resource.as_str()) == (names::GROUP, KYMA.1) && wanted.iter().all(kept)
+fn are_kyma_labels(watch: &AgentWatch, wanted: &BTreeMap<String, String>) -> bool {
+    let is_kyma_label = |(label, value): (&String, &String)| KYMA_LABELS.contains(&(label, value));
+    (watch.group.as_str(), watch.resource.as_str()) == (names::GROUP, KYMA.1)
+        && wanted.iter().all(is_kyma_label)
 }
 
 fn full_name(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-const fn word(field: WatchedField) -> &'static str {
+const fn field_name(field: WatchedField) -> &'static str {
     match field {
         WatchedField::Spec => "spec",
         WatchedField::Status => "status",

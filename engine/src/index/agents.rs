@@ -9,7 +9,7 @@ use std::{
 use tidewatch_api::object::Gvk;
 use tidewatch_planner::{
     agent::{AgentConfig, AgentPlan},
-    watches::Needs,
+    watches::RequiredKinds,
 };
 use tidewatch_wire::v3::configuration;
 use xxhash_rust::xxh3::Xxh3;
@@ -31,7 +31,7 @@ pub struct AgentInput {
     /// Common to all runtimes.
     pub plan: Arc<AgentPlan>,
     /// Of this runtime.
-    pub needs: Needs,
+    pub needs: RequiredKinds,
     /// Hash of both.
     pub hash: u64,
 }
@@ -80,14 +80,14 @@ impl Agents {
 impl KcpState {
     /// Inputs of an agent's configuration.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
-        let mut needs = Needs::of(self.manifests.of(kyma));
-        needs.see_ours(self.kymas.get(kyma).is_some_and(|kyma| kyma.takes_runtime_templates()));
+        let mut needs = RequiredKinds::of(self.manifests.of(kyma));
+        needs.add_engine_owned(self.kymas.get(kyma).is_some_and(|kyma| kyma.takes_runtime_templates()));
         for ((group, kind), version) in self.owners.awaited(kyma) {
-            needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
+            needs.add_awaited(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
         }
         let waits = self.kymas.waits(kyma);
         if waits.for_definition(None) || waits.mandatory_for_definition(None) {
-            needs.await_kinds();
+            needs.add_definitions();
         }
         let plan = self.watchers.plan();
         let mut hash = Xxh3::new();
@@ -137,8 +137,8 @@ mod tests {
             );
         }
         let config = |kind: &str| {
-            let mut needs = Needs::default();
-            needs.await_end(&Gvk::of("x.dev/v1", kind));
+            let mut needs = RequiredKinds::default();
+            needs.add_awaited(&Gvk::of("x.dev/v1", kind));
             let derived = watches::derive(&needs, |_, k| Some(k.to_lowercase()), &[], 9);
             AgentPlan::default().with(derived.watches).0
         };

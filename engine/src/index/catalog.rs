@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate};
 use tidewatch_planner::{
-    mandatory::Offer,
+    mandatory::MandatoryModule,
     rollout,
-    versions::{Catalog, ends_changed},
+    versions::{Catalog, deprecations_changed},
 };
 
 use super::{KcpState, Wanted, kyma_key, unindex};
@@ -26,7 +26,7 @@ pub struct KcpCatalog {
     /// Module → template names.
     by_module: HashMap<String, BTreeSet<String>>,
     /// By module; derived from releases and templates.
-    pub(super) mandatory: BTreeMap<String, Arc<Offer>>,
+    pub(super) mandatory: BTreeMap<String, Arc<MandatoryModule>>,
 }
 
 impl KcpCatalog {
@@ -125,7 +125,7 @@ impl KcpState {
         apply(&mut self.catalog);
         let after = self.lists.answers(modules, &self.catalog);
         for ((module, old), new) in modules.iter().zip(old).zip(releases(&self.catalog)) {
-            let versions = ends_changed(old.as_deref(), new.as_deref());
+            let versions = deprecations_changed(old.as_deref(), new.as_deref());
             if !versions.is_empty() {
                 have.extend(self.manifests.kymas_with(module, &versions));
             }

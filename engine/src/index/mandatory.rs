@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
 use tidewatch_planner::{
-    mandatory::{Offer, is_legacy, is_withdrawn},
+    mandatory::{MandatoryModule, is_legacy, is_withdrawn},
     versions::Catalog,
 };
 
@@ -44,7 +44,7 @@ impl Holders {
 
 impl KcpCatalog {
     /// All mandatory modules.
-    pub fn mandatory(&self) -> Vec<Arc<Offer>> {
+    pub fn mandatory(&self) -> Vec<Arc<MandatoryModule>> {
         self.mandatory.values().cloned().collect()
     }
 
@@ -64,8 +64,8 @@ impl KcpCatalog {
     }
 
     /// Updates a module's offer; returns the previous and the present one.
-    fn update_offer(&mut self, module: &str) -> (Option<Arc<Offer>>, Option<Arc<Offer>>) {
-        let now = Offer::of(module, self).map(Arc::new);
+    fn update_offer(&mut self, module: &str) -> (Option<Arc<MandatoryModule>>, Option<Arc<MandatoryModule>>) {
+        let now = MandatoryModule::of(module, self).map(Arc::new);
         let before = match now.clone() {
             Some(offer) => self.mandatory.insert(module.to_owned(), offer),
             None => self.mandatory.remove(module),
@@ -93,7 +93,8 @@ impl KcpState {
         let mut differs = false;
         for module in modules {
             let (before, now) = self.catalog.update_offer(module);
-            let holds = |offer: &Option<Arc<Offer>>| offer.as_ref().is_some_and(|offer| !offer.leaving);
+            let holds =
+                |offer: &Option<Arc<MandatoryModule>>| offer.as_ref().is_some_and(|offer| !offer.deleting);
             if holds(&before) && !holds(&now) {
                 // Their lists decide about Manifests of a formerly mandatory module that were never transferred.
                 let optional = self.manifests.of_module(module).filter(|manifest| !manifest.is_mandatory());

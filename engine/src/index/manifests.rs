@@ -15,9 +15,9 @@ use tidewatch_api::{
 use tidewatch_deployer::{ownership::Claim, transform::DEPLOYER};
 use tidewatch_planner::{
     blockers,
-    kyma::{Stray, is_nobodys, leaving_message, progress_at},
-    manifest::{default_cr, has_been_ready, held_by, is_current, manager_beside},
-    watches::Needs,
+    kyma::{Orphan, deletion_message, has_no_owner, progress_at},
+    manifest::{default_cr, external_manager, has_been_ready, is_current, required_finalizers},
+    watches::RequiredKinds,
     writers::{another_tells, has_own_inventory, has_written_inventory},
 };
 
@@ -201,7 +201,8 @@ impl Update<'_> {
         if differs {
             return Some(Change::Changed);
         }
-        let removed = !self.new.is_unmanaged() && finalizer_removed(before, now, &held_by(self.new));
+        let removed =
+            !self.new.is_unmanaged() && finalizer_removed(before, now, &required_finalizers(self.new));
         removed.then_some(Change::FinalizerRemoved)
     }
 
@@ -225,9 +226,9 @@ impl Update<'_> {
             && new.status.as_ref().is_some_and(|status| !status.synced.is_empty())
             && has_own_inventory(new)
             && has_full_status(new)
-            && held_by(new).iter().all(has)
+            && required_finalizers(new).iter().all(has)
             && new.module_name() != Some(DEPLOYER)
-            && !is_nobodys(new)
+            && !has_no_owner(new)
     }
 
     /// Whether a Kyma may gain or lose the Manifest.
@@ -243,13 +244,13 @@ impl Update<'_> {
     fn changes_progress(&self) -> bool {
         let generation = self.new.metadata.generation;
         // The watch may miss an intermediate Ready.
-        let progress = |m| (progress_at(m, generation), leaving_message(m), has_been_ready(m, generation));
+        let progress = |m| (progress_at(m, generation), deletion_message(m), has_been_ready(m, generation));
         self.old.is_none_or(|old| progress(old) != progress(self.new))
     }
 
     /// Whether its agent has to watch other kinds.
     fn changes_kinds(&self) -> bool {
-        Needs::of(self.old) != Needs::of([self.new])
+        RequiredKinds::of(self.old) != RequiredKinds::of([self.new])
     }
 }
 
@@ -287,9 +288,9 @@ impl KcpState {
     fn claim(&mut self, kyma: &str, manifest: &Manifest) {
         let name = manifest.name_any();
         let installed = inventory_of(manifest);
-        let manager = manager_beside(manifest, &installed);
+        let manager = external_manager(manifest, &installed);
         // An orphaned Manifest creates nothing more.
-        let cr = default_cr(manifest).filter(|_| !is_nobodys(manifest));
+        let cr = default_cr(manifest).filter(|_| !has_no_owner(manifest));
         let objects: Vec<ObjectRef> = installed.into_iter().chain(cr).collect();
         self.owners.claim(Speaker::Watch, kyma, &name, &objects);
         self.owners.judge_by(kyma, &name, manager);
@@ -362,7 +363,7 @@ impl KcpState {
         let change = Change::ManifestDeleted;
         let mut wanted = vec![(kyma_key(kyma), change)];
         wanted.extend(self.mandatory_wanted(&old, change));
-        if Needs::of([old.as_ref()]) != Needs::default() {
+        if RequiredKinds::of([old.as_ref()]) != RequiredKinds::default() {
             wanted.push((agent_key(kyma), Change::ManifestKinds));
         }
         wanted
@@ -419,7 +420,7 @@ impl KcpState {
                 && owner(m) == owner(manifest)
                 && m.metadata.deletion_timestamp.is_none()
                 && !m.is_unmanaged()
-                && Stray::of(self.kymas.get(kyma).as_deref(), m).is_none()
+                && Orphan::of(self.kymas.get(kyma).as_deref(), m).is_none()
         })?;
         let name = next.name_any();
         // Later warnings do not block a transfer. An incomplete inventory does: the successor's own objects would be

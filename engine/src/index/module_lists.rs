@@ -6,7 +6,7 @@ use std::{
 };
 
 use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
-use tidewatch_planner::versions::{Answer, Catalog, Choice, Want, choose, further};
+use tidewatch_planner::versions::{Answer, Catalog, ResolvedModule, VersionRequest, choose, unreleased_pin};
 
 use super::{KcpCatalog, KcpState, Wanted};
 use crate::{key::WorkKey, pool::Pool, trigger::Change};
@@ -15,16 +15,16 @@ use crate::{key::WorkKey, pool::Pool, trigger::Change};
 #[derive(Debug, Default)]
 pub struct ModuleLists {
     by_kyma: HashMap<String, Arc<Wants>>,
-    by_module: HashMap<String, BTreeMap<Want, BTreeSet<Arc<str>>>>,
+    by_module: HashMap<String, BTreeMap<VersionRequest, BTreeSet<Arc<str>>>>,
     /// Most runtimes have equal lists.
     wants: Pool<Wants>,
 }
 
-type Wants = BTreeSet<(String, Want)>;
+type Wants = BTreeSet<(String, VersionRequest)>;
 
 impl ModuleLists {
     /// Distinct requests for a module, with their Kymas.
-    pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<Arc<str>>)> {
+    pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&VersionRequest, &BTreeSet<Arc<str>>)> {
         self.by_module.get(module).into_iter().flatten()
     }
 
@@ -52,7 +52,7 @@ impl ModuleLists {
         Some(known.iter().map(|(module, _)| module.clone()).collect())
     }
 
-    pub(super) fn wants_of(&self, kyma: &str) -> impl Iterator<Item = &(String, Want)> {
+    pub(super) fn wants_of(&self, kyma: &str) -> impl Iterator<Item = &(String, VersionRequest)> {
         self.by_kyma.get(kyma).into_iter().flat_map(|wants| wants.iter())
     }
 
@@ -74,14 +74,14 @@ impl ModuleLists {
 }
 
 fn wants(list: &KymaSpec) -> Wants {
-    list.modules.iter().map(|module| (module.name.clone(), Want::of(module, list))).collect()
+    list.modules.iter().map(|module| (module.name.clone(), VersionRequest::of(module, list))).collect()
 }
 
 impl KcpCatalog {
     /// Listed modules, or versions, that KCP does not offer: the runtime may.
     pub fn unknown<'a>(&self, list: &'a KymaSpec) -> BTreeSet<&'a str> {
         let unknown = |module: &&'a Module| match self.release(&module.name) {
-            Some(release) => further(module.version.as_deref(), &release).is_some(),
+            Some(release) => unreleased_pin(module.version.as_deref(), &release).is_some(),
             None => self.templates_of(&module.name).is_empty(),
         };
         list.modules.iter().filter(unknown).map(|module| module.name.as_str()).collect()
@@ -92,7 +92,12 @@ impl KcpState {
     /// Chooses versions for a list recorded by [`KcpState::record_list`].
     ///
     /// Recorded first, a Kyma is found by later releases even before the result is written.
-    pub fn choose(&self, kyma: &str, list: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Option<Vec<Choice>> {
+    pub fn choose(
+        &self,
+        kyma: &str,
+        list: &KymaSpec,
+        local: &[Arc<ModuleTemplate>],
+    ) -> Option<Vec<ResolvedModule>> {
         let is_recorded = self.lists.by_kyma.get(kyma).is_some_and(|recorded| **recorded == wants(list));
         is_recorded.then(|| choose(list, &self.catalog, local))
     }

@@ -55,7 +55,7 @@ impl CentralPolicy {
 /// A policy's rules for a Kyma.
 fn rules<'a>(policy: Option<&'a Policy>, kyma: &Kyma) -> Vec<&'a policy::Rule> {
     let rules = policy.into_iter().flat_map(|policy| &policy.rules);
-    rules.filter(|rule| selects(&rule.of, kyma.labels())).collect()
+    rules.filter(|rule| selects(&rule.selector, kyma.labels())).collect()
 }
 
 impl KcpState {

@@ -7,7 +7,7 @@ use std::{
 
 use kube::ResourceExt;
 use tidewatch_api::Kyma;
-use tidewatch_planner::catalog::{Known, Reader, View, part, view};
+use tidewatch_planner::catalog::{PartCache, Reader, View, part, view};
 
 use super::{KcpCatalog, KcpState, Kymas};
 
@@ -21,7 +21,7 @@ pub struct CatalogReaders {
     kymas: BTreeSet<String>,
     /// Modules only for Kymas that their ModuleReleaseMeta selects.
     restricted: Vec<String>,
-    known: Known,
+    known: PartCache,
     /// Counter of catalog changes.
     revision: u64,
     /// By hashes of their parts.
@@ -45,7 +45,7 @@ impl CatalogReaders {
         if views.len() >= VIEWS && !views.contains_key(&parts) {
             views.clear();
         }
-        let build = || Arc::new(View::new(view(&modules, catalog, reader, &mut Known::default())));
+        let build = || Arc::new(View::new(view(&modules, catalog, reader, &mut PartCache::default())));
         Arc::clone(views.entry(parts).or_insert_with(build))
     }
 
@@ -67,7 +67,7 @@ impl CatalogReaders {
         kymas: &Kymas,
         catalog: &KcpCatalog,
     ) -> BTreeMap<String, Vec<u64>> {
-        let mut known = Known::default();
+        let mut known = PartCache::default();
         let mut of = |kyma: &String| {
             let found = kymas.get(kyma)?;
             let reader = Reader { labels: found.labels(), restricted: &self.restricted };
@@ -80,7 +80,7 @@ impl CatalogReaders {
     /// Forgets all views of a changed catalog.
     pub(super) fn forget_answers(&mut self) {
         self.revision += 1;
-        self.known = Known::default();
+        self.known = PartCache::default();
         self.views.clear();
     }
 

@@ -112,7 +112,7 @@ impl AgentConfigReconciler {
             Err(outcome) => return Ok(outcome),
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
-            Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
+            Ok((Derived { missing, over_capacity: left_out, .. }, _)) if missing.is_empty() => {
                 {
                     let mut state = self.kcp.index_mut();
                     state.kymas.set_lacks_kinds(name, false);

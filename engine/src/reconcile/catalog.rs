@@ -14,8 +14,8 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::drift::{self, Ignored};
 use tidewatch_planner::{
-    catalog::{Changes, Id, KINDS, View, changes, ordered, since},
-    status::{self, Says},
+    catalog::{Changes, Id, KINDS, View, changes, changes_since, ordered},
+    status::{self, ConditionValue},
     writers::has_entry,
 };
 
@@ -178,7 +178,7 @@ impl CatalogReconciler {
         let synced = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();
         let (todo, live) = match &doubted {
             Some(doubted) => {
-                let (new, gone) = since(&synced, &view.hashes);
+                let (new, gone) = changes_since(&synced, &view.hashes);
                 let checked: BTreeSet<&Id> = gone.iter().chain(doubted).collect();
                 let mut live = BTreeMap::new();
                 for id in &checked {
@@ -297,8 +297,8 @@ fn said_of(conflicts: &[Suspended]) -> (bool, String) {
     }
 }
 
-fn condition(holds: bool, message: &str) -> Says<'static> {
-    Says {
+fn condition(holds: bool, message: &str) -> ConditionValue<'static> {
+    ConditionValue {
         type_: conditions::MODULE_CATALOG,
         holds,
         reason: conditions::REASON_READY,

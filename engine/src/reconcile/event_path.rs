@@ -8,7 +8,7 @@ use serde_json::json;
 use tidewatch_api::names::{self, conditions, field_managers};
 use tidewatch_planner::{
     notice::{About, Notice},
-    status::{self, Says},
+    status::{self, ConditionValue},
     writers::has_entry,
 };
 
@@ -62,7 +62,7 @@ impl EventPathReconciler {
             // A condition alone is no valid status.
             return Ok(Outcome::recheck_soon("the Kyma has no status yet".into()));
         };
-        let reported = Says {
+        let reported = ConditionValue {
             type_: conditions::RUNTIME_EVENTS,
             holds: told.proven,
             reason: told.reason,
@@ -109,8 +109,12 @@ mod tests {
         let report = |proven, reason| PathReport { proven, reason, message: "m".into() };
         let told = |before: Option<bool>, now: PathReport| {
             let reported = before.map(|holds| {
-                let reported =
-                    Says { type_: conditions::RUNTIME_EVENTS, holds, reason: "R", message: "m".into() };
+                let reported = ConditionValue {
+                    type_: conditions::RUNTIME_EVENTS,
+                    holds,
+                    reason: "R",
+                    message: "m".into(),
+                };
                 status::condition(&[], reported, None, Timestamp::UNIX_EPOCH)
             });
             change(reported.as_slice(), &now).map(|notice| (notice.kind, notice.reason))

@@ -20,13 +20,13 @@ use tidewatch_api::{
     names::{self, field_managers, finalizers, labels},
 };
 use tidewatch_planner::{
-    access::staying,
+    access::staying_templates,
     gates::Facts,
-    kyma::{Input, Plan, Sources, changes, plan, tell_pull_secret, tell_refused, with_leaving},
+    kyma::{Input, Plan, Sources, module_notices, plan, report_pull_secret, report_refused, with_deleting},
     needs::required,
     notice::{About, Notice},
-    policy::rule,
-    versions::{Choice, Fault, choose},
+    policy::apply,
+    versions::{Fault, ResolvedModule, choose},
 };
 
 use super::{
@@ -60,7 +60,7 @@ use crate::{
 };
 
 pub(crate) use execute::Executed;
-pub(crate) use needs::Waiting;
+pub(crate) use needs::WaitingKymas;
 
 /// Whether a trigger keeps rollout turns: it comes from the engine itself or reports progress.
 fn keeps_turns(cause: &Trigger) -> bool {
@@ -106,7 +106,7 @@ pub(crate) struct KymaReconciler {
     pub(crate) queue: Queue,
     pub(crate) registries: Arc<Registries>,
     pub(crate) windows: Arc<Windows>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaitingKymas,
     pub(crate) followups: Arc<FollowUps>,
     pub(crate) owners: Arc<Owners>,
     pub(crate) failures: Arc<Failures>,
@@ -228,7 +228,7 @@ impl KymaReconciler {
                     let choices = choose(&alone, &state.catalog, &[]);
                     !choices.iter().any(|choice| choice.outcome.as_ref().err().is_some_and(is_none))
                 };
-                let (wanted, ruled) = rule(&wanted, policy, kyma.labels(), offered);
+                let (wanted, ruled) = apply(&wanted, policy, kyma.labels(), offered);
                 (wanted, Ok(Some(ruled)))
             }
             Ok(None) => (wanted, Ok(None)),
@@ -236,7 +236,7 @@ impl KymaReconciler {
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let manifests = self.kcp.index().manifests.list(&name);
-        let all = with_leaving(kyma, &wanted, &manifests);
+        let all = with_deleting(kyma, &wanted, &manifests);
         let mut choices = self.choices_of(&name, &all, &local.templates);
         let sources = stage(Stage::Resolve, self.registries.sources_of(&choices)).await?;
         let leaving = choices.split_off(wanted.modules.len());
@@ -246,7 +246,7 @@ impl KymaReconciler {
         let (manifests, mandatory, installed) = {
             let state = self.kcp.index();
             let manifests = state.manifests.list(&name);
-            let installed = staying(&choices, &manifests, &state.catalog);
+            let installed = staying_templates(&choices, &manifests, &state.catalog);
             (manifests, state.catalog.mandatory(), installed)
         };
         let windows = self.windows.policy();
@@ -254,20 +254,20 @@ impl KymaReconciler {
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
-            choices: &choices,
+            modules: &choices,
             sources: &sources,
             manifests: &manifests,
             facts: Facts {
                 restricted: &self.config.restricted_modules,
-                ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
+                policy: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
-                needs: Some(&needs.waits),
-                gone: Some(&needs.gone),
+                unmet_requirements: Some(&needs.waits),
+                lost_requirements: Some(&needs.gone),
                 mandatory: &mandatory,
                 turns: Some(&turns),
                 installed: Some(&installed),
-                leaving: &leaving,
+                deleting: &leaving,
             },
             now: self.kcp.now(),
         });
@@ -283,7 +283,7 @@ impl KymaReconciler {
             }
         }
         if let Some(synced) = &pull_secret {
-            tell_pull_secret(&mut plan.status, kyma, synced, self.kcp.now());
+            report_pull_secret(&mut plan.status, kyma, synced, self.kcp.now());
             plan.retry |= synced.is_err();
         }
         // Failures of registries alone are retried when the registries may work.
@@ -296,9 +296,9 @@ impl KymaReconciler {
         self.unmanage_modules(&name, &plan, causes).await?;
         let Executed { behind, refused } =
             self.executor.execute(&name, &plan, &manifests, class, causes).await?;
-        tell_refused(&mut plan.status, kyma, &refused, self.kcp.now());
+        report_refused(&mut plan.status, kyma, &refused, self.kcp.now());
         let mut open = self.notifier.told.open(&name);
-        plan.notices.extend(changes(kyma, &plan.status, &manifests, &mut open));
+        plan.notices.extend(module_notices(kyma, &plan.status, &manifests, &mut open));
         self.notifier.told.keep_open(&name, open);
         self.kcp.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
@@ -319,7 +319,12 @@ impl KymaReconciler {
     }
 
     /// Chooses the version of each module. Later catalog changes that concern this Kyma trigger its reconcile.
-    fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
+    fn choices_of(
+        &self,
+        kyma: &str,
+        wanted: &KymaSpec,
+        local: &[Arc<ModuleTemplate>],
+    ) -> Vec<ResolvedModule> {
         // The list is mostly unchanged, so a read lock is enough.
         if let Some(choices) = self.kcp.index().choose(kyma, wanted, local) {
             return choices;

@@ -10,9 +10,9 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 use tidewatch_planner::{
-    deletion::{self, InRuntime, Left, Runtime, Step, Thing},
+    deletion::{self, Remaining, Runtime, RuntimeObject, RuntimeObjects, Step},
     force::{self, Forced},
-    kyma::{deleting_status, runtime_status, skipped},
+    kyma::{deleting_status, runtime_status, skipped_message},
     notice::About,
     ours::CRDS,
 };
@@ -48,14 +48,14 @@ fn crd(name: &str) -> ObjectRef {
 }
 
 /// The objects of a step, in deletion order.
-fn objects_of(thing: Thing) -> Vec<ObjectRef> {
+fn objects_of(thing: RuntimeObject) -> Vec<ObjectRef> {
     let [kymas, templates, releases] = CRDS;
     match thing {
-        Thing::TemplateCrd => vec![crd(templates)],
-        Thing::ReleaseCrd => vec![crd(releases)],
-        Thing::Kyma => vec![runtime_kyma()],
-        Thing::KymaCrd => vec![crd(kymas)],
-        Thing::AgentConfiguration => agent_config::objects().into(),
+        RuntimeObject::TemplateCrd => vec![crd(templates)],
+        RuntimeObject::ReleaseCrd => vec![crd(releases)],
+        RuntimeObject::Kyma => vec![runtime_kyma()],
+        RuntimeObject::KymaCrd => vec![crd(kymas)],
+        RuntimeObject::AgentConfiguration => agent_config::objects().into(),
     }
 }
 
@@ -123,7 +123,7 @@ impl KymaDeletion {
             }
             Ok(Some((remote, there))) => {
                 deletion.remote = remote;
-                Runtime::There(there)
+                Runtime::Exists(there)
             }
             Err(error) if deletion.passes(&error) => {
                 deletion.skipped.push(format!("all in the runtime: {}", error.message()));
@@ -133,8 +133,8 @@ impl KymaDeletion {
             Err(error) => return self.failures.runtime_failed(kyma, &error).await,
         };
         let deleting = deletion.manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_some()).count();
-        let left = Left {
-            said: kyma.status.as_ref().is_some_and(|s| s.state == tidewatch_api::State::Deleting),
+        let left = Remaining {
+            status_written: kyma.status.as_ref().is_some_and(|s| s.state == tidewatch_api::State::Deleting),
             manifests: deletion.manifests.len() - deleting,
             manifests_deleting: deleting,
             runtime: in_runtime,
@@ -142,21 +142,21 @@ impl KymaDeletion {
         self.go_on(deletion, left).await
     }
 
-    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Outcome, Error> {
+    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Remaining) -> Result<Outcome, Error> {
         let name = deletion.kyma.name_any();
         loop {
             let step = deletion::next(left);
             tracing::info!(kyma = name, ?step, "the Kyma is being deleted");
             match step {
-                Step::Say => {
+                Step::WriteStatus => {
                     self.write_status(&deletion, "the Kyma is being deleted").await?;
-                    left.said = true;
+                    left.status_written = true;
                 }
-                Step::SayInRuntime => {
+                Step::WriteRuntimeStatus => {
                     let status = self.status_of(&deletion, "the Kyma is being deleted");
                     self.write_status_in_runtime(&mut deletion, &status).await?;
                     // The runtime's status is optional.
-                    if let Runtime::There(there) = &mut left.runtime {
+                    if let Runtime::Exists(there) = &mut left.runtime {
                         there.kyma = Some(true);
                     }
                 }
@@ -174,7 +174,7 @@ impl KymaDeletion {
                     match stage(Stage::Delete, delete(&runtime, thing)).await {
                         Ok(going) if going.is_empty() => {}
                         Ok(going) if deletion.force.is_some() => {
-                            deletion.skipped.extend(going.iter().map(Forced::going));
+                            deletion.skipped.extend(going.iter().map(Forced::deleting_label));
                         }
                         Ok(going) => {
                             let what = format!("waiting for {} to be gone", going.join(", "));
@@ -187,12 +187,12 @@ impl KymaDeletion {
                         }
                         Err(error) => return self.failures.runtime_failed(deletion.kyma, &error).await,
                     }
-                    if thing == Thing::AgentConfiguration {
+                    if thing == RuntimeObject::AgentConfiguration {
                         let mut state = self.kcp.index_mut();
                         self.clusters.records.change_known(&name, |record| record.agent_config = None);
                         state.agents.forget(&name);
                     }
-                    if let Runtime::There(there) = &mut left.runtime {
+                    if let Runtime::Exists(there) = &mut left.runtime {
                         there.without(thing);
                     }
                 }
@@ -204,20 +204,24 @@ impl KymaDeletion {
 
 impl KymaDeletion {
     /// The engine's remaining objects in a runtime, and its Kyma. `None` if the runtime belongs to another Kyma.
-    async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<Option<(Value, InRuntime)>, ObjectError> {
+    async fn left_in(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+    ) -> Result<Option<(Value, RuntimeObjects)>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
         if let Some(owner) = self.owners.successor(kyma, &remote) {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok(None);
         }
-        let mut there = InRuntime::default();
+        let mut there = RuntimeObjects::default();
         if !remote.is_null() {
             there.kyma = Some(remote["status"]["state"] == "Deleting");
         }
         for (thing, is_there) in [
-            (Thing::TemplateCrd, &mut there.template_crd),
-            (Thing::ReleaseCrd, &mut there.release_crd),
-            (Thing::KymaCrd, &mut there.kyma_crd),
+            (RuntimeObject::TemplateCrd, &mut there.template_crd),
+            (RuntimeObject::ReleaseCrd, &mut there.release_crd),
+            (RuntimeObject::KymaCrd, &mut there.kyma_crd),
         ] {
             for object in objects_of(thing) {
                 *is_there |= objects::look(runtime, &object).await?.is_some();
@@ -239,7 +243,7 @@ impl KymaDeletion {
         let more = if modules.len() > MODULES { ", …" } else { "" };
         modules.truncate(MODULES);
         let mut what = format!("waiting for the modules to be removed: {}{more}", modules.join(", "));
-        if let Some(skipped) = deletion.manifests.iter().find_map(skipped) {
+        if let Some(skipped) = deletion.manifests.iter().find_map(skipped_message) {
             let _ = write!(what, "; {skipped}");
         }
         let status = self.status_of(&deletion, &what);
@@ -276,7 +280,7 @@ impl KymaDeletion {
         }
         self.remove_legacy_certificate(&name).await?;
         if let Some(force) = &deletion.force {
-            tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
+            tracing::warn!(kyma = name, by = force.by, why = force.reason, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);
             self.notifier.audit(&name, &[notice]).await?;
         }
@@ -325,10 +329,10 @@ impl KymaDeletion {
     }
 }
 
-async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
+async fn delete(runtime: &Gated, thing: RuntimeObject) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
     for object in objects_of(thing) {
-        if thing == Thing::AgentConfiguration
+        if thing == RuntimeObject::AgentConfiguration
             && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned)
         {
             continue;

@@ -29,7 +29,7 @@ use crate::{
     queue::Class,
     reconcile::{
         followups::FollowUps,
-        kyma::{execute::Executor, needs::Waiting},
+        kyma::{execute::Executor, needs::WaitingKymas},
         sources::Registries,
     },
     stages::{Stage, stage},
@@ -45,7 +45,7 @@ pub(crate) struct MandatoryReconciler {
     pub(crate) registries: Arc<Registries>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) followups: Arc<FollowUps>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaitingKymas,
     pub(crate) notifier: Arc<Notifier>,
 }
 
@@ -74,16 +74,16 @@ impl MandatoryReconciler {
             let state = self.kcp.index();
             (state.manifests.list(name), state.chosen_by_users(name))
         };
-        let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
+        let chosen = offers.iter().filter(|offer| !offer.deleting).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.registries.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
             plan(&Input {
                 kyma,
-                offers: &offers,
+                modules: &offers,
                 sources: &sources,
                 manifests,
-                chosen_by_users: &chosen_by_users,
-                asked,
+                optional: &chosen_by_users,
+                requested: asked,
             })
         };
         let mut made = made_of(&kyma, &manifests, asked.as_ref());
@@ -157,7 +157,7 @@ impl ReleaseReconciler {
             return Ok(Outcome::done());
         }
         // If something else keeps the module mandatory, the finalizer is dropped at once.
-        if offer.is_none_or(|offer| offer.leaving) {
+        if offer.is_none_or(|offer| offer.deleting) {
             let left = self.delete_manifests(module).await?;
             if left > 0 {
                 return Ok(Outcome::waiting(format!("waiting for {left} Manifests of {module} to be gone")));

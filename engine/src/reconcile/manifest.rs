@@ -35,7 +35,7 @@ use tidewatch_api::{
     Manifest,
     names::{self, field_managers},
 };
-use tidewatch_planner::{force::Forced, manifest::held_by, writers::has_own_inventory};
+use tidewatch_planner::{force::Forced, manifest::required_finalizers, writers::has_own_inventory};
 
 use self::{
     failures::ManifestFailures,
@@ -233,7 +233,7 @@ impl ManifestReconciler {
 
     /// Adds the finalizers. Call it before anything is created in the runtime.
     async fn add_finalizers(&self, manifest: &mut Manifest) -> Result<(), Error> {
-        let wanted = held_by(manifest);
+        let wanted = required_finalizers(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
             return Ok(());
         }

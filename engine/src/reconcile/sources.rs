@@ -16,7 +16,7 @@ use tidewatch_api::{Layer, SourceType};
 use tidewatch_oci::{ComponentDescriptor, Credentials, OciError, Registry};
 use tidewatch_planner::{
     kyma::{ComponentVersion, Source, SourceFault, Sources},
-    versions::{Choice, Chosen},
+    versions::{Chosen, ResolvedModule},
 };
 
 use super::registry_limiter::RegistryLimiter;
@@ -139,7 +139,7 @@ impl Registries {
         (host, is_open, open.len() - usize::from(is_open) + self.tenants.left_alone().len())
     }
 
-    pub(crate) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Error> {
+    pub(crate) async fn sources_of(&self, choices: &[ResolvedModule]) -> Result<Sources, Error> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 

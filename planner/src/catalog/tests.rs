@@ -56,7 +56,7 @@ fn seen(catalog: &FakeCatalog, labels: &Value) -> BTreeMap<Id, Value> {
     let labels = serde_json::from_value(labels.clone()).unwrap();
     let restricted = ["rope".to_owned()];
     let modules = ["lighthouse", "guard", "crane", "watch", "rope", "nothing"].into();
-    view(&modules, catalog, Reader { labels: &labels, restricted: &restricted }, &mut Known::default())
+    view(&modules, catalog, Reader { labels: &labels, restricted: &restricted }, &mut PartCache::default())
 }
 
 fn names(view: &BTreeMap<Id, Value>) -> Vec<&str> {
@@ -111,7 +111,7 @@ fn is_applied(live: &Value, wanted: &Value) -> bool {
     let metadata = content["metadata"].as_object_mut().unwrap();
     metadata.remove("uid");
     metadata.remove("managedFields");
-    is_ours(live) && content == *wanted
+    is_synced(live) && content == *wanted
 }
 
 #[test]
@@ -173,11 +173,11 @@ fn what_is_known_to_stand_is_not_looked_at() {
     let catalog = catalog();
     let (plain, beta) =
         (View::new(seen(&catalog, &json!({}))), View::new(seen(&catalog, &json!({labels::BETA: "true"}))));
-    assert_eq!(since(&plain.hashes, &plain.hashes), (vec![], vec![]));
-    let (apply, gone) = since(&plain.hashes, &beta.hashes);
+    assert_eq!(changes_since(&plain.hashes, &plain.hashes), (vec![], vec![]));
+    let (apply, gone) = changes_since(&plain.hashes, &beta.hashes);
     assert_eq!(apply, [(TEMPLATE, "lighthouse-1.1.0".into()), (RELEASE, "lighthouse".into())]);
     assert!(gone.is_empty());
-    assert_eq!(since(&beta.hashes, &plain.hashes).1, [(TEMPLATE, "lighthouse-1.1.0".into())]);
+    assert_eq!(changes_since(&beta.hashes, &plain.hashes).1, [(TEMPLATE, "lighthouse-1.1.0".into())]);
 }
 
 proptest! {

@@ -3,38 +3,38 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleTemplate};
 
-use super::{Gate, Notes, View, removed, versions};
+use super::{Gate, Notes, View, remove, versions};
 use crate::access::{self, Denied};
 
 /// Lost access removes a module normally. User-owned modules pass, but unmanaging cannot keep a denied module.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    if !view.choice.module.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
+    if !view.module.entry.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
         return Gate::Pass;
     }
-    let module = &view.choice.module.name;
-    let wanted = view.choice.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
-    let release = view.choice.release.as_deref();
+    let module = &view.module.entry.name;
+    let wanted = view.module.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
+    let release = view.module.release.as_deref();
     let allowed = |template: Option<&ModuleTemplate>| {
         access::allowed(view.kyma.labels(), release, template, view.facts.restricted, module)
     };
     let Err(why) = allowed(wanted).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
     // Access is unknown without a readable ModuleReleaseMeta, so installed modules stay.
-    let unknown = release.is_none() && (view.installed.is_some() || view.choice.outcome.is_err());
+    let unknown = release.is_none() && (view.installed.is_some() || view.module.outcome.is_err());
     if unknown && why == Denied::Restricted {
         return Gate::Pass;
     }
-    removed(view, notes, "ModuleNotAvailable", why.to_string())
+    remove(view, notes, "ModuleNotAvailable", why.to_string())
 }
 
 /// Template of an installed version that stays. Unknown templates and a runtime's own restrict no access.
 fn staying<'a>(view: &View<'a>) -> Option<&'a ModuleTemplate> {
     let manifest = view.installed?;
     let replaced =
-        view.choice.module.managed && view.choice.outcome.is_ok() && versions::refusal(view).is_none();
+        view.module.entry.managed && view.module.outcome.is_ok() && versions::refusal(view).is_none();
     if replaced || manifest.is_of_runtime_template() {
         return None;
     }
-    let name = ModuleTemplate::object_name(&view.choice.module.name, &manifest.spec.version);
+    let name = ModuleTemplate::object_name(&view.module.entry.name, &manifest.spec.version);
     view.facts.installed?.get(&name).map(AsRef::as_ref)
 }
 
@@ -68,10 +68,10 @@ mod tests {
         .unwrap();
         let manifest: Option<Manifest> =
             manifest.map(|manifest| serde_json::from_value(manifest.clone()).unwrap());
-        let installed = access::staying(&choices, manifest.as_slice(), &catalog);
+        let installed = access::staying_templates(&choices, manifest.as_slice(), &catalog);
         let facts = Facts { installed: Some(&installed), ..Facts::default() };
         let (installed, now) = (manifest.as_ref(), Timestamp::UNIX_EPOCH);
-        let view = View { choice: &choices[0], installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        let view = View { module: &choices[0], installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
         gates::judge(&view, &mut Notes::default())
     }
 
@@ -83,8 +83,9 @@ mod tests {
     #[test]
     fn to_give_a_module_up_is_no_way_to_keep_it() {
         let given_up = json!({"channel": "fast", "managed": false});
-        let left =
-            |manifest: Option<&Value>, beta| matches!(judged(&given_up, manifest, beta), Gate::Leave { .. });
+        let left = |manifest: Option<&Value>, beta| {
+            matches!(judged(&given_up, manifest, beta), Gate::Unmanage { .. })
+        };
         assert!(left(Some(&manifest()), true), "it may");
         let gate = judged(&given_up, Some(&manifest()), false);
         let Gate::Remove { message } = gate else { panic!("{gate:?}") };

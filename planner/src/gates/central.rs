@@ -2,7 +2,7 @@
 
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View, removed};
+use super::{Gate, Notes, View, remove};
 use crate::policy::PolicyError;
 
 /// Remark on modules that only the policy requires.
@@ -10,32 +10,32 @@ pub(crate) const REQUIRED: &str = "required by the platform's policy";
 
 /// Removes forbidden modules; remarks on changed entries.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    let module = &view.choice.module.name;
-    let ruled = match view.facts.ruled {
+    let module = &view.module.entry.name;
+    let policy = match view.facts.policy {
         Ok(None) => return Gate::Pass,
         Ok(Some(ruled)) => ruled,
         Err(why) => {
             return Gate::Keep {
                 state: State::Warning,
-                message: unread(why),
+                message: unreadable_policy(why),
                 maintenance: false,
                 retry_at: None,
             };
         }
     };
-    if ruled.forbidden.contains(module) {
+    if policy.forbidden.contains(module) {
         let message = "the platform's policy forbids the module".to_owned();
-        return removed(view, notes, "ModuleForbidden", message);
+        return remove(view, notes, "ModuleForbidden", message);
     }
-    if let Some(what) = ruled.overruled.get(module) {
+    if let Some(what) = policy.overruled.get(module) {
         notes.remark(State::Ready, format!("set by the platform's policy: {what}"));
-    } else if ruled.required.contains(module) {
+    } else if policy.required.contains(module) {
         notes.remark(State::Ready, REQUIRED.to_owned());
     }
     Gate::Pass
 }
 
 /// Message for an unreadable policy.
-pub(crate) fn unread(why: &PolicyError) -> String {
+pub(crate) fn unreadable_policy(why: &PolicyError) -> String {
     format!("{why}; modules stay as they are until it is mended")
 }

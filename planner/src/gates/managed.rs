@@ -6,5 +6,5 @@ use super::{Gate, Notes, View};
 
 /// User-owned modules skip later gates; access comes earlier.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    if view.choice.module.managed { Gate::Pass } else { Gate::Leave { state: State::Unmanaged } }
+    if view.module.entry.managed { Gate::Pass } else { Gate::Unmanage { state: State::Unmanaged } }
 }

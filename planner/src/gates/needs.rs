@@ -11,30 +11,32 @@ use crate::{
 
 /// A module waits for its requirements; the installed version stays with its state. If up to date, lost requirements are only reported.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    let module = &view.choice.module.name;
-    if let Some(gone) = view.facts.gone.and_then(|gone| gone.get(module)) {
-        notes.remark(State::Warning, gone.clone());
+    let module = &view.module.entry.name;
+    if let Some(lost) = view.facts.lost_requirements.and_then(|gone| gone.get(module)) {
+        notes.remark(State::Warning, lost.clone());
     }
-    let Some(waits) = view.facts.needs.and_then(|needs| needs.get(module)) else { return Gate::Pass };
-    if waits.state == State::Warning {
+    let Some(waiting) = view.facts.unmet_requirements.and_then(|needs| needs.get(module)) else {
+        return Gate::Pass;
+    };
+    if waiting.state == State::Warning {
         notes.notices.push(Notice::warning(
             About::RuntimeKyma,
             "ModuleWaits",
-            format!("module '{module}' {}", waits.message),
+            format!("module '{module}' {}", waiting.message),
         ));
     }
     // Being deleted, it serves no user.
     let installed = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none());
     let (state, message) = match installed.map(progress) {
-        None => (waits.state, waits.message.clone()),
+        None => (waiting.state, waiting.message.clone()),
         Some((state, text)) => {
             let state =
-                if state == State::Ready && waits.state == State::Warning { waits.state } else { state };
-            let why = format!("{UPDATE} {}", waits.message);
+                if state == State::Ready && waiting.state == State::Warning { waiting.state } else { state };
+            let why = format!("{UPDATE} {}", waiting.message);
             (state, if text.is_empty() { why } else { format!("{text}; {why}") })
         }
     };
-    Gate::Keep { state, message, maintenance: false, retry_at: waits.recheck_at }
+    Gate::Keep { state, message, maintenance: false, retry_at: waiting.recheck_at }
 }
 
 #[cfg(test)]
@@ -48,7 +50,7 @@ mod tests {
     use super::*;
     use crate::{
         gates::Facts,
-        needs::Waits,
+        needs::Waiting,
         versions::{choose, fixtures::catalog},
     };
 
@@ -58,12 +60,12 @@ mod tests {
                 .unwrap();
         let choice = choose(&wanted, &catalog(), &[]).remove(0);
         let of =
-            |state| Waits { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
-        let needs: BTreeMap<String, Waits> =
+            |state| Waiting { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
+        let needs: BTreeMap<String, Waiting> =
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
-        let facts = Facts { needs: Some(&needs), ..Facts::default() };
+        let facts = Facts { unmet_requirements: Some(&needs), ..Facts::default() };
         let (kyma, now) = (Kyma::default(), Timestamp::UNIX_EPOCH);
-        let view = View { choice: &choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        let view = View { module: &choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
         let mut notes = Notes::default();
         (judge(&view, &mut notes), notes)
     }

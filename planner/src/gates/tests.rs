@@ -12,15 +12,15 @@ fn keep(message: &str, retry_at: Option<Timestamp>) -> Gate {
 }
 
 fn asked(gates: &[Judge]) -> (Gate, Notes) {
-    let choice = Choice {
-        module: Module { name: "lighthouse".into(), ..Module::default() },
+    let choice = ResolvedModule {
+        entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),
         release: None,
         outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
     };
     let (kyma, wanted, facts) = (Kyma::default(), KymaSpec::default(), Facts::default());
     let view =
-        View { choice: &choice, installed: None, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+        View { module: &choice, installed: None, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
     let mut notes = Notes::default();
     let gate = first(gates, &view, &mut notes);
     (gate, notes)
@@ -59,8 +59,8 @@ fn the_soonest_look_counts() {
 
 #[test]
 fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
-    let mut choice = Choice {
-        module: Module { name: "lighthouse".into(), ..Module::default() },
+    let mut choice = ResolvedModule {
+        entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),
         release: None,
         outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
@@ -69,8 +69,9 @@ fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
     let (kyma, wanted, facts) =
         (Kyma::default(), KymaSpec::default(), Facts { restricted: &listed, ..Facts::default() });
     let installed = Manifest::default();
-    let judge = |choice: &Choice, installed: Option<&Manifest>| {
-        let view = View { choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+    let judge = |choice: &ResolvedModule, installed: Option<&Manifest>| {
+        let view =
+            View { module: choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
         access::judge(&view, &mut Notes::default())
     };
     assert_eq!(judge(&choice, Some(&installed)), Gate::Pass);

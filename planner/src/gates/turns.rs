@@ -7,11 +7,11 @@ use crate::kyma::progress;
 
 /// Before its turn an installed module stays silently. Channel or version changes by the user need no turn.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    let turn = view.facts.turns.and_then(|turns| turns.get(&view.choice.module.name));
+    let turn = view.facts.turns.and_then(|turns| turns.get(&view.module.entry.name));
     let Some(turn) = turn.filter(|turn| **turn > view.now) else { return Gate::Pass };
     let follows = |manifest: &&Manifest| {
         let label = manifest.metadata.labels.as_ref().and_then(|all| all.get(labels::CHANNEL));
-        label == Some(&view.choice.channel)
+        label == Some(&view.module.channel)
     };
     let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
     let Some(installed) = stays.filter(follows) else { return Gate::Pass };

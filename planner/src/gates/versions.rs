@@ -16,15 +16,15 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     notes.notices.push(Notice::warning(
         About::RuntimeKyma,
         "VersionRefused",
-        format!("module '{}': {message}", view.choice.module.name),
+        format!("module '{}': {message}", view.module.entry.name),
     ));
     Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
 }
 
 /// Reason why the chosen version cannot replace the installed one.
 pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
-    let chosen = view.choice.outcome.as_ref().ok()?;
-    let release = view.choice.release.as_deref();
+    let chosen = view.module.outcome.as_ref().ok()?;
+    let release = view.module.release.as_deref();
     // Objects being deleted are not compared. A runtime's own version must not block KCP's.
     let other = view.installed.filter(|manifest| manifest.spec.version != chosen.version);
     let installed = other.filter(|manifest| {
@@ -37,17 +37,17 @@ pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
 }
 
 /// Remarks on fields without effect, and on deprecation of the version in use.
-pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
+pub(super) fn add_remarks(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
     let kept = stays.map(|manifest| manifest.spec.version.as_str());
-    let chosen = view.choice.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
+    let chosen = view.module.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
     let in_use = match verdict {
         // Without a chosen version, the installed one stays.
         Gate::Pass => chosen.or(kept),
         Gate::Keep { .. } => kept.or(chosen),
-        Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Leave { .. } => return,
+        Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Unmanage { .. } => return,
     };
-    let module = &view.choice.module;
+    let module = &view.module.entry;
     if let (Some(_), Some(channel)) = (&module.version, &module.channel) {
         notes.remark(State::Ready, format!("the channel '{channel}' has no effect beside a version"));
     }
@@ -57,12 +57,12 @@ pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     if !module.controller.is_empty() {
         notes.remark(State::Ready, "controller has no effect".to_owned());
     }
-    if let Some((release, version)) = view.choice.release.as_deref().zip(in_use) {
-        tell_of_its_end(release, version, view, notes);
+    if let Some((release, version)) = view.module.release.as_deref().zip(in_use) {
+        remark_deprecation(release, version, view, notes);
     }
 }
 
-fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, notes: &mut Notes) {
+fn remark_deprecation(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, notes: &mut Notes) {
     let Some(offered) = release.offered(version) else { return };
     let date = offered.deprecation_date.as_ref().map(|date| date_of(date.0));
     let listed = Listed {
@@ -78,7 +78,7 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
         notes.notices.push(Notice::warning(
             About::RuntimeKyma,
             "VersionDeprecated",
-            format!("module '{}': {}", view.choice.module.name, end.message),
+            format!("module '{}': {}", view.module.entry.name, end.message),
         ));
     }
     let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };
@@ -131,7 +131,7 @@ mod tests {
         let manifest = installed.map(|value| serde_json::from_value::<Manifest>(value.clone()).unwrap());
         let mut notes = Notes::default();
         let view = View {
-            choice: &choices[0],
+            module: &choices[0],
             installed: manifest.as_ref(),
             kyma: &Kyma::default(),
             wanted: &wanted,
@@ -139,7 +139,7 @@ mod tests {
             now: now.parse().unwrap(),
         };
         let gate = judge(&view, &mut notes);
-        tell(&view, &gate, &mut notes);
+        add_remarks(&view, &gate, &mut notes);
         (gate, notes)
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let choices = choose(&wanted, &catalog, &[]);
         let installed = serde_json::from_value::<Manifest>(manifest("0.9.0")).unwrap();
         let view = View {
-            choice: &choices[0],
+            module: &choices[0],
             installed: Some(&installed),
             kyma: &Kyma::default(),
             wanted: &wanted,
@@ -224,7 +224,7 @@ mod tests {
         };
         let told = |verdict: Gate| {
             let mut notes = Notes::default();
-            tell(&view, &verdict, &mut notes);
+            add_remarks(&view, &verdict, &mut notes);
             notes.remark.map(|(_, text)| text)
         };
         let waits = Gate::Keep {

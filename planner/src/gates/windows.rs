@@ -11,7 +11,7 @@ use crate::{
 
 /// An update with downtime waits; the old version keeps its state.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
+    let Ok(chosen) = &view.module.outcome else { return Gate::Pass };
     // Being deleted, it serves no user.
     let Some(installed) = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none()) else {
         return Gate::Pass;
@@ -27,9 +27,9 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let Some(why) = verdict.message(&update) else { return Gate::Pass };
     let (state, text) = progress(installed);
     // A future window opens by itself; without one, Warning.
-    let comes = matches!(verdict, Verdict::Waits(_));
+    let has_window = matches!(verdict, Verdict::Waits(_));
     Gate::Keep {
-        state: if state == State::Ready && !comes { State::Warning } else { state },
+        state: if state == State::Ready && !has_window { State::Warning } else { state },
         message: if text.is_empty() { why } else { format!("{text}; {why}") },
         maintenance: true,
         retry_at: verdict.recheck_at(),
@@ -86,7 +86,7 @@ mod tests {
         let policy = case.policy.map(|text| Policy::parse(text).unwrap());
         let manifest: Option<Manifest> = serde_json::from_value(case.manifest.clone()).unwrap();
         let view = View {
-            choice: &choices[0],
+            module: &choices[0],
             installed: manifest.as_ref(),
             kyma: &Kyma::default(),
             wanted: &wanted,

@@ -10,7 +10,7 @@ use crate::gates::Gate;
 
 /// Kind of decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionKind {
     /// Create the Manifest.
     Install,
     /// Change its version.
@@ -24,12 +24,12 @@ pub enum Decided {
     /// Refuse installation.
     Refuse,
     /// Leave it to the user.
-    Leave,
+    Unmanage,
     /// Only the state differs.
-    Nothing,
+    StateOnly,
 }
 
-impl Decided {
+impl DecisionKind {
     /// Word for the log.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -40,8 +40,8 @@ impl Decided {
             Self::Remove => "remove",
             Self::Keep => "keep",
             Self::Refuse => "refuse",
-            Self::Leave => "leave",
-            Self::Nothing => "state",
+            Self::Unmanage => "leave",
+            Self::StateOnly => "state",
         }
     }
 }
@@ -50,7 +50,7 @@ impl Decided {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Kind.
-    pub what: Decided,
+    pub kind: DecisionKind,
     /// Module name.
     pub module: String,
     /// Former version (empty: none) and state.
@@ -62,13 +62,13 @@ pub struct Decision {
 }
 
 impl Gate {
-    pub(super) const fn word(&self) -> Option<Decided> {
+    pub(super) const fn decision_kind(&self) -> Option<DecisionKind> {
         match self {
             Self::Pass => None,
-            Self::Keep { .. } => Some(Decided::Keep),
-            Self::Remove { .. } => Some(Decided::Remove),
-            Self::Refuse { .. } => Some(Decided::Refuse),
-            Self::Leave { .. } => Some(Decided::Leave),
+            Self::Keep { .. } => Some(DecisionKind::Keep),
+            Self::Remove { .. } => Some(DecisionKind::Remove),
+            Self::Refuse { .. } => Some(DecisionKind::Refuse),
+            Self::Unmanage { .. } => Some(DecisionKind::Unmanage),
         }
     }
 }
@@ -77,25 +77,25 @@ impl Plan {
     /// Records decisions that write, or that change state, version or maintenance.
     pub(super) fn decide(
         &mut self,
-        what: Decided,
+        what: DecisionKind,
         before: Option<&Arc<ModuleStatus>>,
         existing: Option<&Manifest>,
         status: &ModuleStatus,
     ) {
         let state = before.map_or(State::Empty, |b| b.state);
-        let writes = matches!(what, Decided::Install | Decided::Upgrade | Decided::Change);
+        let writes = matches!(what, DecisionKind::Install | DecisionKind::Upgrade | DecisionKind::Change);
         let told = before.map(|b| (b.state, &b.version, b.maintenance));
         if !writes && told == Some((status.state, &status.version, status.maintenance)) {
             return;
         }
         let reason = match (status.message.as_str(), status.channel.as_str()) {
-            _ if what == Decided::Leave => "managed: false".to_owned(),
+            _ if what == DecisionKind::Unmanage => "managed: false".to_owned(),
             ("", "") => "version asked for".to_owned(),
             ("", channel) => format!("channel {channel}"),
             (message, _) => message.to_owned(),
         };
         self.decisions.push(Decision {
-            what,
+            kind: what,
             module: status.name.clone(),
             from: (existing.map(|m| m.spec.version.clone()).unwrap_or_default(), state),
             to: (status.version.clone(), status.state),
@@ -109,7 +109,7 @@ impl Plan {
         let version = manifest.spec.version.clone();
         let state = manifest.status.as_ref().map_or(State::Empty, |s| s.state);
         self.decisions.push(Decision {
-            what: Decided::Remove,
+            kind: DecisionKind::Remove,
             module: manifest.module_name().unwrap_or_default().to_owned(),
             from: (version, state),
             to: (String::new(), State::Deleting),

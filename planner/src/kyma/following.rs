@@ -5,17 +5,17 @@ use std::borrow::Cow;
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, names::labels};
 
-use super::{Input, OfModule, Plan, orphan, plan_module};
+use super::{Input, ModuleObjects, Plan, orphan, plan_module};
 use crate::{
     gates::{self, Gate, Notes, View},
-    kyma::Decided,
+    kyma::DecisionKind,
 };
 
 /// Appends unlisted modules that are being removed, in their former channels.
 #[must_use]
-pub fn with_leaving<'a>(kyma: &Kyma, wanted: &'a KymaSpec, manifests: &[Manifest]) -> Cow<'a, KymaSpec> {
+pub fn with_deleting<'a>(kyma: &Kyma, wanted: &'a KymaSpec, manifests: &[Manifest]) -> Cow<'a, KymaSpec> {
     let mut all = Cow::Borrowed(wanted);
-    for manifest in manifests.iter().filter(|manifest| follows(kyma, manifest)) {
+    for manifest in manifests.iter().filter(|manifest| follows_channel(kyma, manifest)) {
         let (Some(name), Some(channel)) = (manifest.module_name(), manifest.labels().get(labels::CHANNEL))
         else {
             continue;
@@ -34,7 +34,7 @@ pub fn with_leaving<'a>(kyma: &Kyma, wanted: &'a KymaSpec, manifests: &[Manifest
 }
 
 /// Mandatory Manifests and those of a runtime's template do not follow KCP's channels.
-fn follows(kyma: &Kyma, manifest: &Manifest) -> bool {
+fn follows_channel(kyma: &Kyma, manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_some()
         && !manifest.is_unmanaged()
         && !manifest.is_mandatory()
@@ -43,25 +43,25 @@ fn follows(kyma: &Kyma, manifest: &Manifest) -> bool {
 }
 
 /// Upgrades a module being removed if all gates pass. Its status still shows the removal.
-pub(super) fn follow(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
+pub(super) fn upgrade_deleting(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
     let module = manifest.module_name();
-    let Some(choice) = input.facts.leaving.iter().find(|choice| Some(choice.module.name.as_str()) == module)
+    let Some(choice) = input.facts.deleting.iter().find(|choice| Some(choice.entry.name.as_str()) == module)
     else {
         return;
     };
     let (kyma, wanted, facts, now) = (input.kyma, input.wanted, &input.facts, input.now);
-    let view = View { choice, installed: Some(manifest), kyma, wanted, facts, now };
+    let view = View { module: choice, installed: Some(manifest), kyma, wanted, facts, now };
     // Notices are for modules that stay.
     let mut notes = Notes::default();
     let gate = gates::judge(&view, &mut notes);
     plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
-    if !follows(kyma, manifest) || !matches!(gate, Gate::Pass) {
+    if !follows_channel(kyma, manifest) || !matches!(gate, Gate::Pass) {
         return;
     }
     let applied = plan.apply.len();
-    let there = OfModule { current: Some(manifest), ..OfModule::default() };
+    let there = ModuleObjects { manifest: Some(manifest), ..ModuleObjects::default() };
     let status = plan_module(input, choice, &there, plan);
     if plan.apply.len() > applied {
-        plan.decide(Decided::Upgrade, None, Some(manifest), &status);
+        plan.decide(DecisionKind::Upgrade, None, Some(manifest), &status);
     }
 }

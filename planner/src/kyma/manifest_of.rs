@@ -125,11 +125,11 @@ fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
 }
 
 /// Returns whether applying `wanted` changes nothing.
-pub fn same(existing: &Manifest, wanted: &Manifest) -> bool {
+pub fn is_up_to_date(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
         // The Go manager writes no uid, and templates may gain a controller: no reason to write.
-        let is_said_besides = |key: &str| [annotations::TEMPLATE_UID, labels::CONTROLLER_NAME].contains(&key);
-        part.iter().all(|(k, v)| is_said_besides(k) || map.get(k) == Some(v))
+        let is_optional = |key: &str| [annotations::TEMPLATE_UID, labels::CONTROLLER_NAME].contains(&key);
+        part.iter().all(|(k, v)| is_optional(k) || map.get(k) == Some(v))
     };
     existing.spec == wanted.spec
         // A formerly mandatory module becomes optional.
@@ -148,7 +148,7 @@ pub fn same(existing: &Manifest, wanted: &Manifest) -> bool {
 /// Versions are immutable (mission S1.1). Data of a changed or recreated template (by generation in the Kyma's status, or uid in the
 /// Manifest) is not taken over, with a notice. A tenant's version is replaced completely when KCP releases its number, because KCP's
 /// modules get more rights.
-pub(super) fn hold_version(
+pub(super) fn keep_version_data(
     kyma: &Kyma,
     old: &Manifest,
     chosen: &Chosen,
@@ -160,28 +160,28 @@ pub(super) fn hold_version(
     let tenants = old.is_of_runtime_template() && chosen.origin != Origin::Local;
     let installed =
         old.metadata.deletion_timestamp.is_none() && old.spec.version == wanted.spec.version && !tenants;
-    let told = kyma
+    let reported = kyma
         .module_status(wanted.module_name().unwrap_or_default())
         .filter(|status| installed && status.version == chosen.version)
         .and_then(|status| status.template.as_ref()?.metadata.as_ref())
         .filter(|metadata| metadata.name == template)
         .and_then(|metadata| metadata.generation);
-    let made_anew = || {
+    let is_recreated = || {
         let of = old.annotations().get(annotations::TEMPLATE_UID).filter(|_| installed);
         of.is_some_and(|uid| Some(uid) != chosen.template.metadata.uid.as_ref())
     };
-    if !(told.is_some() && told != now || made_anew()) || !take_over(old, wanted) {
+    if !(reported.is_some() && reported != now || is_recreated()) || !take_over(old, wanted) {
         return now;
     }
     notices.push(Notice::warning(About::Kyma, "ModuleTemplateChanged", format!(
             "the ModuleTemplate '{template}' was changed, or made anew, after it had been installed; a version does not change, so \
              what is installed stays as it is; release what is new as another version"
         )));
-    told.or(now)
+    reported.or(now)
 }
 
 /// Changed marks alone keep the Go manager's status valid ([`is_as_left`](crate::manifest::is_as_left)); the uid would invalidate it.
-pub(super) fn keep_as_left(old: &Manifest, wanted: &mut Manifest) {
+pub(super) fn keep_go_manager_status(old: &Manifest, wanted: &mut Manifest) {
     if !old.annotations().contains_key(annotations::TEMPLATE_UID) {
         wanted.annotations_mut().remove(annotations::TEMPLATE_UID);
     }
@@ -202,22 +202,22 @@ pub(crate) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
 }
 
 /// Returns the installed Manifest with policy Ignore. This precedes any upgrade: a removal would delete the user's CR.
-pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
+pub(super) fn with_policy_ignore(old: &Manifest, module: &Module) -> Option<Manifest> {
     let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
     let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
     if !(ignores && creates) || old.is_unmanaged() || old.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let some = |map: &BTreeMap<String, String>, keys: &[&str]| {
-        let ours = map.iter().filter(|(key, _)| keys.contains(&key.as_str()));
-        Some(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
+    let selected = |map: &BTreeMap<String, String>, keys: &[&str]| {
+        let engine_owned = map.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        Some(engine_owned.map(|(key, value)| (key.clone(), value.clone())).collect())
     };
     let mut kept = Manifest {
         metadata: ObjectMeta {
             name: old.metadata.name.clone(),
             namespace: old.metadata.namespace.clone(),
-            labels: some(old.labels(), &LABELS),
-            annotations: some(old.annotations(), &ANNOTATIONS),
+            labels: selected(old.labels(), &LABELS),
+            annotations: selected(old.annotations(), &ANNOTATIONS),
             owner_references: old.metadata.owner_references.clone(),
             ..ObjectMeta::default()
         },
@@ -306,7 +306,7 @@ mod tests {
         existing.metadata.finalizers = Some(vec!["f".into()]);
         existing.annotations_mut().insert("others".into(), "x".into());
         existing.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "older".into());
-        assert!(same(&existing, &built));
+        assert!(is_up_to_date(&existing, &built));
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
             let metadata = json!({"name": built.name_any(), "namespace": "kyma-system"});
             existing.spec.resource.as_mut().unwrap().0.insert("metadata".into(), metadata);
             existing.labels_mut().remove(labels::CONTROLLER_NAME);
-            assert!(same(&existing, &built), "{policy:?}");
+            assert!(is_up_to_date(&existing, &built), "{policy:?}");
         }
     }
 
@@ -343,7 +343,7 @@ mod tests {
         for (number, edit) in edits.iter().enumerate() {
             let mut existing = built.clone();
             edit(&mut existing);
-            assert!(!same(&existing, &built), "{number}");
+            assert!(!is_up_to_date(&existing, &built), "{number}");
         }
     }
 }

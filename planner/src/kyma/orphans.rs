@@ -9,11 +9,11 @@ use tidewatch_api::{Kyma, Manifest, ModuleStatus, State, names::labels};
 
 use super::{
     Plan,
-    status::{leaving, tracked},
+    status::{deleting_module, tracked},
 };
 use crate::{
     notice::{About, Notice},
-    versions::Choice,
+    versions::ResolvedModule,
 };
 
 /// Message prefix.
@@ -37,13 +37,13 @@ fn unowned(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<String> {
     if kyma.is_some_and(|kyma| is_owned(kyma, manifest)) {
         return None;
     }
-    let whose = match owners(manifest).next().map(|owner| owner.uid.as_str()) {
+    let owner = match owners(manifest).next().map(|owner| owner.uid.as_str()) {
         None => "is owned by no Kyma".to_owned(),
         Some(uid) if kyma.is_none() => format!("is owned by a Kyma that is not there (uid {uid})"),
         Some(uid) => format!("is owned by another Kyma of this name (uid {uid})"),
     };
     let name = manifest.name_any();
-    Some(format!("{ORPHANED}the Manifest {name} {whose}; delete it if nobody needs it"))
+    Some(format!("{ORPHANED}the Manifest {name} {owner}; delete it if nobody needs it"))
 }
 
 fn is_owned(kyma: &Kyma, manifest: &Manifest) -> bool {
@@ -57,28 +57,28 @@ fn owners(manifest: &Manifest) -> impl Iterator<Item = &OwnerReference> {
 
 /// Manifest without an owning Kyma: never installed, changed or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray {
+pub struct Orphan {
     /// Cause and remedy.
     pub message: String,
     /// When its status starts to report it.
-    pub told_from: Timestamp,
+    pub reported_from: Timestamp,
 }
 
-impl Stray {
+impl Orphan {
     /// Checks the owner. `kyma` has the Manifest's Kyma name. Unmanaged, mandatory and deleted Manifests need none.
     pub fn of(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<Self> {
         if !must_be_owned(manifest) {
             return None;
         }
         let message = unowned(kyma, manifest)?;
-        let made = manifest.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let told_from = made.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
-        Some(Self { message, told_from })
+        let created = manifest.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let told_from = created.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
+        Some(Self { message, reported_from: told_from })
     }
 }
 
 /// Returns whether a Manifest is orphaned regardless of Kymas.
-pub fn is_nobodys(manifest: &Manifest) -> bool {
+pub fn has_no_owner(manifest: &Manifest) -> bool {
     must_be_owned(manifest) && owners(manifest).next().is_none()
 }
 
@@ -88,34 +88,34 @@ fn must_be_owned(manifest: &Manifest) -> bool {
 
 /// A module's current objects.
 #[derive(Default)]
-pub(super) struct OfModule<'a> {
+pub(super) struct ModuleObjects<'a> {
     /// Status entry.
-    pub(super) said: Option<&'a Arc<ModuleStatus>>,
+    pub(super) status: Option<&'a Arc<ModuleStatus>>,
     /// Effective Manifest.
-    pub(super) current: Option<&'a Manifest>,
+    pub(super) manifest: Option<&'a Manifest>,
     /// Duplicates of this Kyma, left by a renamed component.
-    pub(super) others: Vec<&'a Manifest>,
+    pub(super) duplicates: Vec<&'a Manifest>,
 }
 
-impl<'a> OfModule<'a> {
+impl<'a> ModuleObjects<'a> {
     /// `place` is the choice's index. A Manifest named `planned` is adopted from any owner, a mandatory one only if its module is optional.
     pub(super) fn of(
         kyma: &'a Kyma,
         manifests: &[(&str, &'a Manifest)],
-        (place, choice): (usize, &Choice),
+        (place, choice): (usize, &ResolvedModule),
         planned: impl FnOnce() -> Option<String>,
     ) -> Self {
-        let module = choice.module.name.as_str();
-        let said = said(kyma, place, module);
+        let module = choice.entry.name.as_str();
+        let status = status_of(kyma, place, module);
         let counts = |(name, m): &&(&str, &Manifest)| {
             *name == module && !module.is_empty() && (choice.outcome.is_ok() || !m.is_mandatory())
         };
         let mut all = manifests.iter().filter(counts).map(|(_, manifest)| *manifest);
         let (Some(first), second) = (all.next(), all.next()) else {
-            return Self { said, ..Self::default() };
+            return Self { status, ..Self::default() };
         };
         if second.is_none() && is_owned(kyma, first) {
-            return Self { said, current: Some(first), others: Vec::new() };
+            return Self { status, manifest: Some(first), duplicates: Vec::new() };
         }
         let planned = planned();
         let is_planned = |m: &Manifest| planned.as_ref() == m.metadata.name.as_ref();
@@ -127,18 +127,20 @@ impl<'a> OfModule<'a> {
             .collect();
         all.sort_by_key(|m| (!is_planned(m), m.metadata.deletion_timestamp.is_some()));
         let mut all = all.into_iter();
-        Self { said, current: all.next(), others: all.filter(|m| !m.is_mandatory()).collect() }
+        Self { status, manifest: all.next(), duplicates: all.filter(|m| !m.is_mandatory()).collect() }
     }
 
     pub(super) fn has(&self, manifest: &Manifest) -> bool {
-        self.current.into_iter().chain(self.others.iter().copied()).any(|m| std::ptr::eq(m, manifest))
+        self.manifest.into_iter().chain(self.duplicates.iter().copied()).any(|m| std::ptr::eq(m, manifest))
     }
 
     /// Deletes duplicates once the planned Manifest exists.
-    pub(super) fn hand_over(&self, planned: Option<String>, plan: &mut Plan) {
+    pub(super) fn transfer(&self, planned: Option<String>, plan: &mut Plan) {
         let stays = |m: &&Manifest| m.metadata.deletion_timestamp.is_none() && !m.is_unmanaged();
-        let Some(current) = self.current.filter(stays).filter(|m| planned == m.metadata.name) else { return };
-        for other in self.others.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
+        let Some(current) = self.manifest.filter(stays).filter(|m| planned == m.metadata.name) else {
+            return;
+        };
+        for other in self.duplicates.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
             let message = format!(
                 "the Manifest {} takes over the objects of {}, which is deleted; what both have stays",
                 current.name_any(),
@@ -152,7 +154,7 @@ impl<'a> OfModule<'a> {
 }
 
 /// Tries the module's index first: it nearly always matches.
-fn said<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
+fn status_of<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
     let all = &kyma.status.as_ref()?.modules;
     let is = |said: &&Arc<ModuleStatus>| said.name == module;
     all.get(place).filter(is).or_else(|| all.iter().find(is))
@@ -161,7 +163,7 @@ fn said<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<Module
 /// Orphans are shown, not deleted.
 pub(super) fn orphaned(manifest: &Manifest, why: String, modules: &[Arc<ModuleStatus>]) -> ModuleStatus {
     let mut status = if manifest.metadata.deletion_timestamp.is_some() {
-        leaving(manifest)
+        deleting_module(manifest)
     } else {
         ModuleStatus { state: State::Warning, message: why, ..tracked(manifest) }
     };

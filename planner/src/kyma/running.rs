@@ -10,11 +10,11 @@ use tidewatch_api::{Manifest, ModuleStatus, State, marks::mark, names::annotatio
 
 use crate::{
     manifest::has_been_ready,
-    versions::{Step, step},
+    versions::{Direction, direction},
 };
 
 /// Running version; `None` before the first is Ready, or if unknown.
-fn runs(manifest: &Manifest) -> Option<&str> {
+fn running_version(manifest: &Manifest) -> Option<&str> {
     let version = if has_been_ready(manifest, manifest.metadata.generation) {
         manifest.spec.version.as_str()
     } else {
@@ -23,16 +23,16 @@ fn runs(manifest: &Manifest) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
-pub(super) fn ran(manifest: &Manifest) -> Option<&str> {
+pub(super) fn recorded_version(manifest: &Manifest) -> Option<&str> {
     mark(manifest.annotations(), annotations::RUNNING_VERSION)
 }
 
 /// Notes the running version in `old`'s replacement.
-pub(crate) fn remember(old: &Manifest, wanted: &mut Manifest) {
+pub(crate) fn record_running_version(old: &Manifest, wanted: &mut Manifest) {
     let noted = if old.spec == wanted.spec {
         mark(old.annotations(), annotations::RUNNING_VERSION)
     } else {
-        runs(old)
+        running_version(old)
     };
     if let Some(version) = noted {
         wanted.annotations_mut().insert(annotations::RUNNING_VERSION.into(), version.to_owned());
@@ -40,7 +40,7 @@ pub(crate) fn remember(old: &Manifest, wanted: &mut Manifest) {
 }
 
 /// Reports the running and wanted versions.
-pub(super) fn tell(status: &mut Arc<ModuleStatus>, installed: &Manifest, wanted: &str) {
+pub(super) fn report_running_version(status: &mut Arc<ModuleStatus>, installed: &Manifest, wanted: &str) {
     // Unmanaged or removed modules are reinstalled; an unreadable version shows its fault.
     if status.state == State::Ready
         || status.version != wanted
@@ -49,9 +49,10 @@ pub(super) fn tell(status: &mut Arc<ModuleStatus>, installed: &Manifest, wanted:
     {
         return;
     }
-    let Some(runs) = runs(installed).filter(|runs| *runs != wanted) else { return };
-    let way = if step(runs, wanted) == Some(Step::Down) { "downgrade" } else { "upgrade" };
-    let both = format!("{way} in progress: {runs} runs, {wanted} is wanted");
+    let Some(runs) = running_version(installed).filter(|runs| *runs != wanted) else { return };
+    let direction_name =
+        if direction(runs, wanted) == Some(Direction::Down) { "downgrade" } else { "upgrade" };
+    let text = format!("{direction_name} in progress: {runs} runs, {wanted} is wanted");
     let status = Arc::make_mut(status);
-    status.message = if status.message.is_empty() { both } else { format!("{both}; {}", status.message) };
+    status.message = if status.message.is_empty() { text } else { format!("{text}; {}", status.message) };
 }

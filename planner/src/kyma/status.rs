@@ -12,8 +12,8 @@ use tidewatch_api::{
 use super::{Input, join, namespace_of};
 use crate::{
     manifest::{APPLYING, is_current},
-    status::{self, Says},
-    versions::{Choice, Chosen},
+    status::{self, ConditionValue},
+    versions::{Chosen, ResolvedModule},
 };
 
 /// State and cause of a Manifest, if current.
@@ -38,7 +38,7 @@ pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str
 }
 
 /// Progress of a deletion; `None` if not being deleted.
-pub fn leaving_message(manifest: &Manifest) -> Option<&str> {
+pub fn deletion_message(manifest: &Manifest) -> Option<&str> {
     manifest.metadata.deletion_timestamp.as_ref()?;
     let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
     let operation = status.and_then(|status| status.last_operation.as_ref());
@@ -46,7 +46,7 @@ pub fn leaving_message(manifest: &Manifest) -> Option<&str> {
 }
 
 /// Message that a skipped Manifest blocks its module.
-pub fn skipped(manifest: &Manifest) -> Option<String> {
+pub fn skipped_message(manifest: &Manifest) -> Option<String> {
     manifest.is_skipped().then(|| {
         let label = labels::SKIP_RECONCILIATION;
         format!("the Manifest {} is left alone while its label {label} is true", manifest.name_any())
@@ -54,9 +54,9 @@ pub fn skipped(manifest: &Manifest) -> Option<String> {
 }
 
 /// Entry of a module being removed.
-pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
-    let waits = leaving_message(manifest).unwrap_or_default();
-    let message = join(waits, &skipped(manifest).unwrap_or_default());
+pub(super) fn deleting_module(manifest: &Manifest) -> ModuleStatus {
+    let waits = deletion_message(manifest).unwrap_or_default();
+    let message = join(waits, &skipped_message(manifest).unwrap_or_default());
     ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
 
 /// Entry of a module whose Manifest is planned, without state and message. `generation`: of the template.
 pub(super) fn installed(
-    choice: &Choice,
+    choice: &ResolvedModule,
     chosen: &Chosen,
     manifest: &Manifest,
     generation: Option<i64>,
@@ -96,7 +96,7 @@ pub(super) fn installed(
         }
     });
     ModuleStatus {
-        name: choice.module.name.clone(),
+        name: choice.entry.name.clone(),
         channel: choice.channel.clone(),
         version: chosen.version.clone(),
         ocm_component_name: chosen.component.clone(),
@@ -117,7 +117,7 @@ fn tracking(kind: &'static str, object: &impl ResourceExt, generation: Option<i6
     }
 }
 
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// Lists unready modules and the first cause, those with required action first.
 fn unready(modules: &[Arc<ModuleStatus>]) -> Option<String> {
@@ -129,8 +129,9 @@ fn unready(modules: &[Arc<ModuleStatus>]) -> Option<String> {
         _ => 2,
     });
     let first = unready.first()?;
-    let list: Vec<String> = unready.iter().take(NAMED).map(|m| format!("{} ({})", m.name, m.state)).collect();
-    let more = unready.len().saturating_sub(NAMED);
+    let list: Vec<String> =
+        unready.iter().take(MAX_NAMED).map(|m| format!("{} ({})", m.name, m.state)).collect();
+    let more = unready.len().saturating_sub(MAX_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let why =
         if first.message.is_empty() { String::new() } else { format!("; first cause: {}", first.message) };
@@ -147,13 +148,13 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
     let message = unready.unwrap_or_else(|| "all modules are in ready state".to_owned());
     let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
     let says = [
-        Says {
+        ConditionValue {
             type_: conditions::CRDS_SYNC,
             holds: true,
             reason: conditions::REASON_READY,
             message: "CRDs are synchronized to the SKR".into(),
         },
-        says_modules(state, all_ready, message.clone()),
+        modules_condition(state, all_ready, message.clone()),
     ];
     let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
     KymaStatus {
@@ -169,25 +170,25 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
 }
 
 /// Only "all ready" is True.
-fn says_modules(state: State, ready: bool, message: String) -> Says<'static> {
+fn modules_condition(state: State, ready: bool, message: String) -> ConditionValue<'static> {
     let reason = if ready { conditions::REASON_READY } else { state.as_str() };
-    Says { type_: conditions::MODULES, holds: ready, reason, message }
+    ConditionValue { type_: conditions::MODULES, holds: ready, reason, message }
 }
 
 /// Conditions that every reconcile writes.
-fn is_own(condition: &str) -> bool {
+fn is_always_written(condition: &str) -> bool {
     [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
 }
 
 /// Returns whether `status` contains a condition; some are optional.
 #[must_use]
 pub fn is_written(status: &KymaStatus, condition: &str) -> bool {
-    is_own(condition) || status.conditions.iter().any(|written| written.type_ == condition)
+    is_always_written(condition) || status.conditions.iter().any(|written| written.type_ == condition)
 }
 
 /// Conditions kept without new knowledge.
 fn is_kept(condition: &str) -> bool {
-    is_own(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
+    is_always_written(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
 }
 
 /// Status of a failed reconcile: entries only follow their Manifests; the modules condition is False. A deletion continues.
@@ -202,7 +203,7 @@ pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: 
         return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
     }
     follow_manifests(&mut before.modules, manifests);
-    let says = says_modules(State::Error, false, message.clone());
+    let says = modules_condition(State::Error, false, message.clone());
     let modules = status::condition(&before.conditions, says, generation, now);
     let mut all: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
@@ -227,14 +228,14 @@ fn follow_manifests(modules: &mut [Arc<ModuleStatus>], manifests: &[Manifest]) {
         State::Deleting | State::Unmanaged | State::Empty => None,
     };
     for entry in modules {
-        let Some(said) = rank(entry.state) else { continue };
+        let Some(rank_before) = rank(entry.state) else { continue };
         let name = entry.manifest.as_ref().and_then(|at| at.metadata.as_ref()).map(|at| at.name.as_str());
         let Some(manifest) = manifests.iter().find(|m| m.metadata.name.as_deref() == name) else { continue };
         if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
             continue;
         }
         let (state, message) = progress_at(manifest, manifest.metadata.generation);
-        let counts = entry.state == State::Error || rank(state).is_some_and(|now| now > said);
+        let counts = entry.state == State::Error || rank(state).is_some_and(|now| now > rank_before);
         if counts && (entry.state, entry.message.as_str()) != (state, message) {
             let entry = Arc::make_mut(entry);
             (entry.state, entry.message) = (state, message.to_owned());
@@ -252,7 +253,7 @@ pub fn crds_failed_status(
 ) -> KymaStatus {
     let mut status = failed_status(kyma, manifests, message.clone(), now);
     let before = kyma.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
-    let says = Says {
+    let says = ConditionValue {
         type_: conditions::CRDS_SYNC,
         holds: false,
         reason: conditions::REASON_READY,
@@ -274,7 +275,7 @@ pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
         .status
         .clone()
         .unwrap_or_else(|| KymaStatus { state: State::Processing, ..KymaStatus::default() });
-    let says = Says {
+    let says = ConditionValue {
         type_: conditions::PAUSED,
         holds: true,
         reason: "PausedByOperator",
@@ -290,7 +291,7 @@ pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
 }
 
 /// Reports the sync of the image pull Secret; without it, no Kyma is Ready.
-pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
+pub fn report_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
     let before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
     let message = match synced {
@@ -301,7 +302,7 @@ pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<()
         status.state = State::Processing;
         status.last_operation = Some(status::operation(before.last_operation.as_ref(), message.clone(), now));
     }
-    let says = Says {
+    let says = ConditionValue {
         type_: conditions::IMAGE_PULL_SECRET_SYNC,
         holds: synced.is_ok(),
         reason: conditions::REASON_READY,
@@ -311,23 +312,23 @@ pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<()
 }
 
 /// Reports modules with Manifests that KCP rejects.
-pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, String)], now: Timestamp) {
+pub fn report_refused(status: &mut KymaStatus, kyma: &Kyma, refused: &[(String, String)], now: Timestamp) {
     let Some((first, why)) = refused.first() else { return };
     for (module, why) in refused {
-        if let Some(entry) = told.modules.iter_mut().find(|entry| entry.name == *module) {
+        if let Some(entry) = status.modules.iter_mut().find(|entry| entry.name == *module) {
             let entry = Arc::make_mut(entry);
             (entry.state, entry.message) = (State::Error, why.clone());
         }
     }
     let message = format!("not all modules are in ready state; first cause: {first}: {why}");
     let (before, now) = (kyma.status.clone().unwrap_or_default(), status::whole_seconds(now));
-    told.state = State::aggregate_with_conditions(told.modules.iter().map(|m| m.state), false);
-    let says = says_modules(told.state, false, message.clone());
+    status.state = State::aggregate_with_conditions(status.modules.iter().map(|m| m.state), false);
+    let says = modules_condition(status.state, false, message.clone());
     let modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
-    if let Some(condition) = told.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+    if let Some(condition) = status.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         *condition = modules;
     }
-    told.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+    status.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
 }
 
 /// Status during deletion, with all blockers. Mandatory modules have no entry, so the message names theirs.
@@ -339,22 +340,26 @@ pub fn deleting_status(
     now: Timestamp,
 ) -> KymaStatus {
     for manifest in manifests.iter().filter(|m| m.is_mandatory()) {
-        if let Some(waits) = leaving_message(manifest).filter(|waits| !waits.is_empty()) {
+        if let Some(waits) = deletion_message(manifest).filter(|waits| !waits.is_empty()) {
             message = format!("{message}; {}: {waits}", manifest.module_name().unwrap_or_default());
         }
     }
     let before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
-    let mut told: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
-    if let Some(modules) = told.iter_mut().find(|c| c.type_ == conditions::MODULES) {
-        let says = says_modules(State::Deleting, false, message.clone());
+    let mut conditions: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
+    if let Some(modules) = conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        let says = modules_condition(State::Deleting, false, message.clone());
         *modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
     }
     let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
     KymaStatus {
         state: State::Deleting,
-        conditions: told,
-        modules: manifests.iter().filter(|m| !m.is_mandatory()).map(|m| Arc::new(leaving(m))).collect(),
+        conditions,
+        modules: manifests
+            .iter()
+            .filter(|m| !m.is_mandatory())
+            .map(|m| Arc::new(deleting_module(m)))
+            .collect(),
         last_operation,
         ..before
     }

@@ -14,7 +14,7 @@ use crate::{
         choose,
         fixtures::{FakeCatalog, catalog},
     },
-    watches::Needs,
+    watches::RequiredKinds,
 };
 
 mod adopted;
@@ -82,7 +82,7 @@ fn plan_of(
     plan(&Input {
         kyma,
         wanted,
-        choices: &choose(wanted, catalog, &[]),
+        modules: &choose(wanted, catalog, &[]),
         sources,
         manifests,
         facts: Facts::default(),
@@ -126,7 +126,7 @@ fn a_manifest_lives_where_its_kyma_does() {
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &[],
         facts: Facts::default(),
@@ -250,7 +250,10 @@ fn ignore_means_no_default_cr() {
     );
     let held = crate::blockers::declared(&made).unwrap();
     assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
-    assert!(Needs::of([&made]) == Needs::default(), "what it says of itself is nobody's business");
+    assert!(
+        RequiredKinds::of([&made]) == RequiredKinds::default(),
+        "what it says of itself is nobody's business"
+    );
     let mut there = made.clone();
     there.metadata.generation = Some(1);
     let planned = run(&wanted, std::slice::from_ref(&there));
@@ -283,7 +286,7 @@ fn planning_twice_changes_nothing() {
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &manifests,
         facts: Facts::default(),
@@ -323,7 +326,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &manifests,
         facts,
@@ -372,7 +375,7 @@ fn a_gate_that_removes_does_so_once() {
 
 #[test]
 fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
-    let (status, plan) = after(Gate::Leave { state: State::Unmanaged }, None);
+    let (status, plan) = after(Gate::Unmanage { state: State::Unmanaged }, None);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
     assert_eq!((status, plan), (expected, Plan::default()));
@@ -381,7 +384,7 @@ fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
 #[test]
 fn each_change_is_a_decision_and_nothing_else_is() {
     let words = |plan: &Plan| -> Vec<(&str, String, String)> {
-        plan.decisions.iter().map(|d| (d.what.label(), d.from.0.clone(), d.to.0.clone())).collect()
+        plan.decisions.iter().map(|d| (d.kind.label(), d.from.0.clone(), d.to.0.clone())).collect()
     };
     let asked = wanted(&["lighthouse"]);
     let entry = |what, from: &str, to: &str| (what, from.to_owned(), to.to_owned());
@@ -398,7 +401,7 @@ fn each_change_is_a_decision_and_nothing_else_is() {
     let input = Input {
         kyma: &kyma,
         wanted: &asked,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &manifests,
         facts: Facts::default(),
@@ -457,7 +460,7 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
     let plan = plan(&Input {
         kyma: &kyma,
         wanted: &asked,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &[],
         facts,

@@ -6,14 +6,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ModuleStatus, State};
 
-use super::{running::ran, status::progress_at};
+use super::{running::recorded_version, status::progress_at};
 use crate::{
     notice::{About, Notice},
-    status::is_out_of_reach,
+    status::is_unreachable,
 };
 
 /// Reasons by words of API servers' errors.
-const WORDS: [(&[&str], &str); 3] = [
+const API_ERRORS: [(&[&str], &str); 3] = [
     (&["failed calling webhook"], "WebhookUnavailable"),
     (&["admission webhook", "denied the request"], "WebhookRefuses"),
     (&["namespaces \"", "not found"], "NamespaceMissing"),
@@ -21,18 +21,20 @@ const WORDS: [(&[&str], &str); 3] = [
 const IN_PROGRESS: &str = " in progress: ";
 
 /// Reason why a user must act. An unreachable runtime is no module's fault.
-fn trouble(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'static str> {
-    if is_out_of_reach(&module.message) {
+fn problem(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'static str> {
+    if is_unreachable(&module.message) {
         return None;
     }
-    let by_words = WORDS.iter().find(|(words, _)| words.iter().all(|word| module.message.contains(word)));
-    match (module.state, by_words) {
+    let api_error =
+        API_ERRORS.iter().find(|(words, _)| words.iter().all(|word| module.message.contains(word)));
+    match (module.state, api_error) {
         (State::Error | State::Warning | State::Processing, Some((_, reason))) => Some(reason),
         (State::Error, None) => Some("ModuleError"),
         // Gates send their own notices.
         (State::Warning, None) => {
-            let says = manifest.map(|manifest| progress_at(manifest, manifest.metadata.generation));
-            says.is_some_and(|(state, why)| state == State::Warning && module.message.contains(why))
+            let reported = manifest.map(|manifest| progress_at(manifest, manifest.metadata.generation));
+            reported
+                .is_some_and(|(state, why)| state == State::Warning && module.message.contains(why))
                 .then_some("ModuleWarning")
         }
         _ => None,
@@ -47,7 +49,7 @@ fn manifest_of<'a>(module: &ModuleStatus, manifests: &'a [Manifest]) -> Option<&
 /// Notices about modules that differ from `kyma`'s status. `open`: modules with unreported recovery, because recovery passes through
 /// Processing.
 #[must_use]
-pub fn changes(
+pub fn module_notices(
     kyma: &Kyma,
     now: &KymaStatus,
     manifests: &[Manifest],
@@ -55,39 +57,40 @@ pub fn changes(
 ) -> Vec<Notice> {
     let before = |name: &str| kyma.status.as_ref()?.modules.iter().find(|module| module.name == name);
     open.retain(|name| now.modules.iter().any(|module| module.name == *name));
-    let told = |module: &Arc<ModuleStatus>| {
+    let notice = |module: &Arc<ModuleStatus>| {
         let manifest = manifest_of(module, manifests);
-        change(before(&module.name).map(Arc::as_ref), module, manifest, open)
+        module_notice(before(&module.name).map(Arc::as_ref), module, manifest, open)
     };
-    now.modules.iter().filter_map(told).collect()
+    now.modules.iter().filter_map(notice).collect()
 }
 
-fn change(
+fn module_notice(
     before: Option<&ModuleStatus>,
     now: &ModuleStatus,
     manifest: Option<&Manifest>,
     open: &mut BTreeSet<String>,
 ) -> Option<Notice> {
     let name = &now.name;
-    let had = before.and_then(|before| trouble(before, manifest));
-    if let Some(reason) = trouble(now, manifest) {
+    let problem_before = before.and_then(|before| problem(before, manifest));
+    if let Some(reason) = problem(now, manifest) {
         open.insert(name.clone());
         let message = format!("module '{name}' is in state {}: {}", now.state, now.message);
-        return (had != Some(reason)).then(|| Notice::warning(About::RuntimeKyma, reason, message));
+        return (problem_before != Some(reason))
+            .then(|| Notice::warning(About::RuntimeKyma, reason, message));
     }
-    if had.is_some() {
+    if problem_before.is_some() {
         open.insert(name.clone());
     }
     let before = before.filter(|_| now.state == State::Ready)?;
-    let is_mended = open.remove(name);
+    let was_open = open.remove(name);
     if before.version != now.version && !before.version.is_empty() || before.message.contains(IN_PROGRESS) {
-        let from = manifest.and_then(ran).filter(|from| *from != now.version);
+        let from = manifest.and_then(recorded_version).filter(|from| *from != now.version);
         let from = from.map(|from| format!(" from {from}")).unwrap_or_default();
         let message = format!("module '{name}' was changed{from} to version {} and is ready", now.version);
         return Some(Notice::normal(About::RuntimeKyma, "ModuleUpgraded", message));
     }
     let message = format!("module '{name}' is ready again");
-    is_mended.then(|| Notice::normal(About::RuntimeKyma, "ModuleReady", message))
+    was_open.then(|| Notice::normal(About::RuntimeKyma, "ModuleReady", message))
 }
 
 #[cfg(test)]
@@ -113,7 +116,7 @@ mod tests {
             ..Kyma::default()
         };
         let now = KymaStatus { modules: vec![Arc::new(now)], ..KymaStatus::default() };
-        let mut told = changes(&kyma, &now, &[], &mut BTreeSet::new());
+        let mut told = module_notices(&kyma, &now, &[], &mut BTreeSet::new());
         assert!(told.len() < 2 && told.iter().all(|notice| notice.about == About::RuntimeKyma));
         told.pop().map(|notice| (notice.reason, notice.message))
     }
@@ -164,7 +167,7 @@ mod tests {
             (State::Ready, ""),
         ] {
             let now = module("1.0.0", state, message);
-            told.extend(change(before.as_ref(), &now, None, &mut open).map(|notice| notice.reason));
+            told.extend(module_notice(before.as_ref(), &now, None, &mut open).map(|notice| notice.reason));
             before = Some(now);
         }
         assert_eq!(told, ["ModuleError", "ModuleReady"]);
@@ -225,12 +228,16 @@ mod tests {
         }))
         .unwrap();
         let warned = module("1.1.0", State::Warning, "its image cannot be pulled");
-        let said = change(None, &warned, Some(&manifest), &mut BTreeSet::new()).unwrap();
+        let said = module_notice(None, &warned, Some(&manifest), &mut BTreeSet::new()).unwrap();
         assert_eq!(said.reason, "ModuleWarning");
         let starts = module("1.1.0", State::Processing, "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted");
-        let said =
-            change(Some(&starts), &module("1.1.0", State::Ready, ""), Some(&manifest), &mut BTreeSet::new())
-                .unwrap();
+        let said = module_notice(
+            Some(&starts),
+            &module("1.1.0", State::Ready, ""),
+            Some(&manifest),
+            &mut BTreeSet::new(),
+        )
+        .unwrap();
         assert_eq!(said.message, "module 'beam' was changed from 1.0.0 to version 1.1.0 and is ready");
     }
 }

@@ -89,15 +89,16 @@ fn run_with(
         .map(String::as_str)
         .chain(catalog.templates.values().filter_map(|t| t.module_name()))
         .collect();
-    let offers: Vec<_> = modules.iter().filter_map(|m| Offer::of(m, catalog)).map(Arc::new).collect();
+    let offers: Vec<_> =
+        modules.iter().filter_map(|m| MandatoryModule::of(m, catalog)).map(Arc::new).collect();
     let regular = catalog.releases.iter().filter(|(_, r)| r.mandatory_version().is_none());
     plan(&Input {
         kyma,
-        offers: &offers,
+        modules: &offers,
         sources: &sources(),
         manifests,
-        chosen_by_users: &regular.map(|(name, _)| name.clone()).collect(),
-        asked: asked.as_ref(),
+        optional: &regular.map(|(name, _)| name.clone()).collect(),
+        requested: asked.as_ref(),
     })
 }
 
@@ -174,8 +175,8 @@ fn the_release_metas_version_counts_and_never_goes_down_unless_it_says_so() {
     let made = run(&catalog, &[installed()]);
     assert_eq!(made.plan.apply[0].spec.version, "2.1.0");
     assert_eq!(
-        (made.plan.decisions[0].what, made.plan.decisions[0].from.0.as_str()),
-        (Decided::Upgrade, "2.0.0")
+        (made.plan.decisions[0].kind, made.plan.decisions[0].from.0.as_str()),
+        (DecisionKind::Upgrade, "2.0.0")
     );
     release(&mut catalog, &json!({"spec": {"mandatory": {"version": "1.9.0"}}}));
     let made = run(&catalog, &[installed()]);
@@ -281,16 +282,16 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"ocmComponentName": "tidewatch.dev/module/watchman"}}));
     let known = sources();
-    let offers = [Arc::new(Offer::of("guard", &catalog).unwrap())];
+    let offers = [Arc::new(MandatoryModule::of("guard", &catalog).unwrap())];
     let none = BTreeSet::new();
     let run = |manifests: &[Manifest]| {
         plan(&Input {
             kyma: &kyma(&json!({})),
-            offers: &offers,
+            modules: &offers,
             sources: &known,
             manifests,
-            chosen_by_users: &none,
-            asked: Some(&none),
+            optional: &none,
+            requested: Some(&none),
         })
         .plan
     };
@@ -321,7 +322,7 @@ fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
 
 #[test]
 fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
-    let offers = [Arc::new(Offer::of("guard", &catalog()).unwrap())];
+    let offers = [Arc::new(MandatoryModule::of("guard", &catalog()).unwrap())];
     let component = "tidewatch.dev/module/guard".to_owned();
     let key = ComponentVersion { component, version: "2.0.0".into(), registry: None, local: false };
     let fault = SourceFault { message: "it answers 429".into(), retryable: true, retry_after: None };
@@ -329,11 +330,11 @@ fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
     let made = |manifests: &[Manifest]| {
         plan(&Input {
             kyma: &kyma(&json!({})),
-            offers: &offers,
+            modules: &offers,
             sources: &sources,
             manifests,
-            chosen_by_users: &BTreeSet::new(),
-            asked: None,
+            optional: &BTreeSet::new(),
+            requested: None,
         })
     };
     assert!(nothing(&made(&[installed()])), "its Manifest says all that the descriptor would");

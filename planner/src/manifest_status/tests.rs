@@ -10,7 +10,7 @@ use tidewatch_api::{
 };
 
 use super::*;
-use crate::manifest::{has_been_ready, have_jobs_completed, is_current, may_wait};
+use crate::manifest::{has_been_ready, have_jobs_completed, is_current, may_defer_status};
 
 #[test]
 fn the_status_names_the_cause_and_keeps_the_inventory() {
@@ -180,7 +180,7 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     let ready = Progress::Applied(Readiness::Ready);
     assert_eq!(Some(says(&theirs, &ready)), theirs.status);
     assert!(
-        !may_wait(&theirs, &says(&theirs, &Progress::Waiting("for it".into()))),
+        !may_defer_status(&theirs, &says(&theirs, &Progress::Waiting("for it".into()))),
         "else a restart would hide it"
     );
 
@@ -249,7 +249,11 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
         (Some((State::Ready, "")), Some((State::Error, "")), false),
     ] {
         let manifest = with(says(&none, "for a thing", before));
-        assert_eq!(may_wait(&manifest, &says(&manifest, "for another", after)), may, "{before:?} {after:?}");
+        assert_eq!(
+            may_defer_status(&manifest, &says(&manifest, "for another", after)),
+            may,
+            "{before:?} {after:?}"
+        );
     }
 }
 

@@ -10,7 +10,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn choices(modules: &[(&str, Value)]) -> Vec<Choice> {
+fn choices(modules: &[(&str, Value)]) -> Vec<ResolvedModule> {
     let mut catalog = FakeCatalog::default();
     for (name, requires) in modules {
         let release: ModuleReleaseMeta = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
@@ -65,7 +65,7 @@ fn a_module_waits_for_another_until_that_is_ready() {
 fn a_module_does_not_wait_for_one_that_its_user_manages() {
     let mut choices = choices(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
     assert!(unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"));
-    choices[0].module.managed = false;
+    choices[0].entry.managed = false;
     assert!(unmet(&choices, &[], &BTreeSet::new()).is_empty(), "nothing of ours says that it is there");
     choices[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
     assert!(
@@ -103,8 +103,8 @@ fn what_an_installed_module_needs_and_has_no_more_is_said() {
     let mut choices = choices(&[("quay", json!(null)), ("crane", requires)]);
     let served = kinds(&choices);
     let crane = || manifest("crane", "2.0.0", "Ready");
-    let said = |choices: &[Choice], manifests: &[Manifest], served| {
-        gone(choices, manifests, served).remove("crane").unwrap_or_default()
+    let said = |choices: &[ResolvedModule], manifests: &[Manifest], served| {
+        lost(choices, manifests, served).remove("crane").unwrap_or_default()
     };
     let nothing = BTreeSet::new();
     assert_eq!(
@@ -120,17 +120,17 @@ fn what_an_installed_module_needs_and_has_no_more_is_said() {
     leaving.metadata.deletion_timestamp = Some(Time(at(0)));
     assert!(said(&choices, &[crane(), leaving], &served).contains("module 'quay' (on its way out);"));
     assert_eq!(said(&choices, &[manifest("crane", "1.0.0", "Ready")], &nothing), "", "its update waits");
-    choices[0].module.managed = false;
+    choices[0].entry.managed = false;
     assert_eq!(said(&choices, &[crane()], &served), "");
-    choices[1].module.managed = false;
-    assert!(gone(&choices, &[crane()], &nothing).is_empty() && kinds(&choices).is_empty());
+    choices[1].entry.managed = false;
+    assert!(lost(&choices, &[crane()], &nothing).is_empty() && kinds(&choices).is_empty());
 }
 
 #[test]
 fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
-    let looks = |minutes: i64| look_again(at(0), at(minutes * 60)).as_second() / 60;
+    let looks = |minutes: i64| next_discovery(at(0), at(minutes * 60)).as_second() / 60;
     assert_eq!([0, 1, 2, 4, 32, 64, 600].map(looks), [1, 2, 4, 8, 64, 124, 660]);
-    assert_eq!(look_again(at(100), at(40)), at(100), "a clock was set back");
+    assert_eq!(next_discovery(at(100), at(40)), at(100), "a clock was set back");
     let api = |group: &str, version: &str| GroupVersionKind {
         group: group.into(),
         version: version.into(),
@@ -167,39 +167,40 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
 #[test]
 fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
-    let due = at(100) + PATIENCE;
-    let early = waits(&of(false), at(100), PATIENCE, None, at(200));
+    let due = at(100) + WAIT_DEADLINE;
+    let early = waiting(&of(false), at(100), WAIT_DEADLINE, None, at(200));
     assert_eq!((early.state, early.recheck_at), (State::Processing, Some(due)));
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
     // After a restart.
     let beside = format!("Beacon default: no light; its update {}", early.message);
     for said in [early.message.clone(), format!("its update {}", early.message), beside] {
-        let again = waits(&of(false), at(700), PATIENCE, Some((State::Processing, &said)), at(700));
+        let again = waiting(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &said)), at(700));
         assert_eq!((again.recheck_at, &again.message), (Some(due), &early.message));
     }
-    let other = waits(
+    let other = waiting(
         &of(false),
         at(700),
-        PATIENCE,
+        WAIT_DEADLINE,
         Some((State::Processing, "Beacon: dark; since 1970-01-01T00:01:40Z")),
         at(700),
     );
-    assert_eq!(other.recheck_at, Some(at(700) + PATIENCE), "something else was said");
-    let late = waits(&of(false), at(100), PATIENCE, Some((State::Processing, "waits for")), due);
+    assert_eq!(other.recheck_at, Some(at(700) + WAIT_DEADLINE), "something else was said");
+    let late = waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Processing, "waits for")), due);
     assert_eq!((late.state, late.recheck_at), (State::Warning, None));
     assert_eq!(
-        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "waits for x")), at(101)).state,
+        waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "waits for x")), at(101)).state,
         State::Warning
     );
     assert_eq!(
-        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "other")), at(101)).state,
+        waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "other")), at(101)).state,
         State::Processing
     );
-    let before = |said| waits(&of(false), at(100), PATIENCE, Some((State::Warning, said)), at(101)).state;
+    let before =
+        |said| waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, said)), at(101)).state;
     assert_eq!(before("its update waits for module 'quay'"), State::Warning);
     let own = "Beacon default: no light; its update waits for module 'quay'";
     assert_eq!(before(own), State::Processing, "the warning was about something else");
-    assert_eq!(waits(&of(true), at(100), PATIENCE, None, at(100)).state, State::Warning);
+    assert_eq!(waiting(&of(true), at(100), WAIT_DEADLINE, None, at(100)).state, State::Warning);
 }
 
 proptest! {

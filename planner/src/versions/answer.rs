@@ -9,18 +9,18 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names};
 
-use super::{Catalog, Chosen, Fault, Wish, resolve};
+use super::{Catalog, Chosen, Fault, ModuleRequest, resolve};
 
 /// Requested channel or version of an entry; equal for entries with equal answers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Want {
+pub struct VersionRequest {
     /// Channel; empty if pinned.
     pub channel: String,
     /// Pinned version.
     pub pin: Option<String>,
 }
 
-impl Want {
+impl VersionRequest {
     /// An entry's version, else channel, else the Kyma's, else the default.
     #[must_use]
     pub fn of(module: &Module, wanted: &KymaSpec) -> Self {
@@ -36,8 +36,8 @@ impl Want {
 
     /// Names a module.
     #[must_use]
-    pub fn wish<'a>(&'a self, module: &'a str) -> Wish<'a> {
-        Wish { module, channel: &self.channel, pin: self.pin.as_deref() }
+    pub fn for_module<'a>(&'a self, module: &'a str) -> ModuleRequest<'a> {
+        ModuleRequest { module, channel: &self.channel, pin: self.pin.as_deref() }
     }
 }
 
@@ -57,8 +57,8 @@ impl Answer {
 
     /// Asks the catalog.
     #[must_use]
-    pub fn of(want: &Want, module: &str, catalog: &dyn Catalog) -> Self {
-        Self { outcome: resolve(want.wish(module), catalog, &[]), release: catalog.release(module) }
+    pub fn of(want: &VersionRequest, module: &str, catalog: &dyn Catalog) -> Self {
+        Self { outcome: resolve(want.for_module(module), catalog, &[]), release: catalog.release(module) }
     }
 
     /// Returns whether plans may differ. For deprecation of installed versions see [`ends_changed`].
@@ -67,14 +67,14 @@ impl Answer {
         let outcomes = match (&self.outcome, &other.outcome) {
             (Ok(a), Ok(b)) => {
                 (&a.version, &a.component, a.origin) == (&b.version, &b.component, b.origin)
-                    && alike(&a.template, &b.template)
+                    && same_for_plans(&a.template, &b.template)
             }
             (Err(a), Err(b)) => a == b,
             _ => false,
         };
-        let said = |answer: &Self| {
+        let deprecation = |answer: &Self| {
             let chosen = answer.outcome.as_ref().ok()?;
-            ends(answer.release.as_deref()).remove(&chosen.version)
+            deprecations(answer.release.as_deref()).remove(&chosen.version)
         };
         let terms = |answer: &Self| {
             answer.release.as_ref().map(|release| {
@@ -82,22 +82,22 @@ impl Answer {
                 (spec.allow_downgrade, spec.kyma_selector.clone())
             })
         };
-        !outcomes || said(self) != said(other) || terms(self) != terms(other)
+        !outcomes || deprecation(self) != deprecation(other) || terms(self) != terms(other)
     }
 }
 
 /// Versions with changed deprecation: plans differ for Kymas with one installed.
 #[must_use]
-pub fn ends_changed(
+pub fn deprecations_changed(
     before: Option<&ModuleReleaseMeta>,
     after: Option<&ModuleReleaseMeta>,
 ) -> BTreeSet<String> {
-    let (before, after) = (ends(before), ends(after));
+    let (before, after) = (deprecations(before), deprecations(after));
     let all: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     all.into_iter().filter(|version| before.get(*version) != after.get(*version)).cloned().collect()
 }
 
-fn ends(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Timestamp>, String)>> {
+fn deprecations(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Timestamp>, String)>> {
     let all = release.into_iter().flat_map(|release| &release.spec.versions);
     let mut ends: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for version in all.filter(|v| v.deprecation_date.is_some() || !v.deprecation_message.is_empty()) {
@@ -108,7 +108,7 @@ fn ends(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Tim
 }
 
 /// Equality as far as plans depend on it.
-fn alike(a: &Arc<ModuleTemplate>, b: &Arc<ModuleTemplate>) -> bool {
+fn same_for_plans(a: &Arc<ModuleTemplate>, b: &Arc<ModuleTemplate>) -> bool {
     Arc::ptr_eq(a, b)
         || (a.metadata.name == b.metadata.name
             && a.spec == b.spec

@@ -7,17 +7,17 @@ use tidewatch_api::ModuleTemplate;
 
 use super::{
     Chosen, Fault,
-    resolve::{Origin, Wish},
+    resolve::{ModuleRequest, Origin},
 };
 
 /// Returns whether a template is legacy; others need a release meta.
-pub fn is_old(template: &ModuleTemplate) -> bool {
+pub fn is_legacy(template: &ModuleTemplate) -> bool {
     !template.spec.channel.is_empty() || template.spec.mandatory == Some(true)
 }
 
 /// Picks from one module's templates; a pin ignores channels.
 pub(super) fn choose(
-    wish: Wish<'_>,
+    wish: ModuleRequest<'_>,
     templates: &[&Arc<ModuleTemplate>],
     origin: Origin,
 ) -> Option<Result<Chosen, Fault>> {

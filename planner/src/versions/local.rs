@@ -40,12 +40,15 @@ pub enum Unusable {
 }
 
 /// Validates a template; `None` if its module is not `asked` for.
-pub fn usable(mut object: DynamicObject, asked: &BTreeSet<&str>) -> Result<Option<ModuleTemplate>, Unusable> {
+pub fn usable(
+    mut object: DynamicObject,
+    requested: &BTreeSet<&str>,
+) -> Result<Option<ModuleTemplate>, Unusable> {
     object.metadata.managed_fields = None;
     let value = serde_json::to_value(object).map_err(|_| Unusable::Malformed)?;
     let size = serde_json::to_vec(&value).map_or(usize::MAX, |text| text.len());
     let template: ModuleTemplate = serde_json::from_value(value).map_err(|_| Unusable::Malformed)?;
-    if !template.module_name().is_some_and(|module| asked.contains(module)) {
+    if !template.module_name().is_some_and(|module| requested.contains(module)) {
         return Ok(None);
     }
     if size > MAX_BYTES {

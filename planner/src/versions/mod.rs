@@ -11,14 +11,14 @@ mod resolve;
 
 use std::sync::Arc;
 
-pub use answer::{Answer, Want, ends_changed};
+pub use answer::{Answer, VersionRequest, deprecations_changed};
 pub use deprecation::{Deprecation, Listed, NEAR, Phase, deprecation};
 pub use legacy::registry as registry_of;
-pub use legacy::{highest, is_old};
-pub use order::{Step, may_replace, step};
-pub use resolve::further;
+pub use legacy::{highest, is_legacy};
+pub use order::{Direction, direction, may_replace};
 pub use resolve::released_as;
-pub use resolve::{Origin, Wish, resolve};
+pub use resolve::unreleased_pin;
+pub use resolve::{ModuleRequest, Origin, resolve};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State};
 
 /// KCP's catalog, read-only.
@@ -33,9 +33,9 @@ pub trait Catalog {
 
 /// Listed module and its version.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ResolvedModule {
     /// User's entry.
-    pub module: Module,
+    pub entry: Module,
     /// Effective channel; empty if pinned.
     pub channel: String,
     /// Release meta.
@@ -188,15 +188,19 @@ impl Fault {
 
 /// Chooses for every listed module. `local`: allowed templates of the runtime.
 #[must_use]
-pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
+pub fn choose(
+    wanted: &KymaSpec,
+    catalog: &dyn Catalog,
+    local: &[Arc<ModuleTemplate>],
+) -> Vec<ResolvedModule> {
     wanted
         .modules
         .iter()
         .map(|module| {
-            let want = Want::of(module, wanted);
-            let outcome = resolve(want.wish(&module.name), catalog, local);
+            let want = VersionRequest::of(module, wanted);
+            let outcome = resolve(want.for_module(&module.name), catalog, local);
             let release = catalog.release(&module.name);
-            Choice { module: module.clone(), channel: want.channel, release, outcome }
+            ResolvedModule { entry: module.clone(), channel: want.channel, release, outcome }
         })
         .collect()
 }

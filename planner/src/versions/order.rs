@@ -8,7 +8,7 @@ use super::Fault;
 
 /// Direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Direction {
     /// Lower.
     Down,
     /// Equal except pre-release or build.
@@ -19,11 +19,11 @@ pub enum Step {
 
 /// Compares major, minor and patch (contract, section 5.7); pre-releases replace each other. `None` for invalid versions.
 #[must_use]
-pub fn step(installed: &str, wanted: &str) -> Option<Step> {
+pub fn direction(installed: &str, wanted: &str) -> Option<Direction> {
     Some(match core(wanted)?.cmp(&core(installed)?) {
-        Ordering::Less => Step::Down,
-        Ordering::Equal => Step::Level,
-        Ordering::Greater => Step::Up,
+        Ordering::Less => Direction::Down,
+        Ordering::Equal => Direction::Level,
+        Ordering::Greater => Direction::Up,
     })
 }
 
@@ -31,10 +31,10 @@ pub fn step(installed: &str, wanted: &str) -> Option<Step> {
 pub fn may_replace(installed: Option<&str>, wanted: &str, allow_downgrade: bool) -> Result<(), Fault> {
     let Some(installed) = installed.filter(|old| !old.is_empty() && *old != wanted) else { return Ok(()) };
     let names = || (installed.to_owned(), wanted.to_owned());
-    match step(installed, wanted) {
+    match direction(installed, wanted) {
         _ if allow_downgrade => Ok(()),
-        Some(Step::Level | Step::Up) => Ok(()),
-        Some(Step::Down) => {
+        Some(Direction::Level | Direction::Up) => Ok(()),
+        Some(Direction::Down) => {
             let (installed, wanted) = names();
             Err(Fault::Downgrade { installed, wanted })
         }

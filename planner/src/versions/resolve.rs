@@ -11,7 +11,7 @@ use super::{
 
 /// A user's wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish<'a> {
+pub struct ModuleRequest<'a> {
     /// Module name.
     pub module: &'a str,
     /// Effective channel.
@@ -38,20 +38,20 @@ pub enum Origin {
 /// A module known to KCP is never shadowed. But a pinned version that KCP lacks may be the runtime's own. Callers pass `local` only if KCP
 /// allows own templates for this Kyma.
 pub fn resolve(
-    wish: Wish<'_>,
+    wish: ModuleRequest<'_>,
     catalog: &dyn Catalog,
     local: &[Arc<ModuleTemplate>],
 ) -> Result<Chosen, Fault> {
-    let wish = Wish { pin: wish.pin.filter(|pin| !pin.is_empty()), ..wish };
+    let wish = ModuleRequest { pin: wish.pin.filter(|pin| !pin.is_empty()), ..wish };
     if wish.pin.is_none() && wish.channel == names::CHANNEL_NONE {
         return Err(Fault::ChannelNone { module: wish.module.to_owned() });
     }
     if let Some(release) = catalog.release(wish.module) {
-        let further = || chosen_further(wish, &release, local);
-        return released(wish, &release, catalog).or_else(|fault| further().ok_or(fault));
+        let own_template = || local_version(wish, &release, local);
+        return released(wish, &release, catalog).or_else(|fault| own_template().ok_or(fault));
     }
     let central = catalog.templates_of(wish.module);
-    let old: Vec<_> = central.iter().filter(|t| legacy::is_old(t)).collect();
+    let old: Vec<_> = central.iter().filter(|t| legacy::is_legacy(t)).collect();
     let own: Vec<_> = local
         .iter()
         // KCP's templates are never shadowed, even without a release meta.
@@ -63,17 +63,17 @@ pub fn resolve(
 }
 
 /// Pinned version that the release lacks; `None` for mandatory modules.
-pub fn further<'a>(pin: Option<&'a str>, release: &ModuleReleaseMeta) -> Option<&'a str> {
+pub fn unreleased_pin<'a>(pin: Option<&'a str>, release: &ModuleReleaseMeta) -> Option<&'a str> {
     let pin = pin.filter(|pin| !pin.is_empty() && release.mandatory_version().is_none())?;
     (!offered(release).any(|version| version == pin)).then_some(pin)
 }
 
-fn chosen_further(
-    wish: Wish<'_>,
+fn local_version(
+    wish: ModuleRequest<'_>,
     release: &ModuleReleaseMeta,
     local: &[Arc<ModuleTemplate>],
 ) -> Option<Chosen> {
-    let pin = further(wish.pin, release)?;
+    let pin = unreleased_pin(wish.pin, release)?;
     let is =
         |t: &&Arc<ModuleTemplate>| t.module_name() == Some(wish.module) && legacy::version(t) == Some(pin);
     legacy::choose(wish, &local.iter().filter(is).collect::<Vec<_>>(), Origin::Local)?.ok()
@@ -84,7 +84,11 @@ fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> + Clone {
     channels.chain(release.spec.versions.iter().map(|v| v.version.as_str()))
 }
 
-fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) -> Result<Chosen, Fault> {
+fn released(
+    wish: ModuleRequest<'_>,
+    release: &ModuleReleaseMeta,
+    catalog: &dyn Catalog,
+) -> Result<Chosen, Fault> {
     let module = || wish.module.to_owned();
     if release.mandatory_version().is_some() {
         return Err(Fault::Mandatory { module: module() });

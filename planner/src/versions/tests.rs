@@ -171,7 +171,7 @@ fn every_wish_has_its_outcome() {
     ];
     let mut table = String::new();
     for (module, channel, pin) in wishes {
-        let wish = Wish { module, channel, pin };
+        let wish = ModuleRequest { module, channel, pin };
         let outcome = match resolve(wish, &catalog, &local) {
             Ok(chosen) => {
                 let template = chosen.template.metadata.name.clone().unwrap();
@@ -281,7 +281,7 @@ proptest! {
     fn a_pin_does_not_care_for_channels((module, channel, pin) in any_wish(), other in "[a-z]{3,8}") {
         let Some(pin) = pin.filter(|pin| !pin.is_empty()) else { return Ok(()) };
         let (catalog, local) = (offered(), own_templates());
-        let of = |channel: &str| outcome(resolve(Wish { module: &module, channel, pin: Some(&pin) }, &catalog, &local));
+        let of = |channel: &str| outcome(resolve(ModuleRequest { module: &module, channel, pin: Some(&pin) }, &catalog, &local));
         prop_assert_eq!(of(&channel), of(&other));
         if let Ok((version, ..)) = of(&channel) {
             prop_assert_eq!(version, pin);
@@ -291,12 +291,12 @@ proptest! {
     #[test]
     fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
-        let wish = Wish { module: &module, channel: &channel, pin: pin.as_deref() };
+        let wish = ModuleRequest { module: &module, channel: &channel, pin: pin.as_deref() };
         let all = outcome(resolve(wish, &catalog, &local));
         let kcp = outcome(resolve(wish, &catalog, &[]));
         if catalog.release(&module).is_some() {
             let mut new = offered();
-            new.templates.retain(|_, t| !is_old(t));
+            new.templates.retain(|_, t| !is_legacy(t));
             prop_assert_eq!(&all, &outcome(resolve(wish, &new, &local)));
         }
         let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
@@ -313,7 +313,7 @@ proptest! {
     fn a_further_version_is_the_runtimes_own_if_it_is_asked_for(channel in "[a-z]{3,8}") {
         let (catalog, local) = (offered(), own_templates());
         let of = |pin: Option<&str>, local: &[Arc<ModuleTemplate>]| {
-            outcome(resolve(Wish { module: "lighthouse", channel: &channel, pin }, &catalog, local))
+            outcome(resolve(ModuleRequest { module: "lighthouse", channel: &channel, pin }, &catalog, local))
         };
         let own = Ok(("8.0.0".to_owned(), "lighthouse-mine".to_owned(), Origin::Local));
         prop_assert_eq!(of(Some("8.0.0"), &local), own);
@@ -333,10 +333,10 @@ proptest! {
         let mut after = before;
         after[at] = other;
         let (before, after) = (changed(before), changed(after));
-        let want = Want { channel: if pin.is_some() { "" } else { channel }.into(), pin: pin.map(str::to_owned) };
+        let want = VersionRequest { channel: if pin.is_some() { "" } else { channel }.into(), pin: pin.map(str::to_owned) };
         let differs = Answer::of(&want, module, &before).differs(&Answer::of(&want, module, &after));
         let taken = |catalog: &fixtures::FakeCatalog| {
-            let outcome = resolve(want.wish(module), catalog, &[]);
+            let outcome = resolve(want.for_module(module), catalog, &[]);
             let found = outcome.as_ref().ok().map(|c| (c.template.spec.clone(), c.version.clone()));
             let release = catalog.release(module);
             let all = release.iter().flat_map(|release| release.spec.versions.clone());

@@ -66,26 +66,26 @@ fn ten_modules_share_their_watches() {
         manifest(&kinds, Some((["a.dev/v1", "b.dev/v1", "c.dev/v1"][n % 3], "Beacon")))
     };
     let manifests: Vec<Manifest> = (0..10).map(of).collect();
-    let derived = derive(&Needs::of(&manifests), real_plural, &[], MAX_DERIVED);
+    let derived = derive(&RequiredKinds::of(&manifests), real_plural, &[], MAX_DERIVED);
     insta::assert_yaml_snapshot!("ten_modules", json!({"watches": derived.watches}));
-    assert!(derived.watches.len() <= 40 && derived.left_out.is_empty() && derived.missing.is_empty());
+    assert!(derived.watches.len() <= 40 && derived.over_capacity.is_empty() && derived.missing.is_empty());
 }
 
 #[test]
 fn what_somebody_waits_for_is_watched_as_a_whole() {
-    let mut needs = Needs::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
+    let mut needs = RequiredKinds::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
     let labelled = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(labelled.watches.iter().all(|w| !w.labels.is_empty()), "what users make is nobody's business");
-    needs.await_end(&Gvk::of("x.dev/v1", "Beacon"));
+    needs.add_awaited(&Gvk::of("x.dev/v1", "Beacon"));
     let all = derive(&needs, plural, &[], MAX_DERIVED);
     let without_labels: Vec<_> =
         all.watches.iter().filter(|w| w.labels.is_empty()).map(|w| w.name.as_str()).collect();
     assert_eq!(without_labels, ["engine.beacons.x.dev.spec"]);
     // A namespace's status names its blockers.
-    needs.await_end(&Gvk::of("v1", "Namespace"));
+    needs.add_awaited(&Gvk::of("v1", "Namespace"));
     let spaces = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(names(&spaces).contains(&"engine.namespaces.status"));
-    needs.await_kinds();
+    needs.add_definitions();
     let kinds = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(names(&kinds).contains(&"engine.customresourcedefinitions.apiextensions.k8s.io.spec"));
     assert!(names(&kinds).contains(&"engine.apiservices.apiregistration.k8s.io.status"));
@@ -95,15 +95,16 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
 fn what_is_given_up_or_is_a_secret_is_not_watched() {
     let mut given_up = manifest(&[("v1", "ConfigMap")], Some(("x.dev/v1", "Beacon")));
     given_up.metadata.annotations = Some([(annotations::IS_UNMANAGED.to_owned(), "true".to_owned())].into());
-    assert_eq!(Needs::of([&given_up]), Needs::default());
-    let mut secrets = Needs::of([&manifest(&[("v1", "Secret"), ("coordination.k8s.io/v1", "Lease")], None)]);
-    secrets.await_end(&Gvk::of("v1", "Secret"));
-    assert_eq!(secrets, Needs::default());
+    assert_eq!(RequiredKinds::of([&given_up]), RequiredKinds::default());
+    let mut secrets =
+        RequiredKinds::of([&manifest(&[("v1", "Secret"), ("coordination.k8s.io/v1", "Lease")], None)]);
+    secrets.add_awaited(&Gvk::of("v1", "Secret"));
+    assert_eq!(secrets, RequiredKinds::default());
 }
 
 #[test]
 fn what_the_agent_watches_anyway_is_not_watched_twice() {
-    let needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    let needs = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
     let all = derive(&needs, plural, &[], MAX_DERIVED);
     assert_eq!(names(&all), ["engine.deployments.apps.spec", "engine.deployments.apps.status"]);
     let other = |change: fn(&mut AgentWatch)| {
@@ -120,8 +121,8 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
 /// Otherwise users' changes go unnoticed.
 #[test]
 fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
-    let mut needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
-    needs.see_ours(false);
+    let mut needs = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    needs.add_engine_owned(false);
     let alone = derive(&needs, real_plural, &[], 1);
     assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
     assert!(alone.watches[0].labels.is_empty());
@@ -143,10 +144,10 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
 #[test]
 fn what_the_engine_brings_besides_modules_is_always_watched() {
     let watched = |takes_templates: bool| {
-        let mut needs = Needs::default();
-        needs.see_ours(takes_templates);
+        let mut needs = RequiredKinds::default();
+        needs.add_engine_owned(takes_templates);
         let derived = derive(&needs, real_plural, &[], MAX_DERIVED);
-        assert!(derived.missing.is_empty() && derived.left_out.is_empty(), "{derived:?}");
+        assert!(derived.missing.is_empty() && derived.over_capacity.is_empty(), "{derived:?}");
         derived
     };
     let ours = watched(false);
@@ -170,8 +171,8 @@ fn what_the_engine_brings_besides_modules_is_always_watched() {
 
 #[test]
 fn what_there_is_no_room_for_is_the_least_important_and_named() {
-    let mut needs = Needs::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
-    needs.await_end(&Gvk::of("y.dev/v1", "Quay"));
+    let mut needs = RequiredKinds::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
+    needs.add_awaited(&Gvk::of("y.dev/v1", "Quay"));
     let derived = derive(&needs, plural, &[], 5);
     assert_eq!(
         names(&derived),
@@ -183,8 +184,12 @@ fn what_there_is_no_room_for_is_the_least_important_and_named() {
             "engine.quays.y.dev.spec",
         ]
     );
-    assert_eq!(derived.left_out.len(), 11);
-    assert!(derived.left_out.contains(&"Beacon.x.dev (status)".to_owned()), "{:?}", derived.left_out);
+    assert_eq!(derived.over_capacity.len(), 11);
+    assert!(
+        derived.over_capacity.contains(&"Beacon.x.dev (status)".to_owned()),
+        "{:?}",
+        derived.over_capacity
+    );
     let none = derive(&needs, |group, kind| plural(group, kind).filter(|_| group != "y.dev"), &[], 5);
     assert_eq!(none.missing, ["Quay.y.dev"]);
 }
@@ -204,8 +209,8 @@ proptest! {
     ) {
         let manifests: Vec<Manifest> = modules.iter().map(|(kinds, cr)| manifest(kinds, *cr)).collect();
         let needs = |manifests: &mut dyn Iterator<Item = &Manifest>, awaited: &mut dyn Iterator<Item = &(&str, &str)>| {
-            let mut needs = Needs::of(manifests);
-            awaited.for_each(|(api_version, kind)| needs.await_end(&Gvk::of(api_version, kind)));
+            let mut needs = RequiredKinds::of(manifests);
+            awaited.for_each(|(api_version, kind)| needs.add_awaited(&Gvk::of(api_version, kind)));
             needs
         };
         let there = needs(&mut manifests.iter(), &mut awaited.iter());
@@ -224,7 +229,7 @@ proptest! {
             let watched = derived.watches.iter().any(|w| w.group == group && w.resource == resource);
             let name = full_name(&group, kind);
             let named = derived.missing.contains(&name)
-                || derived.left_out.iter().any(|left| left.starts_with(&format!("{name} (")));
+                || derived.over_capacity.iter().any(|left| left.starts_with(&format!("{name} (")));
             prop_assert!(watched || named, "{name}");
         }
     }

@@ -7,7 +7,7 @@ use tidewatch_api::{
     names::{self, field_managers, labels},
 };
 use tidewatch_deployer::adoption::take_over_spec;
-use tidewatch_planner::kyma::{Decision, Plan, same};
+use tidewatch_planner::kyma::{Decision, Plan, is_up_to_date};
 
 use crate::{
     error::Error,
@@ -79,7 +79,7 @@ impl Executor {
             }
         }
         for decision in &plan.decisions {
-            let Decision { what, module, from, to, reason } = decision;
+            let Decision { kind: what, module, from, to, reason } = decision;
             let version = |(version, state): &(String, State)| format!("{version} {state}");
             let (from, to) = (version(from), version(to));
             tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
@@ -103,7 +103,7 @@ impl Executor {
             body["metadata"]["resourceVersion"] = version.into();
         }
         let applied = self.kcp.apply(&self.kcp.manifests(), &name, field_managers::KCP, false, &body).await?;
-        match applied.filter(|applied| !same(applied, manifest)) {
+        match applied.filter(|applied| !is_up_to_date(applied, manifest)) {
             Some(applied) => self.take_over_manifest(&applied, body).await,
             None => Ok(()),
         }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State, object::Gvk};
 use tidewatch_planner::{
-    needs::{Unmet, Waits, defined_groups, gone, is_name, kinds, look_again, unmet, waits},
-    versions::Choice,
+    needs::{Unmet, Waiting, defined_groups, is_name, kinds, lost, next_discovery, unmet, waiting},
+    versions::ResolvedModule,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(Mutex<HashMap<String, Known>>);
+pub(crate) struct WaitingKymas(Mutex<HashMap<String, Known>>);
 
 #[derive(Debug, Default, PartialEq)]
 struct Known {
@@ -34,7 +34,7 @@ struct Known {
     again: Option<Timestamp>,
 }
 
-impl Waiting {
+impl WaitingKymas {
     pub(crate) fn forget(&self, kyma: &str) {
         self.0.lock().remove(kyma);
     }
@@ -47,12 +47,12 @@ impl Waiting {
         patience: Duration,
         before: impl Fn(&str) -> Option<(State, &'a str)>,
         now: Timestamp,
-    ) -> BTreeMap<String, Waits> {
+    ) -> BTreeMap<String, Waiting> {
         self.know(kyma, |known| {
             let since = std::mem::take(&mut known.since);
             let one = |(module, unmet): (String, Unmet)| {
                 let since = since.get(&module).copied().unwrap_or(now);
-                let waits = waits(&unmet, since, patience, before(&module), now);
+                let waits = waiting(&unmet, since, patience, before(&module), now);
                 known.since.insert(module.clone(), since);
                 (module, waits)
             };
@@ -64,7 +64,7 @@ impl Waiting {
     pub(crate) fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
         self.know(kyma, |known| {
             known.broken = any.then(|| known.broken.unwrap_or(now));
-            known.broken.map(|since| look_again(since, now))
+            known.broken.map(|since| next_discovery(since, now))
         })
     }
 
@@ -98,7 +98,7 @@ impl Waiting {
 
 #[derive(Debug)]
 pub(super) struct Needs {
-    pub(super) waits: BTreeMap<String, Waits>,
+    pub(super) waits: BTreeMap<String, Waiting>,
     pub(super) gone: BTreeMap<String, String>,
     pub(super) look_at: Option<Timestamp>,
 }
@@ -110,7 +110,7 @@ impl KymaReconciler {
         kyma: &Kyma,
         name: &str,
         runtime: &Gated,
-        choices: &[Choice],
+        choices: &[ResolvedModule],
         manifests: &[Manifest],
         triggers: Triggers<'_>,
     ) -> Result<Needs, ObjectError> {
@@ -134,7 +134,7 @@ impl KymaReconciler {
         // A kind whose discovery fails does not count as gone.
         let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
         let there = served.iter().chain(unknown).cloned().collect();
-        let gone = gone(choices, manifests, &there);
+        let gone = lost(choices, manifests, &there);
         let later = self.waiting.broken(name, !broken.is_empty(), now);
         let look_at = self.waiting.again(name).into_iter().chain(later).min();
         Ok(Needs { waits, gone, look_at })
@@ -237,7 +237,7 @@ mod tests {
     }
 
     /// Lighthouse, which requires a kind of this group, in the list of the Kyma `harbour`.
-    fn choices(group: &str) -> Vec<Choice> {
+    fn choices(group: &str) -> Vec<ResolvedModule> {
         let release = json!({"metadata": {"name": "lighthouse"}, "spec": {
             "moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
             "channels": [{"channel": "regular", "version": "1.0.0"}]}});
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_definition_is_looked_at_when_it_is_told_of_and_once_more() {
-        let waiting = Waiting::default();
+        let waiting = WaitingKymas::default();
         assert!(!waiting.is_doubtful("pier", false, at(0)));
         assert!(waiting.is_doubtful("pier", true, at(10)));
         assert_eq!(waiting.again("pier"), Some(at(12)));
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_server_that_stays_away_is_asked_ever_more_seldom_and_anew_after_it_was_well() {
-        let waiting = Waiting::default();
+        let waiting = WaitingKymas::default();
         let looked = |any, minute: i64| {
             waiting.broken("pier", any, at(minute * 60)).map(|next| next.as_second() / 60 - minute)
         };

@@ -8,10 +8,10 @@ use std::{
 use jiff::Timestamp;
 use tidewatch_api::{GroupVersionKind, Module, State};
 use tidewatch_planner::{
-    mandatory::Offer,
-    needs::{Waits, defined_groups, kinds, required, unmet},
+    mandatory::MandatoryModule,
+    needs::{Waiting, defined_groups, kinds, required, unmet},
     notice::{About, Notice},
-    versions::Choice,
+    versions::ResolvedModule,
 };
 
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Missing requirements per module; none if its version is installed.
-    waits: BTreeMap<String, Waits>,
+    waits: BTreeMap<String, Waiting>,
     pub(super) look_at: Option<Timestamp>,
     unknown: Option<String>,
 }
@@ -73,10 +73,10 @@ impl MandatoryReconciler {
     pub(super) async fn needs(
         &self,
         kyma: &str,
-        offers: &[Arc<Offer>],
+        offers: &[Arc<MandatoryModule>],
         triggers: Triggers<'_>,
     ) -> Result<Needs, Error> {
-        let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
+        let choices: Vec<ResolvedModule> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
         let awaits = Awaits { groups: defined_groups(&kinds), modules };
         let before = self.kcp.index().kymas.waits(kyma).mandatory.clone();
@@ -141,10 +141,10 @@ impl MandatoryReconciler {
     }
 }
 
-fn choice(offer: &Offer) -> Option<Choice> {
-    let chosen = offer.outcome.as_ref().ok().filter(|_| !offer.leaving)?;
-    Some(Choice {
-        module: Module { name: offer.module.clone(), ..Module::default() },
+fn choice(offer: &MandatoryModule) -> Option<ResolvedModule> {
+    let chosen = offer.outcome.as_ref().ok().filter(|_| !offer.deleting)?;
+    Some(ResolvedModule {
+        entry: Module { name: offer.module.clone(), ..Module::default() },
         channel: String::new(),
         release: offer.release.clone(),
         outcome: Ok(chosen.clone()),

@@ -102,7 +102,7 @@ impl AgentWatches {
         let mut reported = BTreeSet::new();
         for gvk in kinds {
             let sees = |watch: &AgentWatch, field| {
-                watch.field == field && (watch.labels.is_empty() || watches::is_of_installed(watch))
+                watch.field == field && (watch.labels.is_empty() || watches::selects_installed(watch))
             };
             let is_watched_field =
                 |field| is_watched(&watches, runtime, gvk, move |watch| sees(watch, field));
@@ -129,7 +129,7 @@ impl AgentWatches {
 
     /// Whether the deletion of each installed object of these kinds is an event.
     pub(super) async fn watches_deletions(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
-        let ours = |watch: &AgentWatch| watch.labels.is_empty() || watches::is_of_installed(watch);
+        let ours = |watch: &AgentWatch| watch.labels.is_empty() || watches::selects_installed(watch);
         self.are_watched(kyma, runtime, kinds, ours).await
     }
 

@@ -9,7 +9,7 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::bundle;
 use tidewatch_planner::{
-    blockers::{self, NAMED, Users},
+    blockers::{self, MAX_NAMED, UserObjects},
     manifest::default_cr,
 };
 
@@ -133,9 +133,9 @@ pub(super) async fn users_in(
     // The default CR is user-owned and may be changed, so it must not be deleted with the namespace.
     let mut owners_of_own = own.clone();
     owners_of_own.extend(own_cr(runtime, manifest).await?);
-    let mut users = Users::default();
+    let mut users = UserObjects::default();
     for gvk in kinds.values() {
-        let room = NAMED + 1 + own.len().min(OWN);
+        let room = MAX_NAMED + 1 + own.len().min(OWN);
         let page = objects::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
         // Cluster-scoped objects are in no namespace.
         let existing = page.first.into_iter().filter(|Listed { object, owners, .. }| {
@@ -154,15 +154,15 @@ async fn users_of(
     runtime: &Gated,
     kinds: impl IntoIterator<Item = &Gvk>,
     own: &[ObjectRef],
-) -> Result<Users, ObjectError> {
-    let mut users = Users::default();
+) -> Result<UserObjects, ObjectError> {
+    let mut users = UserObjects::default();
     let mut lineage = Lineage::default();
     for gvk in kinds {
         let is_owned = |listed: &Listed| blockers::is_owned(&listed.object, &listed.owners, own);
         let mut of_kind: Vec<&ObjectRef> =
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
         // The page has room for the module's own objects and all named ones.
-        let limit = u32::try_from(NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
+        let limit = u32::try_from(MAX_NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
         let mut page = objects::list(runtime, gvk, "", limit).await?;
         if page.more > 0 && page.first.iter().any(|listed| !listed.owners.is_empty()) {
             page = objects::list(runtime, gvk, "", OWNED).await?;

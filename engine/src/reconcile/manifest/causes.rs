@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, object::ObjectRef};
 use tidewatch_deployer::readiness::{self, Facts, ObjectReadiness};
-use tidewatch_planner::manifest::{self, is_as_left};
+use tidewatch_planner::manifest::{self, is_ready_by_go_manager};
 
 use super::{
     apply::Applied,
@@ -42,7 +42,7 @@ impl ManifestReconciler {
             ..manager.clone()
         };
         // The Go manager never checked for it.
-        let needs_it = || !is_as_left(manifest);
+        let needs_it = || !is_ready_by_go_manager(manifest);
         let live = match objects::get(runtime, manager).await {
             Ok(Some(live)) => live,
             Ok(None) if !needs_it() => return Ok(()),

@@ -64,7 +64,7 @@ impl Removal {
             kyma,
             manifest = name,
             by = force.by,
-            why = force.why,
+            why = force.reason,
             left = left.len(),
             "deleted by force"
         );
@@ -104,7 +104,7 @@ impl Removal {
             match objects::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-                Ok(Deleted::Going) => left.push(Forced::going(&cr)),
+                Ok(Deleted::Going) => left.push(Forced::deleting_label(&cr)),
                 Err(_) => left.push(cr.to_string()),
             }
         }

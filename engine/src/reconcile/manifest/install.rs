@@ -185,7 +185,7 @@ impl ManifestReconciler {
         if applied.failed.is_some() {
             return;
         }
-        let Some(manager) = manifest::manager_beside(manifest, objects) else { return };
+        let Some(manager) = manifest::external_manager(manifest, objects) else { return };
         let judging = self.judge_manager(manifest, runtime, &manager, objects, applied);
         match stage(Stage::ReadRuntime, judging).await {
             Ok(()) => {}

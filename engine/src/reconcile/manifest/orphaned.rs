@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, State, inventory};
 use tidewatch_planner::{
-    kyma::Stray,
+    kyma::Orphan,
     manifest_status::{self, Progress},
 };
 
@@ -24,13 +24,13 @@ impl ManifestReconciler {
         manifest: &Manifest,
     ) -> Result<Option<Outcome>, Error> {
         let known = self.kcp.index().kymas.get(kyma);
-        if Stray::of(known.as_deref(), manifest).is_none() {
+        if Orphan::of(known.as_deref(), manifest).is_none() {
             return Ok(None);
         }
         // The Kyma watch may lag behind the Manifest watch.
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(kyma)).await;
         let there = read.map_err(|e| Error::kcp(format!("reading Kyma {kyma}"), e))?;
-        let Some(Stray { message, told_from }) = Stray::of(there.as_ref(), manifest) else {
+        let Some(Orphan { message, reported_from: told_from }) = Orphan::of(there.as_ref(), manifest) else {
             return Ok(None);
         };
         if let Ok(left) = Duration::try_from(told_from.duration_since(self.kcp.now()))
@@ -138,7 +138,7 @@ mod tests {
 
         // Store the reported status.
         let before: Manifest = serde_json::from_value(kept.lock().clone()).unwrap();
-        let message = Stray::of(None, &before).unwrap().message;
+        let message = Orphan::of(None, &before).unwrap().message;
         let inventory = inventory::inventory(&before.status.clone().unwrap().synced);
         let said = Progress::Failed { state: State::Error, message };
         let status =

@@ -148,7 +148,7 @@ impl Remover {
                 Ok(None) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 // Force covers failing webhooks and missing rights.
-                Ok(Some(Remaining::Deleting)) => remaining.push(Forced::going(&object)),
+                Ok(Some(Remaining::Deleting)) => remaining.push(Forced::deleting_label(&object)),
                 Ok(Some(_)) | Err(_) => remaining.push(object.to_string()),
             }
         }

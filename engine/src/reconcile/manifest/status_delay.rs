@@ -18,7 +18,7 @@ impl ManifestReconciler {
         status: &ManifestStatus,
         may_delay: bool,
     ) -> Result<Option<Duration>, Error> {
-        let may_delay = may_delay && manifest::may_wait(manifest, status);
+        let may_delay = may_delay && manifest::may_defer_status(manifest, status);
         let left = self.states.delay_status(key, may_delay, self.kcp.now());
         if left.is_none() {
             self.kcp.write_manifest_status(manifest, status).await?;

@@ -93,7 +93,7 @@ impl Found {
         let plan = plan(&Input {
             kyma: &kyma,
             wanted: &self.wanted,
-            choices: &choices,
+            modules: &choices,
             sources: &sources,
             manifests: manifest.as_slice(),
             facts: Facts { windows: self.windows.as_ref(), ..Facts::default() },

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tidewatch_api::Layer;
 
 use super::*;
-use crate::policy::{self, Ruled, rule};
+use crate::policy::{self, PolicyEffect, apply};
 
 #[test]
 fn a_kyma_without_its_pull_secret_is_not_ready() {
@@ -21,7 +21,7 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
     assert!(!is_written(&ready(), conditions::IMAGE_PULL_SECRET_SYNC));
 
     let mut status = ready();
-    tell_pull_secret(&mut status, &kyma, &Ok(()), now);
+    report_pull_secret(&mut status, &kyma, &Ok(()), now);
     let (holds, text, since) = condition(&status).unwrap();
     assert_eq!((status.state, holds.as_str(), since), (State::Ready, "True", now));
     assert_eq!(text, "skr image pull secret is synchronized");
@@ -29,20 +29,20 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
 
     kyma.status = Some(status.clone());
     let mut again = ready();
-    tell_pull_secret(&mut again, &kyma, &Ok(()), Timestamp::from_second(200).unwrap());
+    report_pull_secret(&mut again, &kyma, &Ok(()), Timestamp::from_second(200).unwrap());
     assert_eq!(condition(&again), condition(&status), "its time stays");
     // Unknown, so unchanged.
     let failed = failed_status(&kyma, &[], "gone".into(), now);
     assert_eq!(condition(&failed), condition(&status));
 
     let mut status = ready();
-    tell_pull_secret(&mut status, &kyma, &Err("it is not there".into()), now);
+    report_pull_secret(&mut status, &kyma, &Err("it is not there".into()), now);
     let (holds, text, _) = condition(&status).unwrap();
     assert_eq!((status.state, holds.as_str()), (State::Processing, "False"));
     assert!(text.contains("out of sync") && text.ends_with("it is not there"), "{text}");
     assert_eq!(status.last_operation.unwrap().operation, text);
     let mut status = KymaStatus { state: State::Error, ..ready() };
-    tell_pull_secret(&mut status, &kyma, &Err("it is not there".into()), now);
+    report_pull_secret(&mut status, &kyma, &Err("it is not there".into()), now);
     assert_eq!(status.state, State::Error, "what is worse stays");
 }
 
@@ -61,7 +61,15 @@ fn a_manifest_knows_where_its_further_sources_are() {
         let facts = Facts::default();
         let now = Timestamp::UNIX_EPOCH;
         let (choices, manifests) = (&choices, &[]);
-        plan(&Input { kyma: &kyma, wanted: &wanted, choices, sources: &sources, manifests, facts, now })
+        plan(&Input {
+            kyma: &kyma,
+            wanted: &wanted,
+            modules: choices,
+            sources: &sources,
+            manifests,
+            facts,
+            now,
+        })
     };
     let planned = plan_with(&["crds"]);
     assert_eq!(planned.apply[0].terms().unwrap().layers, [layer("crds")]);
@@ -93,7 +101,7 @@ fn at_turn(
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &choices,
+        modules: &choices,
         sources: &sources(),
         manifests: std::slice::from_ref(manifest),
         facts: Facts { turns: Some(&turns), ..Facts::default() },
@@ -219,9 +227,9 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     let kyma = kyma();
     let refused = [("lighthouse".to_owned(), "KCP says no".to_owned())];
     let before = plan.status.clone();
-    tell_refused(&mut plan.status, &kyma, &[], Timestamp::UNIX_EPOCH);
+    report_refused(&mut plan.status, &kyma, &[], Timestamp::UNIX_EPOCH);
     assert_eq!(plan.status, before);
-    tell_refused(&mut plan.status, &kyma, &refused, Timestamp::UNIX_EPOCH);
+    report_refused(&mut plan.status, &kyma, &refused, Timestamp::UNIX_EPOCH);
     let module = &plan.status.modules[0];
     assert_eq!(
         (module.state, module.message.as_str(), plan.status.state),
@@ -231,7 +239,7 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     assert!(modules.status == "False" && modules.message.contains("lighthouse: KCP says no"), "{modules:?}");
     let told = Kyma { status: Some(plan.status.clone()), ..kyma };
     let mut again = plan.status.clone();
-    tell_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
+    report_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
     assert_eq!(again, plan.status, "nothing flaps");
 }
 
@@ -241,14 +249,14 @@ fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
 
 fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
     let policy = policy::read(text).unwrap();
-    let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels(), |_, _| true);
+    let (wanted, ruled): (KymaSpec, PolicyEffect) = apply(wanted, &policy, kyma.labels(), |_, _| true);
     plan(&Input {
         kyma,
         wanted: &wanted,
-        choices: &choose(&wanted, &catalog(), &[]),
+        modules: &choose(&wanted, &catalog(), &[]),
         sources: &sources(),
         manifests,
-        facts: Facts { ruled: Ok(Some(&ruled)), ..Facts::default() },
+        facts: Facts { policy: Ok(Some(&ruled)), ..Facts::default() },
         now: Timestamp::UNIX_EPOCH,
     })
 }

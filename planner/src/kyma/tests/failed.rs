@@ -72,6 +72,6 @@ fn modules_that_are_not_all_ready_are_never_so_for_the_reason_ready() {
     assert_eq!(reason(&failed_status(&kyma, &[], "no answer".into(), now)), is("False", "Error"));
     assert_eq!(reason(&deleting_status(&kyma, &[], "goes".into(), now)), is("False", "Deleting"));
     let mut refused = planned(State::Ready);
-    tell_refused(&mut refused, &kyma, &[("lighthouse".into(), "no".into())], now);
+    report_refused(&mut refused, &kyma, &[("lighthouse".into(), "no".into())], now);
     assert_eq!(reason(&refused), is("False", "Error"));
 }

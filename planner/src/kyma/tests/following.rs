@@ -21,14 +21,14 @@ fn moved_to(version: &str) -> FakeCatalog {
 fn run_without(catalog: &FakeCatalog, manifest: &Manifest, facts: Facts<'_>) -> Plan {
     let (kyma, wanted) = (kyma(), wanted(&[]));
     let manifests = std::slice::from_ref(manifest);
-    let leaving = choose(&with_leaving(&kyma, &wanted, manifests), catalog, &[]);
+    let leaving = choose(&with_deleting(&kyma, &wanted, manifests), catalog, &[]);
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &[],
+        modules: &[],
         sources: &sources(),
         manifests,
-        facts: Facts { leaving: &leaving, ..facts },
+        facts: Facts { deleting: &leaving, ..facts },
         now: Timestamp::UNIX_EPOCH,
     })
 }
@@ -43,7 +43,11 @@ fn a_module_that_is_being_removed_follows_its_channel() {
         matches!(entry, [module] if module.state == State::Deleting && module.version == "1.0.0"),
         "{entry:?}"
     );
-    assert!(matches!(plan.decisions[..], [Decision { what: Decided::Upgrade, .. }]), "{:?}", plan.decisions);
+    assert!(
+        matches!(plan.decisions[..], [Decision { kind: DecisionKind::Upgrade, .. }]),
+        "{:?}",
+        plan.decisions
+    );
     let again = run_without(
         &moved_to("1.1.0"),
         &{
@@ -78,7 +82,7 @@ fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version
 fn only_what_a_user_had_and_gives_back_is_followed() {
     let (kyma, asked) = (kyma(), wanted(&["lighthouse"]));
     let with = |wanted: &KymaSpec, manifest: Manifest| {
-        let all = with_leaving(&kyma, wanted, &[manifest]);
+        let all = with_deleting(&kyma, wanted, &[manifest]);
         (matches!(all, Cow::Borrowed(_)), all.modules.len())
     };
     let marked = |label: &str, value: &str| {

@@ -125,7 +125,7 @@ fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
     nobodys.metadata.owner_references = None;
     foreign.owner_references_mut()[0].uid = "another".into();
     let stray = |kyma: Option<&Kyma>, manifest: &Manifest| {
-        let Stray { message, told_from } = Stray::of(kyma, manifest)?;
+        let Orphan { message, reported_from: told_from } = Orphan::of(kyma, manifest)?;
         assert_eq!(told_from.as_second(), MADE + 300);
         let name = format!("orphaned: the Manifest {} ", manifest.name_any());
         Some(
@@ -141,7 +141,7 @@ fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
     assert_eq!(stray(Some(&kyma), &nobodys).unwrap(), "is owned by no Kyma");
     assert_eq!(stray(Some(&kyma), &foreign).unwrap(), "is owned by another Kyma of this name (uid another)");
     assert_eq!(stray(None, &ours).unwrap(), "is owned by a Kyma that is not there (uid kyma-uid)");
-    assert_eq!([&ours, &nobodys, &foreign].map(is_nobodys), [false, true, false]);
+    assert_eq!([&ours, &nobodys, &foreign].map(has_no_owner), [false, true, false]);
     nobodys.owner_references_mut().extend(ours.owner_references().to_vec());
     assert_eq!(stray(Some(&kyma), &nobodys), None, "it has one again");
 
@@ -151,7 +151,7 @@ fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
     let mut mandatory = nobodys.clone();
     mandatory.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
     for manifest in [leaving, mandatory, unmanaged(nobodys)] {
-        assert_eq!((stray(Some(&kyma), &manifest), is_nobodys(&manifest)), (None, false));
+        assert_eq!((stray(Some(&kyma), &manifest), has_no_owner(&manifest)), (None, false));
     }
 }
 
@@ -165,10 +165,10 @@ fn nothing_goes_while_nobody_knows_what_the_policy_requires() {
         plan(&Input {
             kyma: &kyma,
             wanted: &wanted,
-            choices: &choices,
+            modules: &choices,
             sources: &sources,
             manifests: &[installed(State::Ready)],
-            facts: Facts { ruled: Err(&fault), ..Facts::default() },
+            facts: Facts { policy: Err(&fault), ..Facts::default() },
             now: Timestamp::UNIX_EPOCH,
         })
     };

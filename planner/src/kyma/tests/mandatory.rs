@@ -1,7 +1,7 @@
 //! Mandatory modules in a Kyma's list.
 
 use super::*;
-use crate::mandatory::Offer;
+use crate::mandatory::MandatoryModule;
 
 #[test]
 fn a_mandatory_module_is_not_its_users_to_change() {
@@ -51,13 +51,13 @@ fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
     assert_eq!(run(&wanted(&["lighthouse"]), &[relabelled]).apply.len(), 1, "it is put right");
 }
 
-fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
+fn unlisted(manifest: &Manifest, offers: &[MandatoryModule]) -> Plan {
     let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());
     let offers: Vec<_> = offers.iter().cloned().map(Arc::new).collect();
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
-        choices: &[],
+        modules: &[],
         sources: &sources,
         manifests: std::slice::from_ref(manifest),
         facts: Facts { mandatory: &offers, ..Facts::default() },
@@ -69,16 +69,16 @@ fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
 fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
-    let offer = Offer::of("guard", &catalog()).unwrap();
+    let offer = MandatoryModule::of("guard", &catalog()).unwrap();
     let removed = [manifest.name_any()];
     assert_eq!(unlisted(&manifest, &[]).delete, removed);
     let kept = unlisted(&manifest, std::slice::from_ref(&offer));
     assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
     assert_eq!(kept.status.state, State::Ready);
     // Only the list matters then.
-    let other = Offer { module: "another".into(), ..offer.clone() };
+    let other = MandatoryModule { module: "another".into(), ..offer.clone() };
     assert_eq!(unlisted(&manifest, &[other]).delete, removed);
-    let leaving = Offer { leaving: true, ..offer };
+    let leaving = MandatoryModule { deleting: true, ..offer };
     assert_eq!(unlisted(&manifest, &[leaving]).delete, removed);
 }
 

@@ -8,7 +8,7 @@ use tidewatch_api::{
 
 use super::*;
 use crate::{
-    kyma::same,
+    kyma::is_up_to_date,
     manifest_status::{Progress, manifest_status, with_cr_state},
 };
 
@@ -115,7 +115,7 @@ fn what_runs_is_noted_with_a_change_of_the_spec_and_never_for_its_own_sake() {
     world.wanted.modules[0].channel = Some("fast".into());
     let moved = world.reconcile();
     assert_eq!(moved.apply[0].annotations()[annotations::RUNNING_VERSION], "1.0.0");
-    assert!(!same(&noted, &moved.apply[0]) && noted.spec == moved.apply[0].spec);
+    assert!(!is_up_to_date(&noted, &moved.apply[0]) && noted.spec == moved.apply[0].spec);
     assert_eq!(moved.status.modules[0].message, "");
 }
 
@@ -143,7 +143,7 @@ fn a_decision_is_logged_as_before() {
     world.find(&ready(), State::Empty).wanted.channel = "fast".into();
     let upgrade = world.reconcile();
     assert_eq!(
-        (upgrade.decisions[0].what.label(), upgrade.decisions[0].reason.as_str()),
+        (upgrade.decisions[0].kind.label(), upgrade.decisions[0].reason.as_str()),
         ("upgrade", "channel fast")
     );
 }

@@ -10,7 +10,7 @@ fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &F
     plan(&Input {
         kyma: &kyma,
         wanted,
-        choices: &choices,
+        modules: &choices,
         sources: &sources,
         manifests: &manifests,
         facts,
