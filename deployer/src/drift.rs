@@ -8,7 +8,7 @@
 //! - It drops empty ones (null, `false`, `0`, `""`, `[]`, `{}`). Owned but missing fields are up to date: other
 //!   managers that remove fields also take their ownership.
 //! - It normalises quantities (`1000m` becomes `1`): they are compared by value.
-//! - For others, the object has a [note](noted).
+//! - For others, the object has a [note](with_note).
 
 use std::fmt::{self, Write as _};
 
@@ -16,16 +16,16 @@ use serde_json::{Map, Value};
 use tidewatch_api::{names::annotations, object::is_custom_group};
 
 mod empty;
-mod grown;
 mod ignore;
 mod leftover;
 mod note;
 mod quantity;
+mod storage;
 
-pub use grown::can_grow;
 pub use ignore::Ignored;
 pub use leftover::{Leftover, leftovers};
 pub use note::with_note;
+pub use storage::can_grow;
 
 /// Change that an apply would make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,7 +269,7 @@ fn named(key: &str) -> Option<Name> {
 }
 
 impl Name {
-    /// Only the API server knows the defaults of missing keys, so [`Self::place`] comes first.
+    /// Only the API server knows the defaults of missing keys, so [`Self::position`] comes first.
     fn fits(&self, item: &Value) -> bool {
         match self {
             Self::Value(value) => item == value,

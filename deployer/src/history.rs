@@ -7,7 +7,7 @@ use tidewatch_api::object::ObjectId;
 
 use crate::{
     conflict::{Conflict, Verdict},
-    readiness::End,
+    readiness::JobResult,
 };
 
 /// How long API servers may use an old CRD: each caches CRDs, and several may share one address.
@@ -45,7 +45,7 @@ pub enum JobRun {
     /// Created. If it is gone, it has ended or was deleted.
     Created,
     /// Ended.
-    Ended(End),
+    Ended(JobResult),
 }
 
 impl History {
@@ -178,9 +178,9 @@ mod tests {
     fn a_recorded_end_of_a_job_stays() {
         let (mut history, job) = (History::default(), id("job"));
         history.record_run(job, 1, JobRun::Created);
-        history.record_run(job, 1, JobRun::Ended(End::Complete));
+        history.record_run(job, 1, JobRun::Ended(JobResult::Complete));
         history.record_run(job, 1, JobRun::Created);
-        assert_eq!(history.run(job, 1), Some(JobRun::Ended(End::Complete)));
+        assert_eq!(history.run(job, 1), Some(JobRun::Ended(JobResult::Complete)));
         assert_eq!(history.run(job, 2), None, "another spec");
         history.retain(|object| object == job);
         history.forget_run(job);

@@ -3,9 +3,9 @@
 //! [`strip`] and [`mark`] change every object. [`transform`] replaces images, adds the image pull Secret, and injects
 //! KCP data. The order of objects is irrelevant.
 
-mod deployer;
-mod filled;
+mod controller_fields;
 mod images;
+mod injection;
 mod pull_secret;
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use tidewatch_api::{
 
 use self::images::Images;
 
-pub use deployer::{DEPLOYER, Injected, injected_hash, requested_secret, secret_data};
-pub use filled::controller_fields;
+pub use controller_fields::controller_fields;
+pub use injection::{DEPLOYER, Injected, injected_hash, requested_secret, secret_data};
 pub use pull_secret::VARIABLE;
 
 /// Input of [`transform`]. The default changes nothing.
@@ -143,7 +143,7 @@ pub fn transform<'a>(
                 pull_secret::add(object, secret, context.manager)?;
             }
         }
-        deployer::inject(object, context.module, context.injected.unwrap_or(&nothing))?;
+        injection::inject(object, context.module, context.injected.unwrap_or(&nothing))?;
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ pub fn strip(object: &mut Value) {
             metadata.remove(key);
         }
     }
-    filled::remove_controller_fields(object);
+    controller_fields::remove_controller_fields(object);
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidewatch_oci::RegistryConfig;
-use tidewatch_planner::{needs, windows::MIN_WINDOW};
+use tidewatch_planner::{requirements, windows::MIN_WINDOW};
 
 use crate::clusters::policy::AddressPolicy;
 
@@ -65,7 +65,7 @@ impl Default for EngineConfig {
             pull_secret: None,
             module_cr_state: true,
             rollout_window: Duration::ZERO,
-            patience: needs::WAIT_DEADLINE,
+            patience: requirements::WAIT_DEADLINE,
             keep_watcher: false,
         }
     }

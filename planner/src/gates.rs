@@ -1,16 +1,16 @@
 //! Gates that may stop a module's installation or change; the first objection decides.
 //!
-//! They also run without a version ([`Choice::outcome`]); most then pass.
+//! They also run without a version ([`ResolvedModule::outcome`]); most then pass.
 
 mod access;
-mod central;
 mod managed;
-mod needs;
-mod turns;
+mod policy;
+mod requirements;
+mod rollout;
 mod versions;
 mod windows;
 
-pub(super) use central::{REQUIRED, unreadable_policy};
+pub(super) use policy::{REQUIRED, unreadable_policy};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,9 +19,9 @@ use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 
 use super::{
     mandatory::MandatoryModule,
-    needs::Waiting,
     notice::{About, Notice},
     policy::{PolicyEffect, PolicyError},
+    requirements::WaitReport,
     versions::ResolvedModule,
     windows::{MIN_WINDOW, Policy},
 };
@@ -73,7 +73,7 @@ pub struct Facts<'a> {
     /// Minimum rest of a window to begin an update.
     pub min_window: Duration,
     /// Unmet requirements by module.
-    pub unmet_requirements: Option<&'a BTreeMap<String, Waiting>>,
+    pub unmet_requirements: Option<&'a BTreeMap<String, WaitReport>>,
     /// Lost requirements of installed modules, described, by module.
     pub lost_requirements: Option<&'a BTreeMap<String, String>>,
     /// Mandatory modules. An installed module stays until it becomes the mandatory one.
@@ -152,13 +152,13 @@ type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
 /// Policy and access precede the user's choice: unmanaging cannot keep a forbidden module. Turns come last, to hide no other reason.
 const GATES: [Judge; 7] = [
-    central::judge,
+    policy::judge,
     access::judge,
     managed::judge,
     versions::judge,
-    needs::judge,
+    requirements::judge,
     windows::judge,
-    turns::judge,
+    rollout::judge,
 ];
 
 /// Asks gates until one objects.

@@ -1,14 +1,14 @@
 //! Plan of a Kyma: its Manifests and status.
 
 mod decision;
-mod following;
+mod deleting;
 mod manifest_of;
+mod notices;
 mod orphans;
 mod restored;
 mod running;
 mod sources;
 mod status;
-mod told;
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ use super::{
 };
 
 pub use decision::{Decision, DecisionKind};
-pub use following::with_deleting;
+pub use deleting::with_deleting;
+pub use notices::module_notices;
 pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub use status::progress;
@@ -50,7 +51,6 @@ pub use status::{
     report_refused, runtime_status,
 };
 pub use status::{deletion_message, progress_at, skipped_message};
-pub use told::module_notices;
 
 /// Planner input.
 pub struct Input<'a> {
@@ -136,7 +136,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
             }
             plan.remove(manifest, "not asked for any more");
         } else {
-            following::upgrade_deleting(input, manifest, &mut plan);
+            deleting::upgrade_deleting(input, manifest, &mut plan);
         }
         modules.push(Arc::new(deleting_module(manifest)));
     }

@@ -5,7 +5,7 @@
 //!
 //! - A Kyma's Manifests: [`kyma`], [`mandatory`]
 //! - Versions: [`versions`]
-//! - Permission to install or change: [`gates`], [`access`], [`policy`], [`windows`], [`needs`]
+//! - Permission to install or change: [`gates`], [`access`], [`policy`], [`windows`], [`requirements`]
 //! - Rollout turns: [`rollout`]
 //! - Deletion: [`deletion`], [`blockers`], [`force`]
 //! - Releases that a user sees: [`catalog`]
@@ -17,6 +17,7 @@ pub mod agent;
 pub mod blockers;
 pub mod catalog;
 pub mod deletion;
+pub mod engine_owned;
 pub mod force;
 pub mod gates;
 pub mod kyma;
@@ -24,10 +25,9 @@ pub mod mandatory;
 pub mod manifest;
 pub mod manifest_status;
 pub mod naming;
-pub mod needs;
 pub mod notice;
-pub mod ours;
 pub mod policy;
+pub mod requirements;
 pub mod rollout;
 pub mod status;
 pub mod versions;

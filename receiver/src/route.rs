@@ -8,7 +8,7 @@ use tidewatch_api::{
 };
 use tidewatch_engine::{Engine, Trigger, WorkKey, index::KcpState, queue::Class, spans::EventSpan};
 use tidewatch_planner::{
-    ours,
+    engine_owned,
     watches::{self, PREFIX},
 };
 use tidewatch_wire::v3;
@@ -292,7 +292,7 @@ mod tests {
         let (group, kind) = watches::CRD;
         let crd = |name: &str| object(group, "v1", kind, "", name);
         let namespace = |name: &str| object("", "v1", "Namespace", "", name);
-        let ours = [crd(ours::CRDS[1]), namespace(names::RUNTIME_NAMESPACE)];
+        let ours = [crd(engine_owned::CRDS[1]), namespace(names::RUNTIME_NAMESPACE)];
         assert!(ours.iter().all(|object| targets("harbour", object, &state).is_empty()));
         state.apply_kyma(Kyma::new("harbour", KymaSpec::default()));
         for object in &ours {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use tidewatch_api::{IgnoredFields, object::ObjectRef};
 
-use super::{Step, grown::grown};
+use super::{Step, storage::grown};
 
 /// Ignored fields of one object, as parts of JSON pointers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

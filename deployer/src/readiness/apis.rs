@@ -1,43 +1,42 @@
 use super::{
-    Says,
-    seen::{Condition, Seen},
-    text,
+    Judgement, text,
+    view::{Condition, ObjectView},
 };
 
 /// Ready, unless a `LoadBalancer` has no address.
-pub(super) fn service(service: Seen<'_>) -> Says {
+pub(super) fn service(service: ObjectView<'_>) -> Judgement {
     if service.spec()["type"].as_str() != Some("LoadBalancer") {
-        return Says::Ready;
+        return Judgement::Ready;
     }
     let addresses = service.status()["loadBalancer"]["ingress"].as_array().into_iter().flatten();
-    let told = |field: &serde_json::Value| field.as_str().is_some_and(|s| !s.is_empty());
-    if addresses.clone().any(|a| told(&a["ip"]) || told(&a["hostname"])) {
-        Says::Ready
+    let is_set = |field: &serde_json::Value| field.as_str().is_some_and(|s| !s.is_empty());
+    if addresses.clone().any(|a| is_set(&a["ip"]) || is_set(&a["hostname"])) {
+        Judgement::Ready
     } else {
-        Says::Processing("its load balancer has no address yet".into())
+        Judgement::Processing("its load balancer has no address yet".into())
     }
 }
 
 /// Error: another CRD has its names.
-pub(super) fn crd(crd: Seen<'_>) -> Says {
+pub(super) fn crd(crd: ObjectView<'_>) -> Judgement {
     if let Some(names) = crd.condition("NamesAccepted").filter(Condition::fails) {
-        let why = text::tame(names.message);
-        return Says::Error(format!("its names are not accepted ({}): {why}", text::name(names.reason)));
+        let why = text::masked(names.message);
+        return Judgement::Error(format!("its names are not accepted ({}): {why}", text::name(names.reason)));
     }
     if crd.holds("Established") && crd.holds("NamesAccepted") {
-        Says::Ready
+        Judgement::Ready
     } else {
-        Says::Processing("its kind is not served yet".into())
+        Judgement::Processing("its kind is not served yet".into())
     }
 }
 
-pub(super) fn api_service(service: Seen<'_>) -> Says {
+pub(super) fn api_service(service: ObjectView<'_>) -> Judgement {
     match service.condition("Available") {
-        Some(available) if available.holds() => Says::Ready,
+        Some(available) if available.holds() => Judgement::Ready,
         // The message differs from try to try.
         Some(available) if available.fails() && !available.reason.is_empty() => {
-            Says::Processing(format!("its API is not available ({})", text::name(available.reason)))
+            Judgement::Processing(format!("its API is not available ({})", text::name(available.reason)))
         }
-        _ => Says::Processing("its API is not available yet".into()),
+        _ => Judgement::Processing("its API is not available yet".into()),
     }
 }

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tidewatch_api::ModuleTerms;
 
-use super::{Facts, Says};
+use super::{Facts, Judgement};
 
 /// Default deadline of an object, equal to a Deployment's.
 pub const DEADLINE: Duration = Duration::from_mins(10);
@@ -20,22 +20,22 @@ pub fn deadline_of(terms: &ModuleTerms) -> Duration {
 const WARNED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Past the deadline, progress is an error with its cause.
-pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
-    match says {
-        Says::Processing(cause) | Says::Blocked(cause) if now >= due(object, facts, now) => {
-            Says::Error(format!("{}: {cause}", not_within(limit(object, facts))))
+pub(super) fn judge(judgement: Judgement, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Judgement {
+    match judgement {
+        Judgement::Processing(cause) | Judgement::Blocked(cause) if now >= due(object, facts, now) => {
+            Judgement::Error(format!("{}: {cause}", not_within(limit(object, facts))))
         }
-        Says::Blocked(cause) if now.duration_since(since(object, facts, now)) >= WARNED_AFTER => {
-            Says::Warning(cause)
+        Judgement::Blocked(cause) if now.duration_since(since(object, facts, now)) >= WARNED_AFTER => {
+            Judgement::Warning(cause)
         }
-        Says::Blocked(cause) => Says::Processing(cause),
+        Judgement::Blocked(cause) => Judgement::Processing(cause),
         says => says,
     }
 }
 
 /// Returns the end of an unready object's deadline, as no event may precede it. `None` if past.
 #[must_use]
-pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
+pub fn deadline_end(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
     Some(due(object, facts, now)).filter(|due| *due > now)
 }
 
@@ -43,9 +43,12 @@ pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Time
 /// other controllers' writes do not.
 fn since(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
     let metadata = &object["metadata"];
-    let ours = applied_by_us(object, facts).filter_map(|entry| time(&entry["time"])).max();
-    let seen = facts.not_ready_since.unwrap_or(now);
-    [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max)
+    let last_apply = engine_applies(object, facts).filter_map(|entry| time(&entry["time"])).max();
+    let unready_since = facts.not_ready_since.unwrap_or(now);
+    [time(&metadata["creationTimestamp"]), last_apply]
+        .into_iter()
+        .flatten()
+        .fold(unready_since, Timestamp::max)
 }
 
 fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
@@ -57,7 +60,7 @@ fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
 /// Deployments and Jobs may extend it. Every Deployment has a deadline, but only one from the module counts.
 fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
     let own = match object["kind"].as_str() {
-        Some("Deployment") if gives_itself_time(object, facts) => &object["spec"]["progressDeadlineSeconds"],
+        Some("Deployment") if sets_own_deadline(object, facts) => &object["spec"]["progressDeadlineSeconds"],
         Some("Job") => &object["spec"]["activeDeadlineSeconds"],
         _ => &Value::Null,
     };
@@ -65,12 +68,12 @@ fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
 }
 
 /// Whether the module, not the API server, set a Deployment's deadline.
-pub(super) fn gives_itself_time(object: &Value, facts: &Facts<'_>) -> bool {
-    applied_by_us(object, facts)
+pub(super) fn sets_own_deadline(object: &Value, facts: &Facts<'_>) -> bool {
+    engine_applies(object, facts)
         .any(|entry| entry["fieldsV1"]["f:spec"]["f:progressDeadlineSeconds"].is_object())
 }
 
-fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Value> {
+fn engine_applies<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Value> {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     entries.filter(|entry| {
         entry["manager"].as_str() == Some(facts.installer)
@@ -82,7 +85,7 @@ fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<I
 /// Message about a missed deadline.
 #[must_use]
 pub fn not_within(limit: Duration) -> String {
-    format!("not ready within {}", words(limit))
+    format!("not ready within {}", duration_text(limit))
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -90,7 +93,7 @@ fn time(value: &Value) -> Option<Timestamp> {
 }
 
 /// `10 minutes`, `90 s`.
-fn words(limit: Duration) -> String {
+fn duration_text(limit: Duration) -> String {
     match limit.as_secs() {
         60 => "1 minute".into(),
         seconds if seconds > 0 && seconds % 60 == 0 => format!("{} minutes", seconds / 60),
@@ -109,7 +112,7 @@ mod tests {
     }
 
     fn waits(object: &Value, facts: &Facts<'_>, now: i64) -> bool {
-        matches!(judge(Says::Processing("c".into()), object, facts, at(now)), Says::Processing(_))
+        matches!(judge(Judgement::Processing("c".into()), object, facts, at(now)), Judgement::Processing(_))
     }
 
     #[test]
@@ -138,24 +141,33 @@ mod tests {
         let facts =
             Facts { not_ready_since: Some(at(0)), deadline: Duration::from_secs(90), ..Facts::default() };
         let judged = |says| judge(says, &Value::Null, &facts, at(90));
-        for says in [Says::Ready, Says::Unknown, Says::Error("e".into())] {
+        for says in [Judgement::Ready, Judgement::Unknown, Judgement::Error("e".into())] {
             assert_eq!(judged(says.clone()), says);
         }
-        assert_eq!(judged(Says::Processing("c".into())), Says::Error("not ready within 90 s: c".into()));
-        assert_eq!(words(DEADLINE), "10 minutes");
-        assert_eq!(words(Duration::from_mins(1)), "1 minute");
+        assert_eq!(
+            judged(Judgement::Processing("c".into())),
+            Judgement::Error("not ready within 90 s: c".into())
+        );
+        assert_eq!(duration_text(DEADLINE), "10 minutes");
+        assert_eq!(duration_text(Duration::from_mins(1)), "1 minute");
     }
 
     #[test]
     fn what_is_tried_again_and_again_is_a_warning_after_a_minute() {
         let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
-        let judged = |now| judge(Says::Blocked("c".into()), &Value::Null, &facts, at(now));
-        assert_eq!((judged(0), judged(59)), (Says::Processing("c".into()), Says::Processing("c".into())));
-        assert_eq!((judged(60), judged(599)), (Says::Warning("c".into()), Says::Warning("c".into())));
-        assert_eq!(judged(600), Says::Error("not ready within 10 minutes: c".into()));
+        let judged = |now| judge(Judgement::Blocked("c".into()), &Value::Null, &facts, at(now));
+        assert_eq!(
+            (judged(0), judged(59)),
+            (Judgement::Processing("c".into()), Judgement::Processing("c".into()))
+        );
+        assert_eq!(
+            (judged(60), judged(599)),
+            (Judgement::Warning("c".into()), Judgement::Warning("c".into()))
+        );
+        assert_eq!(judged(600), Judgement::Error("not ready within 10 minutes: c".into()));
         let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
-        let said = judge(Says::Blocked("c".into()), &new, &facts, at(1_059));
-        assert_eq!(said, Says::Processing("c".into()), "an upgrade has its minute anew");
+        let said = judge(Judgement::Blocked("c".into()), &new, &facts, at(1_059));
+        assert_eq!(said, Judgement::Processing("c".into()), "an upgrade has its minute anew");
     }
 
     #[test]
@@ -190,9 +202,9 @@ mod tests {
     #[test]
     fn the_next_look_is_when_it_ends() {
         let facts = Facts { not_ready_since: Some(at(100)), ..Facts::default() };
-        assert_eq!(look_at(&Value::Null, &facts, at(100)), Some(at(700)));
-        assert_eq!(look_at(&Value::Null, &facts, at(700)), None);
+        assert_eq!(deadline_end(&Value::Null, &facts, at(100)), Some(at(700)));
+        assert_eq!(deadline_end(&Value::Null, &facts, at(700)), None);
         let forever = Facts { deadline: Duration::MAX, ..facts };
-        assert_eq!(look_at(&Value::Null, &forever, at(100)), Some(Timestamp::MAX));
+        assert_eq!(deadline_end(&Value::Null, &forever, at(100)), Some(Timestamp::MAX));
     }
 }

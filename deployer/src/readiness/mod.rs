@@ -16,20 +16,20 @@ use tidewatch_api::{
 mod apis;
 mod custom;
 mod deadline;
+mod pod_checks;
 mod pods;
-mod search;
-mod seen;
 mod storage;
 mod text;
+mod view;
 mod workloads;
 
 pub use custom::module_cr;
-pub use deadline::{DEADLINE, deadline_of, look_at, not_within};
-pub use pods::claims_of_unplaced;
-pub use search::{is_due, next_look, selector};
-use seen::{Seen, UNSEEN};
+pub use deadline::{DEADLINE, deadline_end, deadline_of, not_within};
+pub use pod_checks::{is_first_check_due, next_pod_check, selector};
+pub use pods::claims_of_unscheduled;
 pub use storage::unbound;
-pub use workloads::{End, end_of, goes_when_finished};
+use view::{NOT_OBSERVED, ObjectView};
+pub use workloads::{JobResult, is_deleted_when_finished, job_result};
 
 /// Readiness of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Default for Facts<'_> {
 
 /// Result of a kind's rule, before the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Says {
+enum Judgement {
     Ready,
     Processing(String),
     /// Failing retries. Their duration decides the severity.
@@ -117,21 +117,23 @@ enum Says {
 pub fn readiness(object: &Value, facts: &Facts<'_>, now: Timestamp) -> ObjectReadiness {
     let Some(id) = ObjectRef::of(object) else { return ObjectReadiness::Unknown };
     let cause = |text| Cause { object: id.clone(), text };
-    match deadline::judge(says(&id.gvk, object, facts), object, facts, now) {
-        Says::Ready => ObjectReadiness::Ready,
-        Says::Unknown => ObjectReadiness::Unknown,
-        Says::Processing(text) | Says::Blocked(text) => ObjectReadiness::Processing { cause: cause(text) },
-        Says::Warning(text) => ObjectReadiness::Warning { cause: cause(text) },
-        Says::Error(text) => ObjectReadiness::Error { cause: cause(text) },
+    match deadline::judge(judge_kind(&id.gvk, object, facts), object, facts, now) {
+        Judgement::Ready => ObjectReadiness::Ready,
+        Judgement::Unknown => ObjectReadiness::Unknown,
+        Judgement::Processing(text) | Judgement::Blocked(text) => {
+            ObjectReadiness::Processing { cause: cause(text) }
+        }
+        Judgement::Warning(text) => ObjectReadiness::Warning { cause: cause(text) },
+        Judgement::Error(text) => ObjectReadiness::Error { cause: cause(text) },
     }
 }
 
-fn says(gvk: &Gvk, object: &Value, facts: &Facts<'_>) -> Says {
-    let object = Seen(object);
-    if object.is_leaving() {
-        return Says::Processing("it is being deleted".into());
+fn judge_kind(gvk: &Gvk, object: &Value, facts: &Facts<'_>) -> Judgement {
+    let object = ObjectView(object);
+    if object.is_deleting() {
+        return Judgement::Processing("it is being deleted".into());
     }
-    let rule: fn(Seen<'_>, &Facts<'_>) -> Says = match (gvk.group.as_str(), gvk.kind.as_str()) {
+    let rule: fn(ObjectView<'_>, &Facts<'_>) -> Judgement = match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("apps", "Deployment") => workloads::deployment,
         ("apps", "StatefulSet") => workloads::stateful_set,
         ("apps", "DaemonSet") => workloads::daemon_set,
@@ -141,11 +143,11 @@ fn says(gvk: &Gvk, object: &Value, facts: &Facts<'_>) -> Says {
         ("", "Service") => |service, _| apis::service(service),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => |crd, _| apis::crd(crd),
         ("apiregistration.k8s.io", "APIService") => |service, _| apis::api_service(service),
-        (group, _) if is_builtin(group) => return Says::Unknown,
-        _ => |object, _| custom::says(object),
+        (group, _) if is_builtin(group) => return Judgement::Unknown,
+        _ => |object, _| custom::judge(object),
     };
-    if object.is_behind() {
-        return Says::Processing(UNSEEN.into());
+    if object.is_outdated() {
+        return Judgement::Processing(NOT_OBSERVED.into());
     }
     rule(object, facts)
 }
@@ -178,7 +180,7 @@ fn is_builtin(group: &str) -> bool {
 ///
 /// A `manager` decides alone. Its absence is progress.
 #[must_use]
-pub fn whole<'a>(
+pub fn combine<'a>(
     manager: Option<&Manager>,
     all: impl IntoIterator<Item = (&'a ObjectRef, &'a ObjectReadiness)>,
 ) -> Readiness {
@@ -217,7 +219,7 @@ pub fn whole<'a>(
 #[must_use]
 pub fn of_module(manager: Option<&Manager>, judged: &[(ObjectRef, ObjectReadiness)]) -> Readiness {
     let manager = manager.filter(|m| judged.iter().any(|(object, _)| is_manager(m, object)));
-    whole(manager, judged.iter().map(|(object, readiness)| (object, readiness)))
+    combine(manager, judged.iter().map(|(object, readiness)| (object, readiness)))
 }
 
 impl ObjectReadiness {

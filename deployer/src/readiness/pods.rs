@@ -6,50 +6,51 @@
 use serde_json::Value;
 
 use super::{
-    Facts, Says,
-    seen::{Condition, Seen},
-    text,
+    Facts, Judgement, text,
+    view::{Condition, ObjectView},
 };
 
 /// Reason why a pod does not run. The lowest is reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodCause {
     /// Whether it may resolve by itself. Others come first.
-    ends: bool,
-    what: What,
+    may_resolve: bool,
+    category: Category,
     pub(super) text: String,
 }
 
 /// Most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Category {
     Image,
     Configuration,
     Ended,
-    Place,
-    Initialises,
-    Starts,
+    Scheduling,
+    Initialising,
+    Starting,
     Unready,
 }
 
 /// Error: failed, or can never start.
-pub(super) fn pod(pod: Seen<'_>) -> Says {
+pub(super) fn pod(pod: ObjectView<'_>) -> Judgement {
     match pod.status()["phase"].as_str() {
-        Some("Succeeded") => return Says::Ready,
-        Some("Failed") => return Says::Error(failed(pod)),
-        _ if pod.holds("Ready") => return Says::Ready,
+        Some("Succeeded") => return Judgement::Ready,
+        Some("Failed") => return Judgement::Error(failed(pod)),
+        _ if pod.holds("Ready") => return Judgement::Ready,
         _ => {}
     }
-    unready(pod, &[]).says()
+    unready(pod, &[]).judgement()
 }
 
 impl PodCause {
-    fn says(self) -> Says {
-        match self.what {
-            _ if !self.ends => Says::Error(self.text),
+    fn judgement(self) -> Judgement {
+        match self.category {
+            _ if !self.may_resolve => Judgement::Error(self.text),
             // Retried, but usually needs intervention.
-            What::Image | What::Configuration | What::Ended => Says::Blocked(self.text),
-            What::Place | What::Initialises | What::Starts | What::Unready => Says::Processing(self.text),
+            Category::Image | Category::Configuration | Category::Ended => Judgement::Blocked(self.text),
+            Category::Scheduling | Category::Initialising | Category::Starting | Category::Unready => {
+                Judgement::Processing(self.text)
+            }
         }
     }
 }
@@ -57,11 +58,13 @@ impl PodCause {
 /// Returns the first cause in any order of pods. Ready, succeeded and deleting pods have none.
 pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
     let pods = facts.pods.iter();
-    pods.map(Seen)
-        .filter(|pod| !pod.is_leaving() && !pod.holds("Ready"))
+    pods.map(ObjectView)
+        .filter(|pod| !pod.is_deleting() && !pod.holds("Ready"))
         .filter_map(|pod| match pod.status()["phase"].as_str() {
             Some("Succeeded") => None,
-            Some("Failed") => Some(PodCause { ends: true, what: What::Ended, text: failed(pod) }),
+            Some("Failed") => {
+                Some(PodCause { may_resolve: true, category: Category::Ended, text: failed(pod) })
+            }
             _ => Some(unready(pod, facts.claims)),
         })
         .min()
@@ -69,8 +72,8 @@ pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
 
 /// Returns the claims of a pod that cannot be scheduled.
 #[must_use]
-pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
-    if Seen(pod).condition("PodScheduled").is_none_or(|placed| !placed.fails()) {
+pub fn claims_of_unscheduled(pod: &Value) -> Vec<String> {
+    if ObjectView(pod).condition("PodScheduled").is_none_or(|placed| !placed.fails()) {
         return Vec::new();
     }
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
@@ -78,27 +81,29 @@ pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
 }
 
 /// Prefers a pod's specific cause, or a refusal to create pods, to `rest`.
-pub(super) fn instead_of(rest: String, facts: &Facts<'_>) -> Says {
+pub(super) fn pod_cause_or(rest: String, facts: &Facts<'_>) -> Judgement {
     let cause = cause(facts);
     if let (None, Some(refused)) = (&cause, facts.refused) {
         // The part before may contain a random pod name.
         let why = refused.split_once(" is forbidden: ").map_or(refused, |(_, why)| why);
-        return Says::Processing(format!("its pods cannot be created: {}", text::tame(why)));
+        return Judgement::Processing(format!("its pods cannot be created: {}", text::masked(why)));
     }
     match cause {
-        Some(PodCause { what: What::Starts | What::Unready, .. }) | None => Says::Processing(rest),
-        Some(cause) => cause.says(),
+        Some(PodCause { category: Category::Starting | Category::Unready, .. }) | None => {
+            Judgement::Processing(rest)
+        }
+        Some(cause) => cause.judgement(),
     }
 }
 
-fn failed(pod: Seen<'_>) -> String {
+fn failed(pod: ObjectView<'_>) -> String {
     match pod.status()["reason"].as_str() {
         Some(reason) if !reason.is_empty() => format!("a pod has failed ({})", text::name(reason)),
         _ => "a pod has failed".to_owned(),
     }
 }
 
-fn unready(pod: Seen<'_>, claims: &[(String, String)]) -> PodCause {
+fn unready(pod: ObjectView<'_>, claims: &[(String, String)]) -> PodCause {
     let status = pod.status();
     let all = |field: &str, init| {
         status[field].as_array().into_iter().flatten().filter_map(move |c| container(pod, c, init))
@@ -106,27 +111,27 @@ fn unready(pod: Seen<'_>, claims: &[(String, String)]) -> PodCause {
     if let Some(cause) = all("initContainerStatuses", true).chain(all("containerStatuses", false)).min() {
         return cause;
     }
-    let place = |text: String| PodCause { ends: true, what: What::Place, text };
-    if let Some(placed) = pod.condition("PodScheduled").filter(Condition::fails) {
-        let own = claims_of_unplaced(pod.0);
+    let unscheduled = |text: String| PodCause { may_resolve: true, category: Category::Scheduling, text };
+    if let Some(scheduled) = pod.condition("PodScheduled").filter(Condition::fails) {
+        let own = claims_of_unscheduled(pod.0);
         // The scheduler does not say why a claim is unbound.
         if let Some((claim, why)) = claims.iter().find(|(name, _)| own.contains(name)) {
-            return place(format!("no node can take its pod: its claim {}: {why}", text::name(claim)));
+            return unscheduled(format!("no node can take its pod: its claim {}: {why}", text::name(claim)));
         }
-        return match placed.reason {
-            "SchedulingGated" => place("its pod is held back by a scheduling gate".into()),
-            _ => match text::tame(placement(placed.message)) {
-                empty if empty.is_empty() => place("no node can take its pod".into()),
-                why => place(format!("no node can take its pod: {why}")),
+        return match scheduled.reason {
+            "SchedulingGated" => unscheduled("its pod is held back by a scheduling gate".into()),
+            _ => match text::masked(placement(scheduled.message)) {
+                empty if empty.is_empty() => unscheduled("no node can take its pod".into()),
+                why => unscheduled(format!("no node can take its pod: {why}")),
             },
         };
     }
-    let (what, text) = if status["containerStatuses"].is_array() {
-        (What::Unready, "its containers run and are not ready")
+    let (category, text) = if status["containerStatuses"].is_array() {
+        (Category::Unready, "its containers run and are not ready")
     } else {
-        (What::Starts, "it is being started")
+        (Category::Starting, "it is being started")
     };
-    PodCause { ends: true, what, text: text.into() }
+    PodCause { may_resolve: true, category, text: text.into() }
 }
 
 /// Drops attempts to make room.
@@ -136,12 +141,13 @@ fn placement(message: &str) -> &str {
     message[..end.unwrap_or(message.len())].trim_end_matches([' ', ','])
 }
 
-fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
+fn container(pod: ObjectView<'_>, container: &Value, init: bool) -> Option<PodCause> {
     let name = text::name(container["name"].as_str().unwrap_or("?"));
-    let which = if init { "init container" } else { "container" };
+    let label = if init { "init container" } else { "container" };
     let state = &container["state"];
-    let say =
-        |ends, what, text: String| Some(PodCause { ends, what, text: format!("{which} {name} {text}") });
+    let pod_cause = |ends, what, text: String| {
+        Some(PodCause { may_resolve: ends, category: what, text: format!("{label} {name} {text}") })
+    };
     let waiting = state["waiting"]["reason"].as_str().unwrap_or_default();
     let message = state["waiting"]["message"].as_str().unwrap_or_default();
     match waiting {
@@ -157,34 +163,38 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
                 other => other,
             };
             let why = kubelet(reason, why_not_pulled(message, &image));
-            return say(true, What::Image, format!("cannot pull its image {image} {why}"));
+            return pod_cause(true, Category::Image, format!("cannot pull its image {image} {why}"));
         }
         "InvalidImageName" => {
             let image = image(pod, container, init);
             let why = kubelet(waiting, message);
-            return say(false, What::Image, format!("has an image with an invalid name: {image} {why}"));
+            return pod_cause(
+                false,
+                Category::Image,
+                format!("has an image with an invalid name: {image} {why}"),
+            );
         }
         "ErrImageNeverPull" => {
             let image = image(pod, container, init);
-            return say(
+            return pod_cause(
                 false,
-                What::Image,
+                Category::Image,
                 format!("may not pull its image {image}, and the node does not have it ({waiting})"),
             );
         }
         "CreateContainerConfigError" => {
             // The kubelet quotes no values.
             let why = kubelet(waiting, message);
-            return say(true, What::Configuration, format!("cannot be configured {why}"));
+            return pod_cause(true, Category::Configuration, format!("cannot be configured {why}"));
         }
         _ => {}
     }
     let end =
         [&state["terminated"], &container["lastState"]["terminated"]].into_iter().find(|t| t.is_object());
     let served = container["ready"].as_bool() == Some(true);
-    let done = |end: &Value| end["exitCode"].as_i64() == Some(0);
+    let succeeded = |end: &Value| end["exitCode"].as_i64() == Some(0);
     // Sidecars among init containers serve.
-    if served || (init && state["terminated"].is_object() && done(&state["terminated"])) {
+    if served || (init && state["terminated"].is_object() && succeeded(&state["terminated"])) {
         return None;
     }
     match end {
@@ -195,18 +205,20 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
                 ("", None) => "no reason given".to_owned(),
                 (reason, _) => text::name(reason),
             };
-            let again = container["restartCount"].as_i64().is_some_and(|count| count > 0);
-            let circle = if again { " (CrashLoopBackOff)" } else { "" };
-            say(true, What::Ended, format!("ended ({why}) and is not ready again{circle}"))
+            let is_restarted = container["restartCount"].as_i64().is_some_and(|count| count > 0);
+            let suffix = if is_restarted { " (CrashLoopBackOff)" } else { "" };
+            pod_cause(true, Category::Ended, format!("ended ({why}) and is not ready again{suffix}"))
         }
         None => match waiting {
-            "CrashLoopBackOff" => say(true, What::Ended, format!("ended and is not ready again ({waiting})")),
+            "CrashLoopBackOff" => {
+                pod_cause(true, Category::Ended, format!("ended and is not ready again ({waiting})"))
+            }
             // Messages may contain the command line.
             "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError" => {
-                say(true, What::Configuration, format!("cannot be started ({waiting})"))
+                pod_cause(true, Category::Configuration, format!("cannot be started ({waiting})"))
             }
             _ if init && state["running"].is_object() => {
-                say(true, What::Initialises, "has not done its work yet".into())
+                pod_cause(true, Category::Initialising, "has not done its work yet".into())
             }
             _ => None,
         },
@@ -214,7 +226,7 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
 }
 
 fn kubelet(reason: &str, message: &str) -> String {
-    match text::tame(message) {
+    match text::masked(message) {
         empty if empty.is_empty() => format!("({reason})"),
         why => format!("({reason}): {why}"),
     }
@@ -239,8 +251,8 @@ fn why_not_pulled<'a>(message: &'a str, image: &str) -> &'a str {
 }
 
 /// The kubelet's image may have a digest that comes and goes.
-fn image(pod: Seen<'_>, container: &Value, init: bool) -> String {
+fn image(pod: ObjectView<'_>, container: &Value, init: bool) -> String {
     let specs = &pod.spec()[if init { "initContainers" } else { "containers" }];
-    let asked = specs.as_array().into_iter().flatten().find(|c| c["name"] == container["name"]);
-    text::name(asked.unwrap_or(container)["image"].as_str().unwrap_or("?"))
+    let spec = specs.as_array().into_iter().flatten().find(|c| c["name"] == container["name"]);
+    text::name(spec.unwrap_or(container)["image"].as_str().unwrap_or("?"))
 }

@@ -5,7 +5,7 @@ const MAX_QUOTE: usize = 200;
 /// Characters of a name, image or reason.
 const MAX_NAME: usize = 253;
 /// Replaces changing parts.
-const MOVES: &str = "…";
+const MASK: &str = "…";
 /// Numbers after these words are kept.
 const KEEP_AFTER: [&str; 3] = ["code", "port", "status"];
 /// Letters of random name suffixes.
@@ -18,8 +18,8 @@ pub(super) fn name(text: &str) -> String {
 }
 
 /// Masks counts, times, durations and random name suffixes.
-pub(super) fn tame(message: &str) -> String {
-    let mut tamed = String::new();
+pub(super) fn masked(message: &str) -> String {
+    let mut text = String::new();
     let mut before = String::new();
     // Limits the work. Masking only shortens.
     let mut rest = message.trim();
@@ -34,45 +34,45 @@ pub(super) fn tame(message: &str) -> String {
         rest = next;
         if inside {
             let word = part.trim_end_matches(['.', ':', '-', '/']);
-            tamed.push_str(&masked(word, &before));
-            tamed.push_str(&part[word.len()..]);
+            text.push_str(&masked_word(word, &before));
+            text.push_str(&part[word.len()..]);
             before = word.to_lowercase();
         } else {
             for c in part.chars() {
                 match c {
                     c if c.is_whitespace() || c.is_control() => {
-                        if !tamed.ends_with(' ') {
-                            tamed.push(' ');
+                        if !text.ends_with(' ') {
+                            text.push(' ');
                         }
                     }
-                    c => tamed.push(c),
+                    c => text.push(c),
                 }
             }
         }
     }
-    let tamed = tamed.trim_end();
-    if tamed.chars().count() <= MAX_QUOTE {
-        return tamed.to_owned();
+    let text = text.trim_end();
+    if text.chars().count() <= MAX_QUOTE {
+        return text.to_owned();
     }
-    tamed.chars().take(MAX_QUOTE - 1).chain(MOVES.chars()).collect()
+    text.chars().take(MAX_QUOTE - 1).chain(MASK.chars()).collect()
 }
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '%' | '+')
 }
 
-fn masked(word: &str, before: &str) -> String {
+fn masked_word(word: &str, before: &str) -> String {
     if word.chars().all(|c| c.is_ascii_digit()) && KEEP_AFTER.contains(&before) {
         return word.to_owned();
     }
     if is_count(word) || is_duration(word) || is_date(word) || is_uuid(word) {
-        return MOVES.to_owned();
+        return MASK.to_owned();
     }
     // Pods: `<set>-<random>` and `<set>-<random>_<namespace>`.
     let (head, tail) = word.find('_').map_or((word, ""), |at| word.split_at(at));
     match head.rsplit_once('-') {
         Some((set, end)) if end.len() == RANDOM_LENGTH && end.chars().all(|c| RANDOM.contains(c)) => {
-            format!("{set}-{MOVES}{tail}")
+            format!("{set}-{MASK}{tail}")
         }
         _ => word.to_owned(),
     }
@@ -140,14 +140,14 @@ mod tests {
             ("µs 5µs é 3é 1m2 s", "µs … é 3é 1m2 s"),
             ("", ""),
         ] {
-            assert_eq!(tame(message), tamed, "{message}");
+            assert_eq!(masked(message), tamed, "{message}");
         }
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
         let long = "ü".repeat(5_000);
-        assert_eq!(tame(&long).chars().count(), MAX_QUOTE);
+        assert_eq!(masked(&long).chars().count(), MAX_QUOTE);
         assert_eq!(name(&long).chars().count(), MAX_NAME);
         assert_eq!(name("a\nb"), "ab");
     }
@@ -156,7 +156,7 @@ mod tests {
         #[test]
         fn any_text_is_tamed(text in "\\PC{0,300}", wild in proptest::prelude::any::<String>()) {
             for text in [text, wild] {
-                let tamed = tame(&text);
+                let tamed = masked(&text);
                 assert!(tamed.chars().count() <= MAX_QUOTE && !tamed.contains(char::is_control), "{tamed:?}");
             }
         }

@@ -2,34 +2,36 @@ use serde_json::Value;
 use tidewatch_api::object::ObjectRef;
 
 use super::{
-    Facts, Says, deadline, pods,
-    seen::{Condition, Seen, UNSEEN},
-    text,
+    Facts, Judgement, deadline, pods, text,
+    view::{Condition, NOT_OBSERVED, ObjectView},
 };
 
 /// Ready: newest generation observed, replicas updated and available, none left of older revisions.
-pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
-    if object.is_unseen() {
-        return Says::Processing(UNSEEN.into());
+pub(super) fn deployment(object: ObjectView<'_>, facts: &Facts<'_>) -> Judgement {
+    if object.is_unobserved() {
+        return Judgement::Processing(NOT_OBSERVED.into());
     }
     let wanted = object.spec()["replicas"].as_i64().unwrap_or(1);
-    if let Some(stuck) = object.condition("Progressing").filter(Condition::fails) {
-        let what = match pods::cause(facts) {
+    if let Some(stalled) = object.condition("Progressing").filter(Condition::fails) {
+        let cause = match pods::cause(facts) {
             Some(cause) => format!("it makes no progress: {}", cause.text),
-            None => format!("it makes no progress: {}", told(stuck.message, stuck.reason)),
+            None => format!("it makes no progress: {}", message_or_reason(stalled.message, stalled.reason)),
         };
         // The module allows more time than the API server's default.
-        let early = stuck.reason == "ProgressDeadlineExceeded"
+        let early = stalled.reason == "ProgressDeadlineExceeded"
             && facts.deadline > deadline::DEADLINE
-            && !deadline::gives_itself_time(object.0, facts);
-        return if early { Says::Processing(what) } else { Says::Error(what) };
+            && !deadline::sets_own_deadline(object.0, facts);
+        return if early { Judgement::Processing(cause) } else { Judgement::Error(cause) };
     }
     if let Some(failure) = object.condition("ReplicaFailure").filter(Condition::holds) {
-        return Says::Error(format!("its pods cannot be created: {}", told(failure.message, failure.reason)));
+        return Judgement::Error(format!(
+            "its pods cannot be created: {}",
+            message_or_reason(failure.message, failure.reason)
+        ));
     }
     let updated = object.count("updatedReplicas");
     if is_scaled(object, updated) {
-        return Says::Ready;
+        return Judgement::Ready;
     }
     let rest = if updated < wanted && object.spec()["paused"].as_bool() == Some(true) {
         "its rollout is paused".to_owned()
@@ -38,13 +40,13 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else if object.count("replicas") > updated {
         "replicas of its previous version are still there".to_owned()
     } else {
-        return Says::Ready;
+        return Judgement::Ready;
     };
-    pods::instead_of(rest, facts)
+    pods::pod_cause_or(rest, facts)
 }
 
 /// Whether a Deployment is complete and only scaled, as by a `HorizontalPodAutoscaler`, with enough available pods.
-fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
+fn is_scaled(object: ObjectView<'_>, updated: i64) -> bool {
     let progressing = object.condition("Progressing").filter(Condition::holds);
     updated > 0
         && object.count("replicas") == updated
@@ -53,9 +55,9 @@ fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
 }
 
 /// Ready: all replicas are ready, and those from the partition on are updated.
-pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
-    if object.is_unseen() {
-        return Says::Processing(UNSEEN.into());
+pub(super) fn stateful_set(object: ObjectView<'_>, facts: &Facts<'_>) -> Judgement {
+    if object.is_unobserved() {
+        return Judgement::Processing(NOT_OBSERVED.into());
     }
     let (spec, status) = (object.spec(), object.status());
     let wanted = spec["replicas"].as_i64().unwrap_or(1);
@@ -74,46 +76,46 @@ pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else if object.count("replicas") > wanted {
         "it is being scaled down".to_owned()
     } else {
-        return Says::Ready;
+        return Judgement::Ready;
     };
-    pods::instead_of(rest, facts)
+    pods::pod_cause_or(rest, facts)
 }
 
 /// Ready: each node has an available pod, also updated unless updates are manual. Zero nodes are ready.
-pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
-    if object.is_unseen() {
-        return Says::Processing(UNSEEN.into());
+pub(super) fn daemon_set(object: ObjectView<'_>, facts: &Facts<'_>) -> Judgement {
+    if object.is_unobserved() {
+        return Judgement::Processing(NOT_OBSERVED.into());
     }
     let wanted = object.count("desiredNumberScheduled");
     let by_hand = object.spec()["updateStrategy"]["type"].as_str() == Some("OnDelete");
     let old = !by_hand && object.count("updatedNumberScheduled") < wanted;
     if !old && object.count("numberAvailable") >= wanted {
-        return Says::Ready;
+        return Judgement::Ready;
     }
     // The number of nodes changes, so it is omitted.
-    pods::instead_of("its pod is not available on every node".into(), facts)
+    pods::pod_cause_or("its pod is not available on every node".into(), facts)
 }
 
 /// Whether the cluster deletes a Job after its end.
 #[must_use]
-pub fn goes_when_finished(object: &Value) -> bool {
+pub fn is_deleted_when_finished(object: &Value) -> bool {
     let is_job = ObjectRef::of(object).is_some_and(|id| id.gvk.group == "batch" && id.gvk.kind == "Job");
     is_job && object["spec"]["ttlSecondsAfterFinished"].is_u64() && object["spec"]["suspend"] != true
 }
 
 /// Returns a Job's result, possibly before its last pods end.
 #[must_use]
-pub fn end_of(job: &Value) -> Option<End> {
-    let holds = |conditions: [&str; 2]| conditions.iter().any(|condition| Seen(job).holds(condition));
+pub fn job_result(job: &Value) -> Option<JobResult> {
+    let holds = |conditions: [&str; 2]| conditions.iter().any(|condition| ObjectView(job).holds(condition));
     if holds(["Complete", "SuccessCriteriaMet"]) {
-        return Some(End::Complete);
+        return Some(JobResult::Complete);
     }
-    holds(["Failed", "FailureTarget"]).then_some(End::Failed)
+    holds(["Failed", "FailureTarget"]).then_some(JobResult::Failed)
 }
 
 /// Result of a Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum JobResult {
     /// Success.
     Complete,
     /// Failure.
@@ -121,25 +123,25 @@ pub enum End {
 }
 
 /// Suspended Jobs are ready: waiting is intended.
-pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
+pub(super) fn job(object: ObjectView<'_>, facts: &Facts<'_>) -> Judgement {
     if object.holds("Complete") {
-        return Says::Ready;
+        return Judgement::Ready;
     }
     for failed in ["Failed", "FailureTarget"] {
         if let Some(failed) = object.condition(failed).filter(Condition::holds) {
             let why = match failed.reason {
                 "BackoffLimitExceeded" => "its pods failed as often as it allows".to_owned(),
                 "DeadlineExceeded" => "it ran longer than it allows".to_owned(),
-                reason => told(failed.message, reason),
+                reason => message_or_reason(failed.message, reason),
             };
-            return Says::Error(match pods::cause(facts) {
+            return Judgement::Error(match pods::cause(facts) {
                 Some(cause) => format!("it failed: {why}: {}", cause.text),
                 None => format!("it failed: {why}"),
             });
         }
     }
     if object.spec()["suspend"].as_bool() == Some(true) {
-        return Says::Ready;
+        return Judgement::Ready;
     }
     let rest = if object.holds("SuccessCriteriaMet") {
         "its last pods are ending"
@@ -148,7 +150,7 @@ pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else {
         "it is not complete"
     };
-    pods::instead_of(rest.to_owned(), facts)
+    pods::pod_cause_or(rest.to_owned(), facts)
 }
 
 fn unavailable(wanted: i64) -> String {
@@ -159,8 +161,8 @@ fn unavailable(wanted: i64) -> String {
     }
 }
 
-fn told(message: &str, reason: &str) -> String {
-    match text::tame(message) {
+fn message_or_reason(message: &str, reason: &str) -> String {
+    match text::masked(message) {
         empty if empty.is_empty() => text::name(reason),
         message => message,
     }

@@ -81,7 +81,7 @@ impl KcpState {
     /// Inputs of an agent's configuration.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
         let mut needs = RequiredKinds::of(self.manifests.of(kyma));
-        needs.add_engine_owned(self.kymas.get(kyma).is_some_and(|kyma| kyma.takes_runtime_templates()));
+        needs.add_engine_owned(self.kymas.get(kyma).is_some_and(|kyma| kyma.uses_runtime_templates()));
         for ((group, kind), version) in self.owners.awaited(kyma) {
             needs.add_awaited(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
         }

@@ -14,7 +14,7 @@ impl KcpState {
     pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
         let mut used = Vec::new();
         if let Some(kyma) = self.kymas.get(kyma) {
-            if kyma.takes_runtime_templates() {
+            if kyma.uses_runtime_templates() {
                 used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
             }
             used.extend(forced(kyma.as_ref()));

@@ -23,9 +23,9 @@ use tidewatch_planner::{
     access::staying_templates,
     gates::Facts,
     kyma::{Input, Plan, Sources, module_notices, plan, report_pull_secret, report_refused, with_deleting},
-    needs::required,
     notice::{About, Notice},
     policy::apply,
+    requirements::required,
     versions::{Fault, ResolvedModule, choose},
 };
 

@@ -11,10 +11,10 @@ use tidewatch_api::{
 };
 use tidewatch_planner::{
     deletion::{self, Remaining, Runtime, RuntimeObject, RuntimeObjects, Step},
+    engine_owned::CRDS,
     force::{self, Forced},
     kyma::{deleting_status, runtime_status, skipped_message},
     notice::About,
-    ours::CRDS,
 };
 
 use super::{

@@ -40,7 +40,7 @@ impl KymaReconciler {
         runtime: &Gated,
         wanted: &KymaSpec,
     ) -> Result<Local, ObjectError> {
-        if !kyma.takes_runtime_templates() {
+        if !kyma.uses_runtime_templates() {
             return Ok(Local::default());
         }
         let unknown: BTreeSet<&str> = self.kcp.index().catalog.unknown(wanted);

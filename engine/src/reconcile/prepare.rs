@@ -17,7 +17,7 @@ use tidewatch_api::{
     object::ObjectRef,
 };
 use tidewatch_deployer::drift::{self, Difference, Ignored};
-use tidewatch_planner::ours::CRDS;
+use tidewatch_planner::engine_owned::CRDS;
 
 use super::{restore::Drifted, suspended::Suspended};
 use crate::{

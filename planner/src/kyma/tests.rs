@@ -18,13 +18,13 @@ use crate::{
 };
 
 mod adopted;
-mod besides;
+mod convergence;
+mod deleting;
 mod failed;
-mod following;
+mod gates;
 mod managed;
 mod mandatory;
 mod running;
-mod settles;
 mod templates;
 
 fn kyma() -> Kyma {

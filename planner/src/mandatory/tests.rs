@@ -9,7 +9,7 @@ use crate::{
     versions::fixtures::{FakeCatalog, catalog as base},
 };
 
-mod settles;
+mod convergence;
 
 fn template(name: &str, module: &str, version: &str, more: &Value) -> Arc<ModuleTemplate> {
     let mut object = json!({"metadata": {"name": name, "namespace": "kcp-system", "generation": 1}, "spec": {

@@ -39,8 +39,8 @@ pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
 /// The inventory to write before an apply: old and new objects.
 #[must_use]
 pub fn union(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
-    let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
-    wanted.iter().chain(inventory.iter().filter(|o| !known.contains(&o.identity()))).cloned().collect()
+    let new: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    wanted.iter().chain(inventory.iter().filter(|o| !new.contains(&o.identity()))).cloned().collect()
 }
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ impl Kyma {
     }
 
     /// Whether each ModuleTemplate created in its runtime is used.
-    pub fn takes_runtime_templates(&self) -> bool {
+    pub fn uses_runtime_templates(&self) -> bool {
         is_true(self, labels::RUNTIME_TEMPLATES)
     }
 

@@ -164,11 +164,11 @@ impl fmt::Display for ObjectRef {
 /// Whether `manager` names `object`. Without a namespace it matches `default` and cluster-scoped objects.
 #[must_use]
 pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
-    let there = match manager.namespace.as_str() {
+    let is_in_namespace = match manager.namespace.as_str() {
         "" => matches!(object.namespace.as_str(), "" | "default"),
         namespace => object.namespace == namespace,
     };
-    there
+    is_in_namespace
         && object.gvk.group == manager.group
         && object.gvk.kind == manager.kind
         && object.name == manager.name

@@ -20,7 +20,7 @@ impl<'de> Deserialize<'de> for Moment {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
-struct Said {
+struct LenientCondition {
     #[serde(rename = "type")]
     type_: String,
     status: String,
@@ -30,9 +30,9 @@ struct Said {
     last_transition_time: Moment,
 }
 
-impl From<Said> for Condition {
+impl From<LenientCondition> for Condition {
     fn from(
-        Said { type_, status, reason, message, observed_generation, last_transition_time }: Said,
+        LenientCondition { type_, status, reason, message, observed_generation, last_transition_time }: LenientCondition,
     ) -> Self {
         let last_transition_time = last_transition_time.0.unwrap_or(Time(Timestamp::UNIX_EPOCH));
         Self { last_transition_time, message, observed_generation, reason, status, type_ }
@@ -46,8 +46,8 @@ pub(crate) fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 
 /// Deserializes the conditions of a status.
 pub(crate) fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
-    let said = Option::<Vec<Said>>::deserialize(deserializer)?;
-    Ok(said.unwrap_or_default().into_iter().map(Condition::from).collect())
+    let conditions = Option::<Vec<LenientCondition>>::deserialize(deserializer)?;
+    Ok(conditions.unwrap_or_default().into_iter().map(Condition::from).collect())
 }
 
 #[cfg(test)]

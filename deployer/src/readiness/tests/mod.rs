@@ -27,7 +27,7 @@ fn an_error_outranks_and_the_cause_that_others_follow_from_is_told() {
     let crd = object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "z");
     let (a, b) = (object("apps/v1", "Deployment", "a"), object("apps/v1", "Deployment", "b"));
     let cr = object("example.com/v1", "Buoy", "c");
-    let all = |all: &[(&ObjectRef, ObjectReadiness)]| whole(None, all.iter().map(|(o, r)| (*o, r)));
+    let all = |all: &[(&ObjectRef, ObjectReadiness)]| combine(None, all.iter().map(|(o, r)| (*o, r)));
     assert_eq!(all(&[]), Readiness::Ready);
     assert_eq!(all(&[(&a, ObjectReadiness::Ready), (&cr, ObjectReadiness::Unknown)]), Readiness::Ready);
     assert_eq!(
@@ -86,7 +86,7 @@ fn a_warning_outranks_what_is_on_its_way_and_no_error() {
     let warning = || ObjectReadiness::Warning { cause: Cause { object: web.clone(), text: "w".into() } };
     let all = |other: ObjectReadiness| {
         let claim = object("v1", "PersistentVolumeClaim", "a");
-        whole(None, [(&web, &warning()), (&claim, &other)])
+        combine(None, [(&web, &warning()), (&claim, &other)])
     };
     let claim = object("v1", "PersistentVolumeClaim", "a");
     let warned = Readiness::Warning("Deployment n/web: w".into());
@@ -107,7 +107,7 @@ fn a_manager_alone_decides() {
     };
     let say = |manager: &Manager, of_web| {
         let failed = error(&job, "x");
-        whole(Some(manager), [(&job, &failed), (&web, &of_web)])
+        combine(Some(manager), [(&job, &failed), (&web, &of_web)])
     };
     assert_eq!(say(&manager, ObjectReadiness::Ready), Readiness::Ready);
     assert_eq!(say(&manager, ObjectReadiness::Unknown), Readiness::Ready);
@@ -168,7 +168,7 @@ fn a_module_cr_shows_its_state_and_why() {
         (Some(cr(json!({"state": "Error", "description": "no water"}))), State::Error, "no water"),
         (Some(cr(json!({"state": "Error"}))), State::Error, ""),
         (Some(cr(json!({"state": "Deleting", "message": "2 left"}))), State::Deleting, "… left"),
-        (Some(cr(json!({"state": "Ready", "observedGeneration": 1}))), State::Processing, UNSEEN),
+        (Some(cr(json!({"state": "Ready", "observedGeneration": 1}))), State::Processing, NOT_OBSERVED),
         (Some(cr(json!({"conditions": ready("True")}))), State::Ready, ""),
         (
             Some(cr(json!({"conditions": ready("False")}))),

@@ -187,7 +187,7 @@ proptest! {
             ..Facts::default()
         };
         let said = readiness(&object, &facts, now);
-        let _ = (module_cr(Some(&object)), look_at(&object, &facts, now));
+        let _ = (module_cr(Some(&object)), deadline_end(&object, &facts, now));
         let text = cause(&said).map(Cause::to_string).unwrap_or_default();
         prop_assert!(text.chars().count() < 2_000 && !text.contains(char::is_control), "{:?}", text);
         prop_assert_eq!(readiness(&object, &facts, now), said);
@@ -252,7 +252,7 @@ proptest! {
                 })
                 .collect();
             let error = judged.iter().any(|(_, said)| matches!(said, ObjectReadiness::Error { .. }));
-            (whole(None, judged.iter().map(|(object, said)| (object, said))), error)
+            (combine(None, judged.iter().map(|(object, said)| (object, said))), error)
         };
         let (first, error) = verdict(&all.0);
         prop_assert_eq!(matches!(first, Readiness::Error(_)), error);

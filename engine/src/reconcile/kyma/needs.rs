@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State, object::Gvk};
 use tidewatch_planner::{
-    needs::{Unmet, Waiting, defined_groups, is_name, kinds, lost, next_discovery, unmet, waiting},
+    requirements::{
+        Unmet, WaitReport, defined_groups, is_name, kinds, lost, next_discovery, unmet, wait_report,
+    },
     versions::ResolvedModule,
 };
 
@@ -47,12 +49,12 @@ impl WaitingKymas {
         patience: Duration,
         before: impl Fn(&str) -> Option<(State, &'a str)>,
         now: Timestamp,
-    ) -> BTreeMap<String, Waiting> {
+    ) -> BTreeMap<String, WaitReport> {
         self.know(kyma, |known| {
             let since = std::mem::take(&mut known.since);
             let one = |(module, unmet): (String, Unmet)| {
                 let since = since.get(&module).copied().unwrap_or(now);
-                let waits = waiting(&unmet, since, patience, before(&module), now);
+                let waits = wait_report(&unmet, since, patience, before(&module), now);
                 known.since.insert(module.clone(), since);
                 (module, waits)
             };
@@ -98,7 +100,7 @@ impl WaitingKymas {
 
 #[derive(Debug)]
 pub(super) struct Needs {
-    pub(super) waits: BTreeMap<String, Waiting>,
+    pub(super) waits: BTreeMap<String, WaitReport>,
     pub(super) gone: BTreeMap<String, String>,
     pub(super) look_at: Option<Timestamp>,
 }

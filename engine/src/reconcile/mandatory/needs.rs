@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use tidewatch_api::{GroupVersionKind, Module, State};
 use tidewatch_planner::{
     mandatory::MandatoryModule,
-    needs::{Waiting, defined_groups, kinds, required, unmet},
     notice::{About, Notice},
+    requirements::{WaitReport, defined_groups, kinds, required, unmet},
     versions::ResolvedModule,
 };
 
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Missing requirements per module; none if its version is installed.
-    waits: BTreeMap<String, Waiting>,
+    waits: BTreeMap<String, WaitReport>,
     pub(super) look_at: Option<Timestamp>,
     unknown: Option<String>,
 }

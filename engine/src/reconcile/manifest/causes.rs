@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CauseSearch {
     /// When to read again: pod changes are not events.
-    pub(super) is_retry: Option<Timestamp>,
+    pub(super) recheck_at: Option<Timestamp>,
     /// Whether it found a cause that the objects do not report.
     pub(super) found: bool,
 }
@@ -95,7 +95,7 @@ impl ManifestReconciler {
                 Some(Related::Pods) => {
                     let is_error = matches!(judged, ObjectReadiness::Error { .. });
                     is_progressing |= !is_error;
-                    if !is_error && !since.is_some_and(|since| readiness::is_due(since, now)) {
+                    if !is_error && !since.is_some_and(|since| readiness::is_first_check_due(since, now)) {
                         continue;
                     }
                     read_related(runtime, &id, &object).await.map(|(pods, claims, refused)| {
@@ -128,7 +128,7 @@ impl ManifestReconciler {
             }
         }
         if is_progressing {
-            searched.is_retry = readiness::next_look(since.unwrap_or(now), now);
+            searched.recheck_at = readiness::next_pod_check(since.unwrap_or(now), now);
         }
         searched
     }

@@ -92,7 +92,7 @@ async fn claims(
     id: &ObjectRef,
     pods: &[Value],
 ) -> Result<Vec<(String, String)>, ObjectError> {
-    let names: BTreeSet<String> = pods.iter().flat_map(readiness::claims_of_unplaced).collect();
+    let names: BTreeSet<String> = pods.iter().flat_map(readiness::claims_of_unscheduled).collect();
     let mut found = Vec::new();
     for name in names.into_iter().take(CLAIMS) {
         let gvk = Gvk::of("v1", "PersistentVolumeClaim");

@@ -121,7 +121,7 @@ fn unready<'a>(found: &Findings<'_>, readiness: &Readiness, suspended: Option<&'
     });
     // When a suspension ends, the object is reverted one more time.
     let outcome = unready_outcome(found, readiness)
-        .if_waiting_due_by(found.searched.is_retry)
+        .if_waiting_due_by(found.searched.recheck_at)
         .due_by(suspended.map(|one| one.until));
     let status = Some(found.status.of(&progress));
     Verdict { status, may_delay: !found.searched.found, conflict, outcome }
@@ -171,14 +171,14 @@ pub(super) fn conclude_incomplete<'a>(
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     let is_overdue = due <= now;
     let progress = incomplete_progress(readiness, searched.found, awaited, is_overdue.then_some(late));
-    let is_retry = searched.is_retry.into_iter().chain((!is_overdue).then_some(due)).min();
+    let recheck_at = searched.recheck_at.into_iter().chain((!is_overdue).then_some(due)).min();
     // The deadline has passed, so a quick recheck is not expected to help.
     let outcome = if is_overdue && wait.has_pace(RECHECK_SOON) {
         Outcome::recheck_rarely(wait.message().to_owned())
     } else {
         wait
     };
-    let outcome = outcome.if_waiting_due_by(is_retry);
+    let outcome = outcome.if_waiting_due_by(recheck_at);
     Verdict { status: Some(status.of(&progress)), may_delay: !searched.found, conflict: None, outcome }
 }
 
@@ -242,19 +242,19 @@ pub(super) fn conclude_terminating<'a>(
     let soon = |found: &NamespaceFound| long_at(found).flatten().filter(|at| *at > now);
     let is_long = namespaces.iter().any(|found| long_at(found).is_some() && soon(found).is_none());
     let message = terminating_message(skipped, namespaces);
-    let is_retry = suspended
+    let recheck_at = suspended
         .iter()
         .map(|one| one.until)
         .chain(namespaces.iter().filter_map(soon))
         .chain(rest.due.filter(|_| rest.waits_for_event()))
         .min();
     let outcome = if !has_events || !rest.waits_for_event() || namespaces.iter().any(|found| !found.is_read) {
-        Outcome::recheck_rarely(message.clone()).due_at(is_retry)
+        Outcome::recheck_rarely(message.clone()).due_at(recheck_at)
     } else if namespaces.iter().any(|found| found.terminating.is_none()) {
         // The namespace's end may have been reported before this Manifest waited for it.
         Outcome::recheck_soon(message.clone())
     } else {
-        Outcome::waiting(message.clone()).due_at(is_retry)
+        Outcome::waiting(message.clone()).due_at(recheck_at)
     };
     let progress = if is_long {
         let Report { state, message, .. } = found_report(State::Warning, message);

@@ -7,7 +7,7 @@ use tidewatch_api::object::{ObjectId, ObjectRef, content_hash};
 use tidewatch_deployer::{
     drift,
     history::{History, JobRun},
-    readiness::{self, Cause, End, ObjectReadiness},
+    readiness::{self, Cause, JobResult, ObjectReadiness},
 };
 
 use super::{Installer, ObjectResult};
@@ -18,20 +18,20 @@ const FAILED: &str = "it failed, and its time to live has removed it: it runs ag
 pub(in crate::reconcile::manifest) fn among<'a>(
     objects: impl Iterator<Item = &'a Value>,
 ) -> Vec<(ObjectId, u64)> {
-    let jobs = objects.filter(|object| readiness::goes_when_finished(object));
+    let jobs = objects.filter(|object| readiness::is_deleted_when_finished(object));
     jobs.filter_map(|job| Some(((&ObjectRef::of(job)?).into(), content_hash(&job["spec"])))).collect()
 }
 
 /// Whether such Jobs exist and all have completed.
 pub(in crate::reconcile::manifest) fn have_completed(history: &History, jobs: &[(ObjectId, u64)]) -> bool {
     let completed =
-        |(job, spec): &(ObjectId, u64)| history.run(*job, *spec) == Some(JobRun::Ended(End::Complete));
+        |(job, spec): &(ObjectId, u64)| history.run(*job, *spec) == Some(JobRun::Ended(JobResult::Complete));
     !jobs.is_empty() && jobs.iter().all(completed)
 }
 
 /// The spec hash of a Job with a time to live.
 fn spec_of(wanted: &Value) -> Option<u64> {
-    readiness::goes_when_finished(wanted).then(|| content_hash(&wanted["spec"]))
+    readiness::is_deleted_when_finished(wanted).then(|| content_hash(&wanted["spec"]))
 }
 
 fn record(installer: &Installer<'_>, id: &ObjectRef, spec: u64, run: JobRun) {
@@ -49,8 +49,8 @@ pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) ->
     let spec = spec_of(wanted)?;
     let end = match installer.history(|history| history.run(id.into(), spec)) {
         Some(JobRun::Ended(end)) => end,
-        Some(JobRun::Created) => End::Complete,
-        None if installer.jobs_completed => End::Complete,
+        Some(JobRun::Created) => JobResult::Complete,
+        None if installer.jobs_completed => JobResult::Complete,
         None => return None,
     };
     record(installer, id, spec, JobRun::Ended(end));
@@ -70,7 +70,7 @@ pub(super) fn observe(
         return None;
     }
     let leaves = live["metadata"]["deletionTimestamp"].is_string();
-    match readiness::end_of(live) {
+    match readiness::job_result(live) {
         Some(end) => {
             record(installer, id, spec, JobRun::Ended(end));
             leaves.then(|| ended(id, end))
@@ -86,10 +86,10 @@ pub(super) fn observe(
     }
 }
 
-fn ended(id: &ObjectRef, end: End) -> ObjectResult {
+fn ended(id: &ObjectRef, end: JobResult) -> ObjectResult {
     let judged = match end {
-        End::Complete => ObjectReadiness::Ready,
-        End::Failed => {
+        JobResult::Complete => ObjectReadiness::Ready,
+        JobResult::Failed => {
             ObjectReadiness::Error { cause: Cause { object: id.clone(), text: FAILED.to_owned() } }
         }
     };

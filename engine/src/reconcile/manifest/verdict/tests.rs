@@ -42,7 +42,7 @@ fn status<'a>(manifest: &'a Manifest, cr: &'a DefaultCrReport) -> PassStatus<'a>
     PassStatus { manifest, objects: &[], cr, jobs_completed: false, now: at(NOW) }
 }
 
-const LOOKED: CauseSearch = CauseSearch { is_retry: None, found: false };
+const NOT_SEARCHED: CauseSearch = CauseSearch { recheck_at: None, found: false };
 
 fn written(verdict: &Verdict<'_>) -> (State, String) {
     let status = verdict.status.as_ref().expect("a status");
@@ -79,7 +79,7 @@ fn a_module_in_progress_waits_for_events_or_is_rechecked() {
             suspended: &[],
             others_unready,
             has_events,
-            searched: LOOKED,
+            searched: NOT_SEARCHED,
         };
         let Verdict { outcome, may_delay, conflict, .. } = conclude(&found);
         assert!(may_delay && conflict.is_none());
@@ -96,7 +96,7 @@ fn an_error_is_retried_unless_its_end_is_an_event() {
         [(false, false, false), (true, true, false), (true, false, true)]
     {
         let readiness = Readiness::Error("it makes no progress".into());
-        let searched = CauseSearch { found: true, is_retry: None };
+        let searched = CauseSearch { found: true, recheck_at: None };
         let found =
             Findings { status: &status, readiness, suspended: &[], others_unready, has_events, searched };
         let verdict = conclude(&found);
@@ -123,7 +123,7 @@ fn a_ready_module_is_done_unless_its_default_cr_is_not() {
             suspended: &[],
             others_unready: false,
             has_events: false,
-            searched: LOOKED,
+            searched: NOT_SEARCHED,
         };
         let outcome = conclude(&found).outcome;
         assert_eq!(outcome.kind().label(), ends);
@@ -149,7 +149,7 @@ fn a_suspended_object_is_a_warning_that_stays_during_its_trial() {
             suspended,
             others_unready: false,
             has_events: false,
-            searched: LOOKED,
+            searched: NOT_SEARCHED,
         };
         let verdict = conclude(&found);
         assert_eq!((verdict.status.is_some(), verdict.conflict.is_some()), (writes, writes), "{state}");
@@ -180,7 +180,7 @@ fn an_unready_module_names_the_suspended_object() {
             suspended: std::slice::from_ref(&one),
             others_unready: true,
             has_events: true,
-            searched: LOOKED,
+            searched: NOT_SEARCHED,
         };
         let verdict = conclude(&found);
         assert_eq!(written(&verdict), (State::Processing, expected));
@@ -212,7 +212,7 @@ fn a_wait_reports_failing_workloads_and_becomes_an_error_in_time() {
     ] {
         let present = if since == early { "" } else { overdue.as_str() };
         let (manifest, cr) = (manifest("Processing", present), no_cr());
-        let searched = CauseSearch { found, is_retry: None };
+        let searched = CauseSearch { found, recheck_at: None };
         let wait = Outcome::recheck_soon(KIND.into());
         let verdict = conclude_incomplete(&status(&manifest, &cr), readiness, searched, KIND, wait);
         assert_eq!(written(&verdict), expected);

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 /// Seconds of unreadiness at each look. At the first, pods usually pull their images. After a minute, failing retries
 /// are warnings.
-const LOOKS: [i64; 8] = [5, 10, 20, 40, 60, 120, 300, 640];
+const CHECKS: [i64; 8] = [5, 10, 20, 40, 60, 120, 300, 640];
 
 /// Returns the next look, as no event reports pods. `None` after the last.
 #[must_use]
-pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    LOOKS.iter().find_map(|after| {
+pub fn next_pod_check(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    CHECKS.iter().find_map(|after| {
         let at = not_ready_since.checked_add(SignedDuration::from_secs(*after)).ok()?;
         (at > now).then_some(at)
     })
@@ -18,8 +18,8 @@ pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp
 
 /// Whether the first look is due.
 #[must_use]
-pub fn is_due(not_ready_since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(not_ready_since) >= SignedDuration::from_secs(LOOKS[0])
+pub fn is_first_check_due(not_ready_since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(not_ready_since) >= SignedDuration::from_secs(CHECKS[0])
 }
 
 /// Returns the label selector of a workload. `None` if empty, because it would select all pods.
@@ -62,14 +62,14 @@ mod tests {
     fn looks_come_ever_more_seldom_and_end() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (mut now, mut looks) = (at(1_000), Vec::new());
-        while let Some(next) = next_look(at(1_000), now) {
-            assert!(is_due(at(1_000), next) && !is_due(at(1_000), at(1_004)));
+        while let Some(next) = next_pod_check(at(1_000), now) {
+            assert!(is_first_check_due(at(1_000), next) && !is_first_check_due(at(1_000), at(1_004)));
             looks.push(next.as_second() - 1_000);
             now = next;
         }
-        assert_eq!(looks, LOOKS);
-        assert_eq!(next_look(at(1_000), at(10_000)), None);
-        assert_eq!(next_look(Timestamp::MAX, at(0)), None);
+        assert_eq!(looks, CHECKS);
+        assert_eq!(next_pod_check(at(1_000), at(10_000)), None);
+        assert_eq!(next_pod_check(Timestamp::MAX, at(0)), None);
     }
 
     #[test]

@@ -168,16 +168,17 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
 fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
     let due = at(100) + WAIT_DEADLINE;
-    let early = waiting(&of(false), at(100), WAIT_DEADLINE, None, at(200));
+    let early = wait_report(&of(false), at(100), WAIT_DEADLINE, None, at(200));
     assert_eq!((early.state, early.recheck_at), (State::Processing, Some(due)));
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
     // After a restart.
     let beside = format!("Beacon default: no light; its update {}", early.message);
     for said in [early.message.clone(), format!("its update {}", early.message), beside] {
-        let again = waiting(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &said)), at(700));
+        let again =
+            wait_report(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &said)), at(700));
         assert_eq!((again.recheck_at, &again.message), (Some(due), &early.message));
     }
-    let other = waiting(
+    let other = wait_report(
         &of(false),
         at(700),
         WAIT_DEADLINE,
@@ -185,22 +186,22 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
         at(700),
     );
     assert_eq!(other.recheck_at, Some(at(700) + WAIT_DEADLINE), "something else was said");
-    let late = waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Processing, "waits for")), due);
+    let late = wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Processing, "waits for")), due);
     assert_eq!((late.state, late.recheck_at), (State::Warning, None));
     assert_eq!(
-        waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "waits for x")), at(101)).state,
+        wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "waits for x")), at(101)).state,
         State::Warning
     );
     assert_eq!(
-        waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "other")), at(101)).state,
+        wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "other")), at(101)).state,
         State::Processing
     );
     let before =
-        |said| waiting(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, said)), at(101)).state;
+        |said| wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, said)), at(101)).state;
     assert_eq!(before("its update waits for module 'quay'"), State::Warning);
     let own = "Beacon default: no light; its update waits for module 'quay'";
     assert_eq!(before(own), State::Processing, "the warning was about something else");
-    assert_eq!(waiting(&of(true), at(100), WAIT_DEADLINE, None, at(100)).state, State::Warning);
+    assert_eq!(wait_report(&of(true), at(100), WAIT_DEADLINE, None, at(100)).state, State::Warning);
 }
 
 proptest! {

@@ -1,9 +1,9 @@
 use serde_json::Value;
 
-pub(super) const UNSEEN: &str = "it was changed and its controller has not seen that yet";
+pub(super) const NOT_OBSERVED: &str = "it was changed and its controller has not seen that yet";
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a>(pub(super) &'a Value);
+pub(super) struct ObjectView<'a>(pub(super) &'a Value);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Condition<'a> {
@@ -24,7 +24,7 @@ impl Condition<'_> {
     }
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ObjectView<'a> {
     pub(super) fn spec(self) -> &'a Value {
         &self.0["spec"]
     }
@@ -38,7 +38,7 @@ impl<'a> Seen<'a> {
         self.status()[field].as_i64().unwrap_or(0)
     }
 
-    pub(super) fn is_leaving(self) -> bool {
+    pub(super) fn is_deleting(self) -> bool {
         self.0["metadata"]["deletionTimestamp"].is_string()
     }
 
@@ -47,13 +47,13 @@ impl<'a> Seen<'a> {
     }
 
     /// Whether the status declares an older generation.
-    pub(super) fn is_behind(self) -> bool {
+    pub(super) fn is_outdated(self) -> bool {
         let observed = self.status()["observedGeneration"].as_i64();
         observed.is_some_and(|observed| observed < self.generation().unwrap_or(0))
     }
 
     /// Like [`Seen::is_behind`], but a status without generation is outdated.
-    pub(super) fn is_unseen(self) -> bool {
+    pub(super) fn is_unobserved(self) -> bool {
         self.count("observedGeneration") < self.generation().unwrap_or(0)
     }
 

@@ -5,8 +5,8 @@ use tidewatch_api::State;
 use super::{Gate, Notes, View};
 use crate::{
     kyma::progress,
-    needs::UPDATE,
     notice::{About, Notice},
+    requirements::UPDATE,
 };
 
 /// A module waits for its requirements; the installed version stays with its state. If up to date, lost requirements are only reported.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::{
         gates::Facts,
-        needs::Waiting,
+        requirements::WaitReport,
         versions::{choose, fixtures::catalog},
     };
 
@@ -59,9 +59,12 @@ mod tests {
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
         let choice = choose(&wanted, &catalog(), &[]).remove(0);
-        let of =
-            |state| Waiting { state, message: "waits for x".into(), recheck_at: Some(Timestamp::UNIX_EPOCH) };
-        let needs: BTreeMap<String, Waiting> =
+        let of = |state| WaitReport {
+            state,
+            message: "waits for x".into(),
+            recheck_at: Some(Timestamp::UNIX_EPOCH),
+        };
+        let needs: BTreeMap<String, WaitReport> =
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
         let facts = Facts { unmet_requirements: Some(&needs), ..Facts::default() };
         let (kyma, now) = (Kyma::default(), Timestamp::UNIX_EPOCH);

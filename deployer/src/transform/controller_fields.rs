@@ -1,7 +1,7 @@
 //! Leaves out fields of Kubernetes controllers and injectors.
 //!
 //! Manifests have placeholders for them. Applying one causes an endless conflict. All are optional;
-//! [`left_to_controllers`] names those required at creation.
+//! [`controller_fields()`] names those required at creation.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;

@@ -34,7 +34,7 @@ pub struct Unmet {
 
 /// Report about a waiting module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitReport {
     /// State.
     pub state: State,
     /// Message.
@@ -251,19 +251,19 @@ fn wait_start(message: &str) -> Option<Timestamp> {
 
 /// Builds the report. The wait began at `since`, or earlier by the status `before`, which survives restarts.
 #[must_use]
-pub fn waiting(
+pub fn wait_report(
     unmet: &Unmet,
     since: Timestamp,
     deadline: Duration,
     before: Option<(State, &str)>,
     now: Timestamp,
-) -> Waiting {
+) -> WaitReport {
     let since = before.and_then(|(_, message)| wait_start(message)).map_or(since, |noted| noted.min(since));
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     // Stays late, even with another patience or an old status format.
     let was_late = before.is_some_and(|(state, message)| state == State::Warning && reports_wait(message));
     let is_late = unmet.cycle || was_late || due <= now;
-    Waiting {
+    WaitReport {
         state: if is_late { State::Warning } else { State::Processing },
         message: format!("{}{SINCE}{since:.0}", unmet.message),
         recheck_at: (!is_late).then_some(due),
