@@ -3,12 +3,18 @@
 use crate::{
     EXIT_USAGE,
     args::Args,
-    canary, check, client,
-    config::{Config, ConfigError, Protocol},
+    canary, check,
+    client::{self, CONNECT_TIMEOUT},
+    config::{Config, Protocol, Receiver},
     digest,
     live::{Configuration, Live},
     metrics::{Metrics, PREFIX},
-    observe::{condition::Conditions, supervisor::Supervisor, watch::Shared},
+    observe::{
+        condition::Conditions,
+        message::{Baseline, Message},
+        supervisor::Supervisor,
+        watch::Shared,
+    },
     pause,
     send::{Connector, Progress, SendError, Sender, Settings, Target, Transport, v2::Translator},
     status,
@@ -17,7 +23,7 @@ use jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
 use std::{
-    collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+    collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
 };
 use tidewatch_delivery::outbox::{KeepNames, Outbox};
 use tidewatch_drain::{
@@ -27,12 +33,11 @@ use tidewatch_drain::{
 use tidewatch_telemetry::{
     BuildInfo, Readiness, Reply,
     admin::{self, AdminState},
-    chain,
-    logging::{self, LoggingError},
+    chain, logging,
     metrics::{MetricsError, Registry},
     stdio,
 };
-use tidewatch_tls::{BundleError, FilesError, Store};
+use tidewatch_tls::Store;
 use tidewatch_wire::{Epoch, limits, v3::Health};
 use tokio::{
     net::TcpListener,
@@ -46,7 +51,8 @@ const CHANNEL: usize = 256;
 const GRACE: Duration = Duration::from_secs(10);
 /// Blocking threads; one may hang.
 const BLOCKING: usize = 2;
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub use crate::start_error::StartError;
 
 /// This build.
 pub const BUILD: BuildInfo = BuildInfo::new("tidewatch-agent", env!("CARGO_PKG_VERSION"));
@@ -93,50 +99,6 @@ pub struct Running {
     pub conditions: Conditions,
     /// The configuration in use.
     pub configuration: Configuration,
-}
-
-/// Errors that prevent a start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Wrong configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Wrong logging configuration.
-    #[error(transparent)]
-    Logging(#[from] LoggingError),
-    /// Unreadable TLS files.
-    #[error(transparent)]
-    TlsFiles(#[from] FilesError),
-    /// Unusable TLS file.
-    #[error("{file:?}, which the receiver section names, cannot be used")]
-    Tls {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        #[source]
-        source: BundleError,
-    },
-    /// No access to the runtime's API server.
-    #[error("no access to the runtime's API server; give kubeconfig or run in a pod with a service account")]
-    Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Wrong metric declaration (a defect).
-    #[error(transparent)]
-    Metrics(#[from] MetricsError),
-    /// The admin address cannot be bound.
-    #[error("the admin endpoint cannot listen on {addr}; is the port in use?")]
-    Bind {
-        /// The address.
-        addr: SocketAddr,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The receiver's host is invalid.
-    #[error("the receiver's host cannot be used; check receiver.url")]
-    Receiver(#[from] SendError),
-    /// Threads or signals are unavailable.
-    #[error("the runtime could not be started")]
-    Runtime(#[source] io::Error),
 }
 
 /// Runs the agent until a signal or a fatal error, and prints errors.
@@ -187,130 +149,200 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     Ok(Bound { admin_addr: running.admin_addr.unwrap_or(addr), epoch: running.epoch })
 }
 
-/// Like [`start`], with `surroundings`; `way` may wrap the connector.
+/// Like [`start`], with `surroundings`; `wrap` may wrap the connector.
 pub async fn start_within<T: Transport>(
     config: Config,
     file: Option<PathBuf>,
     surroundings: Surroundings,
     drain: &Drain,
-    way: impl FnOnce(Connector) -> T,
+    wrap: impl FnOnce(Connector) -> T,
 ) -> Result<Running, StartError> {
-    let Config { runtime_id, receiver, admin_address, kubeconfig, .. } = config.clone();
-    let clock: fn() -> Timestamp = Timestamp::now;
+    let Surroundings { client, without_admin } = surroundings;
+    let target = target(&config.receiver, Timestamp::now()).await?;
+    let client = match client {
+        Some(client) => client,
+        None => client::client(config.kubeconfig.as_deref()).await?,
+    };
+    let registry = Registry::new(PREFIX, BUILD)?;
+    let agent = Agent::new(config, client, &registry)?;
+    let bound = if without_admin { None } else { Some(bind(agent.config.admin_address).await?) };
+    let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
+    let epoch = Epoch::random();
+    agent.log_start(&target, epoch, admin_addr);
+
+    let connector = agent.connector(target)?;
+    let (messages, received) = mpsc::channel(CHANNEL);
+    let (control, controlled) = mpsc::channel(1);
+    let (resume, resumed) = watch::channel(0);
+    let (keeper, memory) =
+        digest::keeper(agent.client.clone(), agent.conditions.clone(), agent.metrics.clone());
+    let outbox = Outbox::new(epoch, BTreeMap::new());
+    let sender = agent.sender(outbox, received, wrap(connector.clone()), resumed.clone());
+    let sender = sender.controlled_by(controlled).with_memory(memory, agent.keep_names());
+    let (progress, baseline) = (sender.progress(), sender.baseline());
+
+    drain.spawn("digest", keeper.run());
+    drain.spawn("tls files", connector.watch_files(drain.watch()));
+    spawn_until_shutdown(drain, "pauses", pause::watch(agent.clock, resume));
+    drain.spawn_critical("sender", sender.run(drain.watch()));
+    agent.spawn_canary(&messages, drain);
+    let shared = agent.shared(messages, baseline, resumed);
+    let supervisor = Supervisor::new(agent.client.clone(), shared, control);
+    agent.spawn_live(file, supervisor, drain).await;
+    if let Some((listener, _)) = bound {
+        admin::serve(listener, agent.admin(registry, epoch, Arc::clone(&progress)), drain);
+    }
+    let Agent { conditions, configuration, .. } = agent;
+    Ok(Running { admin_addr, epoch, progress, conditions, configuration })
+}
+
+/// Reads the TLS files, and chooses the proxy.
+async fn target(receiver: &Receiver, now: Timestamp) -> Result<Target, StartError> {
     let (host, port) = receiver.endpoint()?;
     let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
     let files = receiver.files();
     let (pem, _) = files.read().await?;
-    let tls = Store::client(&pem, clock()).map_err(|error| check::of_file(&files, error))?;
-    let client = match surroundings.client {
-        Some(client) => client,
-        None => client::client(kubeconfig.as_deref()).await?,
-    };
+    let tls = Store::client(&pem, now).map_err(|error| check::of_file(&files, error))?;
+    Ok(Target { host, port, proxy, tls, files })
+}
 
-    let (readiness, conditions) = (Readiness::new(), Conditions::new());
-    let registry = Registry::new(PREFIX, BUILD)?;
-    let metrics = Metrics::register(&registry, &conditions)?;
-    let configuration = Configuration::default();
-    Metrics::register_configuration(&registry, &configuration)?;
-    let bound = if surroundings.without_admin { None } else { Some(bind(admin_address).await?) };
-    let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
+/// Parts that the tasks share.
+struct Agent {
+    config: Config,
+    client: Client,
+    clock: fn() -> Timestamp,
+    readiness: Readiness,
+    conditions: Conditions,
+    configuration: Configuration,
+    metrics: Metrics,
+}
 
-    let epoch = Epoch::random();
-    if let Some(proxy) = &proxy {
-        tracing::info!(%proxy, "the receiver is reached through a proxy");
+impl Agent {
+    fn new(config: Config, client: Client, registry: &Registry) -> Result<Self, MetricsError> {
+        let (conditions, configuration) = (Conditions::new(), Configuration::default());
+        let metrics = Metrics::register(registry, &conditions)?;
+        configuration.register(registry)?;
+        let (clock, readiness): (fn() -> Timestamp, _) = (Timestamp::now, Readiness::new());
+        Ok(Self { config, client, clock, readiness, conditions, configuration, metrics })
     }
-    tracing::info!(runtime = runtime_id, %epoch, ?admin_addr, watches = config.watches.len(), "starting");
-    let (changes, taken) = mpsc::channel(CHANNEL);
-    let (control, controlled) = mpsc::channel(1);
-    let target = Target { host, port, proxy, tls, files };
-    let mut connector = Connector::new(target, CONNECT_TIMEOUT, clock, metrics.clone())?;
-    if receiver.protocol == Protocol::V2 {
-        tracing::info!("the receiver is spoken to in v2: events count as done when it has taken them");
-        connector = connector.speaking_v2(Translator::default());
+
+    fn log_start(&self, target: &Target, epoch: Epoch, admin_addr: Option<SocketAddr>) {
+        if let Some(proxy) = &target.proxy {
+            tracing::info!(%proxy, "the receiver is reached through a proxy");
+        }
+        let Config { runtime_id, watches, receiver, .. } = &self.config;
+        tracing::info!(runtime = runtime_id, %epoch, ?admin_addr, watches = watches.len(), "starting");
+        if receiver.protocol == Protocol::V2 {
+            tracing::info!("the agent speaks v2: an event is acknowledged when the receiver accepts it");
+        }
     }
-    let (resume, resumed) = watch::channel(0);
-    let sender = Sender::new(
-        Outbox::new(epoch, BTreeMap::new()),
-        taken,
-        way(connector.clone()),
-        Settings {
-            max_names: config.max_kept_names,
-            connection_age: Duration::from_secs(receiver.connection_age_seconds),
+
+    fn connector(&self, target: Target) -> Result<Connector, SendError> {
+        let connector = Connector::new(target, CONNECT_TIMEOUT, self.clock, self.metrics.clone())?;
+        Ok(match self.config.receiver.protocol {
+            Protocol::V3 => connector,
+            Protocol::V2 => connector.speaking_v2(Translator::default()),
+        })
+    }
+
+    const fn keep_names(&self) -> KeepNames {
+        match self.config.receiver.protocol {
+            Protocol::V3 => KeepNames::OfOthers,
+            Protocol::V2 => KeepNames::OfAll,
+        }
+    }
+
+    fn sender<T: Transport>(
+        &self,
+        outbox: Outbox,
+        messages: mpsc::Receiver<Message>,
+        transport: T,
+        resumed: watch::Receiver<u64>,
+    ) -> Sender<T> {
+        let settings = Settings {
+            max_names: self.config.max_kept_names,
+            connection_age: Duration::from_secs(self.config.receiver.connection_age_seconds),
             ..Settings::default()
-        },
-        metrics.clone(),
-        clock,
-        readiness.register("receiver"),
-        resumed.clone(),
-    )
-    .controlled_by(controlled);
-    let (keeper, memory) = digest::keeper(client.clone(), conditions.clone(), metrics.clone());
-    drain.spawn("digest", keeper.run());
-    let (applied, stand) = (configuration.clone(), conditions.clone());
-    let keep_names = match receiver.protocol {
-        Protocol::V3 => KeepNames::OfOthers,
-        Protocol::V2 => KeepNames::OfAll,
-    };
-    let heard = conditions.clone();
-    let sender = sender.with_memory(memory, keep_names).with_watches(move |watch| heard.get(watch)?.heard);
-    let sender = sender.with_health(
-        move || {
-            let mut blind = stand.blind();
+        };
+        let (metrics, unready) = (self.metrics.clone(), self.readiness.register("receiver"));
+        let sender =
+            Sender::new(outbox, messages, transport, settings, metrics, self.clock, unready, resumed);
+        let conditions = self.conditions.clone();
+        let sender = sender.with_watches(move |watch| conditions.get(watch)?.last_data);
+        let (configuration, conditions) = (self.configuration.clone(), self.conditions.clone());
+        let health = move || {
+            let mut blind = conditions.blind();
             // One name is enough, and requests limit their number.
             blind.truncate(limits::WATCHES);
-            Health { configuration: applied.reported(), blind }
-        },
-        configuration.news(),
-    );
-    let (progress, baseline) = (sender.progress(), sender.baseline());
-    drain.spawn("tls files", connector.watch_files(drain.watch()));
+            Health { configuration: configuration.reported(), blind }
+        };
+        sender.with_health(health, self.configuration.changes())
+    }
+
+    /// Without acknowledgements (v2) the canary proves nothing.
+    fn spawn_canary(&self, messages: &mpsc::Sender<Message>, drain: &Drain) {
+        if self.config.receiver.protocol == Protocol::V3 {
+            let (client, metrics) = (self.client.clone(), self.metrics.clone());
+            let canary = canary::run(client, messages.clone(), metrics, self.clock);
+            let shutdown = drain.watch();
+            drain.spawn_critical("canary", async move {
+                tokio::select! {
+                    () = shutdown.signaled() => {}
+                    () = canary => {}
+                }
+            });
+        }
+    }
+
+    fn shared(
+        &self,
+        changes: mpsc::Sender<Message>,
+        baseline: watch::Receiver<Baseline>,
+        resumed: watch::Receiver<u64>,
+    ) -> Shared {
+        Shared {
+            changes,
+            baseline,
+            conditions: self.conditions.clone(),
+            keep_names: self.keep_names(),
+            metrics: self.metrics.clone(),
+            clock: self.clock,
+            check_every: Duration::from_secs(self.config.check_every_seconds),
+            resumed,
+        }
+    }
+
+    async fn spawn_live(&self, file: Option<PathBuf>, supervisor: Supervisor, drain: &Drain) {
+        let live = Live::start(
+            self.config.clone(),
+            file,
+            supervisor,
+            &self.readiness,
+            self.configuration.clone(),
+            self.metrics.clone(),
+            self.clock,
+        );
+        drain.spawn_critical("configuration", live.await.run(self.client.clone(), drain.watch()));
+    }
+
+    fn admin(&self, registry: Registry, epoch: Epoch, progress: Arc<Mutex<Progress>>) -> AdminState {
+        let runtime_id = self.config.runtime_id.clone();
+        let (configuration, conditions) = (self.configuration.clone(), self.conditions.clone());
+        AdminState::new(registry, self.readiness.clone(), BUILD).route("/status", move |_, _| {
+            let progress = progress.lock().clone();
+            Some(Reply::json(&status::page(&runtime_id, epoch, &configuration, &conditions, &progress)))
+        })
+    }
+}
+
+fn spawn_until_shutdown(drain: &Drain, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
     let shutdown = drain.watch();
-    drain.spawn("pauses", async move {
+    drain.spawn(name, async move {
         tokio::select! {
             () = shutdown.signaled() => {}
-            () = pause::watch(clock, resume) => {}
+            () = task => {}
         }
     });
-    drain.spawn_critical("sender", sender.run(drain.watch()));
-    // Without acknowledgements (v2) the canary proves nothing.
-    if receiver.protocol == Protocol::V3 {
-        let (told, canaries, client_of_canary, shutdown) =
-            (changes.clone(), metrics.clone(), client.clone(), drain.watch());
-        drain.spawn_critical("canary", async move {
-            tokio::select! {
-                () = shutdown.signaled() => {}
-                () = canary::run(client_of_canary, told, canaries, clock) => {}
-            }
-        });
-    }
-    let shared = Shared {
-        changes,
-        baseline,
-        conditions: conditions.clone(),
-        keep_names,
-        metrics: metrics.clone(),
-        clock,
-        check_every: Duration::from_secs(config.check_every_seconds),
-        resumed,
-    };
-    let supervisor = Supervisor::new(client.clone(), shared, control);
-    let running = Running {
-        admin_addr,
-        epoch,
-        progress: Arc::clone(&progress),
-        conditions: conditions.clone(),
-        configuration: configuration.clone(),
-    };
-    let live = Live::start(config, file, supervisor, &readiness, configuration.clone(), metrics, clock).await;
-    drain.spawn_critical("configuration", live.run(client, drain.watch()));
-    let state = AdminState::new(registry, readiness, BUILD).route("/status", move |_, _| {
-        let progress = progress.lock().clone();
-        Some(Reply::json(&status::page(&runtime_id, epoch, &configuration, &conditions, &progress)))
-    });
-    if let Some((listener, _)) = bound {
-        admin::serve(listener, state, drain);
-    }
-    Ok(running)
 }
 
 async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

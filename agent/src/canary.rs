@@ -1,7 +1,7 @@
 //! A Lease that changes every minute. Its event proves the path from the API server to the acknowledgement. It is in
 //! no digest.
 
-use crate::{jitter, metrics::Metrics, observe::told::Told};
+use crate::{jitter, metrics::Metrics, observe::message::Message};
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -34,7 +34,7 @@ const RETRY: Backoff = Backoff { base: Duration::from_secs(2), max: Duration::fr
 const WATCH_SECONDS: u32 = 200;
 
 /// Changes and watches the Lease until `changes` closes.
-pub async fn run(client: Client, changes: mpsc::Sender<Told>, metrics: Metrics, clock: fn() -> Timestamp) {
+pub async fn run(client: Client, changes: mpsc::Sender<Message>, metrics: Metrics, clock: fn() -> Timestamp) {
     tokio::select! {
         () = change(Api::namespaced(client.clone(), NAMESPACE), &metrics, clock) => {}
         () = watch(Api::namespaced(client, NAMESPACE), &changes, clock) => {}
@@ -61,7 +61,7 @@ async fn change(api: Api<Lease>, metrics: &Metrics, clock: fn() -> Timestamp) {
         };
         metrics.canaries.with_label_values(&["failed"]).inc();
         if attempt == 0 {
-            tracing::warn!(error, "the canary cannot be changed; the way of events is not proven");
+            tracing::warn!(error, "the canary cannot be changed; the event path is not proven");
         }
         due = now + RETRY.delay(attempt, jitter::random());
         attempt = attempt.saturating_add(1);
@@ -77,7 +77,11 @@ async fn renew(api: &Api<Lease>, now: Timestamp) -> kube::Result<()> {
     api.patch_metadata(NAME, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&lease)).await.map(drop)
 }
 
-async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>, clock: fn() -> Timestamp) {
+async fn watch(
+    api: Api<PartialObjectMeta<Lease>>,
+    changes: &mpsc::Sender<Message>,
+    clock: fn() -> Timestamp,
+) {
     let config = watcher::Config::default().fields(&format!("metadata.name={NAME}")).timeout(WATCH_SECONDS);
     let mut events = watcher(api, config).default_backoff().boxed();
     let mut last = None;
@@ -89,7 +93,7 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
         if version == last {
             continue;
         }
-        if changes.send(Told::Changed(seen(clock()), Moved::default())).await.is_err() {
+        if changes.send(Message::Changed(observation(clock()), Moved::default())).await.is_err() {
             return;
         }
         last = version;
@@ -97,7 +101,7 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
 }
 
 /// Minimal: it is sent every minute.
-pub(crate) fn seen(at: Timestamp) -> Observation {
+pub(crate) fn observation(at: Timestamp) -> Observation {
     Observation {
         // Identified by its watch; events need a name.
         key: Key { watch: CANARY.into(), namespace: "".into(), name: "canary".into() },

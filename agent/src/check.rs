@@ -1,6 +1,6 @@
 //! `--check`: validates the configured files without connections.
 
-use crate::{app::StartError, client, config::Config};
+use crate::{client, config::Config, start_error::StartError};
 use jiff::Timestamp;
 use tidewatch_tls::{Bundle, BundleError, Files};
 
@@ -26,12 +26,12 @@ pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, Sta
 /// Returns the error with the file that caused it.
 pub(crate) fn of_file(files: &Files, source: BundleError) -> StartError {
     let file = match &source {
-        BundleError::Certificates { what, .. } | BundleError::Malformed { what, .. }
-            if what.contains("CA") =>
+        BundleError::Certificates { what: part, .. } | BundleError::Malformed { what: part, .. }
+            if part.contains("CA") =>
         {
             &files.ca
         }
-        BundleError::NoCertificate(what) | BundleError::TooMany(what) if what.contains("CA") => &files.ca,
+        BundleError::NoCertificate(part) | BundleError::TooMany(part) if part.contains("CA") => &files.ca,
         BundleError::Verifier(_) => &files.ca,
         BundleError::Key | BundleError::KeyMismatch => &files.key,
         _ => &files.cert,

@@ -1,4 +1,6 @@
-use crate::app::{CONNECT_TIMEOUT, StartError};
+//! The client of the runtime's API server.
+
+use crate::start_error::StartError;
 use http::{HeaderValue, header::USER_AGENT};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{client::legacy, rt::TokioExecutor};
@@ -16,6 +18,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// Limit of each connection's read buffer; otherwise a list grows it to 256 KiB.
 const READ_AHEAD: usize = 32 * 1024;
 
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
 
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
@@ -23,8 +27,8 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartErr
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(unusable(path, e)))?;
             if let Some(proxy) = proxy(&file) {
-                let words = format!("{proxy}: the way to the API server cannot lead through a proxy");
-                return Err(StartError::Kube(words.into()));
+                let problem = format!("{proxy}: the API server cannot be reached through a proxy");
+                return Err(StartError::Kube(problem.into()));
             }
             let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
             config.map_err(|e| StartError::Kube(e.into()))?
@@ -113,11 +117,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();
-        let said = chain(&client(Some(&file)).await.err().unwrap()).to_string();
-        assert!(said.contains("line ") && !said.contains("very-secret"), "{said}");
+        let message = chain(&client(Some(&file)).await.err().unwrap()).to_string();
+        assert!(message.contains("line ") && !message.contains("very-secret"), "{message}");
         std::fs::remove_file(&file).unwrap();
-        let said = chain(&client(Some(&file)).await.err().unwrap()).to_string();
-        assert_eq!(said.matches("No such file").count(), 1, "{said}");
-        assert!(said.contains(&file.display().to_string()), "{said}");
+        let message = chain(&client(Some(&file)).await.err().unwrap()).to_string();
+        assert_eq!(message.matches("No such file").count(), 1, "{message}");
+        assert!(message.contains(&file.display().to_string()), "{message}");
     }
 }

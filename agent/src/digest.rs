@@ -1,11 +1,14 @@
 //! Stores the digest in a ConfigMap of the runtime and claims it at start ([`tidewatch_delivery::claims`] explains
 //! the safety). The uids of cluster and Kyma guard against copies elsewhere.
 
-use crate::{jitter, metrics::Metrics, names, observe::condition::Conditions};
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, Namespace},
+use crate::{
+    config_maps::{MANAGER, NAMESPACE, RETRY, StoreError, cluster, within},
+    jitter,
+    metrics::Metrics,
+    names,
+    observe::condition::Conditions,
 };
+use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
@@ -13,7 +16,6 @@ use kube::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidewatch_delivery::{
-    backoff::Backoff,
     digest::{BUCKETS, Digest, Section},
     names::{Names, Snapshot as NamesSnapshot},
 };
@@ -23,14 +25,10 @@ use tokio::sync::{oneshot, watch};
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "tidewatch-agent-digest";
-/// Namespace of the ConfigMap and the Kyma.
-pub const NAMESPACE: &str = "kyma-system";
 const KYMA: &str = "default";
-pub(crate) const MANAGER: &str = "tidewatch-agent";
+/// Version of the ConfigMap's content.
 const FORMAT: u32 = 1;
 const META: &str = "digest.json";
-const TIMEOUT: Duration = Duration::from_secs(10);
-pub(crate) const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(1) };
 /// Time to list before the claim. Slower watches report their objects.
 const LISTING: Duration = Duration::from_secs(10);
 
@@ -74,17 +72,17 @@ pub struct Shelf {
 
 /// Creates both ends of the storage.
 pub fn memory() -> (Shelf, Memory) {
-    let (tell_found, found) = oneshot::channel();
-    let (snapshots, take_snapshots) = watch::channel(None);
-    let (tell_stored, stored) = watch::channel(None);
-    let (names, take_names) = watch::channel(None);
-    let (tell_names_stored, names_stored) = watch::channel(0);
+    let (found_sender, found) = oneshot::channel();
+    let (snapshots, snapshots_receiver) = watch::channel(None);
+    let (stored_sender, stored) = watch::channel(None);
+    let (names, names_receiver) = watch::channel(None);
+    let (names_stored_sender, names_stored) = watch::channel(0);
     let shelf = Shelf {
-        found: tell_found,
-        snapshots: take_snapshots,
-        stored: tell_stored,
-        names: take_names,
-        names_stored: tell_names_stored,
+        found: found_sender,
+        snapshots: snapshots_receiver,
+        stored: stored_sender,
+        names: names_receiver,
+        names_stored: names_stored_sender,
     };
     (shelf, Memory { found, snapshots, stored, names, names_stored })
 }
@@ -108,8 +106,8 @@ impl Keeper {
     pub async fn run(self) {
         let Self { client, conditions, metrics, shelf } = self;
         let Shelf { found, mut snapshots, stored, names, names_stored } = shelf;
-        let left = tokio::select! {
-            left = load(&client) => left,
+        let (loaded, names_known) = tokio::select! {
+            loaded = load(&client) => loaded,
             () = closed(&mut snapshots) => return,
         };
         // Before the first list, short-lived objects would leave no trace.
@@ -119,12 +117,11 @@ impl Keeper {
             }
         };
         let _in_time = tokio::time::timeout(LISTING, listed).await;
-        let (left, known) = left;
-        if found.send(left).is_err() {
+        if found.send(loaded).is_err() {
             return;
         }
         let digests = keep(client.clone(), snapshots, stored, metrics.clone());
-        futures::join!(digests, names::keep(client, names, names_stored, metrics, known));
+        futures::join!(digests, names::keep(client, names, names_stored, metrics, names_known));
     }
 }
 
@@ -167,47 +164,23 @@ async fn closed(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>) {
     while snapshots.changed().await.is_ok() {}
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum KeepError {
-    #[error(
-        "the API server refused or cannot be reached; the agent's role must allow its own ConfigMaps in {NAMESPACE}"
-    )]
-    Api(#[source] kube::Error),
-    #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
-    Timeout,
-}
-
-impl KeepError {
-    /// Whether retries are useless.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Api(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429)
-    }
-}
-
-pub(crate) async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<T, KeepError> {
-    match tokio::time::timeout(TIMEOUT, ask).await {
-        Ok(answer) => answer.map_err(KeepError::Api),
-        Err(_) => Err(KeepError::Timeout),
-    }
-}
-
 /// Also returns whether the names are known. Retries forever: without the API server nothing is listed either.
 async fn load(client: &Client) -> (Found, bool) {
     let (digest, names) =
-        futures::join!(insist("digest", || read(client)), insist("names", || names::load(client)));
+        futures::join!(retry("digest", || read(client)), retry("names", || names::load(client)));
     let known = names.is_some();
     (Found { digest: digest.flatten(), names: names.unwrap_or_default() }, known)
 }
 
 /// Retries; `None` after a final error.
-async fn insist<T, F: Future<Output = Result<T, KeepError>>>(what: &str, ask: impl Fn() -> F) -> Option<T> {
+async fn retry<T, F: Future<Output = Result<T, StoreError>>>(kind: &str, read: impl Fn() -> F) -> Option<T> {
     for attempt in 0.. {
-        let error = match ask().await {
+        let error = match read().await {
             Ok(found) => return Some(found),
             Err(error) => error,
         };
         if error.is_final() {
-            tracing::warn!(error = %chain(&error), what, "what an earlier run has left cannot be read");
+            tracing::warn!(error = %chain(&error), kind, "the state of an earlier run cannot be read");
             return None;
         }
         tokio::time::sleep(RETRY.delay(attempt, jitter::random())).await;
@@ -215,7 +188,7 @@ async fn insist<T, F: Future<Output = Result<T, KeepError>>>(what: &str, ask: im
     None
 }
 
-async fn read(client: &Client) -> Result<Option<Snapshot>, KeepError> {
+async fn read(client: &Client) -> Result<Option<Snapshot>, StoreError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let Some(map) = within(api.get_opt(NAME)).await? else { return Ok(None) };
     let found = decode(&map, &identity(client).await?);
@@ -225,7 +198,7 @@ async fn read(client: &Client) -> Result<Option<Snapshot>, KeepError> {
     Ok(found)
 }
 
-async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
+async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), StoreError> {
     let map = encode(snapshot, &identity(client).await?);
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let params = PatchParams::apply(MANAGER).force();
@@ -233,7 +206,7 @@ async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
     Ok(())
 }
 
-async fn identity(client: &Client) -> Result<String, KeepError> {
+async fn identity(client: &Client) -> Result<String, StoreError> {
     let resource = ApiResource {
         group: "operator.kyma-project.io".into(),
         version: "v1beta2".into(),
@@ -251,13 +224,6 @@ async fn identity(client: &Client) -> Result<String, KeepError> {
         Err(error) => return Err(error),
     };
     Ok(format!("{cluster}/{}", kyma.and_then(|kyma| kyma.metadata.uid).unwrap_or_default()))
-}
-
-/// Returns the uid of `kube-system`, which identifies the cluster.
-pub(crate) async fn cluster(client: &Client) -> Result<String, KeepError> {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = within(namespaces.get_metadata_opt("kube-system")).await?;
-    Ok(namespace.and_then(|namespace| namespace.metadata.uid).unwrap_or_default())
 }
 
 #[derive(Serialize, Deserialize)]
@@ -280,7 +246,8 @@ struct MetaWatch {
     kind: String,
 }
 
-fn encode((claim, digest): &Snapshot, identity: &str) -> ConfigMap {
+fn encode(snapshot: &Snapshot, identity: &str) -> ConfigMap {
+    let (claim, digest) = snapshot;
     let mut sums = BTreeMap::new();
     let mut watches = BTreeMap::new();
     for (watch, section) in digest.iter() {

@@ -38,7 +38,7 @@ impl Known {
         Ok(Self {
             duration: registry.gauge(
                 "request_duration",
-                "From the observation of the last change that was told to the answer to its request, in seconds.",
+                "From the observation of the latest reported change to the answer to its request, in seconds.",
             )?,
             requests: registry
                 .counter("kcp_requests_total", "Requests with events to the control plane, failed ones included.")?,

@@ -11,6 +11,7 @@ pub mod canary;
 mod check;
 mod client;
 pub mod config;
+mod config_maps;
 pub mod digest;
 mod jitter;
 mod known;
@@ -20,6 +21,7 @@ mod names;
 pub mod observe;
 mod pause;
 pub mod send;
+mod start_error;
 mod status;
 
 /// Exit code for a wrong configuration or command line.

@@ -7,7 +7,7 @@ mod status;
 pub use status::{Configuration, SourceState};
 
 use crate::{
-    config::{self, Config, ConfigError, ConfigMapRef, WatchSet},
+    config::{self, Config, ConfigError, ConfigMapRef, Watch, WatchSet},
     jitter,
     metrics::Metrics,
     observe::supervisor::Supervisor,
@@ -29,7 +29,7 @@ use tokio::{
 };
 
 /// Interval of file checks. They compare content: symlinks of a mounted ConfigMap keep their times.
-const LOOK: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of repeated changes, as each restarts watches. The first is immediate.
 const FLIPS: Backoff = Backoff { base: Duration::from_millis(250), max: Duration::from_secs(15) };
 /// Load balancers cut longer ones silently.
@@ -80,9 +80,9 @@ impl Live {
             None => stream::pending().boxed(),
         };
         let mut hangups = signal(SignalKind::hangup()).ok();
-        let mut seen = None;
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut latest = None;
+        let mut check = tokio::time::interval(CHECK_INTERVAL);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = shutdown.signaled() => return,
@@ -91,37 +91,37 @@ impl Live {
                     return;
                 }
                 // The latest change counts.
-                Some(latest) = maps.next() => seen = Some(latest),
-                () = tokio::time::sleep_until(self.start + self.flips.until()), if seen.is_some() => {
-                    if let Some(seen) = seen.take() {
-                        self.map_seen(seen).await;
+                Some(event) = maps.next() => latest = Some(event),
+                () = tokio::time::sleep_until(self.start + self.flips.until()), if latest.is_some() => {
+                    if let Some(latest) = latest.take() {
+                        self.map_changed(latest).await;
                     }
                 }
-                _ = look.tick() => self.look_at_file().await,
+                _ = check.tick() => self.check_file().await,
                 () = hangup(&mut hangups) => {
                     tracing::info!("SIGHUP: reading the configuration file again");
-                    self.look_at_file().await;
+                    self.check_file().await;
                 }
             }
         }
     }
 
-    async fn map_seen(&mut self, seen: Result<Option<ConfigMap>, watcher::Error>) {
+    async fn map_changed(&mut self, latest: Result<Option<ConfigMap>, watcher::Error>) {
         let Some(at) = self.file.config_map.clone() else { return };
         let now = (self.clock)();
-        let map = match seen {
+        let map = match latest {
             Err(error) => {
-                let (state, words) = fault(&error);
-                return self.status.map(&at, state, &words, now);
+                let (state, message) = fault(&error);
+                return self.status.map(&at, state, &message, now);
             }
             Ok(None) if self.set.is_some() => {
-                let words =
+                let message =
                     "the ConfigMap is gone; its last watches stay until it comes back or the agent restarts";
-                return self.status.map(&at, SourceState::Gone, words, now);
+                return self.status.map(&at, SourceState::Gone, message, now);
             }
             Ok(None) => {
-                let words = "there is no such ConfigMap (yet); the file's watches are at work";
-                return self.status.map(&at, SourceState::Absent, words, now);
+                let message = "there is no such ConfigMap (yet); the file's watches are at work";
+                return self.status.map(&at, SourceState::Absent, message, now);
             }
             Ok(Some(map)) => map,
         };
@@ -132,10 +132,10 @@ impl Live {
             .and_then(|set| Ok((config::all_watches(&self.file.watches, &set.watches)?, set)));
         match set {
             Err(error) => {
-                let words = format!("{}; nothing was changed", chain(&error));
-                tracing::warn!(error = words, "the ConfigMap's configuration is refused");
+                let message = format!("{}; nothing was changed", chain(&error));
+                tracing::warn!(error = message, "the ConfigMap's configuration is refused");
                 self.metrics.configuration("configMap", false);
-                self.status.map(&at, SourceState::Refused, &words, now);
+                self.status.map(&at, SourceState::Refused, &message, now);
             }
             Ok((watches, set)) => {
                 if self.set.as_ref() != Some(&set) {
@@ -154,74 +154,76 @@ impl Live {
         }
     }
 
-    async fn look_at_file(&mut self) {
-        let Some((path, before)) = &mut self.source else { return };
-        let at = path.clone();
-        // The disk may be slow.
-        let read = tokio::task::spawn_blocking(move || config::read(&at)).await;
-        let Ok(read) = read else { return };
-        let text = match read {
-            Ok(text) if text == *before => return,
-            Ok(text) => {
-                before.clone_from(&text);
-                text
-            }
-            Err(error) => {
-                let words = chain(&error).to_string();
-                before.clear();
-                if self.status.file(SourceState::Refused, &words, (self.clock)()) {
-                    tracing::warn!(
-                        error = words,
-                        "the configuration file cannot be read; nothing was changed"
-                    );
-                    self.metrics.configuration("file", false);
-                }
-                return;
-            }
-        };
+    async fn check_file(&mut self) {
+        let Some(text) = self.changed_text().await else { return };
         let set = self.set.as_ref().map_or(&[][..], |set| &set.watches);
         let parsed =
             Config::parse(&text).and_then(|config| Ok((config::all_watches(&config.watches, set)?, config)));
         match parsed {
             Err(error) => {
-                let words = format!("{}; nothing was changed", chain(&error));
-                tracing::warn!(error = words, "the configuration file is refused");
+                let problem = format!("{}; nothing was changed", chain(&error));
+                tracing::warn!(error = problem, "the configuration file is refused");
                 self.metrics.configuration("file", false);
-                self.status.file(SourceState::Refused, &words, (self.clock)());
+                self.status.file(SourceState::Refused, &problem, (self.clock)());
             }
-            Ok((watches, new)) => {
-                let fixed = self.file.fixed_differences(&new);
-                let words = if fixed.is_empty() {
-                    String::new()
-                } else {
+            Ok((watches, new)) => self.apply_file(watches, new).await,
+        }
+    }
+
+    /// Reads the file. Returns its text if it has changed.
+    async fn changed_text(&mut self) -> Option<String> {
+        let (path, before) = self.source.as_mut()?;
+        let path = path.clone();
+        // The disk may be slow.
+        let read = tokio::task::spawn_blocking(move || config::read(&path)).await.ok()?;
+        match read {
+            Ok(text) if text == *before => None,
+            Ok(text) => {
+                before.clone_from(&text);
+                Some(text)
+            }
+            Err(error) => {
+                let problem = chain(&error).to_string();
+                before.clear();
+                if self.status.file(SourceState::Refused, &problem, (self.clock)()) {
                     tracing::warn!(
-                        fields = fixed.join(", "),
-                        "these fields are only read at a start: restart the agent"
+                        error = problem,
+                        "the configuration file cannot be read; nothing was changed"
                     );
-                    format!("restart the agent for: {}", fixed.join(", "))
-                };
-                let Config { watches: of_file, max_objects_per_watch, .. } = new;
-                if (&of_file, max_objects_per_watch) != (&self.file.watches, self.file.max_objects_per_watch)
-                {
-                    tracing::info!(watches = of_file.len(), "the configuration file has changed");
-                    let complete = self.set.is_some() || self.file.config_map.is_none();
-                    self.supervisor.apply(watches, max_objects_per_watch, None, complete).await;
-                    self.metrics.configuration("file", true);
-                    (self.file.watches, self.file.max_objects_per_watch) = (of_file, max_objects_per_watch);
+                    self.metrics.configuration("file", false);
                 }
-                self.status.file(SourceState::Applied, &words, (self.clock)());
+                None
             }
         }
+    }
+
+    /// Applies the file `new`; `all` includes the ConfigMap's watches.
+    async fn apply_file(&mut self, all: Vec<Watch>, new: Config) {
+        let fixed = self.file.fixed_differences(&new).join(", ");
+        let mut advice = String::new();
+        if !fixed.is_empty() {
+            tracing::warn!(fields = fixed, "these fields are only read at a start: restart the agent");
+            advice = format!("restart the agent for: {fixed}");
+        }
+        let Config { watches, max_objects_per_watch: max, .. } = new;
+        if (&watches, max) != (&self.file.watches, self.file.max_objects_per_watch) {
+            tracing::info!(watches = watches.len(), "the configuration file has changed");
+            let complete = self.set.is_some() || self.file.config_map.is_none();
+            self.supervisor.apply(all, max, None, complete).await;
+            self.metrics.configuration("file", true);
+            (self.file.watches, self.file.max_objects_per_watch) = (watches, max);
+        }
+        self.status.file(SourceState::Applied, &advice, (self.clock)());
     }
 }
 
 /// Pending forever without SIGHUP.
 async fn hangup(signals: &mut Option<Signal>) {
-    let heard = match signals {
+    let signal = match signals {
         Some(signal) => signal.recv().await,
         None => None,
     };
-    if heard.is_none() {
+    if signal.is_none() {
         std::future::pending::<()>().await;
     }
 }
@@ -232,7 +234,7 @@ fn maps(client: Client, map: &ConfigMapRef) -> BoxStream<'static, Result<Option<
     let config =
         watcher::Config::default().timeout(WATCH_SECONDS).fields(&format!("metadata.name={}", map.name));
     let mut found = false;
-    let mut seen = move |event| match event {
+    let mut latest = move |event| match event {
         Ok(watcher::Event::Init) => {
             found = false;
             None
@@ -245,7 +247,7 @@ fn maps(client: Client, map: &ConfigMapRef) -> BoxStream<'static, Result<Option<
         Ok(watcher::Event::Delete(_)) => Some(Ok(None)),
         Err(error) => Some(Err(error)),
     };
-    watcher(api, config).default_backoff().filter_map(move |event| std::future::ready(seen(event))).boxed()
+    watcher(api, config).default_backoff().filter_map(move |event| std::future::ready(latest(event))).boxed()
 }
 
 fn fault(error: &watcher::Error) -> (SourceState, String) {

@@ -1,6 +1,6 @@
 //! The agent's metrics.
 
-use crate::{known::Known, live::Configuration, observe::condition::Conditions};
+use crate::{known::Known, observe::condition::Conditions};
 use tidewatch_telemetry::{
     metrics::{LAG_SECONDS, MetricsError, Registry},
     prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge},
@@ -12,20 +12,16 @@ pub const PREFIX: &str = "tidewatch_agent";
 /// Handles of the metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    changes: IntCounterVec,
-    overflows: IntCounterVec,
+    watches: WatchMetrics,
     configuration_changes: IntCounterVec,
     /// Dropped keys of removed watches.
     pub forgotten: IntCounter,
-    comparisons: IntCounterVec,
     /// Canary changes, by result.
     pub canaries: IntCounterVec,
     /// Canary round trips.
     pub canary: Histogram,
     /// Digest writes, by result.
     pub digests: IntCounterVec,
-    /// Watch checks, by result.
-    pub checks: IntCounterVec,
     /// Name writes, by result.
     pub names: IntCounterVec,
     /// Names kept for other managers.
@@ -69,21 +65,16 @@ pub struct Metrics {
     pub(crate) known: Known,
 }
 
-impl Metrics {
-    /// Registers metrics of the configuration.
-    pub fn register_configuration(
-        registry: &Registry,
-        configuration: &Configuration,
-    ) -> Result<(), MetricsError> {
-        let configuration = configuration.clone();
-        let help = "1 for the state each source of the configuration is in.";
-        registry.gauge_vec_fn("configuration_state", help, &["source", "state"], move |set| {
-            configuration.for_each(|source, state| set(&[source, state.as_str()], 1.0));
-        })
-    }
+#[derive(Clone, Debug)]
+struct WatchMetrics {
+    changes: IntCounterVec,
+    overflows: IntCounterVec,
+    comparisons: IntCounterVec,
+    checks: IntCounterVec,
+}
 
-    /// Registers all other metrics.
-    pub fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
+impl WatchMetrics {
+    fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
         let table = conditions.clone();
         registry.gauge_vec_fn("watch_objects", "Objects remembered, by watch.", &["watch"], move |set| {
             #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
@@ -94,7 +85,6 @@ impl Metrics {
         registry.gauge_vec_fn("watch_state", help, &["watch", "reason"], move |set| {
             table.for_each(|name, condition| set(&[name, condition.reason.as_str()], 1.0));
         })?;
-        let histogram = |name, help| registry.histogram(name, help, LAG_SECONDS);
         Ok(Self {
             changes: registry.counter_vec("changes_observed_total", "Changes seen, by watch.", &["watch"])?,
             overflows: registry.counter_vec(
@@ -102,14 +92,34 @@ impl Metrics {
                 "Events about objects beyond maxObjectsPerWatch, which are not reported, by watch.",
                 &["watch"],
             )?,
+            comparisons: registry.counter_vec(
+                "digest_comparisons_total",
+                "First lists and demanded resyncs, by watch and whether all was as it had been reconciled.",
+                &["watch", "result"],
+            )?,
+            checks: registry.counter_vec(
+                "watch_checks_total",
+                "Checks for events that a watch has missed, by kind of check and by result.",
+                &["by", "result"],
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    /// Registers the metrics, except those of the configuration.
+    pub fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
+        let histogram = |name, help| registry.histogram(name, help, LAG_SECONDS);
+        Ok(Self {
+            watches: WatchMetrics::register(registry, conditions)?,
             configuration_changes: registry.counter_vec(
                 "configuration_changes_total",
-                "Changed configurations that were read, by where from and what became of them.",
+                "Changed configurations that were read, by source and result.",
                 &["source", "result"],
             )?,
             forgotten: registry.counter(
                 "keys_forgotten_total",
-                "Dirty keys let go because their watch was removed from the configuration.",
+                "Dirty keys dropped because the configuration no longer has their watch.",
             )?,
             canary: registry.histogram(
                 "canary_seconds",
@@ -121,35 +131,22 @@ impl Metrics {
                 "Changes that the agent made to its canary, by result.",
                 &["result"],
             )?,
-            comparisons: registry.counter_vec(
-                "digest_comparisons_total",
-                "First lists and demanded resyncs, by watch and whether all was as it had been reconciled.",
-                &["watch", "result"],
-            )?,
             digests: registry.counter_vec(
                 "digest_writes_total",
-                "Digests of what was reconciled that were stored in the runtime, by result.",
+                "Writes of the digest of the reconciled state to the runtime, by result.",
                 &["result"],
-            )?,
-            checks: registry.counter_vec(
-                "watch_checks_total",
-                "Looks beside the watches to find events that a watch has missed, by kind and by what they said.",
-                &["by", "result"],
             )?,
             names: registry.counter_vec(
                 "names_writes_total",
-                "Writes of the names of objects that other managers hear of, by result.",
+                "Writes of the names of objects that other managers watch, by result.",
                 &["result"],
             )?,
-            names_kept: registry.int_gauge(
-                "kept_names",
-                "Objects whose names are kept because other managers hear of them.",
-            )?,
+            names_kept: registry.int_gauge("kept_names", "Names kept for other managers.")?,
             names_left_out: registry
-                .int_gauge("left_out_names", "Objects whose names should be kept and find no room.")?,
+                .int_gauge("left_out_names", "Names for other managers that exceed the storage.")?,
             names_not_kept: registry.counter(
                 "names_not_kept_total",
-                "Times that an object was told of or listed whose name was left out because of maxKeptNames.",
+                "Reports and lists of objects without a kept name, because of maxKeptNames.",
             )?,
             dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
@@ -166,7 +163,7 @@ impl Metrics {
             )?,
             tls_reloads: registry.counter_vec(
                 "tls_reloads_total",
-                "Looks at the TLS files that found something new, by result.",
+                "Changes of the TLS files, by result.",
                 &["result"],
             )?,
             certificate_not_after: registry.int_gauge(
@@ -177,13 +174,13 @@ impl Metrics {
                 .counter("batches_sent_total", "Requests with events that were answered.")?,
             failures: registry.counter_vec(
                 "send_failures_total",
-                "Connections, batches, polls and heartbeats that failed, by what it was and why.",
+                "Failed connections, batches, polls and heartbeats, by kind and reason.",
                 &["what", "reason"],
             )?,
             events_sent: registry.counter("events_sent_total", "Events in answered requests.")?,
-            acknowledged: registry.counter("events_acknowledged_total", "Events let go by all routes.")?,
-            refused: registry
-                .counter("events_refused_total", "Events let go because a route refused them.")?,
+            acknowledged: registry
+                .counter("events_acknowledged_total", "Events acknowledged by all routes.")?,
+            refused: registry.counter("events_refused_total", "Events that a route refused.")?,
             observed_to_sent: histogram(
                 "observed_to_sent_seconds",
                 "From a change's observation to the answer to the request that carried it.",
@@ -202,12 +199,12 @@ impl Metrics {
 
     /// Removes a watch's series.
     pub fn forget(&self, watch: &str) {
-        for counters in [&self.changes, &self.overflows] {
+        for counters in [&self.watches.changes, &self.watches.overflows] {
             // The series may be missing.
             let _ = counters.remove_label_values(&[watch]);
         }
         for result in ["equal", "different"] {
-            let _ = self.comparisons.remove_label_values(&[watch, result]);
+            let _ = self.watches.comparisons.remove_label_values(&[watch, result]);
         }
     }
 
@@ -219,22 +216,22 @@ impl Metrics {
 
     /// Records an observed change.
     pub fn observed(&self, watch: &str) {
-        self.changes.with_label_values(&[watch]).inc();
+        self.watches.changes.with_label_values(&[watch]).inc();
     }
 
     /// Records a comparison with the digest.
     pub fn compared(&self, watch: &str, different: bool) {
         let result = if different { "different" } else { "equal" };
-        self.comparisons.with_label_values(&[watch, result]).inc();
+        self.watches.comparisons.with_label_values(&[watch, result]).inc();
     }
 
     /// Records a list or replay check.
-    pub fn checked(&self, by: &str, result: &str) {
-        self.checks.with_label_values(&[by, result]).inc();
+    pub fn checked(&self, check: &str, result: &str) {
+        self.watches.checks.with_label_values(&[check, result]).inc();
     }
 
     /// Records an event beyond the limit.
     pub fn overflow(&self, watch: &str) {
-        self.overflows.with_label_values(&[watch]).inc();
+        self.watches.overflows.with_label_values(&[watch]).inc();
     }
 }

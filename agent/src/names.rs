@@ -2,7 +2,7 @@
 //! by hash when it is full.
 
 use crate::{
-    digest::{KeepError, MANAGER, NAMESPACE, RETRY, cluster, within},
+    config_maps::{MANAGER, NAMESPACE, RETRY, StoreError, cluster, within},
     jitter,
     metrics::Metrics,
 };
@@ -24,9 +24,9 @@ use xxhash_rust::xxh3::xxh3_64;
 const NAME: &str = "tidewatch-agent-names";
 const CHUNKS: usize = 16;
 /// Bytes in a single ConfigMap; more names spread over [`CHUNKS`].
-const TOGETHER: usize = 64 * 1024;
+const MAX_UNSPREAD_BYTES: usize = 64 * 1024;
 /// Bytes per ConfigMap (the API server takes 1 MiB); more names are dropped.
-const ROOM: usize = 900 * 1024;
+const MAX_BYTES: usize = 900 * 1024;
 const FORMAT: u32 = 1;
 /// No watch name starts like this.
 const META: &str = "_names.json";
@@ -51,7 +51,7 @@ fn name(chunk: usize) -> String {
 }
 
 /// Returns nothing if the names are another runtime's or unreadable.
-pub(crate) async fn load(client: &Client) -> Result<Names, KeepError> {
+pub(crate) async fn load(client: &Client) -> Result<Names, StoreError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let mut found = BTreeMap::new();
     let Some(first) = within(api.get_opt(&name(0))).await? else { return Ok(Names::default()) };
@@ -119,18 +119,18 @@ struct Shelf {
     /// An earlier run's names are unread: do not overwrite them.
     unknown: bool,
     /// Names read late; their deletions are reported only after the next start.
-    left: BTreeMap<Arc<str>, Listed>,
+    late: BTreeMap<Arc<str>, Listed>,
 }
 
 impl Shelf {
     /// Returns the number of dropped names.
-    async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, KeepError> {
+    async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, StoreError> {
         let identity = cluster(client).await?;
         if self.unknown {
-            (self.left, self.unknown) = (load(client).await?.snapshot().watches, false);
+            (self.late, self.unknown) = (load(client).await?.snapshot().watches, false);
         }
         let mut snapshot = snapshot.clone();
-        for (watch, listed) in &self.left {
+        for (watch, listed) in &self.late {
             let all = snapshot.watches.entry(Arc::clone(watch)).or_insert_with(|| listed.clone());
             all.objects.extend(listed.objects.iter().cloned());
             all.objects.sort_unstable();
@@ -156,21 +156,22 @@ impl Shelf {
 /// Also returns the number of dropped names.
 fn encode(snapshot: &Snapshot, identity: &str, spread: &mut bool) -> (Vec<ConfigMap>, usize) {
     let objects = || snapshot.watches.values().flat_map(|listed| &listed.objects);
-    *spread |= objects().map(|(namespace, name)| namespace.len() + name.len() + 2).sum::<usize>() > TOGETHER;
+    *spread |= objects().map(|(namespace, name)| namespace.len() + name.len() + 2).sum::<usize>()
+        > MAX_UNSPREAD_BYTES;
     let chunks = if *spread { CHUNKS } else { 1 };
     let mut texts: Vec<BTreeMap<String, String>> = vec![BTreeMap::new(); chunks];
-    let mut room = vec![ROOM; chunks];
+    let mut free = vec![MAX_BYTES; chunks];
     let mut left_out = 0;
     for (watch, listed) in &snapshot.watches {
         for (namespace, name) in &listed.objects {
             let chunk = bucket(namespace, name) % chunks;
-            let (Some(texts), Some(room)) = (texts.get_mut(chunk), room.get_mut(chunk)) else { continue };
+            let (Some(texts), Some(free)) = (texts.get_mut(chunk), free.get_mut(chunk)) else { continue };
             let length = namespace.len() + name.len() + 2;
-            if *room < length {
+            if *free < length {
                 left_out += 1;
                 continue;
             }
-            *room -= length;
+            *free -= length;
             let text = texts.entry(watch.to_string()).or_default();
             let _ = writeln!(text, "{namespace}/{name}");
         }

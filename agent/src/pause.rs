@@ -10,26 +10,26 @@ const TOLERATED: Duration = Duration::from_secs(45);
 
 /// The monotonic clock stops while a machine is suspended, but not while a process is stopped.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Sample {
     wall: Timestamp,
     steady: Instant,
 }
 
-impl Look {
+impl Sample {
     /// Ignores a wall clock set back.
     fn pause_since(self, before: Self) -> Option<Duration> {
         let wall = Duration::try_from(self.wall.duration_since(before.wall)).unwrap_or_default();
-        let most = wall.max(self.steady.duration_since(before.steady)).saturating_sub(TICK);
-        (most > TOLERATED).then_some(most)
+        let longest = wall.max(self.steady.duration_since(before.steady)).saturating_sub(TICK);
+        (longest > TOLERATED).then_some(longest)
     }
 }
 
 pub(crate) async fn watch(clock: fn() -> Timestamp, resumed: watch::Sender<u64>) {
-    let look = || Look { wall: clock(), steady: Instant::now() };
-    let mut before = look();
+    let sample = || Sample { wall: clock(), steady: Instant::now() };
+    let mut before = sample();
     loop {
         tokio::time::sleep(TICK).await;
-        let now = look();
+        let now = sample();
         if let Some(pause) = now.pause_since(before) {
             tracing::warn!(?pause, "nothing ran for a while, or the clock was set: beginning anew");
             resumed.send_modify(|count| *count += 1);
@@ -48,8 +48,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_shows_on_either_clock() {
-        let before = Look { wall: Timestamp::UNIX_EPOCH, steady: Instant::now() };
-        let after = |wall: i64, steady: u64| Look {
+        let before = Sample { wall: Timestamp::UNIX_EPOCH, steady: Instant::now() };
+        let after = |wall: i64, steady: u64| Sample {
             wall: before.wall + SignedDuration::from_secs(wall),
             steady: before.steady + Duration::from_secs(steady),
         };
@@ -66,8 +66,8 @@ mod tests {
             let pause = pause.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap()));
             assert_eq!(after(wall, steady).pause_since(before), pause, "{wall} {steady}");
         }
-        let end = Look { wall: Timestamp::MAX, steady: before.steady };
-        assert!(end.pause_since(Look { wall: Timestamp::MIN, ..before }).is_some(), "no overflow");
+        let end = Sample { wall: Timestamp::MAX, steady: before.steady };
+        assert!(end.pause_since(Sample { wall: Timestamp::MIN, ..before }).is_some(), "no overflow");
     }
 
     #[tokio::test(start_paused = true)]
@@ -76,14 +76,14 @@ mod tests {
         fn clock() -> Timestamp {
             Timestamp::from_second(JUMPED.load(Ordering::Relaxed)).unwrap()
         }
-        let (resumed, mut told) = watch::channel(0);
+        let (resumed, mut receiver) = watch::channel(0);
         let watching = tokio::spawn(watch(clock, resumed));
         tokio::time::sleep(TICK * 3).await;
-        assert!(!told.has_changed().unwrap());
+        assert!(!receiver.has_changed().unwrap());
         JUMPED.store(WEEKS, Ordering::Relaxed);
-        told.changed().await.unwrap();
+        receiver.changed().await.unwrap();
         tokio::time::sleep(TICK * 10).await;
-        assert_eq!(*told.borrow_and_update(), 1);
+        assert_eq!(*receiver.borrow_and_update(), 1);
         watching.abort();
     }
 }

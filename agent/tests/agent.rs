@@ -14,13 +14,13 @@ use tokio::{
 };
 
 /// The discard port.
-const NOBODY: &str = "127.0.0.1:9";
+const UNREACHABLE: &str = "127.0.0.1:9";
 
 fn config(dir: &Path) -> String {
     let file = |name: &str| dir.join(name).display().to_string();
     format!(
         "runtimeId: runtime-1
-receiver: {{url: 'https://{NOBODY}', caFile: '{}', certFile: '{}', keyFile: '{}'}}
+receiver: {{url: 'https://{UNREACHABLE}', caFile: '{}', certFile: '{}', keyFile: '{}'}}
 adminAddress: 127.0.0.1:0
 kubeconfig: '{}'
 watches:
@@ -48,7 +48,7 @@ fn files() -> TempDir {
 kind: Config
 current-context: c
 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-clusters: [{{name: c, cluster: {{server: 'http://{NOBODY}'}}}}]
+clusters: [{{name: c, cluster: {{server: 'http://{UNREACHABLE}'}}}}]
 users: [{{name: u, user: {{}}}}]
 "
     );

@@ -33,7 +33,7 @@ const OBJECTS: usize = 10_000;
 /// Two shared strings, fingerprint and contribution, in a table at least half full.
 const KEPT: usize = 140;
 /// All dirty. This allocator copies growing buffers and briefly counts them twice.
-const AT_MOST: usize = 760;
+const MAX_PER_OBJECT: usize = 760;
 /// Until received, and until acknowledged.
 const TRANSIT: Duration = Duration::from_millis(1);
 const WORK: Duration = Duration::from_millis(100);
@@ -206,7 +206,7 @@ async fn an_object_takes_few_bytes_and_a_report_of_all_of_them_not_many_more() {
     let few = measure(&dir, 1).await;
     let many = measure(&dir, OBJECTS).await;
     let each = |many: usize, few: usize| many.saturating_sub(few) / OBJECTS;
-    let (kept, most) = (each(many.0, few.0), each(many.1, few.1));
+    let (kept, peak) = (each(many.0, few.0), each(many.1, few.1));
     assert!((1..=KEPT).contains(&kept), "{kept} bytes for each object");
-    assert!((kept..=AT_MOST).contains(&most), "{most} bytes for each object while they are reported");
+    assert!((kept..=MAX_PER_OBJECT).contains(&peak), "{peak} bytes for each object while they are reported");
 }

@@ -172,7 +172,7 @@ fn receive(ledger: &mut Ledger, request: &Request<'_>, capacity: usize) -> Vec<S
 fn answer(ledger: &mut Ledger, request: &Request<'_>) -> Response {
     let awaiting = &request.awaiting;
     let response = ledger.answer(request.epoch, awaiting);
-    let news = ledger.has_news(request.epoch, awaiting);
+    let news = ledger.has_changes(request.epoch, awaiting);
     assert_eq!(news, !(response.acks.is_empty() && response.unknown.is_empty()));
     assert_eq!(response.epoch, request.epoch);
     assert!(within(&response.unknown, awaiting), "only what is awaited is asked for");

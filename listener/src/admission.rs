@@ -21,19 +21,19 @@ use crate::{
     deliveries::Door,
     limits::{Limits, Rate},
     refused::RefusalLog,
-    shares::{Place, Shares},
+    shares::{Permit, Shares},
 };
 
 /// Shortest wait, before jitter.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MIN_WAIT: Duration = Duration::from_secs(5);
 /// Longest wait, before jitter. Agents wait at most five minutes.
-const MOST_PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// Longest wait for a body's permit.
-const ROOM: Duration = Duration::from_secs(2);
+const BODY_WAIT: Duration = Duration::from_secs(2);
 /// One runtime may use one part of the resend rate.
 const RESENT_PARTS: f64 = 10.0;
 /// Above this, full buckets are evicted.
-const KEPT: usize = 4_096;
+const KEPT_RUNTIMES: usize = 4_096;
 
 /// Admission of all connections of a listener.
 pub struct Admission {
@@ -50,9 +50,9 @@ pub struct Admission {
 }
 
 #[derive(Debug)]
-pub(crate) struct Room<'a> {
-    _own: Place<String>,
-    _of_all: SemaphorePermit<'a>,
+pub(crate) struct BodyPermit<'a> {
+    _own: Permit<String>,
+    _common: SemaphorePermit<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,17 +126,17 @@ impl Admission {
         }
         let load = self.load();
         if load >= 1.0 {
-            return Err((Door::Canary, Throttled { limit: "queued", wait: self.patience_at(load) }));
+            return Err((Door::Canary, Throttled { limit: "queued", wait: self.wait_at(load) }));
         }
         let door = Door::Younger(self.since);
-        let old = about().filter(|event| !door.lets(event)).count();
+        let old = about().filter(|event| !door.admits(event)).count();
         if old == 0 {
             return Ok(());
         }
         let count = f64::from(u32::try_from(old).unwrap_or(u32::MAX));
         let throttled = |limit, wait: Duration| {
-            let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
-            (door, Throttled { limit, wait: self.patience_at(load) })
+            let load = 1.0 + wait.as_secs_f64() / MIN_WAIT.as_secs_f64();
+            (door, Throttled { limit, wait: self.wait_at(load) })
         };
         let own = resent_by_one(self.limits.resent);
         self.take(runtime, own, count, |buckets| &mut buckets.resent)
@@ -157,22 +157,22 @@ impl Admission {
     }
 
     /// Waits for permits. The runtime's own permit comes first, so it cannot fill the common queue.
-    pub(crate) async fn body(&self, runtime: &str) -> Result<Room<'_>, Throttled> {
-        let until = Instant::now() + ROOM;
-        let throttled = |limit| Throttled { limit, wait: self.patience() };
-        let own = tokio::time::timeout_at(until, self.reading.place(runtime.to_owned())).await;
+    pub(crate) async fn body(&self, runtime: &str) -> Result<BodyPermit<'_>, Throttled> {
+        let until = Instant::now() + BODY_WAIT;
+        let throttled = |limit| Throttled { limit, wait: self.wait() };
+        let own = tokio::time::timeout_at(until, self.reading.acquire(runtime.to_owned())).await;
         let Ok(Some(own)) = own else { return Err(throttled("bodies_by_runtime")) };
-        let of_all = tokio::time::timeout_at(until, self.bodies.acquire()).await;
-        let Ok(Ok(of_all)) = of_all else { return Err(throttled("bodies")) };
-        Ok(Room { _own: own, _of_all: of_all })
+        let common = tokio::time::timeout_at(until, self.bodies.acquire()).await;
+        let Ok(Ok(common)) = common else { return Err(throttled("bodies")) };
+        Ok(BodyPermit { _own: own, _common: common })
     }
 
-    pub(crate) fn patience(&self) -> Duration {
-        self.patience_at(1.0)
+    pub(crate) fn wait(&self) -> Duration {
+        self.wait_at(1.0)
     }
 
-    pub(crate) fn patience_at(&self, load: f64) -> Duration {
-        patience(load, (self.jitter)())
+    pub(crate) fn wait_at(&self, load: f64) -> Duration {
+        wait(load, (self.jitter)())
     }
 
     fn take(
@@ -180,11 +180,13 @@ impl Admission {
         runtime: &str,
         rate: Rate,
         count: f64,
-        which: impl Fn(&mut Buckets) -> &mut Bucket,
+        bucket: impl Fn(&mut Buckets) -> &mut Bucket,
     ) -> Result<(), Duration> {
         let (limits, now) = (self.limits, Instant::now());
         let mut runtimes = self.runtimes.lock();
-        if runtimes.len() >= KEPT && !runtimes.contains_key(runtime) && runtimes.len() == runtimes.capacity()
+        if runtimes.len() >= KEPT_RUNTIMES
+            && !runtimes.contains_key(runtime)
+            && runtimes.len() == runtimes.capacity()
         {
             // Only before growth, since a scan is expensive.
             runtimes.retain(|_, buckets| {
@@ -198,7 +200,7 @@ impl Admission {
             v2_events: Bucket::full(limits.v2_events, now),
             resent: Bucket::full(resent_by_one(limits.resent), now),
         });
-        which(buckets).take(rate, count, now)
+        bucket(buckets).take(rate, count, now)
     }
 }
 
@@ -231,9 +233,9 @@ fn resent_by_one(all: Rate) -> Rate {
 }
 
 /// Wait for a load. Jitter of 0.5 to 1.5 keeps agents from returning together.
-fn patience(load: f64, random: f64) -> Duration {
+fn wait(load: f64, random: f64) -> Duration {
     let load = if load.is_finite() { load.clamp(1.0, 1_000.0) } else { 1_000.0 };
-    PATIENCE.mul_f64(load).min(MOST_PATIENCE).mul_f64(0.5 + random.clamp(0.0, 1.0))
+    MIN_WAIT.mul_f64(load).min(MAX_WAIT).mul_f64(0.5 + random.clamp(0.0, 1.0))
 }
 
 fn random() -> f64 {

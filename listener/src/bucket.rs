@@ -1,4 +1,7 @@
 //! A token bucket.
+//!
+//! A request may overdraw it, and an event that a common limit refuses gives its tokens back. `governor` offers
+//! neither: it refuses a request larger than the burst for good, and never returns tokens.
 
 use std::time::Duration;
 
@@ -14,22 +17,20 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn full(rate: Rate, now: Instant) -> Self {
-        Self { tokens: rate.burst.max(1.0), at: now }
+        Self { tokens: capacity(rate), at: now }
     }
 
     /// Takes `count` tokens if one is left, else returns the wait.
     ///
     /// A large request may overdraw, so that it always passes.
     pub(crate) fn take(&mut self, rate: Rate, count: f64, now: Instant) -> Result<(), Duration> {
-        let per_second = rate.per_second.max(0.001);
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * per_second;
-        self.tokens = (self.tokens + gained).min(rate.burst.max(1.0));
+        self.tokens = self.tokens_at(rate, now);
         self.at = now.max(self.at);
         if self.tokens >= 1.0 {
             self.tokens -= count;
             Ok(())
         } else {
-            Err(Duration::try_from_secs_f64((1.0 - self.tokens) / per_second).unwrap_or(Duration::MAX))
+            Err(Duration::try_from_secs_f64((1.0 - self.tokens) / per_second(rate)).unwrap_or(Duration::MAX))
         }
     }
 
@@ -42,6 +43,19 @@ impl Bucket {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;
         self.tokens + gained >= rate.burst
     }
+
+    fn tokens_at(&self, rate: Rate, now: Instant) -> f64 {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * per_second(rate);
+        (self.tokens + gained).min(capacity(rate))
+    }
+}
+
+fn per_second(rate: Rate) -> f64 {
+    rate.per_second.max(0.001)
+}
+
+fn capacity(rate: Rate) -> f64 {
+    rate.burst.max(1.0)
 }
 
 #[cfg(test)]

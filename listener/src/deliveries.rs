@@ -19,7 +19,7 @@ use tidewatch_wire::{
 };
 use tokio::sync::Notify;
 
-use crate::fair::{CANARIES, Room};
+use crate::fair::{CANARIES, Capacity};
 
 const PER_RUNTIME: usize = 20_000;
 /// Load from which capacity is scarce.
@@ -38,12 +38,12 @@ impl Counts {
         [&*self.all, if canary { &self.canaries } else { &self.own }]
     }
 
-    fn left(&self, room: Room) -> usize {
-        room.left(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
+    fn left(&self, capacity: Capacity) -> usize {
+        capacity.left(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
     }
 
-    fn is_over(&self, room: Room) -> bool {
-        room.is_over(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
+    fn is_over(&self, capacity: Capacity) -> bool {
+        capacity.is_over(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
     }
 }
 
@@ -51,7 +51,7 @@ struct Entry {
     ledger: Mutex<Ledger>,
     changed: Notify,
     counts: Counts,
-    room: Room,
+    capacity: Capacity,
     /// Numbers in the last request, if the share was full.
     asked: Mutex<Option<(Epoch, SeqSet)>>,
 }
@@ -60,16 +60,16 @@ impl Entry {
     fn receive(&self, request: &Request<'_>, door: Door) -> Received {
         let mut ledger = self.ledger.lock();
         // Always, so that the ledger forgets numbers no longer awaited.
-        let mut received = ledger.receive_those(request, |event| door.lets(event));
-        let room = self.counts.left(self.room);
-        let mut left = room;
+        let mut received = ledger.receive_only(request, |event| door.admits(event));
+        let capacity = self.counts.left(self.capacity);
+        let mut left = capacity;
         let mut canaries = CANARIES.saturating_sub(self.counts.canaries.load(Ordering::Relaxed));
         let mut excess = Vec::new();
         received.fresh.retain(|&index| {
             let Some(event) = request.events.get(index) else { return false };
-            let places = if event.watch == v3::CANARY { &mut canaries } else { &mut left };
-            let taken = *places > 0;
-            *places = places.saturating_sub(1);
+            let free = if event.watch == v3::CANARY { &mut canaries } else { &mut left };
+            let taken = *free > 0;
+            *free = free.saturating_sub(1);
             if !taken {
                 excess.push(event.seq);
             }
@@ -81,12 +81,12 @@ impl Entry {
             ledger.route(request.epoch, seq, Route::engine(), Intake::Held);
             ledger.settle(request.epoch, seq, &Route::engine(), Outcome::Dropped);
         }
-        *self.asked.lock() = (room == 0).then(|| (request.epoch, request.awaiting.clone()));
+        *self.asked.lock() = (capacity == 0).then(|| (request.epoch, request.awaiting.clone()));
         received
     }
 
     fn wants(&self, epoch: Epoch, seq: Seq) -> bool {
-        if self.counts.is_over(self.room) {
+        if self.counts.is_over(self.capacity) {
             return false;
         }
         let asked =
@@ -111,7 +111,7 @@ pub enum Door {
 }
 
 impl Door {
-    pub(crate) fn lets(self, event: &v3::Event<'_>) -> bool {
+    pub(crate) fn admits(self, event: &v3::Event<'_>) -> bool {
         event.watch == v3::CANARY
             || match self {
                 Self::Open => true,
@@ -130,25 +130,25 @@ struct Inner {
     per_runtime: usize,
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
     held: Arc<AtomicUsize>,
-    room: Room,
+    capacity: Capacity,
 }
 
 impl Deliveries {
     /// Creates empty ledgers.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self::with(session, PER_RUNTIME, Room(usize::MAX))
+        Self::with(session, PER_RUNTIME, Capacity(usize::MAX))
     }
 
-    fn with(session: SessionId, per_runtime: usize, room: Room) -> Self {
+    fn with(session: SessionId, per_runtime: usize, capacity: Capacity) -> Self {
         let (runtimes, held) = (Mutex::default(), Arc::default());
-        Self(Arc::new(Inner { session, per_runtime, runtimes, held, room }))
+        Self(Arc::new(Inner { session, per_runtime, runtimes, held, capacity }))
     }
 
     /// Sets the most numbers per runtime (default 20,000). Empties the ledgers.
     #[must_use]
     pub fn remembering(self, per_runtime: usize) -> Self {
-        Self::with(self.0.session, per_runtime, self.0.room)
+        Self::with(self.0.session, per_runtime, self.0.capacity)
     }
 
     /// Sets the most held events of all runtimes. Empties the ledgers.
@@ -156,14 +156,14 @@ impl Deliveries {
     /// A runtime may hold a twenty-fourth of the free capacity, at most 20,000. Forgotten events count until their
     /// reconciles finish. Canaries and up to 16 events per runtime always pass, even beyond the limit.
     #[must_use]
-    pub fn with_room_for(self, events: usize) -> Self {
-        Self::with(self.0.session, self.0.per_runtime, Room(events.max(1)))
+    pub fn with_capacity(self, events: usize) -> Self {
+        Self::with(self.0.session, self.0.per_runtime, Capacity(events.max(1)))
     }
 
     /// Load, 1 at the limit.
     #[must_use]
     pub fn load(&self) -> f64 {
-        self.0.room.load(self.held())
+        self.0.capacity.load(self.held())
     }
 
     /// Whether shares have become small.
@@ -180,8 +180,8 @@ impl Deliveries {
         let ledger = Mutex::new(Ledger::new(self.0.session, self.0.per_runtime));
         let all = Arc::clone(&self.0.held);
         let counts = Counts { all, own: AtomicUsize::default(), canaries: AtomicUsize::default() };
-        let (changed, room, asked) = (Notify::new(), self.0.room, Mutex::default());
-        let entry = Arc::new(Entry { ledger, changed, counts, room, asked });
+        let (changed, capacity, asked) = (Notify::new(), self.0.capacity, Mutex::default());
+        let entry = Arc::new(Entry { ledger, changed, counts, capacity, asked });
         runtimes.insert(runtime.to_owned(), Arc::clone(&entry));
         entry
     }
@@ -211,34 +211,28 @@ impl Deliveries {
     }
 
     /// Answers a request. `patience` is the wait at overload.
-    pub fn answer(
-        &self,
-        runtime: &str,
-        epoch: Epoch,
-        awaiting: &SeqSet,
-        patience: Option<Duration>,
-    ) -> Response {
+    pub fn answer(&self, runtime: &str, epoch: Epoch, awaiting: &SeqSet, wait: Option<Duration>) -> Response {
         let mut response = self.entry(runtime).ledger.lock().answer(epoch, awaiting);
-        response.retry_after_ms = patience.map(milliseconds);
+        response.retry_after_ms = wait.map(milliseconds);
         response
     }
 
     /// Waits until an awaited number has an answer. Cancel-safe.
-    pub async fn news(&self, runtime: &str, epoch: Epoch, awaiting: &SeqSet) {
+    pub async fn changed(&self, runtime: &str, epoch: Epoch, awaiting: &SeqSet) {
         let entry = self.entry(runtime);
         loop {
             let changed = entry.changed.notified();
             tokio::pin!(changed);
             // Before the check, so that no change is missed.
             changed.as_mut().enable();
-            if entry.ledger.lock().has_news(epoch, awaiting) {
+            if entry.ledger.lock().has_changes(epoch, awaiting) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Held events of all runtimes, per route, limited by [`Deliveries::with_room_for`].
+    /// Held events of all runtimes, per route, limited by [`Deliveries::with_capacity`].
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)

@@ -18,7 +18,7 @@ pub trait Host: Send + Sync + 'static {
 
     /// Called per v3 request, before its events. Returns whether the agent must report all objects: without memory, a
     /// host cannot confirm a digest.
-    fn heard(&self, _runtime: &Runtime, request: &v3::Request<'_>) -> bool {
+    fn received(&self, _runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         request.resume.is_some()
     }
 
@@ -41,7 +41,7 @@ pub trait Host: Send + Sync + 'static {
 
     /// Takes a v2 event for a [`Manager::Own`].
     ///
-    /// Agents send it before the commit and never again, so the host must look twice.
+    /// Agents send it before the commit and never again, so the host must reconcile again later.
     fn take_v2(&self, runtime: &Runtime, manager: &str, event: &v2::WatchEvent) -> Fate;
 }
 

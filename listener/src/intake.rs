@@ -35,7 +35,7 @@ use crate::{
 const SKIP: (usize, Duration) = (4 * 1024 * 1024, Duration::from_secs(2));
 
 /// Longest wait for a canary.
-const CANARY_PATIENCE: Duration = Duration::from_millis(250);
+const CANARY_WAIT: Duration = Duration::from_millis(250);
 /// Longest message, in characters.
 const MAX_MESSAGE: usize = 300;
 
@@ -87,7 +87,7 @@ enum Fault {
     UnknownManager(String),
     #[error("the Watchers of the manager '{0}' name no usable service")]
     NotForwarded(String),
-    #[error("there is no room for this now; send it again in {} s", seconds(*.0))]
+    #[error("there is no capacity for this now; send it again in {} s", seconds(*.0))]
     Overloaded(Duration),
     #[error("too many requests; send it again in {} s", seconds(*.0))]
     TooMany(Duration),
@@ -99,9 +99,9 @@ enum Fault {
     Broken,
     #[error("the body did not arrive within {} s", .0.as_secs())]
     Slow(Duration),
-    #[error("the body is not what the contract says: {0}")]
+    #[error("the body violates the contract: {0}")]
     Malformed(String),
-    #[error("a defect in the receiver; its log says where")]
+    #[error("a defect in the receiver; its log has details")]
     Panicked,
 }
 
@@ -143,7 +143,7 @@ impl Fault {
     }
 }
 
-struct Told {
+struct Accepted {
     epoch: Epoch,
     awaiting: SeqSet,
     /// Whether a full report is needed.
@@ -153,7 +153,7 @@ struct Told {
     /// Wait for older events and full reports.
     older: Option<Duration>,
     /// Longest delay of the answer.
-    patience: Option<Duration>,
+    wait: Option<Duration>,
 }
 
 impl Intake {
@@ -176,12 +176,12 @@ impl Intake {
         let answer = match handled.unwrap_or(Err(Fault::Panicked)) {
             Ok(answer) => answer,
             Err(fault) => {
-                let who = peer.identity.as_ref().map_or("?", |p| p.common_name.as_str());
+                let runtime = peer.identity.as_ref().map_or("?", |p| p.common_name.as_str());
                 let message = printable(&fault.to_string());
                 if matches!(fault, Fault::Panicked) {
                     self.metrics.panics.inc();
                 }
-                self.tell_of(shorten(who), &fault, &message);
+                self.log_refusal(shorten(runtime), &fault, &message);
                 self.metrics.refused.with_label_values(&[fault.label()]).inc();
                 match fault {
                     Fault::TooLarge(_) => known.was_too_large(),
@@ -237,15 +237,15 @@ impl Intake {
     }
 
     /// Logs repetitions at powers of ten and notifies the host.
-    fn tell_of(&self, runtime: &str, fault: &Fault, error: &str) {
+    fn log_refusal(&self, runtime: &str, fault: &Fault, error: &str) {
         let (reason, now) = (fault.label(), (self.clock)());
         let names = match fault {
             Fault::Identity { names, .. } => names.as_deref(),
             _ => None,
         };
         let (subject, issuer) = (names.map(|names| &names.subject), names.map(|names| &names.issuer));
-        let what = format!("{reason}: {runtime}: {}", issuer.map_or("", String::as_str));
-        if let Some(LogLine { times, left_out }) = self.admission.refusals.told(&what, now) {
+        let message = format!("{reason}: {runtime}: {}", issuer.map_or("", String::as_str));
+        if let Some(LogLine { times, left_out }) = self.admission.refusals.record(&message, now) {
             tracing::warn!(runtime, reason, subject, issuer, error, times, left_out, "request refused");
         }
         if let Some(names) = names {
@@ -259,8 +259,8 @@ impl Intake {
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let room = self.admission.body(&runtime.id).await;
-        let _room = room.map_err(|throttled| Fault::Overloaded(self.throttled(throttled)))?;
+        let permit = self.admission.body(&runtime.id).await;
+        let _permit = permit.map_err(|throttled| Fault::Overloaded(self.throttled(throttled)))?;
         read(parts, body, limit, self.admission.limits.body).await
     }
 
@@ -302,24 +302,24 @@ impl Intake {
 
     async fn take_v3(&self, runtime: &Runtime, body: Bytes, standing: Standing) -> Result<Answer, Fault> {
         let brief = standing.epoch.is_some();
-        let Told { epoch, awaiting, resync, overloaded, older, patience } =
-            self.tell(runtime, &body, standing)?;
+        let Accepted { epoch, awaiting, resync, overloaded, older, wait } =
+            self.accept(runtime, &body, standing)?;
         // Not needed during a poll.
         drop(body);
         if overloaded.is_some() || older.is_some() {
             self.metrics.overloads.inc();
         } else if resync {
-            let what = format!("everything again: {}", runtime.id);
-            if let Some(LogLine { times, .. }) = self.admission.refusals.told(&what, (self.clock)()) {
+            let message = format!("everything again: {}", runtime.id);
+            if let Some(LogLine { times, .. }) = self.admission.refusals.record(&message, (self.clock)()) {
                 tracing::info!(runtime = runtime.id, times, "the agent has to report everything again");
             }
             self.metrics.resyncs.inc();
-        } else if let Some(patience) = patience {
-            let news = self.deliveries.news(&runtime.id, epoch, &awaiting);
+        } else if let Some(wait) = wait {
+            let changed = self.deliveries.changed(&runtime.id, epoch, &awaiting);
             tokio::select! {
                 biased;
-                () = news => {}
-                () = tokio::time::sleep(patience) => {}
+                () = changed => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.drain.signaled() => {}
             }
         }
@@ -329,19 +329,19 @@ impl Intake {
         Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older, ..answer }, brief))
     }
 
-    fn tell(&self, runtime: &Runtime, body: &[u8], standing: Standing) -> Result<Told, Fault> {
+    fn accept(&self, runtime: &Runtime, body: &[u8], standing: Standing) -> Result<Accepted, Fault> {
         // Cheaper than a UTF-8 check per string.
         let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let mut request: v3::Request<'_> =
             serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
         standing.give(&mut request);
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
-        let resync = self.host.heard(runtime, &request);
+        let resync = self.host.received(runtime, &request);
         self.metrics.reported(&request.reconciled_ms);
         let (overloaded, older) = self.take_events(runtime, &request);
-        let patience = patience_of(&request);
+        let wait = wait_of(&request);
         let v3::Request { epoch, awaiting, .. } = request;
-        Ok(Told { epoch, awaiting, resync, overloaded, older, patience })
+        Ok(Accepted { epoch, awaiting, resync, overloaded, older, wait })
     }
 
     /// Takes events; at overload, only the canary. Returns the waits for all and for older events.
@@ -359,9 +359,9 @@ impl Intake {
             return (refused, None);
         }
         let received = self.deliveries.receive_at(&runtime.id, request, door);
-        let patience = refused.or_else(|| {
+        let wait = refused.or_else(|| {
             let limit = if self.deliveries.is_scarce() { "held" } else { "held_by_runtime" };
-            let throttled = || Throttled { limit, wait: self.admission.patience() };
+            let throttled = || Throttled { limit, wait: self.admission.wait() };
             received.overloaded.then(|| self.throttled(throttled()))
         });
         let mut full = false;
@@ -392,7 +392,7 @@ impl Intake {
             taken.add(event.change, fate);
         }
         self.metrics.events_taken("v3", &taken);
-        (patience.or_else(|| full.then(|| self.admission.patience())), older)
+        (wait.or_else(|| full.then(|| self.admission.wait())), older)
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
@@ -405,7 +405,7 @@ impl Intake {
         self.metrics.event("v2", None, fate);
         match fate {
             Fate::Overloaded | Fate::Full => {
-                let throttled = Throttled { limit: "queued", wait: self.admission.patience_at(load) };
+                let throttled = Throttled { limit: "queued", wait: self.admission.wait_at(load) };
                 return Err(Fault::Overloaded(self.throttled(throttled)));
             }
             Fate::Refused => return Err(Fault::NotWatched),
@@ -416,10 +416,10 @@ impl Intake {
 }
 
 /// A canary alone waits briefly, to need one exchange only.
-fn patience_of(request: &v3::Request<'_>) -> Option<Duration> {
+fn wait_of(request: &v3::Request<'_>) -> Option<Duration> {
     let canary = !request.events.is_empty() && request.events.iter().all(|e| e.watch == v3::CANARY);
     let poll = request.poll.then_some(Duration::from_secs(limits::POLL_SECONDS));
-    poll.or(canary.then_some(CANARY_PATIENCE))
+    poll.or(canary.then_some(CANARY_WAIT))
 }
 
 /// The only reader of bodies, limited to `limit` bytes.
@@ -449,11 +449,11 @@ where
     Err(Fault::TooLarge(limit))
 }
 
-async fn skip<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, most: usize) {
+async fn skip<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, max: usize) {
     let mut skipped = 0;
     while let Some(Ok(frame)) = body.as_mut().frame().await {
         skipped += frame.data_ref().map_or(0, Bytes::len);
-        if skipped > most {
+        if skipped > max {
             return;
         }
     }

@@ -40,11 +40,11 @@ impl Known {
             )?,
             too_large: counter(
                 "exceeding_size_limit_requests_total",
-                "Requests whose body was larger than is taken.",
+                "Requests with a body above the limit.",
             )?,
             unverified: registry.counter_vec(
                 "failed_verification_requests_total",
-                "Requests of somebody who is not who they should be.",
+                "Requests of peers whose identity could not be verified.",
                 &["server_name", "request_uri_label"],
             )?,
         };

@@ -41,7 +41,7 @@ pub struct Limits {
     /// Events of full reports or from before the session, all runtimes. One runtime gets a tenth. New changes pass
     /// resends after a restart.
     pub resent: Rate,
-    /// Held events; see [`crate::Deliveries::with_room_for`].
+    /// Held events; see [`crate::Deliveries::with_capacity`].
     pub held: usize,
 }
 

@@ -50,7 +50,7 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(75), Duration::fro
 /// For accept errors, such as no file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
-struct Door {
+struct Port {
     tls: Arc<Store<ServerConfig>>,
     intake: Arc<Intake>,
     peers: Arc<Peers>,
@@ -59,16 +59,16 @@ struct Door {
     drain: Watch,
 }
 
-impl Door {
+impl Port {
     /// Reports a failed handshake. The names are not verified.
     fn refused(&self, from: Option<SocketAddr>, failure: HandshakeFailure, names: Option<&Names>) {
         let (reason, now) = (failure.label(), (self.clock)());
-        let who = names.map_or_else(
+        let peer = names.map_or_else(
             || from.map(|from| network(from.ip()).to_string()).unwrap_or_default(),
             |names| format!("{} by {}", names.subject, names.issuer),
         );
         if let Some(LogLine { times, left_out }) =
-            self.intake.admission.refusals.told(&format!("{reason}: {who}"), now)
+            self.intake.admission.refusals.record(&format!("{reason}: {peer}"), now)
         {
             let subject = names.map(|names| names.subject.as_str());
             let issuer = names.map(|names| names.issuer.as_str());
@@ -92,39 +92,39 @@ pub async fn serve(
     drain: Watch,
 ) {
     let limits = intake.admission.limits;
-    let permits = |most: usize| Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
+    let permits = |max: usize| Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)));
     let (connected, shaking) = (permits(limits.connections), permits(limits.handshakes));
     // Silent peers have no identity yet.
     let addresses = Shares::new(limits.handshakes / 2);
     let peers = Peers::new(limits.per_identity);
-    let door = Arc::new(Door { tls, intake, peers, limits, clock, drain });
+    let port = Arc::new(Port { tls, intake, peers, limits, clock, drain });
     // Dropped with this task, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             biased;
-            () = door.drain.signaled() => break,
+            () = port.drain.signaled() => break,
             accepted = accept(&listener, &connected, &shaking) => accepted,
         };
         match accepted {
             Ok((stream, from, permit, handshake)) => {
-                let Some(share) = addresses.place_now(network(from.ip())) else {
+                let Some(share) = addresses.try_acquire(network(from.ip())) else {
                     // There may be thousands per second.
                     tracing::debug!(%from, "a connection was closed: its address has too many handshakes");
-                    door.intake.metrics.handshake_failures.with_label_values(&[ADDRESS_SHARE]).inc();
+                    port.intake.metrics.handshake_failures.with_label_values(&[ADDRESS_SHARE]).inc();
                     continue;
                 };
-                let door = Arc::clone(&door);
+                let port = Arc::clone(&port);
                 connections.spawn(async move {
-                    door.intake.metrics.connections.inc();
+                    port.intake.metrics.connections.inc();
                     // Boxed and dropped early: handshakes need most memory.
-                    let shaken = Box::pin(shake_hands(stream, &door)).await;
+                    let shaken = Box::pin(shake_hands(stream, &port)).await;
                     drop((share, handshake));
                     if let Some(stream) = shaken {
-                        serve_connection(stream, &door).await;
+                        serve_connection(stream, &port).await;
                     }
-                    door.intake.metrics.connections.dec();
+                    port.intake.metrics.connections.dec();
                     drop(permit);
                 });
             }
@@ -158,13 +158,13 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 /// Boxed: each move would add a kilobyte to every task.
-async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<TcpStream>>> {
+async fn shake_hands(stream: TcpStream, port: &Port) -> Option<Box<TlsStream<TcpStream>>> {
     // Acknowledgements are small and urgent.
     let _ = stream.set_nodelay(true);
     let from = stream.peer_addr().ok();
     let shown = RefusedCertificate::default();
-    let handshake = shown.during(TlsAcceptor::from(door.tls.current()).accept(stream));
-    let failure = match tokio::time::timeout(door.limits.handshake, handshake).await {
+    let handshake = shown.during(TlsAcceptor::from(port.tls.current()).accept(stream));
+    let failure = match tokio::time::timeout(port.limits.handshake, handshake).await {
         Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
         Err(_) => HandshakeFailure::Timeout,
@@ -173,14 +173,14 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<Tcp
         // Load balancers probe the port like this.
         tracing::debug!(?from, "the peer ended the connection before the TLS handshake");
     } else {
-        door.refused(from, failure, shown.names());
+        port.refused(from, failure, shown.names());
     }
-    door.intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
+    port.intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
     None
 }
 
-async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
-    let Door { intake, peers, limits, clock, drain, tls: _ } = door;
+async fn serve_connection(stream: Box<TlsStream<TcpStream>>, port: &Port) {
+    let Port { intake, peers, limits, clock, drain, tls: _ } = port;
     let (_, tls) = stream.get_ref();
     let http2 = tls.alpn_protocol() == Some(b"h2");
     let chain = tls.peer_certificates();
@@ -218,8 +218,8 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     };
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
-    let what = format!("ending: {reason}: {name}");
-    if let Some(LogLine { times, .. }) = intake.admission.refusals.told(&what, clock()) {
+    let message = format!("ending: {reason}: {name}");
+    if let Some(LogLine { times, .. }) = intake.admission.refusals.record(&message, clock()) {
         tracing::info!(runtime = &*name, reason, times, "ending a connection");
     }
     intake.metrics.connections_ended.with_label_values(&[reason]).inc();

@@ -53,7 +53,7 @@ impl Metrics {
             )?,
             throttled: registry.counter_vec(
                 "throttled_requests_total",
-                "Requests that were sent away, or whose events were not taken, by the limit they met.",
+                "Throttled requests, or requests with throttled events, by exceeded limit.",
                 &["limit"],
             )?,
             handshake_failures: registry.counter_vec(
@@ -80,7 +80,7 @@ impl Metrics {
             resyncs: registry
                 .counter("resync_answers_total", "Answers that asked an agent to report every object again.")?,
             panics: registry
-                .counter("intake_panics_total", "Requests and events whose handling panicked: a defect.")?,
+                .counter("intake_panics_total", "Panics while handling requests and events: a defect.")?,
             agent_reconciled: registry.histogram(
                 "agent_observed_to_reconciled_seconds",
                 "From an object's first unreconciled change to its acknowledgement, as the agents measure it.",

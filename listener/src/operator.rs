@@ -95,14 +95,14 @@ impl Listener {
     }
 
     /// Sets the stream's capacity, at least 1, default 1,024.
-    pub fn queued(mut self, most: usize) -> Self {
-        self.queued = most.max(1);
+    pub fn queued(mut self, max: usize) -> Self {
+        self.queued = max.max(1);
         self
     }
 
-    /// Sets the most unacknowledged events, at least 1, default 100,000; see [`Deliveries::with_room_for`].
-    pub fn held(mut self, most: usize) -> Self {
-        self.held = most.max(1);
+    /// Sets the most unacknowledged events, at least 1, default 100,000; see [`Deliveries::with_capacity`].
+    pub fn held(mut self, max: usize) -> Self {
+        self.held = max.max(1);
         self
     }
 
@@ -133,7 +133,7 @@ impl Listener {
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let bound = socket.local_addr().map_err(failed)?;
 
-        let deliveries = Deliveries::new(SessionId::random()).with_room_for(held);
+        let deliveries = Deliveries::new(SessionId::random()).with_capacity(held);
         let (sender, events) = mpsc::channel(queued);
         let host = Arc::new(Operator { lookup: Arc::clone(&lookup), route, sender });
         let admission = Admission::new(limits, Timestamp::now());
@@ -275,11 +275,11 @@ pub(crate) mod tests {
             let (sender, events) = mpsc::channel(queued);
             let lookup: Lookup = Arc::new(|_: &str| RuntimeLookup::Unknown);
             let host = Operator { lookup, route: Route::engine(), sender };
-            let deliveries = Deliveries::new(SessionId::from_bits(1)).with_room_for(held);
+            let deliveries = Deliveries::new(SessionId::from_bits(1)).with_capacity(held);
             Self { deliveries, host, events: Some(Events(events)) }
         }
 
-        pub(crate) fn tell(&self, seq: u64, name: &str) -> Fate {
+        pub(crate) fn send(&self, seq: u64, name: &str) -> Fate {
             let event = v3::Event {
                 seq: Seq(seq),
                 watch: "w".into(),
@@ -313,7 +313,7 @@ pub(crate) mod tests {
             self.events.as_mut()?.next().now_or_never()?
         }
 
-        pub(crate) fn said(&self, seq: u64) -> &'static str {
+        pub(crate) fn verdict(&self, seq: u64) -> &'static str {
             let v3::Request { epoch, awaiting, .. } = request(seq, Vec::new());
             let answer = self.deliveries.answer("r1", epoch, &awaiting, None);
             if answer.unknown.contains(Seq(seq)) {
@@ -335,39 +335,39 @@ pub(crate) mod tests {
     #[test]
     fn an_event_is_held_until_it_is_acknowledged() {
         let mut bench = Bench::new(4, 100);
-        assert_eq!(bench.tell(1, "a"), Fate::Queued);
+        assert_eq!(bench.send(1, "a"), Fate::Queued);
         let event = bench.next().unwrap();
         assert_eq!((event.runtime.id.as_str(), event.name.as_str()), ("r1", "a"));
-        assert_eq!(bench.said(1), "held");
+        assert_eq!(bench.verdict(1), "held");
         event.ack.finished();
-        assert_eq!(bench.said(1), "done");
-        bench.tell(2, "b");
+        assert_eq!(bench.verdict(1), "done");
+        bench.send(2, "b");
         drop(bench.next());
-        assert_eq!(bench.said(2), "unknown");
+        assert_eq!(bench.verdict(2), "unknown");
     }
 
     #[test]
     fn a_full_stream_is_overload_and_keeps_nothing() {
         let mut bench = Bench::new(1, 100);
-        assert_eq!(bench.tell(1, "a"), Fate::Queued);
-        assert_eq!(bench.tell(2, "b"), Fate::Overloaded);
-        assert_eq!((bench.said(1), bench.said(2)), ("held", "unknown"));
+        assert_eq!(bench.send(1, "a"), Fate::Queued);
+        assert_eq!(bench.send(2, "b"), Fate::Overloaded);
+        assert_eq!((bench.verdict(1), bench.verdict(2)), ("held", "unknown"));
         let _first = bench.next().unwrap();
-        assert_eq!(bench.tell(2, "b"), Fate::Queued, "there is room again");
+        assert_eq!(bench.send(2, "b"), Fate::Queued, "there is room again");
         bench.events = None;
-        assert_eq!(bench.tell(3, "c"), Fate::Overloaded, "nobody takes events");
+        assert_eq!(bench.send(3, "c"), Fate::Overloaded, "nobody takes events");
     }
 
     #[test]
     fn an_operator_that_does_not_acknowledge_gets_no_more() {
         let mut bench = Bench::new(10, 1);
-        bench.tell(1, "a");
+        bench.send(1, "a");
         let parts = bench.next().unwrap().ack.split(2);
         for part in parts {
-            assert_eq!(bench.tell(2, "b"), Fate::Overloaded);
+            assert_eq!(bench.send(2, "b"), Fate::Overloaded);
             part.finished();
         }
-        assert_eq!(bench.said(1), "done");
-        assert_eq!(bench.tell(2, "b"), Fate::Queued);
+        assert_eq!(bench.verdict(1), "done");
+        assert_eq!(bench.send(2, "b"), Fate::Queued);
     }
 }

@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 #[derive(Debug)]
 pub(crate) struct Peers {
-    most: usize,
+    max: usize,
     seats: Mutex<Seats>,
 }
 
@@ -31,8 +31,8 @@ pub(crate) struct Seat {
 }
 
 impl Peers {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), seats: Mutex::default() })
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max: max.max(1), seats: Mutex::default() })
     }
 
     /// Adds a connection and supersedes the oldest beyond the limit.
@@ -43,7 +43,7 @@ impl Peers {
         let superseded = Arc::new(Notify::new());
         let queue = seats.by_identity.entry(Arc::clone(identity)).or_default();
         queue.push_back((id, Arc::clone(&superseded)));
-        if queue.len() > self.most
+        if queue.len() > self.max
             && let Some((_, oldest)) = queue.pop_front()
         {
             // Kept for a task that does not wait yet.

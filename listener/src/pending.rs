@@ -148,7 +148,7 @@ mod tests {
 
     fn requested(bench: &mut Bench, pending: &Pending<ConfigMap>, names: &[&str]) -> Vec<String> {
         for (name, seq) in names.iter().zip(1..) {
-            bench.tell(seq, name);
+            bench.send(seq, name);
         }
         let map = |event: &RuntimeEvent| -> Vec<_> {
             event.name.chars().filter(|c| *c != '-').map(|c| object(&c.to_string())).collect()
@@ -161,24 +161,24 @@ mod tests {
     fn an_event_is_acknowledged_when_every_reconcile_it_asked_for_has_finished() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         assert_eq!(requested(&mut bench, &pending, &["ab", "-", "b"]), ["a", "b", "b"]);
-        assert_eq!([bench.said(1), bench.said(2), bench.said(3)], ["held", "done", "held"]);
+        assert_eq!([bench.verdict(1), bench.verdict(2), bench.verdict(3)], ["held", "done", "held"]);
         pending.start(&object("b")).finished();
-        assert_eq!([bench.said(1), bench.said(3)], ["held", "done"]);
+        assert_eq!([bench.verdict(1), bench.verdict(3)], ["held", "done"]);
         pending.start(&object("a")).finished();
-        assert_eq!(bench.said(1), "done");
+        assert_eq!(bench.verdict(1), "done");
         assert!(pending.is_empty());
     }
 
     #[test]
     fn a_reconcile_answers_only_what_came_before_it() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
-        bench.tell(1, "a");
+        bench.send(1, "a");
         pending.add(object("a"), bench.next().unwrap().ack);
         let started = pending.start(&object("a"));
-        bench.tell(2, "a");
+        bench.send(2, "a");
         pending.add(object("a"), bench.next().unwrap().ack);
         started.finished();
-        assert_eq!([bench.said(1), bench.said(2)], ["done", "held"]);
+        assert_eq!([bench.verdict(1), bench.verdict(2)], ["done", "held"]);
     }
 
     #[test]
@@ -186,9 +186,9 @@ mod tests {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending.start(&object("a")));
-        assert_eq!((bench.said(1), pending.len()), ("held", 1));
+        assert_eq!((bench.verdict(1), pending.len()), ("held", 1));
         pending.start(&object("a")).finished();
-        assert_eq!(bench.said(1), "done");
+        assert_eq!(bench.verdict(1), "done");
     }
 
     #[test]
@@ -196,6 +196,6 @@ mod tests {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending);
-        assert_eq!(bench.said(1), "unknown");
+        assert_eq!(bench.verdict(1), "unknown");
     }
 }

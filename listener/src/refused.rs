@@ -28,7 +28,15 @@ pub struct RefusedPeer {
 #[derive(Debug)]
 pub struct RefusalLog {
     start: Instant,
-    state: Mutex<(Repeats, Bucket, u64)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    repeats: Repeats,
+    bucket: Bucket,
+    /// Suppressed lines since the last [`LogLine`].
+    left_out: u64,
 }
 
 /// A line to log.
@@ -36,7 +44,7 @@ pub struct RefusalLog {
 pub struct LogLine {
     /// Repetitions.
     pub times: u64,
-    /// Refusals without a line.
+    /// Suppressed lines since the last one.
     pub left_out: u64,
 }
 
@@ -45,19 +53,27 @@ impl RefusalLog {
     #[must_use]
     pub fn new() -> Self {
         let start = Instant::now();
-        Self { start, state: Mutex::new((Repeats::of(COUNTED), Bucket::full(LINES, start), 0)) }
+        let state = State { repeats: Repeats::of(COUNTED), bucket: Bucket::full(LINES, start), left_out: 0 };
+        Self { start, state: Mutex::new(state) }
     }
 
     /// Counts a refusal. Returns a line to log, if any.
-    pub fn told(&self, what: &str, now: Timestamp) -> Option<LogLine> {
+    pub fn record(&self, message: &str, now: Timestamp) -> Option<LogLine> {
+        let state = &mut *self.state.lock();
+        let times = state.admit(message, now, self.start)?;
+        Some(LogLine { times, left_out: std::mem::take(&mut state.left_out) })
+    }
+}
+
+impl State {
+    fn admit(&mut self, message: &str, now: Timestamp, start: Instant) -> Option<u64> {
         let at = Instant::now();
-        let (repeats, bucket, left_out) = &mut *self.state.lock();
-        let times = repeats.told(what, now, at.duration_since(self.start))?;
-        if bucket.take(LINES, 1.0, at).is_err() {
-            *left_out = left_out.saturating_add(1);
+        let times = self.repeats.record(message, now, at.duration_since(start))?;
+        if self.bucket.take(LINES, 1.0, at).is_err() {
+            self.left_out = self.left_out.saturating_add(1);
             return None;
         }
-        Some(LogLine { times, left_out: std::mem::take(left_out) })
+        Some(times)
     }
 }
 
@@ -77,12 +93,12 @@ mod tests {
     async fn equal_refusals_are_counted_and_made_up_ones_are_few_lines() {
         let (log, now) = (RefusalLog::new(), Timestamp::UNIX_EPOCH);
         let lines: Vec<u64> =
-            (0..1_000).filter_map(|_| log.told("one", now)).map(|line| line.times).collect();
+            (0..1_000).filter_map(|_| log.record("one", now)).map(|line| line.times).collect();
         assert_eq!(lines, [1, 10, 100, 1_000]);
-        let lines = (0..100_000).filter_map(|n| log.told(&format!("made up {n}"), now)).count();
+        let lines = (0..100_000).filter_map(|n| log.record(&format!("made up {n}"), now)).count();
         assert_eq!(lines, 46, "the burst, less the four lines before");
         tokio::time::advance(Duration::from_secs(2)).await;
         let left_out = 100_000 - 46;
-        assert_eq!(log.told("another", now), Some(LogLine { times: 1, left_out }));
+        assert_eq!(log.record("another", now), Some(LogLine { times: 1, left_out }));
     }
 }

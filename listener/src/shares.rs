@@ -7,19 +7,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 #[derive(Debug)]
 pub(crate) struct Shares<K: Eq + Hash> {
-    most: usize,
+    max: usize,
     holders: Mutex<HashMap<K, Holder>>,
 }
 
 #[derive(Debug)]
 struct Holder {
-    places: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// Permits and waiters, at least one.
     visits: usize,
 }
 
 #[derive(Debug)]
-pub(crate) struct Place<K: Eq + Hash + Clone> {
+pub(crate) struct Permit<K: Eq + Hash + Clone> {
     // First: the last visit removes the holder.
     _permit: OwnedSemaphorePermit,
     _visit: Visit<K>,
@@ -33,32 +33,32 @@ struct Visit<K: Eq + Hash + Clone> {
 
 impl<K: Eq + Hash + Clone> Shares<K> {
     /// At least one permit per key.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        let most = most.clamp(1, Semaphore::MAX_PERMITS);
-        Arc::new(Self { most, holders: Mutex::default() })
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        let max = max.clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self { max, holders: Mutex::default() })
     }
 
     /// Waits for a permit. Cancel-safe. Callers must bound the wait.
-    pub(crate) async fn place(self: &Arc<Self>, key: K) -> Option<Place<K>> {
-        let (visit, places) = self.visit(key);
+    pub(crate) async fn acquire(self: &Arc<Self>, key: K) -> Option<Permit<K>> {
+        let (visit, semaphore) = self.visit(key);
         // Never closed.
-        let permit = places.acquire_owned().await.ok()?;
-        Some(Place { _permit: permit, _visit: visit })
+        let permit = semaphore.acquire_owned().await.ok()?;
+        Some(Permit { _permit: permit, _visit: visit })
     }
 
-    pub(crate) fn place_now(self: &Arc<Self>, key: K) -> Option<Place<K>> {
-        let (visit, places) = self.visit(key);
-        let permit = places.try_acquire_owned().ok()?;
-        Some(Place { _permit: permit, _visit: visit })
+    pub(crate) fn try_acquire(self: &Arc<Self>, key: K) -> Option<Permit<K>> {
+        let (visit, semaphore) = self.visit(key);
+        let permit = semaphore.try_acquire_owned().ok()?;
+        Some(Permit { _permit: permit, _visit: visit })
     }
 
     fn visit(self: &Arc<Self>, key: K) -> (Visit<K>, Arc<Semaphore>) {
         let mut holders = self.holders.lock();
         let holder = holders
             .entry(key.clone())
-            .or_insert_with(|| Holder { places: Arc::new(Semaphore::new(self.most)), visits: 0 });
+            .or_insert_with(|| Holder { semaphore: Arc::new(Semaphore::new(self.max)), visits: 0 });
         holder.visits += 1;
-        (Visit { shares: Arc::clone(self), key }, Arc::clone(&holder.places))
+        (Visit { shares: Arc::clone(self), key }, Arc::clone(&holder.semaphore))
     }
 
     #[cfg(test)]

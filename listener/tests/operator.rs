@@ -18,7 +18,7 @@ async fn an_event_is_acknowledged_by_the_operator_and_not_before() {
     let drain = Drain::new();
     let seen = plain::round(&drain).await.unwrap();
     assert_eq!(seen.object, "runtime-anchor ConfigMap default/settings");
-    assert!(seen.told.acks.is_empty() && seen.told.unknown.is_empty(), "held: {:?}", seen.told);
+    assert!(seen.answer.acks.is_empty() && seen.answer.unknown.is_empty(), "held: {:?}", seen.answer);
     assert!(seen.polled.acks[0].done.contains(Seq(1)), "{:?}", seen.polled);
     assert_eq!(drain.shutdown(Duration::from_secs(10)).await, Outcome::Finished);
 }

@@ -143,7 +143,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         id: session.to_string(),
         duration: lease,
     };
-    let deliveries = Deliveries::new(session).with_room_for(limits.held);
+    let deliveries = Deliveries::new(session).with_capacity(limits.held);
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
     let refused = refused_metric(&registry)?;

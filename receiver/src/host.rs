@@ -76,7 +76,7 @@ impl EngineHost {
         let watch: String = watch.chars().take(64).collect();
         let (reason, now) = (why.label(), jiff::Timestamp::now());
         if let Some(LogLine { times, left_out }) =
-            self.lines.told(&format!("{reason}: {}: {watch}", runtime.id), now)
+            self.lines.record(&format!("{reason}: {}: {watch}", runtime.id), now)
         {
             tracing::warn!(runtime = runtime.id, watch, reason, times, left_out, "event refused");
         }
@@ -167,7 +167,7 @@ impl Host for EngineHost {
         }
     }
 
-    fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
+    fn received(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         self.paths.heard(&runtime.kyma, request.health.clone());
         self.paths.certificate(&runtime.kyma, runtime.not_after);
         if let Some(certificates) = &self.certificates {

@@ -251,7 +251,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
         host.engine.queue().push(WorkKey::Kyma { kyma }, push);
     }
     host.paths.register(&["harbour"]);
-    host.heard(&runtime(), &request);
+    host.received(&runtime(), &request);
     deliveries.receive("r1", &request);
     let ticket = deliveries.ticket("r1", request.epoch, Seq(1));
     assert_eq!(host.take_v3(&runtime(), &request, &request.events[0], ticket), Fate::Queued);

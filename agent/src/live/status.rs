@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_wire::v3;
 use tokio::sync::watch;
 
@@ -50,7 +51,7 @@ struct Source {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Sources {
     file: Option<Source>,
     map: Option<(ConfigMapRef, Source)>,
     generation: Option<String>,
@@ -60,40 +61,53 @@ struct Inner {
 
 /// State of the configuration. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Configuration(Arc<Mutex<Inner>>, watch::Sender<()>);
+pub struct Configuration {
+    sources: Arc<Mutex<Sources>>,
+    /// Changes with [`Configuration::reported`].
+    changes: watch::Sender<()>,
+}
 
 impl Configuration {
+    /// Registers the state of the sources as a metric.
+    pub fn register(&self, registry: &Registry) -> Result<(), MetricsError> {
+        let configuration = self.clone();
+        let help = "1 for the state each source of the configuration is in.";
+        registry.gauge_vec_fn("configuration_state", help, &["source", "state"], move |set| {
+            configuration.for_each(|source, state| set(&[source, state.as_str()], 1.0));
+        })
+    }
+
     /// The generation in use.
     pub fn generation(&self) -> Option<String> {
-        self.0.lock().generation.clone()
+        self.sources.lock().generation.clone()
     }
 
     /// [`v3::configuration`] of the text in use. Empty otherwise, so that the engine writes it again.
     pub fn reported(&self) -> String {
-        self.0.lock().found.clone().unwrap_or_default()
+        self.sources.lock().found.clone().unwrap_or_default()
     }
 
     /// Changes with [`Configuration::reported`].
-    pub fn news(&self) -> watch::Receiver<()> {
-        self.1.subscribe()
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Returns whether the state changed.
     pub(super) fn file(&self, state: SourceState, message: &str, now: Timestamp) -> bool {
-        let mut inner = self.0.lock();
-        let before = inner.file.clone();
-        let news = before.as_ref().is_none_or(|s| s.state != state || s.message != shortened(message));
-        inner.file = Some(moved(before, state, message, now));
-        news
+        let mut sources = self.sources.lock();
+        let before = sources.file.clone();
+        let changed = before.as_ref().is_none_or(|s| s.state != state || s.message != shortened(message));
+        sources.file = Some(moved(before, state, message, now));
+        changed
     }
 
     pub(super) fn map(&self, at: &ConfigMapRef, state: SourceState, message: &str, now: Timestamp) {
-        let mut inner = self.0.lock();
+        let mut sources = self.sources.lock();
         // The text may still be valid.
         if matches!(state, SourceState::Refused | SourceState::Gone | SourceState::Absent) {
-            self.find(&mut inner, None);
+            self.set_found(&mut sources, None);
         }
-        let before = inner.map.take().map(|(_, source)| source);
+        let before = sources.map.take().map(|(_, source)| source);
         if before.as_ref().map(|source| source.state) != Some(state) {
             tracing::info!(
                 state = state.as_str(),
@@ -101,44 +115,44 @@ impl Configuration {
                 "the configuration's ConfigMap"
             );
         }
-        inner.map = Some((at.clone(), moved(before, state, message, now)));
+        sources.map = Some((at.clone(), moved(before, state, message, now)));
     }
 
     pub(super) fn applied(&self, at: &ConfigMapRef, generation: &str, text: &str, now: Timestamp) {
         self.map(at, SourceState::Applied, "", now);
-        let mut inner = self.0.lock();
-        inner.generation = Some(generation.to_owned());
-        self.find(&mut inner, Some(v3::configuration(text)));
+        let mut sources = self.sources.lock();
+        sources.generation = Some(generation.to_owned());
+        self.set_found(&mut sources, Some(v3::configuration(text)));
     }
 
-    fn find(&self, inner: &mut Inner, found: Option<String>) {
-        if inner.found != found {
-            inner.found = found;
-            self.1.send_replace(());
+    fn set_found(&self, sources: &mut Sources, found: Option<String>) {
+        if sources.found != found {
+            sources.found = found;
+            self.changes.send_replace(());
         }
     }
 
     /// Calls `each` for every source.
     pub fn for_each(&self, mut each: impl FnMut(&str, SourceState)) {
-        let inner = self.0.lock();
-        if let Some(file) = &inner.file {
+        let sources = self.sources.lock();
+        if let Some(file) = &sources.file {
             each("file", file.state);
         }
-        if let Some((_, map)) = &inner.map {
+        if let Some((_, map)) = &sources.map {
             each("configMap", map.state);
         }
     }
 
     /// Returns the state for the status page.
     pub fn to_json(&self) -> Value {
-        let inner = self.0.lock();
+        let sources = self.sources.lock();
         let source = |source: &Source| json!({"state": source.state.as_str(), "message": source.message, "since": source.since});
-        let map = inner.map.as_ref().map(|(at, map)| {
+        let map = sources.map.as_ref().map(|(at, map)| {
             let mut shown = source(map);
             shown["name"] = format!("{}/{}", at.namespace, at.name).into();
             shown
         });
-        json!({"generation": inner.generation, "file": inner.file.as_ref().map(source), "configMap": map})
+        json!({"generation": sources.generation, "file": sources.file.as_ref().map(source), "configMap": map})
     }
 }
 

@@ -46,7 +46,7 @@ async fn bench() -> Bench {
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &conditions).unwrap();
     let status = Configuration::default();
-    Metrics::register_configuration(&registry, &status).unwrap();
+    status.register(&registry).unwrap();
     let clock = || Timestamp::UNIX_EPOCH;
     let shared = Shared {
         changes,
@@ -55,7 +55,7 @@ async fn bench() -> Bench {
         metrics: metrics.clone(),
         clock,
         check_every: Duration::from_mins(1),
-        baseline: tokio::sync::watch::channel(crate::observe::told::Baseline::nothing_known()).1,
+        baseline: tokio::sync::watch::channel(crate::observe::message::Baseline::nothing_known()).1,
         resumed: tokio::sync::watch::channel(0).1,
     };
     let supervisor = Supervisor::new(client(), shared, control);
@@ -80,12 +80,12 @@ fn text(generation: &str, watches: &[&str]) -> String {
 
 impl Bench {
     async fn map(&mut self, map: impl Into<Option<ConfigMap>>) {
-        self.live.map_seen(Ok(map.into())).await;
+        self.live.map_changed(Ok(map.into())).await;
     }
 
     async fn file(&mut self, text: &str) {
         std::fs::write(self.folder.path().join("agent.yaml"), text).unwrap();
-        self.live.look_at_file().await;
+        self.live.check_file().await;
     }
 
     fn watches(&self) -> Vec<String> {
@@ -95,7 +95,7 @@ impl Bench {
     }
 
     /// State and message.
-    fn says(&self, source: &str) -> (String, String) {
+    fn source(&self, source: &str) -> (String, String) {
         let page = self.live.status.to_json();
         let word = |field: &str| page[source][field].as_str().unwrap_or_default().to_owned();
         let (state, message) = (word("state"), word("message"));
@@ -108,23 +108,23 @@ impl Bench {
 #[tokio::test]
 async fn the_config_map_adds_to_the_file_and_is_followed() {
     let mut bench = bench().await;
-    assert_eq!((bench.watches(), bench.says("configMap").0.as_str()), (vec!["pods".into()], "Waiting"));
+    assert_eq!((bench.watches(), bench.source("configMap").0.as_str()), (vec!["pods".into()], "Waiting"));
     bench.map(None).await;
-    assert_eq!((bench.says("configMap").0.as_str(), bench.live.status.generation()), ("Absent", None));
+    assert_eq!((bench.source("configMap").0.as_str(), bench.live.status.generation()), ("Absent", None));
     bench.map(map(&text("g1", &["a", "b"]))).await;
     assert_eq!(bench.watches(), ["a", "b", "pods"]);
     assert_eq!(bench.live.status.generation().as_deref(), Some("g1"));
-    assert_eq!(bench.says("configMap"), ("Applied".into(), String::new()));
+    assert_eq!(bench.source("configMap"), ("Applied".into(), String::new()));
     bench.map(map(&text("g2", &["b"]))).await;
     assert_eq!(bench.watches(), ["b", "pods"]);
     assert_eq!(bench.live.status.generation().as_deref(), Some("g2"));
     bench.map(None).await;
     assert_eq!(
-        (bench.watches(), bench.says("configMap").0.as_str()),
+        (bench.watches(), bench.source("configMap").0.as_str()),
         (vec!["b".into(), "pods".into()], "Gone")
     );
     bench.map(map(&text("g3", &[]))).await;
-    assert_eq!((bench.watches(), bench.says("configMap").0.as_str()), (vec!["pods".into()], "Applied"));
+    assert_eq!((bench.watches(), bench.source("configMap").0.as_str()), (vec!["pods".into()], "Applied"));
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_broken_config_map_changes_nothing_and_is_said() {
     let count = cases.len();
     for (broken, expected) in cases {
         bench.map(broken).await;
-        let (state, message) = bench.says("configMap");
+        let (state, message) = bench.source("configMap");
         assert!(state == "Refused" && message.contains(expected), "{state}: {message}");
         assert!(message.contains("nothing was changed"), "{message}");
         assert_eq!(
@@ -157,7 +157,7 @@ async fn a_broken_config_map_changes_nothing_and_is_said() {
     assert!(page.contains(&refused), "{page}");
     bench.map(map(&text("g2", &["b"]))).await;
     assert_eq!(
-        (bench.watches(), bench.says("configMap").0.as_str()),
+        (bench.watches(), bench.source("configMap").0.as_str()),
         (vec!["b".into(), "pods".into()], "Applied")
     );
 }
@@ -171,8 +171,8 @@ async fn a_config_map_that_cannot_be_read_changes_nothing() {
         watcher::Error::WatchError(Box::new(status))
     };
     for (code, state) in [(403, "Forbidden"), (500, "Unreachable")] {
-        bench.live.map_seen(Err(error(code))).await;
-        assert_eq!(bench.says("configMap"), (state.to_owned(), "no".to_owned()));
+        bench.live.map_changed(Err(error(code))).await;
+        assert_eq!(bench.source("configMap"), (state.to_owned(), "no".to_owned()));
         assert_eq!(bench.watches(), ["a", "pods"]);
     }
 }
@@ -181,21 +181,21 @@ async fn a_config_map_that_cannot_be_read_changes_nothing() {
 async fn the_file_is_followed_too() {
     let mut bench = bench().await;
     bench.map(map(&text("g1", &["a"]))).await;
-    bench.live.look_at_file().await;
-    assert_eq!(bench.says("file"), ("Applied".into(), String::new()), "it is as it was");
+    bench.live.check_file().await;
+    assert_eq!(bench.source("file"), ("Applied".into(), String::new()), "it is as it was");
     bench.file(&FILE.replace("{name: pods,", "{name: other,")).await;
     assert_eq!(bench.watches(), ["a", "other"]);
     bench.file("nonsense").await;
-    let (state, message) = bench.says("file");
+    let (state, message) = bench.source("file");
     assert!(state == "Refused" && message.contains("does not parse"), "{state}: {message}");
     bench.file(&FILE.replace("{name: pods,", "{name: a,")).await;
-    assert!(bench.says("file").1.contains("is used by another watch"), "{:?}", bench.says("file"));
+    assert!(bench.source("file").1.contains("is used by another watch"), "{:?}", bench.source("file"));
     std::fs::remove_file(bench.folder.path().join("agent.yaml")).unwrap();
-    bench.live.look_at_file().await;
-    assert!(bench.says("file").1.contains("cannot be read"), "{:?}", bench.says("file"));
+    bench.live.check_file().await;
+    assert!(bench.source("file").1.contains("cannot be read"), "{:?}", bench.source("file"));
     assert_eq!(bench.watches(), ["a", "other"], "nothing was changed");
     bench.file(&FILE.replace("127.0.0.1:0", "127.0.0.1:1")).await;
-    assert_eq!(bench.says("file"), ("Applied".into(), "restart the agent for: adminAddress".into()));
+    assert_eq!(bench.source("file"), ("Applied".into(), "restart the agent for: adminAddress".into()));
     assert_eq!(bench.watches(), ["a", "pods"]);
     let page = bench.registry.encode().unwrap();
     for (result, times) in [("applied", 2), ("refused", 3)] {
@@ -208,7 +208,7 @@ async fn the_file_is_followed_too() {
 async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
     let Bench { live, conditions, registry: _, folder } = bench;
     // Otherwise SIGHUP ends the process.
-    let _ours = signal(SignalKind::hangup()).unwrap();
+    let _handler = signal(SignalKind::hangup()).unwrap();
     let drain = tidewatch_drain::Drain::new();
     drain.spawn("live", live.run(client(), drain.watch()));
     let followed = async {
@@ -218,8 +218,8 @@ async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
             while conditions.get(name).is_none() {
                 if hang_up {
                     let pid = std::process::id().to_string();
-                    let told = std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap();
-                    assert!(told.success());
+                    let message = std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+                    assert!(message.success());
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -233,11 +233,11 @@ async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
 #[tokio::test(start_paused = true)]
 async fn it_looks_at_the_file_by_itself() {
     let bench = bench().await;
-    rewritten_twice(bench, false, LOOK * 2).await;
+    rewritten_twice(bench, false, CHECK_INTERVAL * 2).await;
 }
 
 #[tokio::test]
 async fn sighup_makes_it_look_at_once() {
     let bench = bench().await;
-    rewritten_twice(bench, true, LOOK / 2).await;
+    rewritten_twice(bench, true, CHECK_INTERVAL / 2).await;
 }

@@ -76,16 +76,16 @@ pub struct Condition {
     /// Resolved kind such as `apps/v1/Deployment`; empty before.
     pub resolved: String,
     /// Time of the latest data; `None` before the first complete list.
-    pub heard: Option<Instant>,
+    pub last_data: Option<Instant>,
 }
 
 impl Condition {
-    /// Whether changes may go unnoticed. A missing kind is looked for, so it is not blind.
+    /// Whether changes may go unnoticed. A missing kind is searched for, so it is not blind.
     fn is_blind(&self, now: Instant) -> bool {
         match self.reason {
             Reason::WaitingForKind => false,
             Reason::Forbidden | Reason::Unauthorized | Reason::TooManyObjects | Reason::Unreliable => true,
-            _ => self.heard.is_none_or(|heard| now.saturating_duration_since(heard) > FRESH),
+            _ => self.last_data.is_none_or(|at| now.saturating_duration_since(at) > FRESH),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Conditions {
             since: now,
             objects: 0,
             resolved: String::new(),
-            heard: None,
+            last_data: None,
         });
         if entry.reason != reason {
             entry.since = now;
@@ -151,14 +151,14 @@ impl Conditions {
     /// Records a complete list; silence counts afterwards.
     pub fn listed(&self, watch: &str) {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
-            entry.heard = Some(Instant::now());
+            entry.last_data = Some(Instant::now());
         }
     }
 
     /// Records data from the API server.
-    pub fn heard(&self, watch: &str) {
-        if let Some(heard) = self.watches.lock().get_mut(watch).and_then(|entry| entry.heard.as_mut()) {
-            *heard = Instant::now();
+    pub fn received(&self, watch: &str) {
+        if let Some(last) = self.watches.lock().get_mut(watch).and_then(|entry| entry.last_data.as_mut()) {
+            *last = Instant::now();
         }
     }
 
@@ -172,7 +172,7 @@ impl Conditions {
     /// Whether every watch has listed once or failed.
     pub fn settled(&self) -> bool {
         let settled = |entry: &Condition| {
-            entry.heard.is_some() || !matches!(entry.reason, Reason::Starting | Reason::Listing)
+            entry.last_data.is_some() || !matches!(entry.reason, Reason::Starting | Reason::Listing)
         };
         self.watches.lock().values().all(settled)
     }
@@ -231,13 +231,13 @@ mod tests {
         let set = |reason| conditions.set("a", reason, "", Timestamp::UNIX_EPOCH);
         set(Reason::Starting);
         assert!(!conditions.settled());
-        conditions.heard("a");
+        conditions.received("a");
         assert_eq!(conditions.blind(), ["a"], "not listed");
         conditions.listed("a");
         set(Reason::Watching);
         assert!(conditions.blind().is_empty() && conditions.settled());
         tokio::time::advance(FRESH).await;
-        conditions.heard("a");
+        conditions.received("a");
         tokio::time::advance(FRESH).await;
         assert!(conditions.blind().is_empty());
         tokio::time::advance(Duration::from_secs(1)).await;

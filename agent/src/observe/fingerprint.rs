@@ -99,15 +99,16 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
         }
     }
     // A condition about an older spec is outdated.
-    let told = status["conditions"].as_array().into_iter().flatten();
-    let mut told: Vec<(&str, i64)> = told
+    let observed = status["conditions"].as_array().into_iter().flatten();
+    let mut observed: Vec<(&str, i64)> = observed
         .filter_map(|c| Some((c["type"].as_str().unwrap_or_default(), c["observedGeneration"].as_i64()?)))
         .collect();
-    if !told.is_empty() {
-        told.sort_unstable();
+    if !observed.is_empty() {
+        observed.sort_unstable();
+        // Stored fingerprints depend on this text.
         hash.text("told");
-        hash.number(told.len() as u64);
-        for (type_, generation) in told {
+        hash.number(observed.len() as u64);
+        for (type_, generation) in observed {
             hash.text(type_);
             hash.number(generation.cast_unsigned());
         }
@@ -132,9 +133,9 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
 struct Hash(Xxh3);
 
 impl Hash {
-    fn new(what: &str, metadata: &ObjectMeta) -> Self {
+    fn new(part: &str, metadata: &ObjectMeta) -> Self {
         let mut hash = Self(Xxh3::new());
-        hash.text(what);
+        hash.text(part);
         hash.text(metadata.uid.as_deref().unwrap_or_default());
         hash
     }

@@ -6,7 +6,8 @@ use tidewatch_delivery::{
     outbox::Moved,
 };
 
-const IN_HAND: usize = 1_000;
+/// Objects to sort at once.
+const CHUNK: usize = 1_000;
 
 /// Key of an object in its watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,7 +152,7 @@ impl Index {
 
     /// Splits `mask` into parts of about 1,000 objects.
     pub fn parts(&self, mask: u64) -> Vec<u64> {
-        let buckets = (BUCKETS * IN_HAND / self.len().max(1)).clamp(1, BUCKETS);
+        let buckets = (BUCKETS * CHUNK / self.len().max(1)).clamp(1, BUCKETS);
         let parts = (0..BUCKETS).step_by(buckets).map(|first| {
             let last = (first + buckets).min(BUCKETS);
             mask & (u64::MAX >> (BUCKETS - last)) & (u64::MAX << first)
@@ -269,7 +270,7 @@ mod tests {
         }
         for (mask, count) in [(u64::MAX, 20_000), (0b1010, index.count_in(0b1010)), (0, 0)] {
             let parts: Vec<_> = index.parts(mask).into_iter().map(|part| index.in_buckets(part)).collect();
-            assert!(parts.iter().all(|part| (1..=2 * IN_HAND).contains(&part.len())), "{mask:b}");
+            assert!(parts.iter().all(|part| (1..=2 * CHUNK).contains(&part.len())), "{mask:b}");
             let mut all = parts.concat();
             all.sort_unstable();
             assert_eq!(all, index.in_buckets(mask));

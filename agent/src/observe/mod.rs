@@ -5,8 +5,8 @@
 pub mod condition;
 pub mod fingerprint;
 pub mod index;
+pub mod message;
 pub mod resolve;
 pub mod supervisor;
 mod tap;
-pub mod told;
 pub mod watch;

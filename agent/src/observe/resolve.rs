@@ -42,14 +42,14 @@ pub enum ResolveError {
     Timeout,
 }
 
-/// Resolves a kind. `*` takes the preferred version first; versions in `left` come last.
+/// Resolves a kind. `*` takes the preferred version first; versions in `unconverted` come last.
 pub async fn resolve(
     client: &Client,
     watch: &config::Watch,
-    left: &[String],
+    unconverted: &[String],
 ) -> Result<Resolved, ResolveError> {
     let mut versions = versions(client, watch).await?;
-    versions.sort_by_key(|version| left.iter().position(|other| other == version));
+    versions.sort_by_key(|version| unconverted.iter().position(|other| other == version));
     for version in versions {
         let list = if watch.group.is_empty() {
             limited(client.list_core_api_resources(&version)).await?
@@ -91,8 +91,8 @@ async fn versions(client: &Client, watch: &config::Watch) -> Result<Vec<String>,
 }
 
 /// Maps 404 to `None`.
-async fn limited<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, ResolveError> {
-    match tokio::time::timeout(TIMEOUT, ask).await {
+async fn limited<T>(request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, ResolveError> {
+    match tokio::time::timeout(TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(Some(answer)),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Ok(Err(error)) => Err(ResolveError::Api(error)),

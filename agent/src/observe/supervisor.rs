@@ -88,7 +88,7 @@ impl Supervisor {
         }
         // After the last reports of ended watches, before reports on new routes.
         let complete = complete.then(|| wanted.iter().map(|watch| watch.name.clone()).collect());
-        self.tell(routes(&wanted), complete, end.into_iter().collect()).await;
+        self.update_sender(routes(&wanted), complete, end.into_iter().collect()).await;
         if !start.is_empty() || !renew.is_empty() {
             tracing::info!(?start, ?renew, "watches");
         }
@@ -141,19 +141,19 @@ impl Supervisor {
         self.shared.metrics.forget(name);
     }
 
-    async fn tell(
+    async fn update_sender(
         &self,
         routes: BTreeMap<String, Vec<Route>>,
         complete: Option<BTreeSet<String>>,
         forget: Vec<String>,
     ) {
-        let (done, told) = oneshot::channel();
+        let (done, dropped) = oneshot::channel();
         // Otherwise the process is ending.
         if self.control.send(Control { routes, complete, forget, done }).await.is_ok()
-            && let Ok(forgotten) = told.await
+            && let Ok(forgotten) = dropped.await
             && forgotten > 0
         {
-            tracing::info!(forgotten, "changes of removed watches were let go");
+            tracing::info!(forgotten, "changes of removed watches were dropped");
             self.shared.metrics.forgotten.inc_by(forgotten as u64);
         }
     }

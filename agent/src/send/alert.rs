@@ -1,6 +1,6 @@
 //! Keeps TLS alerts after the handshake, which HTTP/2 reports only as text.
 
-use super::SendError;
+use super::error::SendError;
 use std::{
     io,
     pin::Pin,
@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) struct Alert(Arc<OnceLock<HandshakeFailure>>);
 
 impl Alert {
+    /// Returns the alert if there was one, else a broken connection.
     pub(super) fn explain(&self, error: hyper::Error) -> SendError {
         self.0.get().map_or(SendError::Broken(error), |failure| SendError::Refused(*failure))
     }
@@ -24,18 +25,19 @@ pub(super) fn received(error: &io::Error) -> Option<HandshakeFailure> {
     matches!(tls, rustls::Error::AlertReceived(_)).then(|| HandshakeFailure::from_tls(tls))
 }
 
-pub(super) struct Heard<S> {
+/// A stream that keeps the first alert it reads.
+pub(super) struct AlertObserver<S> {
     stream: S,
     alert: Alert,
 }
 
-impl<S> Heard<S> {
+impl<S> AlertObserver<S> {
     pub(super) fn new(stream: S, alert: Alert) -> Self {
         Self { stream, alert }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AlertObserver<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, alert } = self.get_mut();
         let read = Pin::new(stream).poll_read(cx, buf);
@@ -48,20 +50,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Heard<S> {
+impl<S: AsyncRead + Unpin> AlertObserver<S> {
     /// The peer may have stopped reading after its alert. It must be read now: the failed write ends the connection.
-    fn after_write<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if matches!(wrote, Poll::Ready(Err(_))) {
-            let _heard = Pin::new(self).poll_read(cx, &mut ReadBuf::new(&mut [0; 64]));
+    fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if matches!(written, Poll::Ready(Err(_))) {
+            let _alert = Pin::new(self).poll_read(cx, &mut ReadBuf::new(&mut [0; 64]));
         }
-        wrote
+        written
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for AlertObserver<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.after_write(cx, wrote)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.after_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -78,8 +80,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.after_write(cx, wrote)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.after_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -137,7 +139,7 @@ mod tests {
     async fn an_alert_is_heard_whichever_write_has_failed() {
         for write in ["plain", "vectored", "flush"] {
             let alert = Alert::default();
-            let mut stream = Heard::new(Gone, alert.clone());
+            let mut stream = AlertObserver::new(Gone, alert.clone());
             let failed = match write {
                 "plain" => stream.write(b"a").await.is_err(),
                 "vectored" => stream.write_vectored(&[io::IoSlice::new(b"a")]).await.is_err(),

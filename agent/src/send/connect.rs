@@ -1,11 +1,12 @@
 //! Connections to the receiver.
 
 use super::{
-    Channel, SendError, Transport,
-    alert::{self, Alert, Heard},
-    material::{Fate, Material},
+    alert::{self, Alert, AlertObserver},
+    error::SendError,
+    material::{Material, Session},
     pieces::Pieces,
-    proxy::{self, Proxy},
+    proxy::{Proxy, tunnel},
+    transport::{Channel, Fate, Transport},
     v2::{Post, Translator},
 };
 use crate::metrics::Metrics;
@@ -15,10 +16,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
-use rustls::{
-    ClientConfig,
-    pki_types::{CertificateDer, ServerName},
-};
+use rustls::{ClientConfig, pki_types::ServerName};
 use std::{
     collections::BTreeMap,
     fmt, io,
@@ -45,7 +43,7 @@ use tokio_rustls::TlsConnector;
 /// Limit of an answer; fits decimal ranges of several routes.
 const MAX_ANSWER: usize = 4 * limits::V3_BODY_BYTES;
 /// Initial capacity of a body, and per event.
-const LEAST_BODY: usize = 512;
+const MIN_BODY: usize = 512;
 const EVENT: usize = 256;
 const MAX_ERROR: usize = 16 * 1024;
 /// In characters.
@@ -93,10 +91,7 @@ pub(super) struct Receiver {
 pub struct Connection {
     shared: Arc<Shared>,
     ended: oneshot::Receiver<SendError>,
-    /// The configuration used, with its certificate's expiry.
-    pub(super) config: Arc<ClientConfig>,
-    pub(super) not_after: Timestamp,
-    pub(super) chain: Vec<CertificateDer<'static>>,
+    session: Session,
 }
 
 struct Shared {
@@ -146,29 +141,30 @@ impl Connector {
     }
 
     async fn connect_now(&self) -> Result<Connection, SendError> {
-        self.to.material.look().await;
+        self.to.material.reload().await;
         let (config, not_after) = self.to.material.current();
         let stream = self.stream().await?;
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(self.to.name.clone(), stream)
             .await
             .map_err(handshake)?;
-        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let shown: Vec<_> = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let session = Session { config, not_after, chain };
         let alert = Alert::default();
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(Heard::new(stream, alert.clone())))
+            .handshake(TokioIo::new(AlertObserver::new(stream, alert.clone())))
             .await
             .map_err(|error| alert.explain(error))?;
         let (ends, ended) = oneshot::channel();
-        let of_driver = alert.clone();
+        let driver_alert = alert.clone();
         let driver = tokio::spawn(async move {
             let error =
-                connection.await.map_or_else(|error| of_driver.explain(error), |()| SendError::Closed);
+                connection.await.map_or_else(|error| driver_alert.explain(error), |()| SendError::Closed);
             let _ = ends.send(error);
         });
         let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
@@ -181,7 +177,7 @@ impl Connector {
             plain: AtomicBool::new(false),
             alert,
         });
-        Ok(Connection { shared, ended, config, not_after, chain: shown })
+        Ok(Connection { shared, ended, session })
     }
 
     async fn stream(&self) -> Result<TcpStream, SendError> {
@@ -191,7 +187,7 @@ impl Connector {
             Some(proxy) => {
                 let mut stream = TcpStream::connect(proxy.address()).await.map_err(SendError::Proxy)?;
                 // Half, so that the error names the proxy.
-                proxy::open(&mut stream, proxy, host, *port, self.timeout / 2).await?;
+                tunnel::open(&mut stream, proxy, host, *port, self.timeout / 2).await?;
                 stream
             }
         };
@@ -213,7 +209,7 @@ impl Transport for Connector {
     }
 
     fn fate(&self, connection: &Connection) -> Fate {
-        self.to.material.fate(connection, &self.to.name)
+        self.to.material.fate(&connection.session, &self.to.name)
     }
 
     fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>) {
@@ -225,7 +221,7 @@ impl Transport for Connector {
 
 impl Channel for Connection {
     fn not_after(&self) -> Timestamp {
-        self.not_after
+        self.session.not_after
     }
 
     async fn closed(&mut self) -> SendError {
@@ -243,7 +239,7 @@ impl Channel for Connection {
         let shared = Arc::clone(&self.shared);
         async move {
             if let Some((v2, batch)) = v2 {
-                let send = |post, limit| single(shared.requests.clone(), &shared.uri, post, limit);
+                let send = |post, limit| single(&shared, post, limit);
                 return v2.deliver(batch, deadline, send).await;
             }
             let (request, epoch) = made?;
@@ -293,18 +289,19 @@ impl Connection {
 
 /// Preallocates: growing bodies fragment half a MiB of memory.
 fn json(request: &v3::Request<'static>) -> Result<Vec<u8>, serde_json::Error> {
-    let mut body = Vec::with_capacity(LEAST_BODY + request.events.len() * EVENT);
+    let mut body = Vec::with_capacity(MIN_BODY + request.events.len() * EVENT);
     serde_json::to_writer(&mut body, request)?;
     Ok(body)
 }
 
+/// Sends a v2 request; returns the HTTP status.
 fn single(
-    mut requests: http2::SendRequest<Pieces>,
-    uri: &http::Uri,
+    shared: &Shared,
     post: Post,
     limit: Duration,
 ) -> impl Future<Output = Result<u16, SendError>> + Send + use<> {
-    let made = uri.authority().cloned().map(|authority| {
+    let mut requests = shared.requests.clone();
+    let made = shared.uri.authority().cloned().map(|authority| {
         let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(post.path).build();
         Request::post(uri.unwrap_or_default())
             .header(header::CONTENT_TYPE, "application/json")
@@ -349,7 +346,7 @@ async fn read(response: http::Response<Incoming>) -> Result<v3::Response, SendEr
         let body = collect(body, MAX_ERROR).await.unwrap_or_default();
         return Err(SendError::Status {
             status: parts.status.as_u16(),
-            message: words(&body),
+            message: printable(&body),
             retry_after: retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)),
         });
     }
@@ -369,7 +366,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, SendError> {
     }
 }
 
-fn words(body: &[u8]) -> String {
+fn printable(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<ErrorBody>(body) {
         Ok(ErrorBody { error, message }) => format!("{error}: {message}"),
         Err(_) => String::from_utf8_lossy(body).into_owned(),

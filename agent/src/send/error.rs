@@ -1,6 +1,6 @@
 //! Errors of sending.
 
-use super::proxy::TunnelError;
+use super::proxy::tunnel::TunnelError;
 use std::{io, time::Duration};
 use tidewatch_tls::HandshakeFailure;
 
@@ -14,7 +14,7 @@ pub enum SendError {
     #[error("the proxy cannot be reached; check receiver.proxy or HTTPS_PROXY, its DNS name and the network")]
     Proxy(#[source] io::Error),
     /// The proxy opened no tunnel.
-    #[error("there is no way through the proxy")]
+    #[error("the proxy opens no tunnel")]
     Tunnel(#[from] TunnelError),
     /// Failed TLS handshake.
     #[error("the TLS handshake with the receiver failed ({failure}); check the certificates")]
@@ -51,7 +51,9 @@ pub enum SendError {
         retry_after: Option<Duration>,
     },
     /// The answer violates the contract.
-    #[error("the receiver's answer cannot be understood; do the versions of agent and receiver fit?")]
+    #[error(
+        "the receiver's answer does not match the contract; do the versions of agent and receiver match?"
+    )]
     Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The answer is for another run.
     #[error("the receiver answered for another epoch")]
@@ -118,11 +120,11 @@ fn refusal(failure: HandshakeFailure) -> &'static str {
              trusts for clients, or add its CA there"
         }
         HandshakeFailure::Expired => {
-            "the receiver says that this certificate has expired or is not valid yet; renew receiver.certFile and \
+            "the receiver reports that this certificate has expired or is not valid yet; renew receiver.certFile and \
              compare the clocks of both sides"
         }
         HandshakeFailure::NoCertificate => {
-            "the receiver says that it was shown no certificate; check receiver.certFile"
+            "the receiver reports that it was shown no certificate; check receiver.certFile"
         }
         HandshakeFailure::BadCertificate => {
             "the receiver refuses this certificate (not for clients, revoked or malformed); check receiver.certFile"
@@ -137,8 +139,8 @@ fn unusable(reason: &str) -> &'static str {
     match reason {
         "expired" => "this agent's certificate has expired; renew receiver.certFile and receiver.keyFile",
         "untrusted" => {
-            "this agent trusts the receiver's certificate no more; compare it with receiver.caFile"
+            "this agent no longer trusts the receiver's certificate; compare it with receiver.caFile"
         }
-        _ => "the connection may not be used any more",
+        _ => "the connection must not be used any longer",
     }
 }

@@ -1,7 +1,7 @@
-use super::{Channel, SendError, spread::Pause};
-use futures::future::BoxFuture;
+use super::{error::SendError, spread::Pause, transport::Channel};
+use futures::{FutureExt, future::BoxFuture};
 use jiff::Timestamp;
-use std::future::pending;
+use std::{future::pending, time::Duration};
 use tidewatch_delivery::outbox::InFlight;
 use tidewatch_wire::{Seq, v3};
 use tokio::time::Instant;
@@ -41,8 +41,14 @@ pub(super) enum Event<C> {
     Connected(Result<C, SendError>),
     /// Its slot is empty now.
     Batch(Sent, Result<v3::Response, SendError>),
-    /// Its slot is empty now. With its start and number of awaited ranges.
-    Poll(Instant, usize, Result<v3::Response, SendError>),
+    /// Its slot is empty now.
+    Poll {
+        /// Start of the poll.
+        since: Instant,
+        /// Number of awaited ranges.
+        ranges: usize,
+        answer: Result<v3::Response, SendError>,
+    },
     Closed(SendError),
     /// Its slot is empty now.
     Replaced(Result<C, SendError>),
@@ -58,7 +64,57 @@ pub(super) struct Sent {
     pub(super) elsewhere: bool,
 }
 
+impl<C: Channel> Up<C> {
+    pub(super) fn start_batch(
+        &mut self,
+        request: &v3::Request<'static>,
+        in_flight: InFlight,
+        deadline: Duration,
+    ) {
+        let changes = request.events.iter().filter(|event| event.watch != v3::CANARY);
+        let observed = changes.map(|event| event.observed_at).collect();
+        let seqs = request.events.first().zip(request.events.last()).map(|(a, b)| (a.seq, b.seq));
+        let ranges = request.awaiting.range_count();
+        let exchange = self.connection.post(request, deadline).boxed();
+        let sent = Sent { in_flight, ranges, observed, seqs, elsewhere: false };
+        self.batch = Some(Batch { sent, exchange });
+    }
+
+    pub(super) fn needs_poll(&self) -> bool {
+        self.poll.as_ref().is_none_or(|poll| poll.stale)
+    }
+
+    /// Replaces a stale poll; dropping it resets its stream. Returns whether there is a new one.
+    pub(super) fn start_poll(&mut self, request: Option<v3::Request<'static>>, deadline: Duration) -> bool {
+        self.poll = request.map(|request| Poll {
+            since: Instant::now(),
+            stale: false,
+            ranges: request.awaiting.range_count(),
+            exchange: self.connection.post(&request, deadline).boxed(),
+        });
+        self.poll.is_some()
+    }
+}
+
 impl<C: Channel> Link<C> {
+    /// Records a good answer, which alone proves that the receiver accepts the connection. Returns whether it is the
+    /// first one.
+    pub(super) fn accepted(&mut self) -> bool {
+        match self {
+            Self::Up(up) => !std::mem::replace(&mut up.answered, true),
+            Self::Down(_) | Self::Connecting(_) => false,
+        }
+    }
+
+    /// Marks the poll: it lacks the numbers of an answered batch.
+    pub(super) fn mark_poll_stale(&mut self) {
+        if let Self::Up(up) = self
+            && let Some(poll) = &mut up.poll
+        {
+            poll.stale = true;
+        }
+    }
+
     pub(super) fn now() -> Self {
         Self::Down(Pause::none(Instant::now()))
     }
@@ -80,7 +136,7 @@ impl<C: Channel> Link<C> {
             answer = answer(poll.as_mut().map(|poll| &mut poll.exchange)) => {
                 let (since, ranges) =
                     poll.take().map_or_else(|| (Instant::now(), 0), |poll| (poll.since, poll.ranges));
-                Event::Poll(since, ranges, answer)
+                Event::Poll { since, ranges, answer }
             }
             error = connection.closed() => Event::Closed(error),
             made = made(replacement.as_mut()) => {

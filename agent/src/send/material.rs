@@ -1,14 +1,17 @@
-use super::connect::Connection;
+use super::transport::Fate;
 use crate::metrics::Metrics;
 use jiff::Timestamp;
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName},
+};
 use std::{sync::Arc, time::Duration};
 use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, ReloadError, Reloaded, Store};
 use tokio::sync::watch;
 
 /// Interval of file checks. The kubelet takes up to a minute to renew a mounted Secret.
-const LOOK: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Material {
@@ -19,15 +22,13 @@ pub(super) struct Material {
     changed: watch::Sender<()>,
 }
 
-/// Usability of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Unchanged.
-    Keep,
-    /// Usable, but a newer certificate exists: connect again first.
-    Replace,
-    /// Unusable; the reason labels a metric.
-    End(&'static str),
+/// TLS state of a connection.
+pub(super) struct Session {
+    pub(super) config: Arc<ClientConfig>,
+    /// Expiry of the agent's certificate.
+    pub(super) not_after: Timestamp,
+    /// The receiver's certificates.
+    pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
 impl Material {
@@ -43,8 +44,8 @@ impl Material {
 
     pub(super) async fn watch(&self) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            self.look().await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            self.reload().await;
         }
     }
 
@@ -57,7 +58,8 @@ impl Material {
         self.store.snapshot()
     }
 
-    pub(super) async fn look(&self) {
+    /// Uses changed files; unusable ones change nothing.
+    pub(super) async fn reload(&self) {
         let result = match self.store.reload(&self.files, (self.clock)()).await {
             Ok(Reloaded::Unchanged) => return,
             Ok(Reloaded::Published) => {
@@ -78,13 +80,13 @@ impl Material {
         self.metrics.tls_reloads.with_label_values(&[result]).inc();
     }
 
-    pub(super) fn fate(&self, connection: &Connection, name: &ServerName<'_>) -> Fate {
+    pub(super) fn fate(&self, session: &Session, name: &ServerName<'_>) -> Fate {
         let now = (self.clock)();
-        if now >= connection.not_after {
+        if now >= session.not_after {
             Fate::End("expired")
-        } else if !self.store.trusts(&connection.chain, name, now) {
+        } else if !self.store.trusts(&session.chain, name, now) {
             Fate::End("untrusted")
-        } else if Arc::ptr_eq(&connection.config, &self.current().0) {
+        } else if Arc::ptr_eq(&session.config, &self.current().0) {
             Fate::Keep
         } else {
             Fate::Replace

@@ -19,10 +19,9 @@ pub mod v2;
 pub use connect::{Connector, Target};
 pub use control::Control;
 pub use error::SendError;
-pub use material::Fate;
 pub use sender::{Progress, Sender, Settings};
 pub use spread::{Spread, Window};
-pub use transport::{Channel, Transport};
+pub use transport::{Channel, Fate, Transport};
 
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,16 @@
 //! HTTP proxies from `receiver.proxy`, else `HTTPS_PROXY` and `NO_PROXY` (lower-case first). They see only TLS.
+//!
+//! `hyper-util` has a tunnel and a matcher too. Its matcher ignores ports, `*.name`, spaces between entries and invalid
+//! URLs, and lets `.name` match the name itself. Its tunnel hides the status of a refusal and bytes after the head.
 
+mod address;
 mod bypass;
-mod tunnel;
+pub mod tunnel;
+
+pub use address::{Proxy, SettingsError};
 
 use bypass::Bypass;
 use serde::Deserialize;
-use std::{fmt, net::Ipv6Addr};
-
-pub(super) use tunnel::open;
-
-const MAX_URL: usize = 2048;
-
-/// A proxy. `Debug` and `Display` hide credentials.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Proxy {
-    host: String,
-    port: u16,
-    /// Decoded `user:password`.
-    credentials: Option<String>,
-}
 
 /// The setting `receiver.proxy`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -28,99 +20,6 @@ pub enum Choice {
     Direct,
     /// This proxy for every host.
     Through(Proxy),
-}
-
-/// Errors of proxy settings, without the URL: it may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    /// TLS and SOCKS proxies are unsupported.
-    #[error("the proxy must be http://host:port; proxies over TLS or SOCKS are not supported")]
-    Scheme,
-    /// No proxy URL.
-    #[error("the proxy must be http://[user:password@]host:port, with special characters percent-encoded")]
-    Malformed,
-}
-
-/// Tunnel errors.
-#[derive(Debug, thiserror::Error)]
-pub enum TunnelError {
-    /// Refused.
-    #[error("the proxy answered {0}; does it allow connections to the receiver's host and port?")]
-    Status(u16),
-    /// Missing or wrong credentials.
-    #[error("the proxy wants credentials (407); put user and password into the proxy's URL")]
-    Credentials,
-    /// The answer is not HTTP, or has extra data.
-    #[error("the proxy's answer is not HTTP; is it an HTTP proxy?")]
-    Malformed,
-    /// The answer exceeds the limit.
-    #[error("the proxy's answer is larger than {} bytes; is it an HTTP proxy?", tunnel::MAX_ANSWER)]
-    TooLarge,
-    /// No answer in time.
-    #[error("the proxy did not answer in time")]
-    Timeout,
-    /// The connection broke.
-    #[error("the connection to the proxy broke")]
-    Io(#[source] std::io::Error),
-}
-
-impl TunnelError {
-    /// Returns a stable word for metrics.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Status(_) => "proxy_status",
-            Self::Credentials => "proxy_credentials",
-            Self::Malformed | Self::TooLarge => "proxy_malformed",
-            Self::Timeout => "proxy_timeout",
-            Self::Io(_) => "proxy_io",
-        }
-    }
-}
-
-impl Proxy {
-    /// Parses `[http://][user:password@]host[:port]`; default port 80.
-    pub fn parse(url: &str) -> Result<Self, SettingsError> {
-        let url = url.trim();
-        let rest = match url.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some(_) => return Err(SettingsError::Scheme),
-            None => url,
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let printable = rest.bytes().all(|byte| byte.is_ascii_graphic());
-        if !printable || url.len() > MAX_URL || rest.contains(['/', '?', '#']) {
-            return Err(SettingsError::Malformed);
-        }
-        let (credentials, authority) = match rest.rsplit_once('@') {
-            Some((credentials, authority)) => (Some(decode(credentials)?), authority),
-            None => (None, rest),
-        };
-        let (host, port) = split_port(authority).ok_or(SettingsError::Malformed)?;
-        let credentials = credentials.filter(|text| !text.is_empty());
-        let credentials = credentials.map(|text| if text.contains(':') { text } else { text + ":" });
-        Ok(Self { host: host.to_owned(), port: port.unwrap_or(80), credentials })
-    }
-
-    pub(super) fn address(&self) -> (&str, u16) {
-        (&self.host, self.port)
-    }
-}
-
-impl fmt::Display for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, credentials: _ } = self;
-        if host.contains(':') {
-            write!(f, "http://[{host}]:{port}")
-        } else {
-            write!(f, "http://{host}:{port}")
-        }
-    }
-}
-
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Proxy({self})")
-    }
 }
 
 impl TryFrom<String> for Choice {
@@ -153,47 +52,6 @@ pub fn choose(
         return Ok(None);
     }
     Proxy::parse(&url).map(Some)
-}
-
-/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']')?;
-            host.parse::<Ipv6Addr>().ok()?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
-        }
-        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return None;
-    }
-    match port {
-        None => Some((host, None)),
-        // Rejects `+80`, which would parse.
-        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => Some((host, Some(port.parse().ok()?))),
-        Some(_) => None,
-    }
-}
-
-fn decode(text: &str) -> Result<String, SettingsError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let [high, low, tail @ ..] = rest else { return Err(SettingsError::Malformed) };
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let (high, low) = digit(*high).zip(digit(*low)).ok_or(SettingsError::Malformed)?;
-        bytes.push(high * 16 + low);
-        rest = tail;
-    }
-    let text = String::from_utf8(bytes).map_err(|_| SettingsError::Malformed)?;
-    // They could end the header.
-    if text.chars().any(char::is_control) { Err(SettingsError::Malformed) } else { Ok(text) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::{
     metrics::Metrics,
     observe::{
         condition::Conditions,
-        told::{Baseline, Told},
+        message::{Baseline, Message},
     },
 };
 use bytes::Bytes;
@@ -40,12 +40,12 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+mod capacity;
 mod idle;
 mod loops;
 mod memory;
 mod names;
 mod refused;
-mod room;
 mod scripted;
 mod stuck;
 mod upkeep;
@@ -206,7 +206,7 @@ fn acks(seqs: &[u64]) -> Vec<RouteAck> {
 }
 
 struct Agent {
-    changes: mpsc::Sender<Told>,
+    changes: mpsc::Sender<Message>,
     control: mpsc::Sender<Control>,
     progress: Arc<Mutex<Progress>>,
     registry: Registry,
@@ -224,6 +224,15 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
     agent_with(addr, trust, ca, None, |_, settings| settings.max_dirty = max_dirty).await
 }
 
+async fn target(addr: SocketAddr, trust: &Ca, ca: &Ca) -> (TempDir, Target) {
+    let dir = tempfile::tempdir().unwrap();
+    let files =
+        Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
+    write(&files, trust.cert_pem(), ca, Timestamp::now());
+    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
+    (dir, Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files })
+}
+
 async fn agent_with(
     addr: SocketAddr,
     trust: &Ca,
@@ -231,13 +240,8 @@ async fn agent_with(
     memory: Option<Memory>,
     change: impl FnOnce(&mut Target, &mut Settings),
 ) -> Agent {
-    let dir = tempfile::tempdir().unwrap();
-    let files =
-        Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
-    write(&files, trust.cert_pem(), ca, Timestamp::now());
-    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
-    let mut target =
-        Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files: files.clone() };
+    let (dir, mut target) = target(addr, trust, ca).await;
+    let files = target.files.clone();
     let mut settings = settings();
     change(&mut target, &mut settings);
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
@@ -304,17 +308,17 @@ impl Agent {
         self.changes.send(observation(name).into()).await.unwrap();
     }
 
-    async fn until(&self, what: &str, condition: impl Fn(&Progress) -> bool) {
+    async fn until(&self, state: &str, condition: impl Fn(&Progress) -> bool) {
         let wait = async {
             while !condition(&self.progress.lock()) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect(state);
     }
 
-    async fn look(&self) {
-        self.connector.to.material.look().await;
+    async fn reload(&self) {
+        self.connector.to.material.reload().await;
     }
 
     async fn until_metric(&self, line: &str) {
@@ -519,10 +523,10 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     agent.changes.send(other.into()).await.unwrap();
     // Both stay in the channel, as the set is full.
     agent.see("late").await;
-    let (done, told) = oneshot::channel();
+    let (done, dropped) = oneshot::channel();
     let watch = observation("").key.watch.to_string();
     let control = Control { routes: BTreeMap::new(), complete: None, forget: vec![watch], done };
     agent.control.send(control).await.unwrap();
-    assert_eq!(told.await.unwrap(), 2);
+    assert_eq!(dropped.await.unwrap(), 2);
     agent.until("only the other watch's key is left", |progress| progress.dirty == 1).await;
 }

@@ -1,10 +1,21 @@
 //! The path to the receiver: a [`Connector`](super::Connector), or a simulation.
 
-use super::{Fate, SendError};
+use super::error::SendError;
 use jiff::Timestamp;
 use std::{collections::BTreeMap, time::Duration};
 use tidewatch_wire::{Route, v3};
 use tokio::sync::watch;
+
+/// Usability of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Unchanged.
+    Keep,
+    /// Usable, but a newer certificate exists: connect again first.
+    Replace,
+    /// Unusable; the reason labels a metric.
+    End(&'static str),
+}
 
 /// Connects to a receiver.
 pub trait Transport: Clone + Send + 'static {

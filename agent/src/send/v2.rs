@@ -1,7 +1,7 @@
 //! The Go agent's protocol: `POST /v2/<manager>/event` with one event. Only HTTP 200 acknowledges, but it proves no
 //! reconcile. There are no polls and heartbeats; HTTP/2 pings check the connection.
 
-use super::SendError;
+use super::error::SendError;
 use crate::jitter;
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -27,7 +27,7 @@ const MARGIN: Duration = Duration::from_secs(12);
 /// Per object.
 const BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(5) };
 /// Other failed objects are retried with every batch.
-const MAX_REMEMBERED: usize = 10_000;
+const MAX_FAILED_OBJECTS: usize = 10_000;
 /// The engine's name in v2.
 const ENGINE: &str = "lifecycle-manager";
 
@@ -64,6 +64,41 @@ enum Answer {
     Failed(SendError),
 }
 
+/// Answers to the events of a batch.
+#[derive(Default)]
+struct Results {
+    acks: BTreeMap<Route, RouteAck>,
+    /// Numbers to send again.
+    again: SeqSet,
+    failure: Option<SendError>,
+}
+
+impl Results {
+    fn collect(answers: Vec<(Seq, Route, Answer)>) -> Self {
+        let mut results = Self::default();
+        for (seq, route, answer) in answers {
+            match answer {
+                Answer::Taken => results.ack(route).done.insert(seq),
+                Answer::Refused => results.ack(route).refused.insert(seq),
+                Answer::Later => results.again.insert(seq),
+                Answer::Failed(error) => {
+                    results.again.insert(seq);
+                    results.failure = Some(error);
+                }
+            }
+        }
+        results
+    }
+
+    fn ack(&mut self, route: Route) -> &mut RouteAck {
+        self.acks.entry(route.clone()).or_insert_with(|| RouteAck {
+            route,
+            done: SeqSet::new(),
+            refused: SeqSet::new(),
+        })
+    }
+}
+
 impl Translator {
     /// Sets routes other than the engine's, by watch.
     pub fn set_routes(&self, routes: BTreeMap<String, Vec<Route>>) {
@@ -81,18 +116,7 @@ impl Translator {
         F: Future<Output = Result<u16, SendError>>,
     {
         let until = Instant::now() + deadline.saturating_sub(MARGIN);
-        let v3::Request { epoch, events, awaiting, resume, .. } = request;
-        let mut parts = Vec::with_capacity(events.len());
-        {
-            let routes = self.routes.lock();
-            for event in &events {
-                match routes.get(&*event.watch) {
-                    Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
-                    None => parts.push((event, Route::engine())),
-                }
-            }
-        }
-        let mut parts = parts.into_iter();
+        let mut parts = self.parts(&request.events).into_iter();
         let (mut open, mut answers) = (FuturesUnordered::new(), Vec::new());
         loop {
             while open.len() < CONCURRENCY
@@ -106,53 +130,38 @@ impl Translator {
             }
         }
         drop(open);
-
-        let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
-        let (mut unknown, mut failure) = (awaiting, None);
-        let mut again = SeqSet::new();
-        for (seq, route, answer) in answers {
-            let refused = match answer {
-                Answer::Taken => false,
-                Answer::Refused => true,
-                Answer::Later => {
-                    again.insert(seq);
-                    continue;
-                }
-                Answer::Failed(error) => {
-                    again.insert(seq);
-                    failure = Some(error);
-                    continue;
-                }
-            };
-            let ack = acks.entry(route.clone()).or_insert_with(|| RouteAck {
-                route,
-                done: SeqSet::new(),
-                refused: SeqSet::new(),
-            });
-            if refused { ack.refused.insert(seq) } else { ack.done.insert(seq) }
-        }
+        let Results { acks, again, failure } = Results::collect(answers);
         if let Some(failure) = failure.filter(|_| acks.is_empty()) {
             return Err(failure);
         }
+        let v3::Request { epoch, events, awaiting, resume, .. } = request;
         // The listener remembers nothing: send the rest again.
         let settled: SeqSet = events.iter().map(|e| e.seq).filter(|seq| !again.contains(*seq)).collect();
-        unknown = unknown
-            .ranges()
-            .flat_map(|(from, to)| from..=to)
-            .map(Seq)
-            .filter(|s| !settled.contains(*s))
-            .collect();
+        let awaited = awaiting.ranges().flat_map(|(from, to)| from..=to).map(Seq);
         Ok(v3::Response {
             epoch,
             session: self.session,
             mark: 0,
             acks: acks.into_values().collect(),
-            unknown,
+            unknown: awaited.filter(|seq| !settled.contains(*seq)).collect(),
             retry_after_ms: None,
             older: None,
             // The listener remembers no earlier run.
             resync: resume.is_some(),
         })
+    }
+
+    /// One part for each route of an event.
+    fn parts<'a>(&self, events: &'a [v3::Event<'static>]) -> Vec<(&'a v3::Event<'static>, Route)> {
+        let routes = self.routes.lock();
+        let mut parts = Vec::with_capacity(events.len());
+        for event in events {
+            match routes.get(&*event.watch) {
+                Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
+                None => parts.push((event, Route::engine())),
+            }
+        }
+        parts
     }
 
     async fn send<F>(
@@ -165,11 +174,11 @@ impl Translator {
     where
         F: Future<Output = Result<u16, SendError>>,
     {
-        let answer = self.try_one(event, &route, until, post).await;
+        let answer = self.answer_of(event, &route, until, post).await;
         (event.seq, route, answer)
     }
 
-    async fn try_one<F>(
+    async fn answer_of<F>(
         &self,
         event: &v3::Event<'_>,
         route: &Route,
@@ -225,10 +234,10 @@ impl Translator {
     fn failed(&self, object: Object) {
         let mut failed = self.failed.lock();
         let now = Instant::now();
-        if failed.len() >= MAX_REMEMBERED && !failed.contains_key(&object) {
+        if failed.len() >= MAX_FAILED_OBJECTS && !failed.contains_key(&object) {
             // Expired entries may be of deleted objects.
             failed.retain(|_, f| f.not_before > now);
-            if failed.len() >= MAX_REMEMBERED {
+            if failed.len() >= MAX_FAILED_OBJECTS {
                 return;
             }
         }

@@ -76,7 +76,7 @@ async fn a_200_releases_on_each_watchs_own_route() {
     world.see("deployments", "b");
     assert_eq!(world.send().await.unwrap(), 2);
     assert_eq!(world.sent(), ["/v2/keeper/event b", "/v2/lifecycle-manager/event a"]);
-    assert!(world.outbox.is_empty());
+    assert!(world.outbox.dirty().is_empty());
     let body = request(&v3_event("a"), &Route::engine()).unwrap().body;
     let expected = r#"{"watched":{"Namespace":"n","Name":"a"},"watchedGvk":{"group":"g","version":"v1","kind":"Thing"}}"#;
     assert_eq!(body, expected);
@@ -95,7 +95,7 @@ async fn everything_but_a_200_is_kept_and_tried_again_with_pauses() {
         world.see("kyma", status);
         let error = world.send().await.unwrap_err();
         assert!(matches!(error, SendError::Status { status: s, .. } if s.to_string() == status), "{error}");
-        assert_eq!((world.outbox.len(), world.outbox.unsent()), (1, 1), "{status}");
+        assert_eq!((world.outbox.dirty().len(), world.outbox.dirty().unsent()), (1, 1), "{status}");
         assert_eq!(world.sent().len(), 1);
         assert_eq!(world.send().await.unwrap(), 0);
         assert!(world.sent().is_empty(), "not at once again");
@@ -116,7 +116,7 @@ async fn an_event_that_fails_holds_up_no_other() {
     world.see("kyma", "c");
     assert_eq!(world.send().await.unwrap(), 1);
     assert_eq!(world.sent(), ["/v2/lifecycle-manager/event c"]);
-    assert_eq!(world.outbox.len(), 1);
+    assert_eq!(world.outbox.dirty().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,20 +138,20 @@ async fn four_at_a_time_and_never_longer_than_the_deadline() {
         outbox.observe(observation("kyma", &n.to_string()), Duration::ZERO);
     }
     let (request, _) = outbox.next_batch(Duration::ZERO).unwrap();
-    let (open, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let (open, most) = (&open, &most);
+    let (open, max) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (open, max) = (&open, &max);
     let post = |_, limit: Duration| async move {
-        most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        max.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         tokio::time::sleep(limit).await;
         open.fetch_sub(1, Ordering::SeqCst);
         Ok(200)
     };
     let begun = Instant::now();
     let response = Arc::new(Translator::default()).deliver(request, DEADLINE, post).await.unwrap();
-    assert_eq!(most.load(Ordering::SeqCst), CONCURRENCY);
+    assert_eq!(max.load(Ordering::SeqCst), CONCURRENCY);
     assert!(begun.elapsed() < DEADLINE);
     let released = outbox.answered(&response, Duration::ZERO).released.len();
-    assert_eq!((released, outbox.unsent()), (8, 192), "the rest is sent with the next batch");
+    assert_eq!((released, outbox.dirty().unsent()), (8, 192), "the rest is sent with the next batch");
 }
 
 #[tokio::test(start_paused = true)]

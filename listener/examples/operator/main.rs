@@ -27,7 +27,10 @@ async fn main() -> anyhow::Result<()> {
         println!("{} events reconciled and acknowledged", controller::run(kubeconfig, &drain).await?);
     } else {
         let seen = plain::round(&drain).await?;
-        println!("event    {}\ntold     {:?}\npolled   {:?}", seen.object, seen.told.acks, seen.polled.acks);
+        println!(
+            "event    {}\ntold     {:?}\npolled   {:?}",
+            seen.object, seen.answer.acks, seen.polled.acks
+        );
     }
     let _outcome = drain.shutdown(Duration::from_secs(5)).await;
     Ok(())

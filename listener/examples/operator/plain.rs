@@ -28,14 +28,14 @@ pub(crate) async fn start(drain: &Drain) -> Result<(Events, Agent)> {
 
 pub(crate) struct Seen {
     pub(crate) object: String,
-    pub(crate) told: Response,
+    pub(crate) answer: Response,
     pub(crate) polled: Response,
 }
 
 pub(crate) async fn round(drain: &Drain) -> Result<Seen> {
     let (mut events, mut agent) = start(drain).await?;
     let epoch = Epoch::random();
-    let told = agent.post(&request(epoch, &["settings"], false)).await?;
+    let answer = agent.post(&request(epoch, &["settings"], false)).await?;
 
     let event = events.next().await.context("the stream has ended")?;
     let object = format!("{} {} {}/{}", event.runtime.id, event.gvk.kind, event.namespace, event.name);
@@ -43,5 +43,5 @@ pub(crate) async fn round(drain: &Drain) -> Result<Seen> {
     event.ack.finished();
 
     let polled = agent.post(&request(epoch, &["settings"], true)).await?;
-    Ok(Seen { object, told, polled })
+    Ok(Seen { object, answer, polled })
 }

@@ -57,7 +57,7 @@ async fn forgotten_runtimes_cost_no_memory() {
         tokio::time::advance(Duration::from_millis(1)).await;
     }
     let kept = admission.runtimes.lock().capacity();
-    assert!(kept <= 4 * KEPT, "{kept}");
+    assert!(kept <= 4 * KEPT_RUNTIMES, "{kept}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,7 +70,7 @@ async fn what_is_sent_again_takes_turns_and_changes_pass() {
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 20);
     let (door, throttled) = outcomes[50].unwrap_err();
     assert_eq!(door, Door::Younger(START), "what has changed since passes");
-    assert!(throttled.limit == "resent" && throttled.wait >= PATIENCE / 2, "{throttled:?}");
+    assert!(throttled.limit == "resent" && throttled.wait >= MIN_WAIT / 2, "{throttled:?}");
     for _ in 0..100 {
         admission.events("1", &fresh).unwrap();
     }
@@ -133,7 +133,7 @@ async fn the_more_wait_the_longer_they_are_asked_to() {
 
 #[test]
 fn patience_grows_with_the_overload_and_is_spread() {
-    let seconds = |load, random| patience(load, random).as_secs_f64();
+    let seconds = |load, random| wait(load, random).as_secs_f64();
     for (load, expected) in
         [(1.0, 5.0), (0.0, 5.0), (2.0, 10.0), (100.0, 60.0), (f64::NAN, 60.0), (f64::INFINITY, 60.0)]
     {
@@ -156,8 +156,8 @@ async fn bodies_take_turns() {
 async fn bodies_of_one_runtime_leave_room_for_the_others() {
     let admission = Admission::new(Limits { bodies: 32, ..limits() }, START);
     let reading = futures::future::join_all((0..40).map(|_| admission.body("a"))).await;
-    assert_eq!(reading.iter().filter(|room| room.is_ok()).count(), 8);
-    let refused = reading.iter().find_map(|room| room.as_ref().err()).unwrap();
+    assert_eq!(reading.iter().filter(|permit| permit.is_ok()).count(), 8);
+    let refused = reading.iter().find_map(|permit| permit.as_ref().err()).unwrap();
     assert_eq!(refused.limit, "bodies_by_runtime");
     let begun = Instant::now();
     let others = futures::future::join_all(["b", "c", "b"].map(|runtime| admission.body(runtime))).await;
@@ -178,7 +178,7 @@ async fn a_flood_of_ten_times_the_limits_leaves_the_ledgers_bounded() {
     const RUNTIMES: u64 = 100;
     const EACH: u64 = 200;
     let admission = Admission::new(limits(), START);
-    let deliveries = Deliveries::new(SessionId::from_bits(1)).with_room_for(HELD);
+    let deliveries = Deliveries::new(SessionId::from_bits(1)).with_capacity(HELD);
     let (mut guards, mut sent_away) = (Vec::new(), 0);
     for round in 0..EACH / 10 {
         for runtime in 0..RUNTIMES {

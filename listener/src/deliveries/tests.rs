@@ -131,7 +131,7 @@ async fn a_poll_is_answered_when_the_work_is_done() {
     let (deliveries, mut guards) = held(1);
     let waiting = tokio::spawn({
         let deliveries = deliveries.clone();
-        async move { deliveries.news(RUNTIME, EPOCH, &awaited()).await }
+        async move { deliveries.changed(RUNTIME, EPOCH, &awaited()).await }
     });
     let early = tokio::time::timeout(Duration::from_secs(20), async {
         while !waiting.is_finished() {
@@ -146,8 +146,8 @@ async fn a_poll_is_answered_when_the_work_is_done() {
 #[test]
 fn overload_asks_for_patience() {
     let (deliveries, guards) = held(1);
-    let patience = Some(Duration::from_secs(5));
-    assert_eq!(deliveries.answer(RUNTIME, EPOCH, &awaited(), patience).retry_after_ms, Some(5_000));
+    let wait = Some(Duration::from_secs(5));
+    assert_eq!(deliveries.answer(RUNTIME, EPOCH, &awaited(), wait).retry_after_ms, Some(5_000));
     deliveries.retain(|_| false);
     assert_eq!((deliveries.held_by(RUNTIME), deliveries.held()), (0, 1), "its work goes on");
     drop(guards);
@@ -169,7 +169,7 @@ fn take(deliveries: &Deliveries, runtime: &str, request: &Request<'_>, guards: &
 
 #[test]
 fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
-    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(500_000);
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(500_000);
     let mut guards = Vec::new();
     let mut sent_away = 0;
     for batch in 0..501 {
@@ -189,7 +189,7 @@ fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
 #[test]
 fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
     // A share of ten.
-    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(250);
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(250);
     let mut guards = Vec::new();
     assert!(!take(&deliveries, RUNTIME, &next(0..9), &mut guards));
     assert!(take(&deliveries, RUNTIME, &next(8..20), &mut guards), "one of eleven is taken");
@@ -206,7 +206,7 @@ fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
 
 #[test]
 fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
-    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(5_000);
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(5_000);
     let mut guards = Vec::new();
     for runtime in 0..200 {
         for batch in 0..5 {
@@ -217,10 +217,10 @@ fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
     assert!(!take(&deliveries, "newcomer", &next(0..10), &mut guards), "a few always find room");
 
     // On retries the largest holders drop events.
-    let most = deliveries.held_by("hog-0");
+    let max = deliveries.held_by("hog-0");
     let asked = next(0..1_000).awaiting;
     let unknown = |runtime: &str| deliveries.answer(runtime, EPOCH, &asked, None).unknown.range_count();
-    assert_eq!((most, unknown("hog-0")), (200, 1));
+    assert_eq!((max, unknown("hog-0")), (200, 1));
     for _ in 0..3 {
         guards.retain(Guard::is_wanted);
     }
@@ -235,7 +235,7 @@ fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
 
 #[test]
 fn the_canary_of_a_runtime_without_room_is_taken() {
-    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(25);
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(25);
     let mut guards = Vec::new();
     assert!(take(&deliveries, RUNTIME, &next(0..20), &mut guards));
     let taken = |seq: u64, closed: bool| {
@@ -265,7 +265,7 @@ fn the_canary_of_a_runtime_without_room_is_taken() {
 
 #[test]
 fn an_edit_has_the_place_before_what_is_only_reported() {
-    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(24);
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(24);
     let mut request = next(0..40);
     request.events[..39].iter_mut().for_each(|event| event.listed = true);
     let received = deliveries.receive(RUNTIME, &request);

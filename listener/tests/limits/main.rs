@@ -322,8 +322,8 @@ async fn what_is_the_same_in_every_request_is_said_in_headers() {
 
     let answer = connection.requests.send_request(brief("one")).await.unwrap();
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
-    let nobody = connection.post(Full::new(Bytes::from_static(b"{}")).boxed()).await.unwrap();
-    assert_eq!(nobody.status(), StatusCode::BAD_REQUEST, "an epoch is needed");
+    let without_epoch = connection.post(Full::new(Bytes::from_static(b"{}")).boxed()).await.unwrap();
+    assert_eq!(without_epoch.status(), StatusCode::BAD_REQUEST, "an epoch is needed");
 }
 
 async fn body(answer: hyper::Response<Incoming>) -> String {

@@ -70,24 +70,24 @@ impl Claims {
         session: SessionId,
         known: impl Fn(SessionId, u64) -> bool,
     ) -> bool {
-        let stranger = request.session.is_some_and(|s| s != session && !known(s, request.mark));
+        let unknown_session = request.session.is_some_and(|s| s != session && !known(s, request.mark));
         // The canary is not part of the runtime's state.
-        let about = request.events.iter().filter(|event| event.watch != v3::CANARY);
-        let told = about.map(|event| event.seq.0).max();
+        let events = request.events.iter().filter(|event| event.watch != v3::CANARY);
+        let reported = events.map(|event| event.seq.0).max();
         if self.past.contains(&request.epoch) {
-            if told.is_some() {
+            if reported.is_some() {
                 self.holds = None;
             }
-            return stranger;
+            return unknown_session;
         }
         if self.current.is_none_or(|(epoch, ..)| epoch != request.epoch) {
             // No mark needed: a held claim was declared to this process.
             self.begin(request, |s| s == session || known(s, 0));
         }
-        let Some((epoch, highest, refused)) = &mut self.current else { return stranger };
-        *highest = (*highest).max(told.unwrap_or(0));
+        let Some((epoch, highest, refused)) = &mut self.current else { return unknown_session };
+        *highest = (*highest).max(reported.unwrap_or(0));
         match self.holds {
-            Some((held, serial)) if told.is_some() && (held != *epoch || *highest > serial) => {
+            Some((held, serial)) if reported.is_some() && (held != *epoch || *highest > serial) => {
                 self.holds = None;
             }
             _ => {}
@@ -100,7 +100,7 @@ impl Claims {
                 _ => (self.holds, self.doubted) = (Some((*epoch, serial)), None),
             }
         }
-        stranger || (request.resume.is_some() && *refused)
+        unknown_session || (request.resume.is_some() && *refused)
     }
 
     /// Records a reconcile of the runtime.
@@ -155,7 +155,7 @@ mod tests {
         Request { digest: Some(serial), ..request(epoch) }
     }
 
-    fn tells(epoch: u128, seq: u64) -> Request<'static> {
+    fn reports(epoch: u128, seq: u64) -> Request<'static> {
         let event = Event {
             seq: Seq(seq),
             watch: "w".into(),
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn what_was_declared_last_is_confirmed() {
-        assert!(!refused(&[tells(1, 5), digest(1, 5)], &resume(2, 1, 5)));
+        assert!(!refused(&[reports(1, 5), digest(1, 5)], &resume(2, 1, 5)));
         assert!(!refused(&[digest(1, 0)], &resume(2, 1, 0)), "an epoch that saw nothing");
         assert!(refused(&[], &resume(2, 1, 5)), "a receiver that has restarted");
-        assert!(refused(&[tells(1, 5)], &resume(2, 1, 5)), "stored, but not declared");
+        assert!(refused(&[reports(1, 5)], &resume(2, 1, 5)), "stored, but not declared");
         assert!(
             refused(&[digest(1, 5), digest(1, 7)], &resume(2, 1, 5)),
             "an older digest: a restored runtime"
@@ -201,22 +201,22 @@ mod tests {
 
     #[test]
     fn an_event_ends_a_claim_that_does_not_cover_it() {
-        assert!(refused(&[digest(1, 5), tells(1, 6)], &resume(2, 1, 5)));
+        assert!(refused(&[digest(1, 5), reports(1, 6)], &resume(2, 1, 5)));
         assert!(
-            refused(&[digest(1, 5), tells(1, 6), digest(1, 5)], &resume(2, 1, 5)),
+            refused(&[digest(1, 5), reports(1, 6), digest(1, 5)], &resume(2, 1, 5)),
             "said before, heard after"
         );
-        assert!(!refused(&[digest(1, 5), tells(1, 5)], &resume(2, 1, 5)), "sent again");
-        assert!(!refused(&[digest(1, 5), tells(1, 6), digest(1, 6)], &resume(2, 1, 6)));
+        assert!(!refused(&[digest(1, 5), reports(1, 5)], &resume(2, 1, 5)), "sent again");
+        assert!(!refused(&[digest(1, 5), reports(1, 6), digest(1, 6)], &resume(2, 1, 6)));
     }
 
     #[test]
     fn an_agent_that_starts_again_and_again_keeps_its_claim() {
         let restarts = [digest(1, 5), resume(2, 1, 5), resume(2, 1, 5), resume(3, 1, 5)];
         assert!(!refused(&restarts, &resume(4, 1, 5)));
-        let mut told = restarts.to_vec();
-        told.push(tells(3, 1));
-        assert!(refused(&told, &resume(4, 1, 5)), "its first change ends it");
+        let mut reported = restarts.to_vec();
+        reported.push(reports(3, 1));
+        assert!(refused(&reported, &resume(4, 1, 5)), "its first change ends it");
         let mut declared = restarts.to_vec();
         declared.push(digest(3, 0));
         assert!(refused(&declared, &resume(4, 1, 5)), "and so does its own digest");
@@ -239,9 +239,9 @@ mod tests {
         let mut claims = Claims::new();
         take(&mut claims, &digest(1, 5));
         // In flight during a reconcile, and late.
-        let under_way = digest(1, 5);
+        let in_flight = digest(1, 5);
         claims.touched();
-        take(&mut claims, &under_way);
+        take(&mut claims, &in_flight);
         // The agent dies before its watch sees a created object, and the object is deleted. A new agent finds no
         // difference.
         assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
@@ -255,7 +255,7 @@ mod tests {
 
         // A new digest.
         claims.touched();
-        take(&mut claims, &tells(1, 6));
+        take(&mut claims, &reports(1, 6));
         take(&mut claims, &digest(1, 6));
         assert!(!take(&mut claims, &resume(2, 1, 6)));
     }
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn another_agent_ends_a_claim() {
-        let overlap = [digest(1, 5), resume(2, 1, 5), digest(2, 3), tells(1, 6)];
+        let overlap = [digest(1, 5), resume(2, 1, 5), digest(2, 3), reports(1, 6)];
         assert!(refused(&overlap, &resume(3, 2, 3)));
         assert!(
             refused(&[digest(1, 5), request(2)], &resume(3, 1, 5)),
@@ -289,7 +289,7 @@ mod tests {
         assert!(take(&mut Claims::new(), &speaks(STRANGE)));
         let marked = |mark| Request { session: Some(EARLIER), mark, ..request(1) };
         assert!(!take(&mut Claims::new(), &marked(3)));
-        assert!(take(&mut Claims::new(), &marked(4)), "this control plane was not told of as much");
+        assert!(take(&mut Claims::new(), &marked(4)), "this control plane knows of less");
         let mut claim = resume(2, 1, 5);
         assert!(!refused(&[digest(1, 5)], &claim));
         if let Some(claim) = &mut claim.resume {

@@ -45,7 +45,7 @@ enum Verdict {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Told(BTreeMap<Seq, Verdicts>);
+struct Numbers(BTreeMap<Seq, Verdicts>);
 
 /// By route. Usually one, inline: a map or list takes many times the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,7 +73,7 @@ impl Verdicts {
 pub struct Ledger {
     session: SessionId,
     capacity: usize,
-    epochs: VecDeque<(Epoch, Told)>,
+    epochs: VecDeque<(Epoch, Numbers)>,
 }
 
 /// New events of a request.
@@ -92,49 +92,49 @@ impl Ledger {
         Self { session, capacity, epochs: VecDeque::new() }
     }
 
-    fn told(&mut self, epoch: Epoch) -> Option<&mut Told> {
-        self.epochs.iter_mut().find(|(e, _)| *e == epoch).map(|(_, told)| told)
+    fn numbers(&mut self, epoch: Epoch) -> Option<&mut Numbers> {
+        self.epochs.iter_mut().find(|(e, _)| *e == epoch).map(|(_, numbers)| numbers)
     }
 
     /// Receives a request. Each new event must be passed to [`Ledger::route`].
     ///
     /// Forgets settled numbers that are not awaited, and held ones if full.
     pub fn receive(&mut self, request: &Request<'_>) -> Received {
-        self.receive_those(request, |_| true)
+        self.receive_only(request, |_| true)
     }
 
     /// Like [`Ledger::receive`] for `wanted` events only. Edits precede a full report's events when capacity is short.
-    pub fn receive_those(
+    pub fn receive_only(
         &mut self,
         request: &Request<'_>,
         wanted: impl Fn(&v3::Event<'_>) -> bool,
     ) -> Received {
         let capacity = self.capacity;
-        if self.told(request.epoch).is_none() {
+        if self.numbers(request.epoch).is_none() {
             self.epochs.truncate(EPOCHS - 1);
-            self.epochs.push_front((request.epoch, Told::default()));
+            self.epochs.push_front((request.epoch, Numbers::default()));
         }
-        let Some(told) = self.told(request.epoch) else { return Received::default() };
+        let Some(numbers) = self.numbers(request.epoch) else { return Received::default() };
         // A resent event missing from `awaiting` counts as new.
-        told.0.retain(|&seq, routes| request.awaiting.contains(seq) || routes.is_held());
-        let new = request.events.iter().filter(|event| !told.0.contains_key(&event.seq)).count();
-        if told.0.len().saturating_add(new) > capacity {
+        numbers.0.retain(|&seq, routes| request.awaiting.contains(seq) || routes.is_held());
+        let new = request.events.iter().filter(|event| !numbers.0.contains_key(&event.seq)).count();
+        if numbers.0.len().saturating_add(new) > capacity {
             // Otherwise a key that changes without ever finishing fills the ledger. If a late request drops too many,
             // the agent resends them.
-            told.0.retain(|&seq, _| request.awaiting.contains(seq));
+            numbers.0.retain(|&seq, _| request.awaiting.contains(seq));
         }
         let mut received = Received::default();
         let part = |listed: bool| request.events.iter().enumerate().filter(move |(_, e)| e.listed == listed);
         for (index, event) in part(false).chain(part(true)) {
-            if told.0.contains_key(&event.seq) || !wanted(event) {
+            if numbers.0.contains_key(&event.seq) || !wanted(event) {
                 continue;
             }
-            let beside = if event.watch == v3::CANARY { CANARIES } else { 0 };
-            if told.0.len() >= capacity.saturating_add(beside) {
+            let extra = if event.watch == v3::CANARY { CANARIES } else { 0 };
+            if numbers.0.len() >= capacity.saturating_add(extra) {
                 received.overloaded = true;
                 continue;
             }
-            told.0.insert(event.seq, Verdicts::default());
+            numbers.0.insert(event.seq, Verdicts::default());
             received.fresh.push(index);
         }
         received
@@ -147,15 +147,15 @@ impl Ledger {
             Intake::Done => Verdict::Done,
             Intake::Refused => Verdict::Refused,
         };
-        if let Some(routes) = self.told(epoch).and_then(|t| t.0.get_mut(&seq)) {
+        if let Some(routes) = self.numbers(epoch).and_then(|t| t.0.get_mut(&seq)) {
             routes.set(route, verdict);
         }
     }
 
     /// Records a held event's result. Ignores unknown numbers.
     pub fn settle(&mut self, epoch: Epoch, seq: Seq, route: &Route, outcome: Outcome) {
-        let Some(told) = self.told(epoch) else { return };
-        let Some(routes) = told.0.get_mut(&seq) else { return };
+        let Some(numbers) = self.numbers(epoch) else { return };
+        let Some(routes) = numbers.0.get_mut(&seq) else { return };
         let Some(verdict) = routes.get_mut(route) else { return };
         if *verdict != Verdict::Held {
             return;
@@ -164,18 +164,18 @@ impl Ledger {
             Outcome::Done => *verdict = Verdict::Done,
             Outcome::Refused => *verdict = Verdict::Refused,
             Outcome::Dropped => {
-                told.0.remove(&seq);
+                numbers.0.remove(&seq);
             }
         }
     }
 
     /// Whether a number is remembered. A reconcile for a forgotten one cannot be acknowledged.
     pub fn knows(&self, epoch: Epoch, seq: Seq) -> bool {
-        self.epochs.iter().any(|(e, told)| *e == epoch && told.0.contains_key(&seq))
+        self.epochs.iter().any(|(e, numbers)| *e == epoch && numbers.0.contains_key(&seq))
     }
 
     /// Whether [`Ledger::answer`] has an acknowledged or unknown number.
-    pub fn has_news(&mut self, epoch: Epoch, awaiting: &SeqSet) -> bool {
+    pub fn has_changes(&mut self, epoch: Epoch, awaiting: &SeqSet) -> bool {
         let answer = self.answer(epoch, awaiting);
         !answer.acks.is_empty() || !answer.unknown.is_empty()
     }
@@ -183,13 +183,13 @@ impl Ledger {
     /// Verdicts on the awaited numbers.
     pub fn answer(&mut self, epoch: Epoch, awaiting: &SeqSet) -> Response {
         let session = self.session;
-        let empty = Told::default();
-        let told = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, told)| told);
-        let mut unknown = awaiting.without(told.0.keys().copied());
+        let empty = Numbers::default();
+        let numbers = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, numbers)| numbers);
+        let mut unknown = awaiting.without(numbers.0.keys().copied());
         // Known numbers split the awaited ranges, and the agent rejects too many. It asks again for the rest.
         unknown.keep_lowest(limits::SEQ_RANGES);
         let mut acks: BTreeMap<&Route, RouteAck> = BTreeMap::new();
-        let known = awaiting.ranges().flat_map(|(start, end)| told.0.range(Seq(start)..=Seq(end)));
+        let known = awaiting.ranges().flat_map(|(start, end)| numbers.0.range(Seq(start)..=Seq(end)));
         for (&seq, verdicts) in known {
             for (route, verdict) in &verdicts.0 {
                 if *verdict == Verdict::Held {
@@ -212,7 +212,11 @@ impl Ledger {
 
     /// Numbers that wait for a reconcile.
     pub fn held(&self) -> usize {
-        self.epochs.iter().flat_map(|(_, told)| told.0.values()).filter(|verdicts| verdicts.is_held()).count()
+        self.epochs
+            .iter()
+            .flat_map(|(_, numbers)| numbers.0.values())
+            .filter(|verdicts| verdicts.is_held())
+            .count()
     }
 }
 

@@ -38,15 +38,15 @@ pub struct Snapshot {
 struct Kept {
     version: Arc<str>,
     kind: Arc<str>,
-    objects: BTreeMap<(Arc<str>, Arc<str>), Standing>,
+    objects: BTreeMap<(Arc<str>, Arc<str>), NameState>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Standing {
+struct NameState {
     /// Revision that added it.
     added: u64,
-    /// Time of the acknowledged end.
-    left: Option<Tick>,
+    /// Time of the acknowledged deletion.
+    deleted: Option<Tick>,
 }
 
 /// Names that a manager may know.
@@ -54,7 +54,8 @@ struct Standing {
 pub struct Names {
     watches: BTreeMap<Arc<str>, Kept>,
     count: usize,
-    most: Option<usize>,
+    /// Limit of additions.
+    max: Option<usize>,
     left_out: u64,
     revision: u64,
     stored: u64,
@@ -67,17 +68,17 @@ impl Names {
         let kept = |listed: Listed| Kept {
             version: listed.version,
             kind: listed.kind,
-            objects: listed.objects.into_iter().map(|object| (object, Standing::default())).collect(),
+            objects: listed.objects.into_iter().map(|object| (object, NameState::default())).collect(),
         };
         let watches: BTreeMap<_, _> =
             watches.into_iter().map(|(watch, listed)| (watch, kept(listed))).collect();
         Self { count: count(&watches), watches, ..Self::default() }
     }
 
-    /// Limits additions to `most` names; present ones stay.
+    /// Limits additions to `max` names; present ones stay.
     #[must_use]
-    pub fn within(self, most: usize) -> Self {
-        Self { most: Some(most), ..self }
+    pub fn within(self, max: usize) -> Self {
+        Self { max: Some(max), ..self }
     }
 
     /// Number of objects reported or listed without capacity for the name.
@@ -111,7 +112,7 @@ impl Names {
 
     /// Adds a name. Returns true if the report need not wait: the name is stored, or never will be.
     pub fn add(&mut self, key: &Key, version: &Arc<str>, kind: &Arc<str>) -> bool {
-        if self.most.is_some_and(|most| self.count >= most) && !self.contains(key) {
+        if self.max.is_some_and(|max| self.count >= max) && !self.contains(key) {
             self.left_out += 1;
             return true;
         }
@@ -121,33 +122,31 @@ impl Names {
             self.revision += 1;
         }
         let (revision, count) = (&mut self.revision, &mut self.count);
-        let standing = kept.objects.entry(object(key)).or_insert_with(|| {
+        let state = kept.objects.entry(object(key)).or_insert_with(|| {
             *revision += 1;
             *count += 1;
-            Standing { added: *revision, left: None }
+            NameState { added: *revision, deleted: None }
         });
-        standing.left = None;
-        standing.added <= self.stored
+        state.deleted = None;
+        state.added <= self.stored
     }
 
-    /// Records an acknowledged end.
-    pub fn leave(&mut self, key: &Key, now: Tick) {
+    /// Records an acknowledged deletion.
+    pub fn deletion_acknowledged(&mut self, key: &Key, now: Tick) {
         let kept = self.watches.get_mut(&key.watch);
-        if let Some(standing) = kept.and_then(|kept| kept.objects.get_mut(&object(key))) {
-            standing.left = Some(now);
+        if let Some(state) = kept.and_then(|kept| kept.objects.get_mut(&object(key))) {
+            state.deleted = Some(now);
         }
     }
 
-    /// Removes names with an end acknowledged by `until(watch)`, the time up to which the watch has shown all changes.
+    /// Removes names whose deletion was acknowledged by `until(watch)`, the time up to which the watch has shown all changes.
     /// `None` removes nothing.
     pub fn expire(&mut self, until: impl Fn(&str) -> Option<Tick>) {
         let mut taken = 0;
         self.watches.retain(|watch, kept| {
             let Some(until) = until(watch) else { return true };
-            taken += kept
-                .objects
-                .extract_if(.., |_, standing| standing.left.is_some_and(|at| at <= until))
-                .count();
+            taken +=
+                kept.objects.extract_if(.., |_, state| state.deleted.is_some_and(|at| at <= until)).count();
             !kept.objects.is_empty()
         });
         if taken > 0 {
@@ -200,8 +199,7 @@ impl Names {
     #[must_use]
     pub fn is_stored(&self, key: &Key) -> bool {
         let kept = self.watches.get(&key.watch);
-        kept.and_then(|kept| kept.objects.get(&object(key)))
-            .is_some_and(|standing| standing.added <= self.stored)
+        kept.and_then(|kept| kept.objects.get(&object(key))).is_some_and(|state| state.added <= self.stored)
     }
 
     /// Records that this revision is stored, or need not be awaited.
@@ -263,7 +261,7 @@ mod tests {
         add(&mut names, &key("w", "a"));
         let with = names.snapshot();
         names.stored(with.revision);
-        names.leave(&key("w", "a"), Tick::from_secs(5));
+        names.deletion_acknowledged(&key("w", "a"), Tick::from_secs(5));
         names.expire(|_| Some(Tick::from_secs(4)));
         names.expire(|_| None);
         assert_eq!(names.snapshot(), with, "not long enough ago");
@@ -284,20 +282,20 @@ mod tests {
         assert_eq!((names.len(), names.left_out(), names.snapshot()), (2, 2, full));
         assert!(!names.contains(&key("w", "c")) && names.missing("w", &[key("w", "a")]).is_empty());
         assert!(!add(&mut names, &key("w", "a")), "what is kept is kept");
-        for room in 0..3 {
-            match room {
+        for capacity in 0..3 {
+            match capacity {
                 0 => names.forget("other"),
                 1 => names.retain(|watch| watch != "w"),
                 _ => {
-                    names.leave(&key("w", "c1"), Tick::ZERO);
+                    names.deletion_acknowledged(&key("w", "c1"), Tick::ZERO);
                     names.expire(|_| Some(Tick::ZERO));
                 }
             }
             let kept = names.watches.values().map(|kept| kept.objects.len()).sum::<usize>();
-            assert_eq!(names.len(), kept, "{room}");
-            assert!(!add(&mut names, &key("w", &format!("c{room}"))), "there is room again");
+            assert_eq!(names.len(), kept, "{capacity}");
+            assert!(!add(&mut names, &key("w", &format!("c{capacity}"))), "there is room again");
             while names.len() < 2 {
-                add(&mut names, &key("w", &format!("more{room}")));
+                add(&mut names, &key("w", &format!("more{capacity}")));
             }
         }
         assert_eq!(names.left_out(), 2);
@@ -311,7 +309,7 @@ mod tests {
         let mut names = Names::default();
         add(&mut names, &key("w", "a"));
         names.stored(names.revision());
-        names.leave(&key("w", "a"), Tick::ZERO);
+        names.deletion_acknowledged(&key("w", "a"), Tick::ZERO);
         assert!(add(&mut names, &key("w", "a")));
         names.expire(|_| Some(Tick::MAX));
         assert_eq!(names.len(), 1);

@@ -22,43 +22,43 @@ pub struct Repeated {
 /// Recent messages, up to a limit.
 #[derive(Clone, Debug)]
 pub struct Repeats {
-    most: usize,
-    told: Vec<Repeated>,
+    max: usize,
+    /// Most recent last.
+    messages: Vec<Repeated>,
 }
 
 impl Repeats {
-    /// Limits the messages to `most`; a further one evicts the least recent.
+    /// Limits the messages to `max`; a further one evicts the least recent.
     #[must_use]
-    pub fn of(most: usize) -> Self {
-        Self { most: most.max(1), told: Vec::new() }
+    pub fn of(max: usize) -> Self {
+        Self { max: max.max(1), messages: Vec::new() }
     }
 
     /// Counts a message. Returns the count if it should be logged.
-    pub fn told(&mut self, message: &str, now: Timestamp, tick: Tick) -> Option<u64> {
-        self.told.retain(|repeated| tick.saturating_sub(repeated.last) < FORGOTTEN);
-        let Some(at) = self.told.iter().position(|repeated| repeated.message == message) else {
-            if self.told.len() == self.most {
-                self.told.remove(0);
+    pub fn record(&mut self, message: &str, now: Timestamp, tick: Tick) -> Option<u64> {
+        self.messages.retain(|repeated| tick.saturating_sub(repeated.last) < FORGOTTEN);
+        let Some(at) = self.messages.iter().position(|repeated| repeated.message == message) else {
+            if self.messages.len() == self.max {
+                self.messages.remove(0);
             }
-            self.told.push(Repeated { message: message.to_owned(), count: 1, since: now, last: tick });
+            self.messages.push(Repeated { message: message.to_owned(), count: 1, since: now, last: tick });
             return Some(1);
         };
-        let mut repeated = self.told.remove(at);
+        let mut repeated = self.messages.remove(at);
         (repeated.count, repeated.last) = (repeated.count.saturating_add(1), tick);
         let count = repeated.count;
-        // Most recent last.
-        self.told.push(repeated);
+        self.messages.push(repeated);
         (10_u64.pow(count.ilog10()) == count).then_some(count)
     }
 
     /// Messages with a count above one.
     pub fn repeated(&self) -> impl Iterator<Item = &Repeated> {
-        self.told.iter().filter(|repeated| repeated.count > 1)
+        self.messages.iter().filter(|repeated| repeated.count > 1)
     }
 
     /// Forgets all messages.
     pub fn clear(&mut self) {
-        self.told.clear();
+        self.messages.clear();
     }
 }
 
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn a_repeated_message_is_logged_at_powers_of_ten_and_counted() {
         let mut repeats = Repeats::of(3);
-        let logged: Vec<u64> = (0..1_500).filter_map(|_| repeats.told("no", NOW, Tick::ZERO)).collect();
+        let logged: Vec<u64> = (0..1_500).filter_map(|_| repeats.record("no", NOW, Tick::ZERO)).collect();
         assert_eq!(logged, [1, 10, 100, 1_000]);
         let counts: Vec<_> = repeats.repeated().map(|r| (r.message.as_str(), r.count)).collect();
         assert_eq!(counts, [("no", 1_500)]);
         assert_eq!(
-            repeats.told("no", NOW, FORGOTTEN),
+            repeats.record("no", NOW, FORGOTTEN),
             Some(1),
             "after a quarter of an hour it is news again"
         );
@@ -86,10 +86,10 @@ mod tests {
     fn messages_without_end_take_no_memory_without_end() {
         let mut repeats = Repeats::of(3);
         for n in 0..1_000 {
-            repeats.told(&n.to_string(), NOW, Tick::ZERO);
-            repeats.told("often", NOW, Tick::ZERO);
+            repeats.record(&n.to_string(), NOW, Tick::ZERO);
+            repeats.record("often", NOW, Tick::ZERO);
         }
-        assert_eq!(repeats.told.len(), 3);
+        assert_eq!(repeats.messages.len(), 3);
         assert_eq!(repeats.repeated().map(|r| r.count).collect::<Vec<_>>(), [1_000]);
         repeats.clear();
         assert_eq!(repeats.repeated().count(), 0);

@@ -10,8 +10,8 @@ use tidewatch_agent::{
     digest,
     observe::{
         condition::Conditions,
+        message::{Baseline, Message},
         resolve::Resolved,
-        told::{Baseline, Told},
         watch::{Beside, Shared, Watcher},
     },
     send::{Progress, Sender, Settings},
@@ -78,8 +78,8 @@ impl Agent {
         let sender = Sender::new(outbox, taken, net, settings, metrics.clone(), clock, guard, told);
         let (shelf, memory) = digest::memory();
         let conditions = Conditions::new();
-        let heard = conditions.clone();
-        let sender = sender.with_watches(move |watch| heard.get(watch)?.heard);
+        let watches = conditions.clone();
+        let sender = sender.with_watches(move |watch| watches.get(watch)?.last_data);
         let sender = sender.with_jitter(jitter).with_memory(memory, KeepNames::OfOthers);
         let baseline = sender.baseline();
         let agent = Self { tasks: Tasks::default(), drain: Drain::new(), progress: sender.progress() };
@@ -166,8 +166,8 @@ fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WAT
 }
 
 /// Drops changes of the first 500 ms.
-fn after_the_first_list(tasks: &Tasks, changes: mpsc::Sender<Told>) -> mpsc::Sender<Told> {
-    let (shim, mut first) = mpsc::channel::<Told>(CHANNEL);
+fn after_the_first_list(tasks: &Tasks, changes: mpsc::Sender<Message>) -> mpsc::Sender<Message> {
+    let (shim, mut first) = mpsc::channel::<Message>(CHANNEL);
     let open = tokio::time::Instant::now() + Duration::from_millis(500);
     tasks.spawn(async move {
         while let Some(told) = first.recv().await {

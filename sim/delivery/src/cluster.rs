@@ -235,7 +235,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     fn heard(&self) {
-        self.conditions.heard(WATCHES[self.number]);
+        self.conditions.received(WATCHES[self.number]);
     }
 }
 

@@ -289,7 +289,7 @@ impl Host for Engine {
         Manager::Unknown
     }
 
-    fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
+    fn received(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         let Some(world) = self.world.upgrade() else { return true };
         let unmarked = world.mistake == Some(Mistake::MarksAreIgnored);
         let request = v3::Request { mark: if unmarked { 0 } else { request.mark }, ..request.clone() };

@@ -3,7 +3,7 @@ use crate::{
     metrics::Metrics,
     observe::{
         condition::Conditions,
-        told::{self, Baseline},
+        message::{Baseline, Message},
     },
 };
 use bytes::Bytes;
@@ -95,13 +95,13 @@ fn answer(asked: &mut Vec<String>, request: &Request<Body>) -> Response<BoxBody<
     response
 }
 
-type Told = Arc<Mutex<Vec<(BTreeMap<String, Vec<Route>>, Vec<String>)>>>;
+type Controls = Arc<Mutex<Vec<(BTreeMap<String, Vec<Route>>, Vec<String>)>>>;
 
 struct Bench {
     supervisor: Supervisor,
     conditions: Conditions,
-    taken: mpsc::Receiver<told::Told>,
-    told: Told,
+    taken: mpsc::Receiver<Message>,
+    controls: Controls,
     lists: Arc<Mutex<Vec<String>>>,
 }
 
@@ -121,16 +121,16 @@ fn bench() -> Bench {
         baseline: watch::channel(Baseline::nothing_known()).1,
         resumed: watch::channel(0).1,
     };
-    let (told, lists) = (Told::default(), Arc::default());
-    let heard = Arc::clone(&told);
+    let (controls, lists) = (Controls::default(), Arc::default());
+    let record = Arc::clone(&controls);
     tokio::spawn(async move {
         while let Some(Control { routes, complete: _, forget, done }) = controlled.recv().await {
-            heard.lock().push((routes, forget));
+            record.lock().push((routes, forget));
             done.send(0).unwrap();
         }
     });
     let supervisor = Supervisor::new(client(&lists), shared, control);
-    Bench { supervisor, conditions, taken, told, lists }
+    Bench { supervisor, conditions, taken, controls, lists }
 }
 
 impl Bench {
@@ -138,7 +138,7 @@ impl Bench {
     async fn next(&mut self) -> (String, String, Change) {
         loop {
             let next = tokio::time::timeout(Duration::from_mins(5), self.taken.recv()).await;
-            if let told::Told::Changed(seen, _) = next.expect("a change in time").unwrap()
+            if let Message::Changed(seen, _) = next.expect("a change in time").unwrap()
                 && seen.change != Change::Resync
             {
                 return (seen.key.watch.to_string(), seen.key.name.to_string(), seen.change);
@@ -172,13 +172,13 @@ async fn watches_start_and_end_while_the_others_go_on() {
     bench.apply(&[]).await;
     assert!(bench.conditions.get("s").is_none() && bench.supervisor.tasks.is_empty());
     let routes = BTreeMap::from([("s".to_owned(), vec![Route::manager("m")])]);
-    let told = [
+    let controls = [
         (BTreeMap::new(), vec![]),
         (routes.clone(), vec![]),
         (routes, vec!["p".to_owned()]),
         (BTreeMap::new(), vec!["s".to_owned()]),
     ];
-    assert_eq!(*bench.told.lock(), told, "the sender hears of each");
+    assert_eq!(*bench.controls.lock(), controls, "the sender receives each");
     bench.taken.try_recv().unwrap_err();
 }
 
@@ -193,7 +193,7 @@ async fn an_object_that_a_changed_watch_does_not_select_is_reported_as_gone() {
     bench.apply(&["{name: p, resource: pods, field: spec}"]).await;
     assert_eq!(bench.next().await, change("p", "two", Change::Changed));
     assert_eq!(*bench.lists.lock(), ["pods", "pods", "pods"]);
-    assert!(bench.told.lock().iter().all(|(_, forget)| forget.is_empty()), "nothing dirty is let go");
+    assert!(bench.controls.lock().iter().all(|(_, forget)| forget.is_empty()), "nothing dirty is let go");
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,7 +203,7 @@ async fn another_kind_under_the_same_name_is_another_watch() {
     bench.next().await;
     bench.next().await;
     bench.apply(&["{name: x, resource: services, field: spec}"]).await;
-    assert_eq!(bench.told.lock()[1].1, ["x"], "what is dirty of the pods is let go");
+    assert_eq!(bench.controls.lock()[1].1, ["x"], "what is dirty of the pods is let go");
     assert_eq!(bench.next().await, change("x", "one", Change::Changed), "and no pod is gone");
     assert_eq!(bench.next().await, change("x", "two", Change::Changed));
 }

@@ -1,4 +1,5 @@
 use super::{
+    super::{condition::Conditions, message::Message},
     tests::{Bench, bench},
     *,
 };
@@ -10,6 +11,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc};
 use tidewatch_delivery::outbox::Observation;
+use tidewatch_wire::v3::Change;
+use tokio::sync::mpsc;
 
 type Versions = &'static [&'static str];
 
@@ -143,8 +146,8 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
         })),
         "/apis/g.example/v1/things" => {
             let accept = request.headers().get(header::ACCEPT).map_or("", |accept| accept.to_str().unwrap());
-            let what = if accept.contains("PartialObjectMetadata") { "metadata" } else { "whole" };
-            server.lists.push(format!("{what} {query}"));
+            let content = if accept.contains("PartialObjectMetadata") { "metadata" } else { "whole" };
+            server.lists.push(format!("{content} {query}"));
             shown(json!({
                 "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": server.items,
             }))
@@ -178,11 +181,11 @@ async fn reason(conditions: &Conditions, expected: Reason) {
     panic!("not {expected:?} but {:?}", conditions.get("w"));
 }
 
-async fn next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> Observation {
+async fn next(taken: &mut mpsc::Receiver<Message>, conditions: &Conditions) -> Observation {
     loop {
         let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
         let seen = seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")));
-        if let Told::Changed(seen, _) = seen {
+        if let Message::Changed(seen, _) = seen {
             return seen;
         }
     }
@@ -357,16 +360,16 @@ async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_chang
         items.remove(29_998);
     }
     resume.send(1).unwrap();
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for _ in 0..4 {
         let seen = next(&mut taken, &conditions).await;
-        told.push((seen.key.name.to_string(), seen.change));
+        messages.push((seen.key.name.to_string(), seen.change));
     }
-    let whole = told.pop().map(|(_, change)| change);
+    let whole = messages.pop().map(|(_, change)| change);
     assert_eq!(whole, Some(Change::Resync), "what came and went meanwhile has no name");
-    told.sort_by(|one, other| one.0.cmp(&other.0));
+    messages.sort_by(|one, other| one.0.cmp(&other.0));
     let expected = [("o-19999", Change::Changed), ("o-29998", Change::Gone), ("o-7", Change::Changed)];
-    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
+    assert_eq!(messages, expected.map(|(name, change)| (name.to_owned(), change)));
     reason(&conditions, Reason::Watching).await;
     assert!(taken.is_empty() && conditions.get("w").unwrap().objects == 29_999);
     run.abort();
@@ -453,13 +456,13 @@ async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
         let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
         let run = tokio::spawn(watcher.run(client(&server)));
         assert_eq!(next(&mut taken, &conditions).await.version.as_ref(), "v1");
-        let told = next(&mut taken, &conditions).await;
+        let messages = next(&mut taken, &conditions).await;
         if then.is_empty() {
-            assert_eq!((told.change, told.key.name.as_ref()), (Change::Gone, "one"));
+            assert_eq!((messages.change, messages.key.name.as_ref()), (Change::Gone, "one"));
             reason(&conditions, Reason::WaitingForKind).await;
         } else {
             // Changes in between have no names.
-            assert_eq!((told.change, told.version.as_ref()), (Change::Resync, "v1beta1"));
+            assert_eq!((messages.change, messages.version.as_ref()), (Change::Resync, "v1beta1"));
             reason(&conditions, Reason::Watching).await;
             assert_eq!(conditions.get("w").unwrap().objects, 1);
         }
@@ -486,7 +489,7 @@ async fn a_list_is_streamed_where_the_server_can() {
 }
 
 /// Also returns the virtual seconds until the change.
-async fn seconds_to_next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> (Observation, u64) {
+async fn seconds_to_next(taken: &mut mpsc::Receiver<Message>, conditions: &Conditions) -> (Observation, u64) {
     let begin = tokio::time::Instant::now();
     let seen = next(taken, conditions).await;
     (seen, begin.elapsed().as_secs())

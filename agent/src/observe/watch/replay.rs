@@ -6,8 +6,9 @@ use super::{
         index::{Index, ObjectKey},
         resolve::Resolved,
     },
-    Metadata, Seen,
-    source::{api, part_of, seen_metadata, seen_whole},
+    event::ObservedObject,
+    metadata::Metadata,
+    source::{api, observed_metadata, observed_whole, part_of},
     verify::{Judgement, PERIOD},
 };
 use crate::{config, jitter};
@@ -28,25 +29,26 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const LAG: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(10);
 /// Objects per check; busier watches are not judged.
-const MOST: usize = 5_000;
+const MAX_OBJECTS: usize = 5_000;
 const EXPIRED: u16 = 410;
 
 /// Latest contribution by object; 0 if deleted.
-type Told = HashMap<ObjectKey, u64>;
+type Contributions = HashMap<ObjectKey, u64>;
 
 pub(super) struct Round {
     until: String,
-    told: Heard,
+    events: Events,
 }
 
-enum Heard {
-    All(Told),
-    TooMuch,
-    TooLate,
+enum Events {
+    Complete(Contributions),
+    TooMany,
+    /// The API server has forgotten the start.
+    Expired,
 }
 
 /// `None` after a failure.
-type Looked = BoxFuture<'static, Option<Round>>;
+type Fetch = BoxFuture<'static, Option<Round>>;
 
 struct Suspect {
     until: String,
@@ -54,10 +56,10 @@ struct Suspect {
 }
 
 pub(super) struct Replay {
-    look: Option<Box<dyn Fn(Option<String>) -> Looked + Send + Sync>>,
+    fetch: Option<Box<dyn Fn(Option<String>) -> Fetch + Send + Sync>>,
     /// Start of the next check; `None` if the current version is unknown.
     from: Option<String>,
-    running: Option<Looked>,
+    running: Option<Fetch>,
     due: Instant,
     later: Duration,
     suspect: Option<Suspect>,
@@ -67,26 +69,27 @@ impl Replay {
     /// `client` must not count as a sign of life.
     pub(super) fn new(client: &Client, spec: &config::Watch, resolved: &Resolved, whole: bool) -> Self {
         let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
-        let look = move |from| {
+        let fetch = move |from| {
             let marks = api::<Metadata>(&client, &spec, &resolved);
             let selector = spec.selector();
             if whole {
                 let (part, group) = (part_of(&spec), resolved.resource.group.clone());
-                let seen = move |object: DynamicObject| seen_whole(part, &group, object);
-                look(marks, api::<DynamicObject>(&client, &spec, &resolved), selector, from, seen).boxed()
+                let observed = move |object: DynamicObject| observed_whole(part, &group, object);
+                fetch(marks, api::<DynamicObject>(&client, &spec, &resolved), selector, from, observed)
+                    .boxed()
             } else {
                 let objects = marks.clone();
                 let part = part_of(&spec);
-                let seen = move |object: Metadata| seen_metadata(part, object);
-                look(marks, objects, selector, from, seen).boxed()
+                let observed = move |object: Metadata| observed_metadata(part, object);
+                fetch(marks, objects, selector, from, observed).boxed()
             }
         };
-        Self { look: Some(Box::new(look)), ..Self::never() }
+        Self { fetch: Some(Box::new(fetch)), ..Self::never() }
     }
 
     pub(super) fn never() -> Self {
         Self {
-            look: None,
+            fetch: None,
             from: None,
             running: None,
             due: Instant::now(),
@@ -107,20 +110,20 @@ impl Replay {
 
     /// Cancel-safe: a started check continues.
     pub(super) async fn next(&mut self) -> Option<Round> {
-        let Some(look) = &self.look else { return std::future::pending().await };
+        let Some(fetch) = &self.fetch else { return std::future::pending().await };
         if self.running.is_none() {
             tokio::time::sleep_until(self.due).await;
         }
         let from = &self.from;
-        let looked = self.running.get_or_insert_with(|| look(from.clone())).await;
+        let round = self.running.get_or_insert_with(|| fetch(from.clone())).await;
         self.running = None;
-        looked
+        round
     }
 
     /// Two checks with an equal difference, while the index is unchanged, prove a missed event. `None` if only the
     /// current version was found.
     pub(super) fn judge(&mut self, round: Option<Round>, index: &Index) -> Option<Judgement> {
-        let Some(Round { until, told }) = round else {
+        let Some(Round { until, events }) = round else {
             self.due = Instant::now() + AGAIN;
             return Some(Judgement::Failed);
         };
@@ -131,22 +134,22 @@ impl Replay {
             self.due += std::mem::take(&mut self.later);
             return None;
         }
-        let told = match told {
-            Heard::All(told) => told,
-            Heard::TooMuch => {
+        let replayed = match events {
+            Events::Complete(contributions) => contributions,
+            Events::TooMany => {
                 self.from = Some(until);
                 return Some(Judgement::Failed);
             }
-            Heard::TooLate => {
+            Events::Expired => {
                 self.from = Some(until);
                 return Some(Judgement::Unknown);
             }
         };
-        let differ: HashMap<_, _> = told
+        let differ: HashMap<_, _> = replayed
             .into_iter()
-            .map(|(key, told)| (told, index.contribution(&key), key))
-            .filter(|(told, shown, _)| told != shown)
-            .map(|(told, shown, key)| (key, (told, shown)))
+            .map(|(key, replayed)| (replayed, index.contribution(&key), key))
+            .filter(|(replayed, indexed, _)| replayed != indexed)
+            .map(|(replayed, indexed, key)| (key, (replayed, indexed)))
             .collect();
         if differ.is_empty() {
             self.from = Some(until);
@@ -172,12 +175,12 @@ impl fmt::Debug for Replay {
     }
 }
 
-async fn look<K>(
+async fn fetch<K>(
     marks: Api<Metadata>,
     objects: Api<K>,
     selector: Option<String>,
     from: Option<String>,
-    seen: impl Fn(K) -> Seen + Send,
+    observed: impl Fn(K) -> ObservedObject + Send,
 ) -> Option<Round>
 where
     K: Clone + DeserializeOwned + fmt::Debug + Send + 'static,
@@ -186,19 +189,22 @@ where
     let one = ListParams { label_selector: selector.clone(), limit: Some(1), ..ListParams::default() };
     let list = tokio::time::timeout(TIMEOUT, marks.list(&one)).await.ok()?.ok()?;
     let until = list.metadata.resource_version.filter(|version| !version.is_empty())?;
-    let Some(from) = from else { return Some(Round { until, told: Heard::All(Told::new()) }) };
-    let told = tokio::time::timeout(TIMEOUT, again(objects, selector, &from, &until, seen)).await.ok()??;
-    Some(Round { until, told })
+    let Some(from) = from else {
+        return Some(Round { until, events: Events::Complete(Contributions::new()) });
+    };
+    let events = replay(objects, selector, &from, &until, observed);
+    let events = tokio::time::timeout(TIMEOUT, events).await.ok()??;
+    Some(Round { until, events })
 }
 
 /// Covers at least `until`; `None` if incomplete.
-async fn again<K>(
+async fn replay<K>(
     objects: Api<K>,
     selector: Option<String>,
     from: &str,
     until: &str,
-    seen: impl Fn(K) -> Seen + Send,
-) -> Option<Heard>
+    observed: impl Fn(K) -> ObservedObject + Send,
+) -> Option<Events>
 where
     K: Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
@@ -208,34 +214,35 @@ where
         bookmarks: true,
         ..WatchParams::default()
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let events = match objects.watch(&params, from).await {
-        Err(kube::Error::Api(status)) if status.code == EXPIRED => return Some(Heard::TooLate),
+        Err(kube::Error::Api(status)) if status.code == EXPIRED => return Some(Events::Expired),
         events => events.ok()?,
     };
-    let (mut events, mut told) = (Box::pin(events), Told::new());
+    let (mut events, mut contributions) = (Box::pin(events), Contributions::new());
     while let Some(event) = events.try_next().await.ok()? {
-        let (seen, there) = match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => (seen(object), true),
-            WatchEvent::Deleted(object) => (seen(object), false),
+        let (object, exists) = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (observed(object), true),
+            WatchEvent::Deleted(object) => (observed(object), false),
             WatchEvent::Bookmark(mark) if reaches(&mark.metadata.resource_version, until) => {
-                return Some(Heard::All(told));
+                return Some(Events::Complete(contributions));
             }
             WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(status) if status.code == EXPIRED => return Some(Heard::TooLate),
+            WatchEvent::Error(status) if status.code == EXPIRED => return Some(Events::Expired),
             WatchEvent::Error(_) => return None,
         };
-        let Seen { key, resource_version, content, fingerprint, .. } = seen;
+        let ObservedObject { key, resource_version, content, fingerprint, .. } = object;
         let version = content.then_some(resource_version.as_str());
         let contributed =
-            if there { contribution(&key.namespace, &key.name, fingerprint?, version) } else { 0 };
-        told.insert(key, contributed);
-        if told.len() > MOST {
-            return Some(Heard::TooMuch);
+            if exists { contribution(&key.namespace, &key.name, fingerprint?, version) } else { 0 };
+        contributions.insert(key, contributed);
+        if contributions.len() > MAX_OBJECTS {
+            return Some(Events::TooMany);
         }
     }
     // Without bookmarks, the full duration proves completeness; an earlier end proves nothing.
-    (begun.elapsed() >= Duration::from_secs(u64::from(SECONDS - 1))).then_some(Heard::All(told))
+    (started.elapsed() >= Duration::from_secs(u64::from(SECONDS - 1)))
+        .then_some(Events::Complete(contributions))
 }
 
 /// Versions are numbers (KEP-5504); others never match.
@@ -262,10 +269,10 @@ mod tests {
     }
 
     fn round(until: &str, objects: &[(&str, Option<u64>)]) -> Round {
-        let told = objects.iter().map(|(name, fingerprint)| {
+        let reported = objects.iter().map(|(name, fingerprint)| {
             (key(name), fingerprint.map_or(0, |fingerprint| contribution("n", name, fingerprint, None)))
         });
-        Round { until: until.into(), told: Heard::All(told.collect()) }
+        Round { until: until.into(), events: Events::Complete(reported.collect()) }
     }
 
     fn begun() -> Replay {
@@ -281,45 +288,45 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_told_again_and_shown_before_is_all_there_is_to_say() {
         let mut replay = begun();
-        let told = Some(round("2", &[("a", Some(2)), ("b", None)]));
-        assert_eq!(replay.judge(told, &index(&[("a", 2), ("c", 1)])), Some(Judgement::Equal));
+        let reported = Some(round("2", &[("a", Some(2)), ("b", None)]));
+        assert_eq!(replay.judge(reported, &index(&[("a", 2), ("c", 1)])), Some(Judgement::Equal));
         assert_eq!(from(&replay), ("2", true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_differs_twice_in_the_same_way_was_missed() {
         let cases = [(("a", Some(2)), ("a", 1)), (("a", None), ("a", 1)), (("a", Some(1)), ("b", 1))];
-        for (told, shown) in cases {
+        for (reported, shown) in cases {
             let mut replay = begun();
-            let told = |until| Some(round(until, &[told, ("c", Some(7))]));
+            let reported = |until| Some(round(until, &[reported, ("c", Some(7))]));
             let shown = index(&[shown, ("c", 7)]);
-            assert_eq!(replay.judge(told("2"), &shown), Some(Judgement::Unsettled));
+            assert_eq!(replay.judge(reported("2"), &shown), Some(Judgement::Unsettled));
             assert_eq!(
                 (from(&replay), replay.due - Instant::now()),
                 (("1", false), LAG),
                 "from the same place"
             );
-            assert_eq!(replay.judge(told("3"), &shown), Some(Judgement::Missed));
+            assert_eq!(replay.judge(reported("3"), &shown), Some(Judgement::Missed));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_the_watch_has_shown_since_was_not_missed() {
         let mut replay = begun();
-        let told = |until, fingerprint| Some(round(until, &[("a", Some(fingerprint))]));
-        assert_eq!(replay.judge(told("2", 2), &index(&[("a", 1)])), Some(Judgement::Unsettled));
-        assert_eq!(replay.judge(told("3", 2), &index(&[("a", 2)])), Some(Judgement::Equal));
+        let reported = |until, fingerprint| Some(round(until, &[("a", Some(fingerprint))]));
+        assert_eq!(replay.judge(reported("2", 2), &index(&[("a", 1)])), Some(Judgement::Unsettled));
+        assert_eq!(replay.judge(reported("3", 2), &index(&[("a", 2)])), Some(Judgement::Equal));
         assert_eq!(from(&replay), ("3", true));
         // The next check must not start ever earlier.
-        replay.judge(told("4", 3), &index(&[("a", 2)]));
-        assert_eq!(replay.judge(told("5", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
+        replay.judge(reported("4", 3), &index(&[("a", 2)]));
+        assert_eq!(replay.judge(reported("5", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
         assert_eq!(
             from(&replay),
             ("4", true),
             "what came after the first of the two looks is looked at again"
         );
         // A later difference is a new one.
-        assert_eq!(replay.judge(told("6", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
+        assert_eq!(replay.judge(reported("6", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
     }
 
     #[tokio::test(start_paused = true)]
@@ -328,17 +335,19 @@ mod tests {
         assert_eq!(replay.judge(None, &index(&[])), Some(Judgement::Failed));
         assert_eq!((from(&replay), replay.due - Instant::now()), (("1", false), AGAIN));
         // The suspicion survives.
-        let told = |until| Some(round(until, &[("a", Some(2))]));
-        replay.judge(told("2"), &index(&[("a", 1)]));
+        let reported = |until| Some(round(until, &[("a", Some(2))]));
+        replay.judge(reported("2"), &index(&[("a", 1)]));
         replay.judge(None, &index(&[("a", 1)]));
-        assert_eq!(replay.judge(told("3"), &index(&[("a", 1)])), Some(Judgement::Missed));
+        assert_eq!(replay.judge(reported("3"), &index(&[("a", 1)])), Some(Judgement::Missed));
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_too_much_or_too_late_it_goes_on_from_now() {
-        for (told, judgement) in [(Heard::TooMuch, Judgement::Failed), (Heard::TooLate, Judgement::Unknown)] {
+        for (events, judgement) in
+            [(Events::TooMany, Judgement::Failed), (Events::Expired, Judgement::Unknown)]
+        {
             let mut replay = begun();
-            assert_eq!(replay.judge(Some(Round { until: "2".into(), told }), &index(&[])), Some(judgement));
+            assert_eq!(replay.judge(Some(Round { until: "2".into(), events }), &index(&[])), Some(judgement));
             assert_eq!(from(&replay), ("2", true));
         }
     }

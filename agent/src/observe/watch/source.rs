@@ -4,7 +4,8 @@ use super::{
         index::ObjectKey,
         resolve::Resolved,
     },
-    Heard, Metadata, Seen, WATCH_SECONDS,
+    event::{ObjectEvent, ObservedObject},
+    metadata::Metadata,
 };
 use crate::config::{self, Field};
 use futures::{StreamExt, stream::BoxStream};
@@ -16,13 +17,16 @@ use kube::{
 };
 use tidewatch_wire::Route;
 
+/// Load balancers silently cut idle watches after about 240 s.
+const WATCH_SECONDS: u32 = 200;
+
 pub(super) fn stream(
     client: &Client,
     spec: &config::Watch,
     resolved: &Resolved,
     whole: bool,
     streaming: bool,
-) -> BoxStream<'static, watcher::Result<Heard>> {
+) -> BoxStream<'static, watcher::Result<ObjectEvent>> {
     let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
     if let Some(selector) = spec.selector() {
         config = config.labels(&selector);
@@ -32,17 +36,17 @@ pub(super) fn stream(
     }
     if whole {
         let (part, group) = (part_of(spec), resolved.resource.group.clone());
-        let seen = move |object: DynamicObject| seen_whole(part, &group, object);
+        let observed = move |object: DynamicObject| observed_whole(part, &group, object);
         watcher(api::<DynamicObject>(client, spec, resolved), config)
             .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen)))
+            .map(move |event| event.map(|event| ObjectEvent::new(event, &observed)))
             .boxed()
     } else {
         let part = part_of(spec);
-        let seen = move |object: Metadata| seen_metadata(part, object);
+        let observed = move |object: Metadata| observed_metadata(part, object);
         watcher(api::<Metadata>(client, spec, resolved), config)
             .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen)))
+            .map(move |event| event.map(|event| ObjectEvent::new(event, &observed)))
             .boxed()
     }
 }
@@ -58,15 +62,6 @@ where
     }
 }
 
-pub(super) fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> Heard {
-    match event {
-        watcher::Event::Init => Heard::ListBegins,
-        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Heard::Applied(seen(object)),
-        watcher::Event::Delete(object) => Heard::Deleted(seen(object)),
-        watcher::Event::InitDone => Heard::ListEnds,
-    }
-}
-
 /// The engine also watches marks, which it sets.
 pub(super) fn part_of(spec: &config::Watch) -> Part {
     match spec.field {
@@ -76,20 +71,20 @@ pub(super) fn part_of(spec: &config::Watch) -> Part {
     }
 }
 
-pub(super) fn seen_metadata(part: Part, object: Metadata) -> Seen {
+pub(super) fn observed_metadata(part: Part, object: Metadata) -> ObservedObject {
     let fingerprint = fingerprint::of_metadata(part, &object.metadata);
-    seen(object.metadata, fingerprint)
+    observed(object.metadata, fingerprint)
 }
 
-pub(super) fn seen_whole(part: Part, group: &str, object: DynamicObject) -> Seen {
+pub(super) fn observed_whole(part: Part, group: &str, object: DynamicObject) -> ObservedObject {
     let fingerprint = fingerprint::of_object(part, group, &object);
     let content =
         part == Part::Status || object.metadata.generation.is_none() || !fingerprint::counts_changes(group);
-    Seen { content, ..seen(object.metadata, Some(fingerprint)) }
+    ObservedObject { content, ..observed(object.metadata, Some(fingerprint)) }
 }
 
-fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
-    Seen {
+fn observed(metadata: ObjectMeta, fingerprint: Option<u64>) -> ObservedObject {
+    ObservedObject {
         key: ObjectKey {
             namespace: metadata.namespace.unwrap_or_default().into(),
             name: metadata.name.unwrap_or_default().into(),

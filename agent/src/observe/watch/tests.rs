@@ -1,13 +1,29 @@
-use super::*;
+use super::{
+    super::{
+        condition::Conditions,
+        index::ObjectKey,
+        message::{Baseline, Message},
+    },
+    event::ObservedObject,
+    session::RECOVERED_AFTER,
+    *,
+};
+use crate::metrics::Metrics;
 use futures::{channel::mpsc as script, stream};
+use jiff::Timestamp;
 use kube::{api::ApiResource, core::Status};
 use std::{sync::Arc, time::Duration};
-use tidewatch_delivery::digest::{self, ALL, Section, bucket};
+use tidewatch_delivery::{
+    digest::{self, ALL, Section, bucket},
+    outbox::{KeepNames, Moved},
+};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
+use tidewatch_wire::v3::Change;
+use tokio::sync::mpsc;
 
 pub(super) struct Bench {
     pub(super) watcher: Watcher,
-    pub(super) taken: mpsc::Receiver<Told>,
+    pub(super) taken: mpsc::Receiver<Message>,
     pub(super) baseline: watch::Sender<Baseline>,
     pub(super) conditions: Conditions,
     readiness: Readiness,
@@ -56,8 +72,8 @@ fn resolved() -> Resolved {
     Resolved { resource, namespaced: true }
 }
 
-fn thing(name: &str, fingerprint: u64) -> Seen {
-    Seen {
+fn thing(name: &str, fingerprint: u64) -> ObservedObject {
+    ObservedObject {
         key: ObjectKey { namespace: "n".into(), name: name.into() },
         uid: format!("uid-{name}"),
         resource_version: "7".into(),
@@ -71,19 +87,23 @@ fn api_error(code: u16, message: &str) -> watcher::Error {
     watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
 }
 
+fn no_checks() -> Checks {
+    Checks { list: Check::never(), replay: Replay::never() }
+}
+
 impl Bench {
-    async fn pump(&mut self, events: Vec<watcher::Result<Heard>>) -> Left {
-        self.watcher.pump(stream::iter(events), &resolved(), (Check::never(), Replay::never()), &mut 0).await
+    async fn pump(&mut self, events: Vec<watcher::Result<ObjectEvent>>) -> StopReason {
+        self.watcher.pump(stream::iter(events), &resolved(), no_checks(), &mut 0).await
     }
 
-    fn told(&mut self) -> Vec<Told> {
+    fn messages(&mut self) -> Vec<Message> {
         std::iter::from_fn(|| self.taken.try_recv().ok()).collect()
     }
 
     fn taken(&mut self) -> Vec<(String, Change, String)> {
         let mut all = Vec::new();
-        for told in self.told() {
-            let Told::Changed(seen, _) = told else { continue };
+        for message in self.messages() {
+            let Message::Changed(seen, _) = message else { continue };
             assert_eq!((&*seen.group, &*seen.kind), ("g.example", "Thing"));
             all.push((seen.key.name.to_string(), seen.change, seen.uid));
         }
@@ -97,7 +117,7 @@ impl Bench {
 
 #[tokio::test]
 async fn differences_are_reported() {
-    use Heard::{Applied, Deleted, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, Deleted, ListBegins, ListEnds};
     let mut bench = bench(10);
     assert_eq!(bench.readiness.unready(), ["w"]);
     let first = [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds];
@@ -130,56 +150,52 @@ async fn differences_are_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_forbidden_kind_is_named_and_recovers() {
     let mut bench = bench(10);
-    let (say, events) = script::unbounded();
+    let (script, events) = script::unbounded();
     let conditions = bench.conditions.clone();
-    say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
-    say.unbounded_send(Err(api_error(403, "things is forbidden"))).unwrap();
-    let pump = tokio::spawn(async move {
-        bench.watcher.pump(events, &resolved(), (Check::never(), Replay::never()), &mut 0).await
-    });
+    script.unbounded_send(Ok(ObjectEvent::ListBegins)).unwrap();
+    script.unbounded_send(Err(api_error(403, "things is forbidden"))).unwrap();
+    let pump =
+        tokio::spawn(async move { bench.watcher.pump(events, &resolved(), no_checks(), &mut 0).await });
     let reason = |conditions: &Conditions| conditions.get("w").unwrap().reason;
     while reason(&conditions) != Reason::Forbidden {
         tokio::task::yield_now().await;
     }
     assert!(conditions.get("w").unwrap().message.contains("things is forbidden"));
-    say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
+    script.unbounded_send(Ok(ObjectEvent::ListBegins)).unwrap();
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
     assert_eq!(reason(&conditions), Reason::Forbidden, "another try is no recovery");
-    say.unbounded_send(Ok(Heard::ListEnds)).unwrap();
+    script.unbounded_send(Ok(ObjectEvent::ListEnds)).unwrap();
     while reason(&conditions) != Reason::Watching {
         tokio::task::yield_now().await;
     }
     // A recovered watch sends nothing.
-    say.unbounded_send(Err(api_error(500, "etcd is away"))).unwrap();
+    script.unbounded_send(Err(api_error(500, "etcd is away"))).unwrap();
     while reason(&conditions) != Reason::Unreachable {
         tokio::task::yield_now().await;
     }
     tokio::time::sleep(RECOVERED_AFTER + Duration::from_secs(1)).await;
     assert_eq!(reason(&conditions), Reason::Watching);
-    drop(say);
-    assert_eq!(pump.await.unwrap(), Left::Broken);
+    drop(script);
+    assert_eq!(pump.await.unwrap(), StopReason::Broken);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stalled_list_is_begun_again() {
     let mut bench = bench(10);
-    for (streaming, left) in [(true, Left::NoStreaming), (false, Left::Broken)] {
+    for (streaming, left) in [(true, StopReason::NoStreaming), (false, StopReason::Broken)] {
         bench.watcher.streaming = streaming;
-        let (say, events) = script::unbounded();
-        say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
-        assert_eq!(
-            bench.watcher.pump(events, &resolved(), (Check::never(), Replay::never()), &mut 0).await,
-            left
-        );
+        let (script, events) = script::unbounded();
+        script.unbounded_send(Ok(ObjectEvent::ListBegins)).unwrap();
+        assert_eq!(bench.watcher.pump(events, &resolved(), no_checks(), &mut 0).await, left);
     }
     assert_eq!(bench.reason(), Reason::Unreachable);
 }
 
 #[tokio::test]
 async fn too_many_objects_are_a_condition() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let mut bench = bench(1);
     bench.pump([ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok).into()).await;
     assert_eq!(bench.taken().len(), 1);
@@ -192,13 +208,16 @@ async fn too_many_objects_are_a_condition() {
 #[tokio::test]
 async fn streams_are_left_for_their_reasons() {
     let mut bench = bench(10);
-    assert_eq!(bench.pump(vec![Err(api_error(404, "gone"))]).await, Left::KindGone);
-    let bare = Seen { fingerprint: None, ..thing("a", 0) };
-    assert_eq!(bench.pump(vec![Ok(Heard::ListBegins), Ok(Heard::Applied(bare))]).await, Left::NeedsWhole);
+    assert_eq!(bench.pump(vec![Err(api_error(404, "gone"))]).await, StopReason::KindGone);
+    let bare = ObservedObject { fingerprint: None, ..thing("a", 0) };
+    assert_eq!(
+        bench.pump(vec![Ok(ObjectEvent::ListBegins), Ok(ObjectEvent::Applied(bare))]).await,
+        StopReason::NeedsWhole
+    );
     assert!(bench.taken().is_empty(), "nothing is reported before it can be compared");
     drop(std::mem::replace(&mut bench.taken, mpsc::channel(1).1));
-    let listed = [Heard::ListBegins, Heard::Applied(thing("a", 1)), Heard::ListEnds];
-    assert_eq!(bench.pump(listed.map(Ok).into()).await, Left::Closed);
+    let listed = [ObjectEvent::ListBegins, ObjectEvent::Applied(thing("a", 1)), ObjectEvent::ListEnds];
+    assert_eq!(bench.pump(listed.map(Ok).into()).await, StopReason::Closed);
 }
 
 fn contributes(name: &str, fingerprint: u64) -> u64 {
@@ -207,10 +226,11 @@ fn contributes(name: &str, fingerprint: u64) -> u64 {
 
 /// After a first list of `a` and `b`.
 async fn reconciled() -> (Bench, digest::Digest) {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let mut bench = bench(10);
     bench.pump([ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok).into()).await;
-    let Some(Told::Compared { section, unnamed: Some(unnamed), .. }) = bench.told().into_iter().next() else {
+    let Some(Message::Compared { section, unnamed: Some(unnamed), .. }) = bench.messages().into_iter().next()
+    else {
         panic!("compared with nothing")
     };
     assert_eq!((section.stale, unnamed.change, &*unnamed.key.name), (ALL, Change::Resync, ""));
@@ -221,26 +241,26 @@ async fn reconciled() -> (Bench, digest::Digest) {
 
 #[tokio::test]
 async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (_, known) = reconciled().await;
     let mut bench = bench(10);
     bench.baseline.send_replace(Baseline::default());
     let listed = [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds];
     bench.pump(listed.map(Ok).into()).await;
-    assert!(bench.told().is_empty());
+    assert!(bench.messages().is_empty());
     bench.baseline.send_replace(Baseline {
         round: 1,
         digest: Arc::new(known.clone()),
         ..Baseline::default()
     });
     // Early changes mark their bucket.
-    bench.watcher.round = 0;
+    bench.watcher.comparison.round = 0;
     bench.watcher.changed(thing("x", 1), Change::Changed, Moved::default(), &resolved()).await.unwrap();
-    assert_eq!(bench.watcher.early, 1 << bucket("n", "x"));
-    bench.watcher.early = 0;
+    assert_eq!(bench.watcher.comparison.early, 1 << bucket("n", "x"));
+    bench.watcher.comparison.early = 0;
     bench.pump(vec![Ok(Applied(thing("a", 1)))]).await;
-    let told = bench.told();
-    let [Told::Compared { section, unnamed: None, .. }] = &told[..] else { panic!("{told:?}") };
+    let messages = bench.messages();
+    let [Message::Compared { section, unnamed: None, .. }] = &messages[..] else { panic!("{messages:?}") };
     assert_eq!(Some(section), known.get("w"), "equal: nothing to say");
     let text = bench.registry.encode().unwrap();
     assert!(text.contains("t_digest_comparisons_total{result=\"equal\",watch=\"w\"} 1\n"), "{text}");
@@ -248,7 +268,7 @@ async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
 
 #[tokio::test]
 async fn only_what_differs_from_the_digest_is_reported() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (_, known) = reconciled().await;
     assert_ne!(bucket("n", "a"), bucket("n", "b"), "or this shows nothing");
     for (second, expected) in [(Some(2), vec!["b"]), (None, vec![])] {
@@ -261,13 +281,13 @@ async fn only_what_differs_from_the_digest_is_reported() {
         let listed = [Some(thing("a", 1)), second.map(|fingerprint| thing("b", fingerprint))];
         let listed = listed.into_iter().flatten().map(Applied);
         bench.pump([ListBegins].into_iter().chain(listed).chain([ListEnds]).map(Ok).collect()).await;
-        let told = bench.told();
-        let [Told::Compared { section, unnamed: Some(_), .. }, changes @ ..] = &told[..] else {
-            panic!("{told:?}")
+        let messages = bench.messages();
+        let [Message::Compared { section, unnamed: Some(_), .. }, changes @ ..] = &messages[..] else {
+            panic!("{messages:?}")
         };
         assert_eq!(section.stale, 1 << bucket("n", "b"));
-        let names = changes.iter().map(|told| match told {
-            Told::Changed(seen, moved) => {
+        let names = changes.iter().map(|messages| match messages {
+            Message::Changed(seen, moved) => {
                 assert_eq!(*moved, Moved { before: 0, after: contributes(&seen.key.name, 2) });
                 &*seen.key.name
             }
@@ -288,24 +308,25 @@ async fn another_round_reports_everything_again() {
 
 /// Also whether they are part of a full report.
 fn listed(bench: &mut Bench) -> Vec<(String, bool)> {
-    let told = bench.told().into_iter();
-    told.filter_map(|told| match told {
-        Told::Changed(seen, _) => Some((seen.key.name.to_string(), seen.listed)),
-        _ => None,
-    })
-    .collect()
+    let messages = bench.messages().into_iter();
+    messages
+        .filter_map(|messages| match messages {
+            Message::Changed(seen, _) => Some((seen.key.name.to_string(), seen.listed)),
+            _ => None,
+        })
+        .collect()
 }
 
 #[tokio::test]
 async fn a_report_of_everything_says_that_it_is_one() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let first = || [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok);
     let of = |a: bool, b: bool| [("a".to_owned(), a), ("b".to_owned(), b)];
     let mut bench = bench(10);
     let live = Ok(Applied(thing("a", 2)));
     bench.pump(first().into_iter().chain([live]).collect()).await;
-    let told = listed(&mut bench);
-    assert_eq!((&told[..2], &told[2]), (&of(true, true)[..], &("a".to_owned(), false)));
+    let messages = listed(&mut bench);
+    assert_eq!((&messages[..2], &messages[2]), (&of(true, true)[..], &("a".to_owned(), false)));
     bench.baseline.send_replace(Baseline { round: 2, ..Baseline::default() });
     bench.pump(vec![]).await;
     assert_eq!(listed(&mut bench), of(true, true), "it was demanded again");
@@ -317,8 +338,8 @@ async fn a_report_of_everything_says_that_it_is_one() {
         bench.baseline.send_replace(Baseline::default());
         bench.pump(first().into()).await;
         bench.pump(vec![Ok(Applied(thing("b", 2)))]).await;
-        assert_eq!(bench.watcher.early, 1 << bucket("n", "b"));
-        bench.watcher.early = early;
+        assert_eq!(bench.watcher.comparison.early, 1 << bucket("n", "b"));
+        bench.watcher.comparison.early = early;
         bench.baseline.send_replace(Baseline {
             round: 1,
             digest: Arc::clone(&digest),
@@ -332,7 +353,7 @@ async fn a_report_of_everything_says_that_it_is_one() {
 
 #[tokio::test]
 async fn what_appears_with_its_kind_was_made() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let mut bench = bench(10);
     bench.watcher.never_served().await.unwrap();
     bench.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
@@ -341,7 +362,7 @@ async fn what_appears_with_its_kind_was_made() {
 
 #[tokio::test]
 async fn a_kind_that_goes_takes_its_objects_with_it() {
-    use Heard::{Applied, ListBegins, ListEnds};
+    use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (mut served, known) = reconciled().await;
     served.watcher.all_gone("v1", "Thing").await.unwrap();
     let gone = served.taken();
@@ -354,7 +375,7 @@ async fn a_kind_that_goes_takes_its_objects_with_it() {
     let mut bench = bench(10);
     bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known), ..Baseline::default() });
     bench.watcher.never_served().await.unwrap();
-    let told = bench.told();
-    let [Told::Compared { unnamed: Some(unnamed), .. }] = &told[..] else { panic!("{told:?}") };
+    let messages = bench.messages();
+    let [Message::Compared { unnamed: Some(unnamed), .. }] = &messages[..] else { panic!("{messages:?}") };
     assert_eq!((&*unnamed.version, &*unnamed.kind), ("v1", "Thing"));
 }

@@ -5,8 +5,9 @@
 
 use super::{
     super::{fingerprint::Part, resolve::Resolved},
-    Metadata, Seen,
-    source::{api, part_of, seen_metadata, seen_whole},
+    event::ObservedObject,
+    metadata::Metadata,
+    source::{api, observed_metadata, observed_whole, part_of},
 };
 use crate::{config, jitter};
 use futures::{FutureExt, future::BoxFuture};
@@ -52,7 +53,7 @@ pub(super) struct Check {
     list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>,
     jitter: fn() -> f64,
     rate: f64,
-    least: Duration,
+    min_period: Duration,
     running: Option<Listed>,
     due: Instant,
     hurried: Option<Instant>,
@@ -90,20 +91,20 @@ impl Check {
         let list = move |salt| {
             if whole {
                 let (part, group) = (part_of(&spec), resolved.resource.group.clone());
-                let seen = move |object: DynamicObject| seen_whole(part, &group, object);
-                sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), salt, seen).boxed()
+                let observed = move |object: DynamicObject| observed_whole(part, &group, object);
+                sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), salt, observed).boxed()
             } else {
                 let part = part_of(&spec);
-                let seen = move |object: Metadata| seen_metadata(part, object);
-                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), salt, seen).boxed()
+                let observed = move |object: Metadata| observed_metadata(part, object);
+                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), salt, observed).boxed()
             }
         };
         let rate = if whole { WHOLE_PER_SECOND } else { METADATA_PER_SECOND };
         Self { list: Some(Box::new(list)), rate, ..Self::never() }
     }
 
-    pub(super) const fn every(mut self, least: Duration) -> Self {
-        self.least = least;
+    pub(super) const fn every(mut self, min_period: Duration) -> Self {
+        self.min_period = min_period;
         self
     }
 
@@ -113,10 +114,21 @@ impl Check {
 
     fn by(list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>, jitter: fn() -> f64) -> Self {
         let (rate, due, salt) = (METADATA_PER_SECOND, Instant::now(), salt(jitter));
-        Self { list, jitter, rate, least: PERIOD, running: None, due, hurried: None, suspect: None, salt }
+        Self {
+            list,
+            jitter,
+            rate,
+            min_period: PERIOD,
+            running: None,
+            due,
+            hurried: None,
+            suspect: None,
+            salt,
+        }
     }
 
-    pub(super) fn beside(Beside { list, jitter }: Beside, part: Part) -> Self {
+    pub(super) fn beside(beside: Beside, part: Part) -> Self {
+        let Beside { list, jitter } = beside;
         let list = move |salt| {
             let found = list();
             async move {
@@ -124,7 +136,7 @@ impl Check {
                 found
                     .await?
                     .into_iter()
-                    .try_for_each(|object| add(&mut sums, salt, seen_metadata(part, object)))?;
+                    .try_for_each(|object| add(&mut sums, salt, observed_metadata(part, object)))?;
                 Some(sums)
             }
             .boxed()
@@ -154,7 +166,7 @@ impl Check {
     fn period(&self, objects: usize) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
         let share = Duration::from_secs_f64(objects as f64 / self.rate);
-        self.least.max(share)
+        self.min_period.max(share)
     }
 
     pub(super) fn rest(&mut self, objects: usize) {
@@ -231,7 +243,7 @@ async fn sums<K>(
     api: Api<K>,
     mut params: ListParams,
     salt: u64,
-    seen: impl Fn(K) -> Seen + Send,
+    observed: impl Fn(K) -> ObservedObject + Send,
 ) -> Option<FineSums>
 where
     K: Clone + DeserializeOwned + fmt::Debug + Send,
@@ -240,7 +252,7 @@ where
     loop {
         let page = tokio::time::timeout(TIMEOUT, api.list(&params)).await.ok()?.ok()?;
         for object in page.items {
-            add(&mut sums, salt, seen(object))?;
+            add(&mut sums, salt, observed(object))?;
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
@@ -249,8 +261,8 @@ where
     }
 }
 
-fn add(sums: &mut [u64], salt: u64, seen: Seen) -> Option<()> {
-    let Seen { key, resource_version, content, fingerprint, .. } = seen;
+fn add(sums: &mut [u64], salt: u64, object: ObservedObject) -> Option<()> {
+    let ObservedObject { key, resource_version, content, fingerprint, .. } = object;
     let version = content.then_some(resource_version.as_str());
     let contributed = contribution(&key.namespace, &key.name, fingerprint?, version);
     add_fine(sums, salt, &key.namespace, &key.name, contributed);
@@ -304,24 +316,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_missed_is_found_beside_steady_change() {
         let mut check = Check::never();
-        let there = |check: &Check, looks: u64, missed: u64| {
+        let there = |check: &Check, checks: u64, missed: u64| {
             let mut sums = vec![0; SLOTS].into_boxed_slice();
             for object in 0..1000_u64 {
                 let fingerprint =
-                    if object < 500 { looks } else { 0 } + if object == 999 { missed } else { 0 };
+                    if object < 500 { checks } else { 0 } + if object == 999 { missed } else { 0 };
                 let name = format!("o{object}");
                 add_fine(&mut sums, check.salt(), "n", &name, contribution("n", &name, fingerprint, None));
             }
             sums
         };
         // The index lags by one change and lacks the last object.
-        let found = (1..=60).find(|looks| {
-            let (listed, index) = (there(&check, looks + 1, 1), there(&check, *looks, 0));
+        let found = (1..=60).find(|checks| {
+            let (listed, index) = (there(&check, checks + 1, 1), there(&check, *checks, 0));
             check.judge(Some(listed), index, 1000) == Judgement::Missed
         });
         assert!(found.is_some(), "not one of thirty checks has found it");
-        let late = (1..=60).find(|looks| {
-            let (listed, index) = (there(&check, looks + 1, 0), there(&check, *looks, 0));
+        let late = (1..=60).find(|checks| {
+            let (listed, index) = (there(&check, checks + 1, 0), there(&check, *checks, 0));
             check.judge(Some(listed), index, 1000) == Judgement::Missed
         });
         assert_eq!(late, None, "nothing was missed");

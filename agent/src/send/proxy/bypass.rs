@@ -1,6 +1,6 @@
 //! `NO_PROXY`: hosts dialled directly.
 
-use super::split_port;
+use super::address::split_port;
 use std::net::IpAddr;
 
 /// Hosts of later entries use the proxy.

@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    tunnel::{TunnelError, open},
+    *,
+};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -23,7 +26,7 @@ fn urls_of_proxies() {
     ];
     for (url, shown, credentials) in good {
         let proxy = Proxy::parse(url).unwrap();
-        assert_eq!((proxy.to_string().as_str(), proxy.credentials.as_deref()), (shown, credentials), "{url}");
+        assert_eq!((proxy.to_string().as_str(), proxy.credentials()), (shown, credentials), "{url}");
     }
     let bad = [
         "",
@@ -134,34 +137,34 @@ fn hosts_that_are_dialled_directly() {
 
 /// Answers in the given pieces.
 fn scripted(pieces: Vec<Vec<u8>>) -> (DuplexStream, tokio::task::JoinHandle<(String, DuplexStream)>) {
-    let (ours, mut theirs) = duplex(64 * 1024);
+    let (client, mut server) = duplex(64 * 1024);
     let proxy = tokio::spawn(async move {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
-            assert_ne!(theirs.read_buf(&mut request).await.unwrap(), 0);
+            assert_ne!(server.read_buf(&mut request).await.unwrap(), 0);
         }
         for piece in pieces {
             // The client may have closed.
-            if theirs.write_all(&piece).await.is_err() {
+            if server.write_all(&piece).await.is_err() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        (String::from_utf8(request).unwrap(), theirs)
+        (String::from_utf8(request).unwrap(), server)
     });
-    (ours, proxy)
+    (client, proxy)
 }
 
 async fn outcome(url: &str, host: &str, pieces: &[&[u8]]) -> (Result<(), TunnelError>, String) {
-    let (mut ours, proxy) = scripted(pieces.iter().map(|piece| piece.to_vec()).collect());
+    let (mut client, proxy) = scripted(pieces.iter().map(|piece| piece.to_vec()).collect());
     let proxy_settings = Proxy::parse(url).unwrap();
-    let opened = open(&mut ours, &proxy_settings, host, 8443, DEADLINE).await;
-    let (request, mut theirs) = proxy.await.unwrap();
+    let opened = open(&mut client, &proxy_settings, host, 8443, DEADLINE).await;
+    let (request, mut server) = proxy.await.unwrap();
     if opened.is_ok() {
         // The tunnel starts here.
-        theirs.write_all(b"tls").await.unwrap();
+        server.write_all(b"tls").await.unwrap();
         let mut through = [0; 3];
-        ours.read_exact(&mut through).await.unwrap();
+        client.read_exact(&mut through).await.unwrap();
         assert_eq!(&through, b"tls");
     }
     (opened, request)
@@ -203,12 +206,12 @@ async fn a_proxy_that_does_not_open_a_tunnel_is_told_apart() {
         (&[], "proxy_io"),
     ];
     for (pieces, expected) in cases {
-        let (mut ours, proxy) = scripted(pieces.iter().map(|piece| piece.to_vec()).collect());
+        let (mut client, proxy) = scripted(pieces.iter().map(|piece| piece.to_vec()).collect());
         // Closes after the last piece.
         let closing = tokio::spawn(async move { drop(proxy.await.unwrap()) });
-        let error = open(&mut ours, &Proxy::parse("p:1").unwrap(), "h", 1, DEADLINE).await.unwrap_err();
+        let error = open(&mut client, &Proxy::parse("p:1").unwrap(), "h", 1, DEADLINE).await.unwrap_err();
         assert_eq!(error.label(), expected, "{pieces:?}: {error}");
-        drop(ours);
+        drop(client);
         closing.await.unwrap();
     }
 }
@@ -217,9 +220,9 @@ async fn a_proxy_that_does_not_open_a_tunnel_is_told_apart() {
 async fn a_proxy_that_drips_or_says_nothing_is_left_at_the_deadline() {
     let drip: Vec<Vec<u8>> = std::iter::repeat_n(b"x".to_vec(), 10_000).collect();
     for pieces in [vec![], drip] {
-        let (mut ours, _proxy) = scripted(pieces);
+        let (mut client, _proxy) = scripted(pieces);
         let begun = tokio::time::Instant::now();
-        let error = open(&mut ours, &Proxy::parse("p:1").unwrap(), "h", 1, DEADLINE).await.unwrap_err();
+        let error = open(&mut client, &Proxy::parse("p:1").unwrap(), "h", 1, DEADLINE).await.unwrap_err();
         assert_eq!((error.label(), begun.elapsed()), ("proxy_timeout", DEADLINE));
     }
 }

@@ -1,13 +1,49 @@
 //! Opens tunnels (RFC 9110, CONNECT).
 
-use super::{Proxy, TunnelError};
+use super::address::Proxy;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// In bytes.
-pub(super) const MAX_ANSWER: usize = 16 * 1024;
+const MAX_ANSWER: usize = 16 * 1024;
 const END: &[u8] = b"\r\n\r\n";
+
+/// Tunnel errors.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    /// Refused.
+    #[error("the proxy answered {0}; does it allow connections to the receiver's host and port?")]
+    Status(u16),
+    /// Missing or wrong credentials.
+    #[error("the proxy wants credentials (407); put user and password into the proxy's URL")]
+    Credentials,
+    /// The answer is not HTTP, or has extra data.
+    #[error("the proxy's answer is not HTTP; is it an HTTP proxy?")]
+    Malformed,
+    /// The answer exceeds the limit.
+    #[error("the proxy's answer is larger than {} bytes; is it an HTTP proxy?", MAX_ANSWER)]
+    TooLarge,
+    /// No answer in time.
+    #[error("the proxy did not answer in time")]
+    Timeout,
+    /// The connection broke.
+    #[error("the connection to the proxy broke")]
+    Io(#[source] std::io::Error),
+}
+
+impl TunnelError {
+    /// Returns a stable word for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "proxy_status",
+            Self::Credentials => "proxy_credentials",
+            Self::Malformed | Self::TooLarge => "proxy_malformed",
+            Self::Timeout => "proxy_timeout",
+            Self::Io(_) => "proxy_io",
+        }
+    }
+}
 
 /// Opens a tunnel to `host`: a name resolved by the proxy, or an address without brackets.
 pub(in crate::send) async fn open<S>(
@@ -31,7 +67,7 @@ where
 fn request(proxy: &Proxy, host: &str, port: u16) -> String {
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
-    if let Some(credentials) = &proxy.credentials {
+    if let Some(credentials) = proxy.credentials() {
         request.push_str("Proxy-Authorization: Basic ");
         STANDARD.encode_string(credentials, &mut request);
         request.push_str("\r\n");
@@ -45,11 +81,11 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), TunnelError> 
     let end = loop {
         // The end may span two reads.
         let from = answer.len().saturating_sub(END.len() - 1);
-        let room = MAX_ANSWER - answer.len();
-        if room == 0 {
+        let left = MAX_ANSWER - answer.len();
+        if left == 0 {
             return Err(TunnelError::TooLarge);
         }
-        let read = (&mut *stream).take(room as u64).read_buf(&mut answer).await.map_err(TunnelError::Io)?;
+        let read = (&mut *stream).take(left as u64).read_buf(&mut answer).await.map_err(TunnelError::Io)?;
         if read == 0 {
             return Err(TunnelError::Io(std::io::ErrorKind::UnexpectedEof.into()));
         }

@@ -42,7 +42,7 @@ pub struct Settings {
     /// Longest wait of a change for its stored name.
     pub withhold: Duration,
     /// Shutdown limit, each for storing and declaring the digest.
-    pub farewell: Duration,
+    pub shutdown: Duration,
 }
 
 impl Default for Settings {
@@ -64,7 +64,7 @@ impl Default for Settings {
             store: Duration::from_secs(10),
             store_quiet: Duration::from_mins(10),
             withhold: Duration::from_secs(5),
-            farewell: Duration::from_secs(4),
+            shutdown: Duration::from_secs(4),
         }
     }
 }

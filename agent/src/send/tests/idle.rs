@@ -2,7 +2,7 @@ use super::{
     scripted::{self, Scripted},
     *,
 };
-use crate::observe::told::Told;
+use crate::observe::message::Message;
 use tidewatch_delivery::outbox::Moved;
 use tidewatch_wire::v3::Health;
 
@@ -16,15 +16,15 @@ fn response(request: &v3::Request<'static>) -> v3::Response {
 
 /// On an established connection.
 fn bytes(mut asked: v3::Request<'static>) -> usize {
-    let mut said = response(&asked);
+    let mut answer = response(&asked);
     let _in_headers = Standing::take(&mut asked);
-    (said.epoch, said.session) = (Epoch::default(), SessionId::default());
-    serde_json::to_vec(&asked).unwrap().len() + serde_json::to_vec(&said).unwrap().len()
+    (answer.epoch, answer.session) = (Epoch::default(), SessionId::default());
+    serde_json::to_vec(&asked).unwrap().len() + serde_json::to_vec(&answer).unwrap().len()
 }
 
-fn canary() -> Told {
-    let seen = crate::canary::seen("2026-01-01T00:00:00.123Z".parse().unwrap());
-    Told::Changed(seen, Moved::default())
+fn canary() -> Message {
+    let seen = crate::canary::observation("2026-01-01T00:00:00.123Z".parse().unwrap());
+    Message::Changed(seen, Moved::default())
 }
 
 /// Three TLS records (22 bytes each), four HTTP/2 frames (9 each), compressed headers.
@@ -38,7 +38,7 @@ async fn an_idle_agent_says_little_once_a_minute() {
     let mut outbox = Outbox::new(Epoch::random(), BTreeMap::new());
     // Longer numbers.
     for _ in 0..100_000 {
-        outbox.observe(crate::canary::seen(Timestamp::UNIX_EPOCH), Duration::ZERO);
+        outbox.observe(crate::canary::observation(Timestamp::UNIX_EPOCH), Duration::ZERO);
     }
     let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
     let receiver = Scripted::new(|request| (Duration::ZERO, Ok(response(request))));
@@ -56,13 +56,13 @@ async fn an_idle_agent_says_little_once_a_minute() {
         changes.send(canary()).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let minutes = receiver.told().into_iter().filter(|(at, _)| *at >= begun + Duration::from_secs(50));
+    let minutes = receiver.requests().into_iter().filter(|(at, _)| *at >= begun + Duration::from_secs(50));
     let bodies: Vec<usize> = minutes.map(|(_, request)| bytes(request)).collect();
     assert_eq!(bodies.len(), 60, "no heartbeat beside the canary");
-    let most = bodies.iter().copied().max().unwrap_or_default();
+    let largest = bodies.iter().copied().max().unwrap_or_default();
     // Includes 32 for the session's mark, both ways.
-    assert!(most <= 275, "{most} bytes in the bodies of an exchange");
-    let per_day = (most + AROUND_BODIES) * 24 * 60;
+    assert!(largest <= 275, "{largest} bytes in the bodies of an exchange");
+    let per_day = (largest + AROUND_BODIES) * 24 * 60;
     assert!(per_day <= 600_000, "{per_day} bytes a day");
 }
 

@@ -40,8 +40,8 @@ fn lively(bench: &Bench) {
     tokio::spawn(async move {
         loop {
             for n in 0..OBJECTS {
-                let told = Observation { listed: true, ..observation(&format!("o-{n}")) };
-                if changes.send(told.into()).await.is_err() {
+                let listed = Observation { listed: true, ..observation(&format!("o-{n}")) };
+                if changes.send(listed.into()).await.is_err() {
                     return;
                 }
             }
@@ -134,7 +134,7 @@ async fn a_receiver_that_comes_to_its_senses_is_told_everything_within_a_minute(
     lively(&bench);
     tokio::time::sleep(Duration::from_mins(10)).await;
     let repeated = bench.progress.lock().repeated.clone();
-    let of = |what: &str| repeated.iter().find(|r| r.message.contains(what)).map_or(0, |r| r.count);
+    let of = |text: &str| repeated.iter().find(|r| r.message.contains(text)).map_or(0, |r| r.count);
     assert!(of("as another session") > 5 && of("every object") > 5, "{repeated:?}");
     SENSES.store(1, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_mins(1)).await;

@@ -11,11 +11,11 @@ async fn routed(peer: SocketAddr, ca: &Ca, names: Names, withhold: Duration) -> 
     let (shelf, memory) = memory();
     let change = |_: &mut Target, settings: &mut Settings| settings.withhold = withhold;
     let agent = agent_with(peer, ca, ca, Some(memory), change).await;
-    let (done, told) = oneshot::channel();
+    let (done, message) = oneshot::channel();
     let routes = BTreeMap::from([(WATCH.to_owned(), vec![other()])]);
     let complete = Some([WATCH.to_owned()].into());
     agent.control.send(Control { routes, complete, forget: Vec::new(), done }).await.unwrap();
-    told.await.unwrap();
+    message.await.unwrap();
     let Shelf { found, snapshots, stored, names: given, names_stored } = shelf;
     found.send(Found { digest: None, names }).unwrap();
     let (again, _) = oneshot::channel();
@@ -33,7 +33,7 @@ async fn list(agent: &Agent, names: &[&str]) {
     let key = |name: &str| Key { watch: WATCH.into(), name: name.into(), ..seen.key.clone() };
     let gone = Observation { key: key(""), change: Change::Gone, ..seen.clone() };
     let present = Present { objects: names.iter().map(|name| key(name)).collect(), gone };
-    agent.changes.send(Told::Listed(WATCH.into(), present)).await.unwrap();
+    agent.changes.send(Message::Listed(WATCH.into(), present)).await.unwrap();
 }
 
 #[tokio::test]

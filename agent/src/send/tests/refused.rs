@@ -37,18 +37,18 @@ fn failures(agent: &Agent) -> u64 {
 #[test]
 fn each_alert_has_a_sentence_of_its_own() {
     use rustls::AlertDescription as Alert;
-    let said = |description| {
+    let message = |description| {
         let error = std::io::Error::other(rustls::Error::AlertReceived(description));
         SendError::Refused(alert::received(&error).unwrap()).to_string()
     };
-    for (description, words) in [
+    for (description, expected) in [
         (Alert::UnknownCA, "the receiver does not trust this certificate's issuer"),
         (Alert::CertificateExpired, "has expired or is not valid yet"),
         (Alert::CertificateRequired, "was shown no certificate"),
         (Alert::BadCertificate, "refuses this certificate"),
         (Alert::ProtocolVersion, "by an alert"),
     ] {
-        assert!(said(description).contains(words), "{}", said(description));
+        assert!(message(description).contains(expected), "{}", message(description));
     }
     let own = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
     assert_eq!(alert::received(&std::io::Error::other(own)), None, "what the agent itself finds is no alert");

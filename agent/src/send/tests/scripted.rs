@@ -3,14 +3,14 @@ use crate::send::{Channel, Fate, Transport};
 use std::{future::pending, pin::Pin};
 
 /// A busy loop would stop virtual time.
-const MOST: usize = 10_000;
+const MAX_REQUESTS: usize = 10_000;
 
 pub(super) type Script = fn(&v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>);
 
 #[derive(Clone)]
 pub(super) struct Scripted {
     connected: Arc<Mutex<Vec<Instant>>>,
-    told: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
+    requests: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
     script: Script,
     lasts: Duration,
     fate: Fate,
@@ -19,11 +19,11 @@ pub(super) struct Scripted {
 impl Scripted {
     pub(super) fn new(script: Script) -> Self {
         let lasts = Duration::from_hours(24 * 365);
-        Self { connected: Arc::default(), told: Arc::default(), script, lasts, fate: Fate::Keep }
+        Self { connected: Arc::default(), requests: Arc::default(), script, lasts, fate: Fate::Keep }
     }
 
-    pub(super) fn told(&self) -> Vec<(Instant, v3::Request<'static>)> {
-        self.told.lock().clone()
+    pub(super) fn requests(&self) -> Vec<(Instant, v3::Request<'static>)> {
+        self.requests.lock().clone()
     }
 }
 
@@ -61,11 +61,11 @@ impl Channel for Scripted {
         request: &v3::Request<'static>,
         _: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
-        let mut told = self.told.lock();
-        told.push((Instant::now(), request.clone()));
-        let (asked, (wait, answer)) = (told.len(), (self.script)(request));
+        let mut requests = self.requests.lock();
+        requests.push((Instant::now(), request.clone()));
+        let (asked, (wait, answer)) = (requests.len(), (self.script)(request));
         async move {
-            if asked >= MOST {
+            if asked >= MAX_REQUESTS {
                 pending::<()>().await;
             }
             tokio::time::sleep(wait).await;
@@ -82,7 +82,7 @@ pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(super) struct Bench {
     transport: Scripted,
-    pub(super) changes: mpsc::Sender<Told>,
+    pub(super) changes: mpsc::Sender<Message>,
     pub(super) blind: Arc<Mutex<Vec<String>>>,
     pub(super) baseline: watch::Receiver<Baseline>,
     pub(super) progress: Arc<Mutex<Progress>>,
@@ -103,8 +103,8 @@ impl Bench {
         let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
         let (settings, clock) = (Settings::default(), || Timestamp::UNIX_EPOCH);
         let blind: Arc<Mutex<Vec<String>>> = Arc::default();
-        let stand = Arc::clone(&blind);
-        let health = move || v3::Health { configuration: String::new(), blind: stand.lock().clone() };
+        let shared_blind = Arc::clone(&blind);
+        let health = move || v3::Health { configuration: String::new(), blind: shared_blind.lock().clone() };
         let sender = Sender::new(outbox, taken, transport.clone(), settings, metrics, clock, guard, resumed)
             .with_health(health, watch::channel(()).1);
         let (drain, baseline, progress) = (Drain::new(), sender.baseline(), sender.progress());
@@ -128,8 +128,8 @@ impl Bench {
         self.transport.connected.lock().clone()
     }
 
-    pub(super) fn told(&self) -> Vec<Instant> {
-        self.transport.told().into_iter().map(|(at, _)| at).collect()
+    pub(super) fn requests(&self) -> Vec<Instant> {
+        self.transport.requests().into_iter().map(|(at, _)| at).collect()
     }
 
     pub(super) fn after(
@@ -137,12 +137,12 @@ impl Bench {
         since: Instant,
         is: impl Fn(&v3::Request<'static>) -> bool,
     ) -> Option<Duration> {
-        let told = self.transport.told.lock();
-        let (at, _) = told.iter().find(|(at, request)| *at >= since && is(request))?;
+        let requests = self.transport.requests.lock();
+        let (at, _) = requests.iter().find(|(at, request)| *at >= since && is(request))?;
         Some(at.duration_since(since))
     }
 
     pub(super) fn made(&self, is: impl Fn(&v3::Request<'static>) -> bool) -> usize {
-        self.transport.told.lock().iter().filter(|(_, request)| is(request)).count()
+        self.transport.requests.lock().iter().filter(|(_, request)| is(request)).count()
     }
 }

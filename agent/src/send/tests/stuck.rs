@@ -40,7 +40,7 @@ async fn a_watch_that_goes_blind_is_told_while_a_key_is_held() {
     bench.blind.lock().push("w".to_owned());
     tokio::time::sleep(Duration::from_mins(5)).await;
     let took = bench.after(since, |r| r.health.as_ref().is_some_and(|h| h.blind == ["w"])).unwrap();
-    assert!(took <= Duration::from_mins(1), "told after {took:?}");
+    assert!(took <= Duration::from_mins(1), "sent after {took:?}");
 }
 
 /// Rejects everything but the canary.
@@ -135,7 +135,7 @@ async fn what_is_too_large_for_the_way_is_sent_in_pieces() {
         bench.changes.send(observation(&format!("a-{n}")).into()).await.unwrap();
     }
     tokio::time::sleep(Duration::from_mins(2)).await;
-    let told = |name: &str| {
+    let sends = |name: &str| {
         bench.made(|r| {
             r.events.len() <= 300
                 && r.awaiting.range_count() <= 100
@@ -143,7 +143,7 @@ async fn what_is_too_large_for_the_way_is_sent_in_pieces() {
         })
     };
     for n in 0..1_500 {
-        assert!(told(&format!("a-{n}")) > 0, "a-{n} was not told");
+        assert!(sends(&format!("a-{n}")) > 0, "a-{n} was not sent");
     }
     let polls = bench.made(|request| request.poll && request.awaiting.range_count() <= 100);
     assert!(polls > 0, "what is held is asked about");

@@ -64,13 +64,13 @@ async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
 
     write(&agent.files, ca.cert_pem(), &ca, Timestamp::now() + SignedDuration::from_secs(1));
     std::fs::write(&agent.files.key, "half a key").unwrap();
-    agent.look().await;
-    agent.look().await;
+    agent.reload().await;
+    agent.reload().await;
     agent.metric("t_tls_reloads_total{result=\"unusable\"} 1");
     agent.metric("t_connections_total 1");
 
     write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
-    agent.look().await;
+    agent.reload().await;
     agent.until_metric("t_connections_total 2").await;
     agent.metric("t_connected 1");
     agent.metric("t_connections_ended_total{reason=\"renewed\"} 1");
@@ -95,13 +95,13 @@ async fn a_receiver_that_is_trusted_no_more_is_told_nothing_more() {
     peer.next().await.held();
     let both = format!("{}{}", ca.cert_pem(), other.cert_pem());
     write(&agent.files, &both, &ca, Timestamp::now());
-    agent.look().await;
+    agent.reload().await;
     agent.see("a").await;
     let in_flight = peer.next().await;
     assert_eq!(in_flight.connection, 1, "a bundle with one more CA leaves the connection for now");
 
     write(&agent.files, other.cert_pem(), &ca, Timestamp::now());
-    agent.look().await;
+    agent.reload().await;
     agent.until_metric("t_connections_ended_total{reason=\"untrusted\"} 1").await;
     agent.until("a refusal", |p| !p.connected && p.last_error.contains("unknown_ca")).await;
     write(&agent.files, &both, &ca, Timestamp::now());
@@ -129,7 +129,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_connection() {
     // The proxy then drops connections.
     drop(tunnels);
     write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
-    agent.look().await;
+    agent.reload().await;
     agent.until_metric("t_send_failures_total{reason=\"proxy_connect\",what=\"replacement\"} 2").await;
     agent.see("a").await;
     let asked = peer.next().await;
@@ -190,10 +190,10 @@ async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() 
     assert!(lasted.iter().all(|age| (day / 2..=day + second).contains(age)), "{lasted:?}");
     assert!(lasted.iter().any(|age| *age != lasted[0]), "{lasted:?}");
     // The receiver's limit is 30 s.
-    let told = bench.told();
-    let asks = |at: &Instant| told.iter().any(|told| (*at..*at + second).contains(told));
+    let requested = bench.requests();
+    let asks = |at: &Instant| requested.iter().any(|requested| (*at..*at + second).contains(requested));
     assert!(made.iter().all(asks), "{made:?}");
-    let silent = told.windows(2).map(|pair| pair[1] - pair[0]).max();
+    let silent = requested.windows(2).map(|pair| pair[1] - pair[0]).max();
     assert!(silent <= Some(Settings::default().heartbeat + second), "{silent:?}");
 }
 
@@ -205,10 +205,15 @@ fn patient(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, Se
 async fn no_connection_is_replaced_while_the_receiver_asks_for_patience() {
     let bench = Bench::start(patient);
     tokio::time::sleep(Duration::from_hours(96)).await;
-    let (made, told) = (bench.connected(), bench.told());
+    let (made, requested) = (bench.connected(), bench.requests());
     assert!(made.len() > 3, "{made:?}");
-    let patience = Duration::from_mins(5);
-    let told_before =
-        |at: &Instant| told.iter().rev().find(|told| *told < at).is_some_and(|told| *at - *told >= patience);
-    assert!(made[1..].iter().all(told_before), "{made:?}");
+    let wait = Duration::from_mins(5);
+    let requested_before = |at: &Instant| {
+        requested
+            .iter()
+            .rev()
+            .find(|requested| *requested < at)
+            .is_some_and(|requested| *at - *requested >= wait)
+    };
+    assert!(made[1..].iter().all(requested_before), "{made:?}");
 }

@@ -1,127 +1,97 @@
 //! Effects of answers on the dirty set.
 
 use tidewatch_wire::{
-    Route, Seq, limits,
-    v3::{self, Change, Response},
+    Route, Seq, SeqSet, limits,
+    v3::{Change, Response},
 };
 
-use super::{Applied, Aside, Moved, Outbox, Released};
-use crate::{Tick, digest::Digest};
+use super::{
+    Outbox,
+    dirty::Dirty,
+    reconciled::Verdict,
+    types::{Applied, Moved, Released},
+};
+use crate::Tick;
 
 impl Outbox {
-    pub(super) fn resend(&mut self, seq: Seq) -> bool {
-        let Some(entry) = self.entries.get_mut(seq) else { return false };
-        entry.sent = None;
-        self.unsent.insert(seq, self.place(seq));
-        true
-    }
-
     /// Applies an answer.
     pub fn answered(&mut self, response: &Response, now: Tick) -> Applied {
         if response.epoch != self.epoch {
             return Applied { ignored: true, ..Applied::default() };
         }
-        let mut applied = Applied {
-            retry_after: response.retry_after_ms.map(Tick::from_millis),
-            older_after: response.older.map(|older| Tick::from_millis(older.after_ms)),
-            new_session: self.session.is_some_and(|s| s != response.session),
-            ..Applied::default()
-        };
-        let fruitless = self.fruitless.0;
-        if self.session != Some(response.session) {
-            (self.session, self.mark) = (Some(response.session), 0);
-            self.fruitless = Aside(fruitless.saturating_add(1));
-            self.revision.0.counted += 1;
-            self.set_older_than(None);
+        let new_session = self.session.id.is_some_and(|session| session != response.session);
+        let fruitless = self.session.fruitless();
+        if self.session.enter(response.session) {
+            self.reconciled.changed();
+            self.dirty.set_older_than(None);
         }
         if let Some(older) = response.older {
-            self.set_older_than(Some(older.than));
+            self.dirty.set_older_than(Some(older.than));
         }
-        self.mark = self.mark.max(response.mark);
-        if let Some((_, digest)) = self.claim.take() {
-            applied.confirmed = Some(!response.resync);
-            if response.resync {
-                self.resynced = Some(response.session);
-            } else {
-                self.digest = digest;
-            }
-        } else if response.resync && self.resynced != Some(response.session) {
-            self.resynced = Some(response.session);
-            applied.resync = true;
-            self.digest = Digest::new();
-            self.revision.0.counted += 1;
+        self.session.raise_mark(response.mark);
+        let Verdict { confirmed, resync } = self.reconciled.answered(response, &mut self.session);
+        let released = self.apply_acks(response, now);
+        if !released.is_empty() {
+            self.session.acknowledged();
         }
-        for ack in &response.acks {
-            for (set, refused) in [(&ack.done, false), (&ack.refused, true)] {
-                let hit: Vec<Seq> = set
-                    .ranges()
-                    .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
-                    .map(|(s, _)| s)
-                    .collect();
-                for seq in hit {
-                    applied.released.extend(self.let_go(seq, &ack.route, refused, now));
-                }
-            }
-        }
-        if !applied.released.is_empty() {
-            self.fruitless = Aside(0);
-        }
-        if applied.new_session {
-            // Resending to a session that knows some is harmless.
-            let sent: Vec<Seq> =
-                self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(s, _)| s).collect();
+        let (asked_again, to_resend) = if new_session {
             // A restarted receiver gets them immediately. Sessions in a row without acknowledgement must not cause a
             // loop.
-            if fruitless > 1 {
-                for seq in &sent {
-                    *self.asked.0.entry(*seq).or_default() += 1;
-                }
-                applied.asked_again = sent.len();
-            }
-            applied.to_resend = sent.into_iter().filter(|&s| self.resend(s)).count();
+            resend_all(&mut self.dirty, fruitless > 1)
         } else {
-            let unknown: Vec<Seq> = response
-                .unknown
-                .ranges()
-                .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
-                .filter(|(_, e)| e.sent.is_some())
-                .map(|(s, _)| s)
-                .collect();
-            for seq in &unknown {
-                // Deferral of an older event is not a lack of capacity.
-                if response.older.is_none() || !self.is_older(*seq) {
-                    *self.asked.0.entry(*seq).or_default() += 1;
-                    applied.asked_again += 1;
-                }
-            }
-            applied.to_resend = unknown.into_iter().filter(|&s| self.resend(s)).count();
+            resend_unknown(&mut self.dirty, &response.unknown, response.older.is_some())
+        };
+        Applied {
+            released,
+            to_resend,
+            asked_again,
+            new_session,
+            ignored: false,
+            retry_after: response.retry_after_ms.map(Tick::from_millis),
+            older_after: response.older.map(|older| Tick::from_millis(older.after_ms)),
+            confirmed,
+            resync,
         }
-        applied
     }
 
-    fn let_go(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
-        let entry = self.entries.get_mut(seq)?;
+    fn apply_acks(&mut self, response: &Response, now: Tick) -> Vec<Released> {
+        let mut released = Vec::new();
+        for ack in &response.acks {
+            for (set, refused) in [(&ack.done, false), (&ack.refused, true)] {
+                for seq in self.dirty.within(set) {
+                    released.extend(self.acknowledge(seq, &ack.route, refused, now));
+                }
+            }
+        }
+        released
+    }
+
+    /// Records a route's acknowledgement. Returns the key if it was the last one.
+    fn acknowledge(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
+        let entry = self.dirty.get_mut(seq)?;
         entry.pending.retain(|r| r != route);
         entry.refused |= refused;
         if !entry.pending.is_empty() {
             return None;
         }
-        let entry = self.drop_entry(seq)?;
+        let entry = self.dirty.remove(seq)?;
+        let counts = !entry.is_canary();
         let key = entry.seen.key;
-        let counts = &*key.watch != v3::CANARY;
         if entry.seen.change == Change::Gone {
-            self.names.leave(&key, now);
+            self.names.deletion_acknowledged(&key, now);
         }
         if entry.seen.change == Change::Resync {
-            self.digest.settle(&key.watch);
+            self.reconciled.digest.settle(&key.watch);
         } else if counts {
             let Moved { before, after } = entry.moved;
-            self.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
+            self.reconciled.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
         }
-        self.revision.0.counted += u64::from(counts);
         let since_observed = now.saturating_sub(entry.first_observed);
-        if counts && self.reconciled_ms.0.len() < limits::RECONCILED {
-            self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
+        if counts {
+            self.reconciled.changed();
+            if self.reconciled_ms.0.len() < limits::RECONCILED {
+                self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
+            }
         }
         Some(Released {
             key,
@@ -131,4 +101,29 @@ impl Outbox {
             refused: entry.refused,
         })
     }
+}
+
+/// Resends everything sent: to a session that knows some, it is harmless. Returns how many are counted as asked for
+/// again, and how many are resent.
+fn resend_all(dirty: &mut Dirty, counts: bool) -> (usize, usize) {
+    let sent: Vec<Seq> = dirty.sent().collect();
+    if counts {
+        sent.iter().for_each(|seq| dirty.count_asked(*seq));
+    }
+    let asked_again = if counts { sent.len() } else { 0 };
+    (asked_again, sent.into_iter().filter(|seq| dirty.resend(*seq)).count())
+}
+
+/// Resends unknown numbers. Returns like [`resend_all`]. Deferral of an older event is not a lack of capacity.
+fn resend_unknown(dirty: &mut Dirty, unknown: &SeqSet, defers_older: bool) -> (usize, usize) {
+    let mut unknown = dirty.within(unknown);
+    unknown.retain(|seq| dirty.get(*seq).is_some_and(|entry| entry.sent.is_some()));
+    let mut asked_again = 0;
+    for seq in &unknown {
+        if !defers_older || !dirty.is_older(*seq) {
+            dirty.count_asked(*seq);
+            asked_again += 1;
+        }
+    }
+    (asked_again, unknown.into_iter().filter(|seq| dirty.resend(*seq)).count())
 }

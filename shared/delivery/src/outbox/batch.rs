@@ -6,45 +6,14 @@ use tidewatch_wire::{
 };
 
 use super::{
-    InFlight, Observation, Outbox,
-    unsent::{FRESH, May},
+    Outbox,
+    types::{InFlight, Observation},
+    unsent::May,
 };
 use crate::Tick;
 
+/// Longest range in a request's JSON.
 const RANGE_BYTES: usize = 44;
-/// Fewest ranges in a request.
-const LEAST_RANGES: usize = 16;
-
-/// Request limits, below the contract's for a proxy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    events: usize,
-    ranges: usize,
-}
-
-impl Default for Size {
-    fn default() -> Self {
-        Self { events: limits::V3_EVENTS, ranges: limits::SEQ_RANGES }
-    }
-}
-
-impl Size {
-    /// Grows slowly, because each probe costs a failure.
-    fn grow(&mut self, events: usize) {
-        if events >= self.events {
-            self.events = (events + 1).min(limits::V3_EVENTS);
-        }
-        self.ranges = (self.ranges + 1).min(limits::SEQ_RANGES);
-    }
-
-    fn halve(&mut self, events: usize, ranges: usize) {
-        if events > 0 {
-            self.events = (events / 2).max(1);
-        }
-        self.ranges = (self.ranges.min(ranges) / 2).max(LEAST_RANGES);
-    }
-}
-
 impl Outbox {
     /// Next request with events, if any. [`Outbox::failed`] returns them.
     ///
@@ -55,36 +24,14 @@ impl Outbox {
 
     /// Like [`Outbox::next_batch`], for fresh changes and those that `may` permits.
     pub fn next_batch_of(&mut self, may: May, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.choose(may);
+        let seqs = self.dirty.choose(may, self.size.0.events);
         self.batch(seqs, now)
     }
 
     /// The fresh canary alone: a sign of life while the receiver accepts no batch.
     pub fn next_canary(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.new_canary().into_iter().collect();
+        let seqs = self.dirty.new_canary().into_iter().collect();
         self.batch(seqs, now)
-    }
-
-    /// Whether [`Outbox::next_canary`] has a request.
-    pub fn has_new_canary(&self) -> bool {
-        self.new_canary().is_some()
-    }
-
-    fn new_canary(&self) -> Option<Seq> {
-        self.by_key.canaries().find(|seq| self.unsent.contains(*seq, FRESH))
-    }
-
-    /// Most urgent first.
-    fn choose(&self, may: May) -> Vec<Seq> {
-        let most = self.size.0.events;
-        let mut chosen = self.unsent.first(may, most);
-        // Behind thousands of changes it would prove the path too late.
-        if let Some(canary) = self.new_canary() {
-            chosen.retain(|seq| *seq != canary);
-            chosen.truncate(most.saturating_sub(1));
-            chosen.insert(0, canary);
-        }
-        chosen
     }
 
     /// As many of `chosen` as fit.
@@ -96,7 +43,7 @@ impl Outbox {
         let mut left = limits::V3_BODY_BYTES.saturating_sub(request.json_bound());
         let mut events = Vec::with_capacity(chosen.len());
         for seq in chosen {
-            let Some(entry) = self.entries.get_mut(seq) else { continue };
+            let Some(entry) = self.dirty.get_mut(seq) else { continue };
             let event = event(seq, &entry.seen);
             let bytes = event.json_bound() + RANGE_BYTES;
             // One always fits: the longest takes a quarter of the body besides ranges and health.
@@ -110,7 +57,7 @@ impl Outbox {
         events.sort_unstable_by_key(|event| event.seq);
         let seqs: Vec<Seq> = events.iter().map(|event| event.seq).collect();
         for seq in &seqs {
-            self.take_unsent(*seq);
+            self.dirty.take_unsent(*seq);
             // Further ranges wait for a later request.
             if request.awaiting.range_count() < self.size.0.ranges {
                 request.awaiting.insert(*seq);
@@ -119,28 +66,26 @@ impl Outbox {
         // It replaces a heartbeat.
         if events.iter().all(|event| event.watch == v3::CANARY) {
             request.health.clone_from(&self.health);
-            request.digest = self.stored.filter(|_| self.declares());
+            request.digest = self.reconciled.stored.filter(|_| self.declares());
         }
         Some((Request { events, ..request }, InFlight(seqs)))
     }
 
     /// A request for acknowledgements, if any is awaited.
     pub fn poll(&mut self) -> Option<Request<'static>> {
-        if !self.entries.values().any(|e| e.sent.is_some()) {
-            return None;
-        }
+        self.dirty.sent().next()?;
         Some(Request { health: self.health.clone(), ..self.request(Vec::new(), true) })
     }
 
     /// A sign of life with health and declared digest.
     pub fn heartbeat(&mut self) -> Request<'static> {
-        let digest = self.stored.filter(|_| self.declares());
+        let digest = self.reconciled.stored.filter(|_| self.declares());
         Request { health: self.health.clone(), digest, ..self.request(Vec::new(), false) }
     }
 
     fn request(&mut self, events: Vec<Event<'static>>, poll: bool) -> Request<'static> {
         let mut awaiting = SeqSet::new();
-        for (seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
+        for seq in self.dirty.sent() {
             // The receiver rejects more ranges; they wait for a later request.
             if awaiting.range_count() >= self.size.0.ranges {
                 break;
@@ -148,9 +93,9 @@ impl Outbox {
             awaiting.insert(seq);
         }
         Request {
-            session: self.session,
-            mark: self.mark,
-            resume: self.claim.as_ref().map(|(claim, _)| *claim),
+            session: self.session.id,
+            mark: self.session.mark,
+            resume: self.reconciled.claim(),
             reconciled_ms: std::mem::take(&mut self.reconciled_ms.0),
             events,
             awaiting,
@@ -162,7 +107,7 @@ impl Outbox {
     /// Returns a failed request's events.
     pub fn failed(&mut self, in_flight: &InFlight) {
         for seq in &in_flight.0 {
-            self.resend(*seq);
+            self.dirty.resend(*seq);
         }
     }
 
@@ -171,11 +116,11 @@ impl Outbox {
     pub fn too_large(&mut self, in_flight: &InFlight, ranges: usize) {
         self.size.0.halve(in_flight.len(), ranges);
         if let [alone] = in_flight.0[..]
-            // If an answer has returned it already, its place in `unsent` must not change.
-            && self.entries.get(alone).is_some_and(|entry| entry.sent.is_some())
+            // If an answer has returned it already, its priority in `unsent` must not change.
+            && self.dirty.get(alone).is_some_and(|entry| entry.sent.is_some())
         {
-            // It cannot shrink; a later place at least delays no others.
-            *self.asked.0.entry(alone).or_default() += 1;
+            // It cannot shrink; a lower priority at least delays no others.
+            self.dirty.count_asked(alone);
         }
         self.failed(in_flight);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tidewatch_wire::{Seq, v3};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Entry, Key, entries::Entries};
+use super::{entries::Entries, entry::Entry, types::Key};
 
 /// Numbers by key hash. The keys are in the entries, since copies take four times the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -64,7 +64,7 @@ enum Step {
     Spontaneous,
     TakeDigest,
     StoreDigest {
-        heard: bool,
+        confirmed: bool,
     },
     AgentCrash,
     AgentStart,
@@ -89,7 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => prop::bool::weighted(0.1).prop_map(|drop| Step::Work { drop }),
         1 => Just(Step::Spontaneous),
         4 => Just(Step::TakeDigest),
-        4 => prop::bool::weighted(0.9).prop_map(|heard| Step::StoreDigest { heard }),
+        4 => prop::bool::weighted(0.9).prop_map(|confirmed| Step::StoreDigest { confirmed }),
         2 => Just(Step::AgentCrash),
         4 => Just(Step::AgentStart),
         1 => Just(Step::ReceiverRestart),
@@ -223,7 +223,7 @@ impl Run {
         let unnamed = unnamed.then(|| observation(nameless, Change::Resync));
         self.outbox.baseline(WATCH, section, unnamed, T0);
         if defect == Defect::NothingForTheGone {
-            self.outbox.digest.settle(WATCH);
+            self.outbox.reconciled.digest.settle(WATCH);
         }
         for (n, contribution) in self.index.clone() {
             if mask >> bucket("n", &format!("o{n}")) & 1 == 1 {
@@ -289,7 +289,7 @@ impl World {
 
     /// Whether a restored backup is detectable: no reconcile followed, or the agent received a later mark. True a
     /// minute after the backup.
-    fn tells(&self, backup: &Kcp) -> bool {
+    fn recognizes(&self, backup: &Kcp) -> bool {
         let Some(run) = &self.run else { return true };
         let recorded = run.outbox.session().and_then(|session| backup.sessions.get(&session));
         self.kcp.works == backup.works || recorded.is_none_or(|recorded| run.outbox.mark() > *recorded)
@@ -436,10 +436,10 @@ impl World {
                     digest.insert(WATCH, Section { sums: Box::new(sums(&run.index)), ..section });
                 }
             }
-            Step::StoreDigest { heard } => {
+            Step::StoreDigest { confirmed } => {
                 let Some(run) = &mut self.run else { return };
                 let Some((claim, digest)) = run.taken.take() else { return };
-                if heard {
+                if confirmed {
                     run.outbox.digest_stored(claim.serial);
                     run.stored = Some(claim.serial);
                 }
@@ -464,7 +464,7 @@ impl World {
             }
             Step::BackupKcp => self.kcp_backup = self.kcp.clone(),
             Step::RestoreKcp => {
-                if self.tells(&self.kcp_backup) {
+                if self.recognizes(&self.kcp_backup) {
                     self.kcp = Kcp { works: self.kcp.works, ..self.kcp_backup.clone() };
                     self.restart_receiver();
                 }
@@ -476,7 +476,7 @@ impl World {
     fn rest(&mut self) {
         self.settle().unwrap();
         self.apply(&Step::TakeDigest);
-        self.apply(&Step::StoreDigest { heard: true });
+        self.apply(&Step::StoreDigest { confirmed: true });
         self.apply(&Step::Sign { poll: false, lose_answer: false });
     }
 
@@ -495,7 +495,7 @@ impl World {
                 self.apply(step);
             }
         }
-        let dirty = self.run.as_ref().map_or(0, |run| run.outbox.len());
+        let dirty = self.run.as_ref().map_or(0, |run| run.outbox.dirty().len());
         prop_assert_eq!(dirty, 0, "held for ever");
         for n in 0..3 {
             let seen = self.kcp.reconciled.get(&n).copied().flatten();
@@ -531,7 +531,7 @@ fn each_defect_of_the_protocol_loses_something() {
     let send = || Step::Send { lose_request: false, lose_answer: false };
     let sign = |poll| Step::Sign { poll, lose_answer: false };
     let work = || Step::Work { drop: false };
-    let store = || StoreDigest { heard: true };
+    let store = || StoreDigest { confirmed: true };
     let stories = [
         (Defect::CurrentState, vec![Change(1), Watch, TakeDigest, store(), sign(false), AgentCrash]),
         (
@@ -606,7 +606,7 @@ fn a_restart_on_an_unchanged_runtime_sends_nothing() {
         world.apply(&Step::Sign { poll: false, lose_answer: false });
         world.apply(&Step::Watch);
         let run = world.run.as_ref().unwrap();
-        assert!(run.compared && run.outbox.is_empty(), "{:?}", run.outbox);
+        assert!(run.compared && run.outbox.dirty().is_empty(), "{:?}", run.outbox);
     }
     // One object changes while the agent is down, so its bucket is reported.
     world.apply(&Step::AgentCrash);
@@ -615,8 +615,8 @@ fn a_restart_on_an_unchanged_runtime_sends_nothing() {
     world.apply(&Step::Sign { poll: false, lose_answer: false });
     world.apply(&Step::Watch);
     let (request, _) = world.run.as_mut().unwrap().outbox.next_batch(T0).unwrap();
-    let told: Vec<_> = request.events.iter().map(|event| (&*event.name, event.change)).collect();
-    assert_eq!(told, [("", Change::Resync), ("o1", Change::Changed)]);
+    let events: Vec<_> = request.events.iter().map(|event| (&*event.name, event.change)).collect();
+    assert_eq!(events, [("", Change::Resync), ("o1", Change::Changed)]);
 }
 
 #[test]
@@ -650,7 +650,7 @@ fn a_quiet_move_belongs_to_what_is_reconciled() {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     let empty = Section { stale: 0, ..Section::unknown(1, "v1", "Thing") };
     outbox.baseline(WATCH, empty, None, T0);
-    let sum = |outbox: &Outbox| outbox.digest.get(WATCH).unwrap().sums[bucket("n", "o1")];
+    let sum = |outbox: &Outbox| outbox.reconciled.digest.get(WATCH).unwrap().sums[bucket("n", "o1")];
     outbox.observe_moved(observation(key(1), Change::Changed), Moved { before: 0, after: 7 }, T0);
     outbox.moved(&key(1), Moved { before: 7, after: 8 });
     assert_eq!(sum(&outbox), 0, "dirty");
@@ -665,5 +665,5 @@ fn a_quiet_move_belongs_to_what_is_reconciled() {
     assert_eq!(outbox.heartbeat().reconciled_ms, [0]);
     assert!(outbox.heartbeat().reconciled_ms.is_empty(), "told once");
     outbox.forget(WATCH);
-    assert!(outbox.digest.get(WATCH).is_none());
+    assert!(outbox.reconciled.digest.get(WATCH).is_none());
 }

@@ -8,14 +8,14 @@ use std::{
 
 use tidewatch_wire::Seq;
 
-/// Minimum of places to keep.
-const LEAST: usize = 64;
+/// Minimum of slots to keep.
+const MIN_SLOTS: usize = 64;
 
 /// A map with rising numbers in one block, which is freed as a whole. A tree of ten thousand keys leaves holes in the
 /// heap.
 #[derive(Clone, Debug)]
 pub(super) struct Entries<T> {
-    /// Removed entries leave an empty place for a while.
+    /// Removed entries leave an empty slot for a while.
     all: VecDeque<(Seq, Option<T>)>,
     len: usize,
 }
@@ -39,27 +39,27 @@ impl<T> Entries<T> {
     pub(super) fn push(&mut self, seq: Seq, entry: T) {
         debug_assert!(self.all.back().is_none_or(|(last, _)| *last < seq), "numbers rise");
         if self.all.len() == self.all.capacity() {
-            // Not doubled: a large block grows in place, and its unused pages take no memory.
-            self.all.reserve_exact(self.all.len() / 4 + LEAST);
+            // Not doubled: a large block grows without a copy, and its unused pages take no memory.
+            self.all.reserve_exact(self.all.len() / 4 + MIN_SLOTS);
         }
         self.all.push_back((seq, Some(entry)));
         self.len += 1;
     }
 
     pub(super) fn get(&self, seq: Seq) -> Option<&T> {
-        let (_, entry) = self.all.get(self.place(seq)?)?;
+        let (_, entry) = self.all.get(self.position(seq)?)?;
         entry.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, seq: Seq) -> Option<&mut T> {
-        let place = self.place(seq)?;
-        let (_, entry) = self.all.get_mut(place)?;
+        let position = self.position(seq)?;
+        let (_, entry) = self.all.get_mut(position)?;
         entry.as_mut()
     }
 
     pub(super) fn remove(&mut self, seq: Seq) -> Option<T> {
-        let place = self.place(seq)?;
-        let removed = self.all.get_mut(place).and_then(|(_, entry)| entry.take())?;
+        let position = self.position(seq)?;
+        let removed = self.all.get_mut(position).and_then(|(_, entry)| entry.take())?;
         self.len -= 1;
         self.tidy();
         Some(removed)
@@ -83,20 +83,20 @@ impl<T> Entries<T> {
         some.filter_map(|(seq, entry)| Some((*seq, entry.as_ref()?)))
     }
 
-    fn place(&self, seq: Seq) -> Option<usize> {
+    fn position(&self, seq: Seq) -> Option<usize> {
         self.all.binary_search_by_key(&seq, |(seq, _)| *seq).ok()
     }
 
-    /// Drops empty places at the ends, others when they are the majority, and memory when mostly unused: low amortized
+    /// Drops empty slots at the ends, others when they are the majority, and memory when mostly unused: low amortized
     /// cost.
     fn tidy(&mut self) {
         while self.all.pop_front_if(|(_, entry)| entry.is_none()).is_some() {}
         while self.all.pop_back_if(|(_, entry)| entry.is_none()).is_some() {}
-        if self.all.len() > 2 * self.len + LEAST {
+        if self.all.len() > 2 * self.len + MIN_SLOTS {
             self.all.retain(|(_, entry)| entry.is_some());
         }
-        if self.all.capacity() > 4 * self.all.len() + 2 * LEAST {
-            self.all.shrink_to(2 * self.all.len() + LEAST);
+        if self.all.capacity() > 4 * self.all.len() + 2 * MIN_SLOTS {
+            self.all.shrink_to(2 * self.all.len() + MIN_SLOTS);
         }
     }
 }
@@ -173,7 +173,10 @@ mod tests {
             for n in 10_001..20_000 {
                 entries.push(Seq(n), n);
                 assert_eq!(entries.remove(Seq(n - 1)).is_some(), n > 10_001 || stays == 10_000);
-                assert!(entries.all.len() <= 2 * entries.len + LEAST && entries.all.capacity() <= 6 * LEAST);
+                assert!(
+                    entries.all.len() <= 2 * entries.len + MIN_SLOTS
+                        && entries.all.capacity() <= 6 * MIN_SLOTS
+                );
             }
         }
     }

@@ -1,20 +1,17 @@
 //! Changes that wait for a stored name.
 
-use tidewatch_wire::{
-    Seq,
-    v3::{self, Change},
-};
+use tidewatch_wire::v3::{self, Change};
 
-use super::{KeepNames, Observation, Outbox, Present};
-use crate::{
-    Tick,
-    names::{Names, Snapshot},
+use super::{
+    Outbox,
+    types::{KeepNames, Observation, Present},
 };
+use crate::{Tick, names::Names};
 
 impl Outbox {
     /// Keeps names from the first observation, with those of an earlier run. Changes wait for [`Outbox::names_stored`].
-    pub fn keep_names(&mut self, which: KeepNames, found: Names) {
-        (self.keep_names, self.names) = (Some(which), found);
+    pub fn keep_names(&mut self, watches: KeepNames, found: Names) {
+        (self.keep_names, self.names) = (Some(watches), found);
     }
 
     /// The kept names.
@@ -22,35 +19,15 @@ impl Outbox {
         &self.names
     }
 
-    /// Names to store.
-    pub fn names_snapshot(&self) -> Snapshot {
-        self.names.snapshot()
-    }
-
-    /// Number of withheld changes.
-    pub fn withheld(&self) -> usize {
-        self.withheld.len()
+    /// The kept names, to drop some.
+    pub fn names_mut(&mut self) -> &mut Names {
+        &mut self.names
     }
 
     /// Releases withheld changes: this revision is stored or cannot be.
     pub fn names_stored(&mut self, revision: u64) {
         self.names.stored(revision);
-        let (names, entries) = (&self.names, &self.entries);
-        let free = |seq: &Seq| entries.get(*seq).is_none_or(|entry| names.is_stored(&entry.seen.key));
-        let free: Vec<Seq> = self.withheld.extract_if(.., |seq| free(seq)).collect();
-        for seq in free {
-            self.unsent.insert(seq, self.place(seq));
-        }
-    }
-
-    /// Drops names of unwanted watches.
-    pub fn retain_names(&mut self, wanted: impl Fn(&str) -> bool) {
-        self.names.retain(wanted);
-    }
-
-    /// See [`Names::expire`].
-    pub fn expire_names(&mut self, until: impl Fn(&str) -> Option<Tick>) {
-        self.names.expire(until);
+        self.dirty.release(&self.names);
     }
 
     pub(super) fn keeps_names(&self, watch: &str) -> bool {
@@ -62,13 +39,14 @@ impl Outbox {
     }
 
     /// Records a full list: missing objects are gone.
-    pub fn listed(&mut self, watch: &str, Present { mut objects, gone }: Present, now: Tick) {
+    pub fn listed(&mut self, watch: &str, present: Present, now: Tick) {
+        let Present { mut objects, gone } = present;
         if !self.keeps_names(watch) {
             return;
         }
         for key in self.names.missing(watch, &objects) {
-            let seen = self.by_key.find(&key, &self.entries).and_then(|seq| self.entries.get(seq));
-            // An observed end already waits for acknowledgement.
+            let seen = self.dirty.find(&key).and_then(|seq| self.dirty.get(seq));
+            // An observed deletion already waits for acknowledgement.
             if seen.is_none_or(|entry| entry.seen.change != Change::Gone) {
                 self.observe(Observation { key, ..gone.clone() }, now);
             }

@@ -48,17 +48,17 @@ fn done(outbox: &Outbox, seqs: &[Seq]) -> Response {
 fn a_new_object_is_told_when_its_name_is_stored() {
     let mut outbox = outbox(1, Names::default());
     outbox.observe(saw(key(1), Change::Changed), T0);
-    assert!(outbox.next_batch(T0).is_none() && outbox.withheld() == 1 && !outbox.is_calm());
-    let snapshot = outbox.names_snapshot();
+    assert!(outbox.next_batch(T0).is_none() && outbox.dirty().withheld() == 1 && !outbox.dirty().is_calm());
+    let snapshot = outbox.names().snapshot();
     outbox.observe(saw(key(2), Change::Changed), T0);
     outbox.names_stored(snapshot.revision);
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.iter().map(|event| &*event.name).collect::<Vec<_>>(), ["o1"]);
-    assert_eq!(outbox.withheld(), 1, "the other came later");
+    assert_eq!(outbox.dirty().withheld(), 1, "the other came later");
     outbox.observe(saw(key(1), Change::Changed), T0);
     assert_eq!(outbox.next_batch(T0).unwrap().0.events.len(), 1, "what is stored is stored");
     assert_eq!(outbox.forget(WATCH), 2);
-    assert!(outbox.withheld() == 0 && outbox.names().is_empty());
+    assert!(outbox.dirty().withheld() == 0 && outbox.names().is_empty());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn an_object_whose_name_finds_no_room_is_told_of_at_once() {
         outbox.observe(saw(key(2), change), T0);
         let (request, _) = outbox.next_batch(T0).unwrap();
         assert_eq!(request.events.iter().map(|event| &*event.name).collect::<Vec<_>>(), ["o2"]);
-        assert_eq!(outbox.withheld(), 1);
+        assert_eq!(outbox.dirty().withheld(), 1);
     }
     listed(&mut outbox, &[1, 2]);
     assert_eq!((outbox.names().len(), outbox.names().left_out()), (1, 3));
@@ -84,20 +84,20 @@ fn watches_of_the_engine_alone_wait_for_nothing() {
     let mut all = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     all.keep_names(KeepNames::OfAll, Names::default());
     all.observe(saw(Key { watch: v3::CANARY.into(), ..key(1) }, Change::Changed), T0);
-    assert_eq!(all.withheld(), 0, "the canary is no object of anybody's");
+    assert_eq!(all.dirty().withheld(), 0, "the canary is no object of anybody's");
     all.observe(saw(key(1), Change::Changed), T0);
-    assert_eq!(all.withheld(), 1);
+    assert_eq!(all.dirty().withheld(), 1);
 }
 
 #[test]
 fn names_of_watches_that_are_not_wanted_any_more_are_dropped() {
     let found = Listed { objects: vec![("n".into(), "o1".into())], ..Listed::default() };
     let mut outbox = outbox(1, Names::found(BTreeMap::from([(WATCH.into(), found)])));
-    outbox.retain_names(|watch| watch == WATCH);
+    outbox.names_mut().retain(|watch| watch == WATCH);
     assert_eq!(outbox.names().len(), 1);
-    outbox.retain_names(|_| false);
+    outbox.names_mut().retain(|_| false);
     listed(&mut outbox, &[]);
-    assert!(outbox.is_empty());
+    assert!(outbox.dirty().is_empty());
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ enum Step {
     Expire,
     TakeNames,
     WriteNames {
-        heard: bool,
+        confirmed: bool,
     },
     Send {
         lose_request: bool,
@@ -142,7 +142,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::List),
         2 => Just(Step::Expire),
         4 => Just(Step::TakeNames),
-        4 => prop::bool::weighted(0.8).prop_map(|heard| Step::WriteNames { heard }),
+        4 => prop::bool::weighted(0.8).prop_map(|confirmed| Step::WriteNames { confirmed }),
         6 => (prop::bool::weighted(0.2), prop::bool::weighted(0.3))
             .prop_map(|(lose_request, lose_answer)| Step::Send { lose_request, lose_answer }),
         2 => Just(Step::Crash),
@@ -246,20 +246,20 @@ impl World {
     fn expire(&mut self) {
         let Some(run) = &mut self.run else { return };
         let shown = run.shown;
-        run.outbox.expire_names(|_| Some(shown));
+        run.outbox.names_mut().expire(|_| Some(shown));
     }
 
     fn take(&mut self) {
         if let Some(run) = &mut self.run {
-            run.taken = Some(run.outbox.names_snapshot());
+            run.taken = Some(run.outbox.names().snapshot());
         }
     }
 
-    fn write(&mut self, heard: bool) {
+    fn write(&mut self, confirmed: bool) {
         let Some(run) = &mut self.run else { return };
         let Some(snapshot) = run.taken.take() else { return };
         self.stored = snapshot.watches;
-        if heard {
+        if confirmed {
             let late = self.defect == Defect::LateNamesBelieved;
             run.outbox.names_stored(if late { u64::MAX } else { snapshot.revision });
         }
@@ -288,7 +288,7 @@ impl World {
         let answer = done(&run.outbox, &seqs);
         run.outbox.answered(&answer, self.now);
         if self.defect == Defect::TakenOutWhenLetGo {
-            run.outbox.expire_names(|_| Some(Tick::MAX));
+            run.outbox.names_mut().expire(|_| Some(Tick::MAX));
         }
     }
 
@@ -316,7 +316,7 @@ impl World {
             Step::List => self.list(),
             Step::Expire => self.expire(),
             Step::TakeNames => self.take(),
-            Step::WriteNames { heard } => self.write(heard),
+            Step::WriteNames { confirmed } => self.write(confirmed),
             Step::Send { lose_request, lose_answer } => self.send(lose_request, lose_answer),
             Step::Crash => self.run = None,
             Step::Start => self.start(),
@@ -349,13 +349,14 @@ fn holds(defect: Defect, steps: &[Step]) -> bool {
     let run = world.run.as_ref().unwrap();
     let kept: BTreeSet<Arc<str>> = run
         .outbox
-        .names_snapshot()
+        .names()
+        .snapshot()
         .watches
         .values()
         .flat_map(|listed| listed.objects.iter().map(|(_, name)| Arc::clone(name)))
         .collect();
     let there: BTreeSet<Arc<str>> = world.objects.keys().map(|n| key(*n).name).collect();
-    world.believed == world.objects && run.outbox.is_empty() && kept == there
+    world.believed == world.objects && run.outbox.dirty().is_empty() && kept == there
 }
 
 proptest! {
@@ -370,11 +371,11 @@ proptest! {
 #[test]
 fn each_defect_loses_a_deletion() {
     use Step::{Change, Crash, Delete, List, Start, TakeNames, Watch};
-    let write = || Step::WriteNames { heard: true };
+    let write = || Step::WriteNames { confirmed: true };
     let send = || Step::Send { lose_request: false, lose_answer: false };
-    let told = || vec![Start, Change(0), Watch, TakeNames, write(), send()];
+    let stored = || vec![Start, Change(0), Watch, TakeNames, write(), send()];
     // The manager is notified of an end and finds a recreated object.
-    let anew = || [told(), vec![Delete(0), Watch, Change(0), send()]].concat();
+    let anew = || [stored(), vec![Delete(0), Watch, Change(0), send()]].concat();
     let stories = [
         (Defect::SentUnstored, vec![Start, Change(0), Watch, send(), Crash, Delete(0)]),
         (Defect::TakenOutWhenLetGo, [anew(), vec![TakeNames, write(), Crash, Delete(0)]].concat()),
@@ -382,7 +383,7 @@ fn each_defect_loses_a_deletion() {
             Defect::LateNamesBelieved,
             vec![Start, Change(0), Watch, TakeNames, Change(1), Watch, write(), send(), Crash, Delete(1)],
         ),
-        (Defect::NotCompared, [told(), vec![Crash, Delete(0)]].concat()),
+        (Defect::NotCompared, [stored(), vec![Crash, Delete(0)]].concat()),
         (Defect::DesyncNotCompared, [anew(), vec![Delete(0), List]].concat()),
     ];
     for (defect, steps) in stories {

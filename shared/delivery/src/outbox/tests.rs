@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use tidewatch_wire::{
     SeqSet, limits,
@@ -48,11 +50,11 @@ fn a_change_is_kept_until_it_is_acknowledged() {
     assert!(request.awaiting.contains(Seq(1)));
     assert!(outbox.next_batch(tick(6)).is_none(), "sent once");
     let applied = outbox.answered(&answer(9, &[]), tick(7));
-    assert!(applied.released.is_empty() && outbox.len() == 1, "received is not reconciled");
+    assert!(applied.released.is_empty() && outbox.dirty().len() == 1, "received is not reconciled");
     let applied = outbox.answered(&answer(9, &[1]), tick(30));
     assert_eq!(applied.released[0].since_observed, tick(30));
     assert_eq!(applied.released[0].since_sent, tick(25));
-    assert!(outbox.is_empty() && outbox.poll().is_none());
+    assert!(outbox.dirty().is_empty() && outbox.poll().is_none());
 }
 
 #[test]
@@ -63,7 +65,7 @@ fn a_change_in_flight_is_not_released_by_the_old_number() {
     assert_eq!(outbox.observe(saw("a"), tick(2)), Observed::Coalesced(Seq(2)));
     let applied = outbox.answered(&answer(9, &[1]), tick(3));
     assert!(applied.released.is_empty());
-    assert_eq!(outbox.len(), 1);
+    assert_eq!(outbox.dirty().len(), 1);
     let (request, _) = outbox.next_batch(tick(4)).unwrap();
     assert_eq!(request.events[0].seq, Seq(2));
     let released = outbox.answered(&answer(9, &[2]), tick(10)).released;
@@ -79,8 +81,8 @@ fn a_report_of_everything_hides_no_change() {
     }
     outbox.observe(listed("then-report"), T0);
     let (request, _) = outbox.next_batch(T0).unwrap();
-    let told: Vec<_> = request.events.iter().map(|event| (&*event.name, event.listed)).collect();
-    assert_eq!(told, [("report", true), ("then-changed", false), ("then-report", false)]);
+    let order: Vec<_> = request.events.iter().map(|event| (&*event.name, event.listed)).collect();
+    assert_eq!(order, [("report", true), ("then-changed", false), ("then-report", false)]);
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn another_session_means_everything_again() {
     outbox.answered(&answer(9, &[]), T0);
     let applied = outbox.answered(&answer(10, &[]), T0);
     assert!(applied.new_session);
-    assert_eq!((applied.to_resend, outbox.unsent()), (2, 2));
+    assert_eq!((applied.to_resend, outbox.dirty().unsent()), (2, 2));
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn sessions_that_follow_each_other_without_letting_anything_go_ask_again() {
     outbox.answered(&answer(9, &[1]), T0);
     let applied = outbox.answered(&answer(10, &[]), T0);
     assert_eq!((applied.to_resend, applied.asked_again), (2, 0), "a receiver that was restarted");
-    assert!(outbox.has_unsent(May::NONE) && outbox.has_new_canary());
+    assert!(outbox.dirty().has_unsent(May::NONE) && outbox.dirty().has_new_canary());
 
     outbox.next_batch(T0).unwrap();
     let applied = outbox.answered(&answer(11, &[]), T0);
@@ -127,11 +129,14 @@ fn sessions_that_follow_each_other_without_letting_anything_go_ask_again() {
     outbox.next_batch(T0).unwrap();
     let applied = outbox.answered(&answer(12, &[]), T0);
     assert_eq!((applied.to_resend, applied.asked_again), (2, 2));
-    assert!(!outbox.has_unsent(May::NONE) && !outbox.has_new_canary(), "nothing of it is sent at once");
+    assert!(
+        !outbox.dirty().has_unsent(May::NONE) && !outbox.dirty().has_new_canary(),
+        "nothing of it is sent at once"
+    );
 
     outbox.next_batch(T0).unwrap();
     outbox.answered(&answer(12, &[2, 3]), T0);
-    assert!(outbox.is_empty() && !outbox.is_asked_again());
+    assert!(outbox.dirty().is_empty() && !outbox.dirty().is_asked_again());
 }
 
 #[test]
@@ -152,7 +157,7 @@ fn an_answer_for_another_epoch_changes_nothing() {
     let mut response = answer(9, &[1]);
     response.epoch = Epoch::from_bits(2);
     assert!(outbox.answered(&response, T0).ignored);
-    assert_eq!((outbox.len(), outbox.session()), (1, None));
+    assert_eq!((outbox.dirty().len(), outbox.session()), (1, None));
 }
 
 #[test]
@@ -196,9 +201,13 @@ fn a_watch_that_is_no_more_is_forgotten_and_the_others_are_not() {
     let (_, in_flight) = outbox.next_batch(T0).unwrap();
     outbox.observe(saw("b"), T0);
     assert_eq!(outbox.forget("kyma"), 2, "one in flight, one not sent");
-    assert_eq!((outbox.len(), outbox.unsent()), (1, 0));
+    assert_eq!((outbox.dirty().len(), outbox.dirty().unsent()), (1, 0));
     outbox.failed(&in_flight);
-    assert_eq!((outbox.len(), outbox.unsent()), (1, 1), "what is forgotten is not sent again");
+    assert_eq!(
+        (outbox.dirty().len(), outbox.dirty().unsent()),
+        (1, 1),
+        "what is forgotten is not sent again"
+    );
     assert!(outbox.answered(&answer(9, &[1, 3]), T0).released.is_empty(), "a late acknowledgement");
     assert_eq!(outbox.forget("kyma"), 0);
     assert_eq!(outbox.observe(saw("a"), T0), Observed::New(Seq(4)), "numbers go on");
@@ -235,7 +244,7 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
     outbox.set_health(Some(health.clone()));
 
     outbox.observe(canary(), T0);
-    assert!(outbox.is_calm() && !outbox.is_empty());
+    assert!(outbox.dirty().is_calm() && !outbox.dirty().is_empty());
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!((request.health, request.digest), (Some(health), Some(1)), "the stored digest still holds");
     outbox.answered(&answer(9, &[2]), T0);
@@ -243,7 +252,7 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
 
     outbox.observe(canary(), T0);
     outbox.observe(saw("b"), T0);
-    assert!(!outbox.is_calm());
+    assert!(!outbox.dirty().is_calm());
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.health, None);
     assert!(request.reconciled_ms.is_empty(), "the canary is in no figure of changes");
@@ -252,41 +261,44 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
 
 #[test]
 fn what_finds_no_room_holds_back_nothing_else() {
-    let most = limits::V3_EVENTS as u64;
+    let max = limits::V3_EVENTS as u64;
     let mut outbox = outbox();
-    for n in 0..most + 200 {
+    for n in 0..max + 200 {
         outbox.observe(saw(&format!("stuck-{n:05}")), T0);
     }
     let unknown =
         |seqs: std::ops::RangeInclusive<u64>| Response { unknown: seqs.map(Seq).collect(), ..answer(9, &[]) };
     outbox.next_batch(T0).unwrap();
-    assert_eq!(outbox.answered(&unknown(1..=most), T0).to_resend, limits::V3_EVENTS);
+    assert_eq!(outbox.answered(&unknown(1..=max), T0).to_resend, limits::V3_EVENTS);
 
     // Fresh numbers first, then the oldest others.
-    assert!(outbox.has_unsent(May::NONE) && outbox.is_asked_again());
+    assert!(outbox.dirty().has_unsent(May::NONE) && outbox.dirty().is_asked_again());
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.len(), limits::V3_EVENTS);
-    assert_eq!(request.events.last().unwrap().seq, Seq(most + 200));
-    outbox.answered(&unknown(1..=most + 200), T0);
-    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
+    assert_eq!(request.events.last().unwrap().seq, Seq(max + 200));
+    outbox.answered(&unknown(1..=max + 200), T0);
+    assert!(!outbox.dirty().has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
     outbox.observe(saw("urgent"), T0);
     let (request, _) = outbox.next_batch_of(May::NONE, T0).unwrap();
-    assert_eq!(request.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), [most + 201]);
-    outbox.answered(&answer(9, &[most + 201]), T0);
+    assert_eq!(request.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), [max + 201]);
+    outbox.answered(&answer(9, &[max + 201]), T0);
 
     // Without capacity, every number still gets a turn.
     let mut sent = BTreeSet::new();
     for _ in 0..3 {
         let (request, _) = outbox.next_batch(T0).unwrap();
         sent.extend(request.events.iter().map(|e| e.seq.0));
-        outbox.answered(&unknown(1..=most + 200), T0);
+        outbox.answered(&unknown(1..=max + 200), T0);
     }
-    assert_eq!(sent.len() as u64, most + 200);
+    assert_eq!(sent.len() as u64, max + 200);
     outbox.next_batch(T0).unwrap();
     outbox.next_batch(T0).unwrap();
-    outbox.answered(&answer(9, &(1..=most + 200).collect::<Vec<_>>()), T0);
-    assert!(outbox.is_empty() && !outbox.is_asked_again(), "nothing is kept of what was let go");
+    outbox.answered(&answer(9, &(1..=max + 200).collect::<Vec<_>>()), T0);
+    assert!(
+        outbox.dirty().is_empty() && !outbox.dirty().is_asked_again(),
+        "nothing is kept of what was let go"
+    );
 }
 
 /// An object with the longest fields, all escaped.
@@ -361,7 +373,7 @@ fn what_does_not_pass_is_sent_in_smaller_pieces() {
             break;
         }
     }
-    assert_eq!((passed.len(), outbox.unsent()), (2_999, 1));
+    assert_eq!((passed.len(), outbox.dirty().unsent()), (2_999, 1));
     assert!(failures < 20, "{failures}");
 
     let mut sizes = [0; 100];
@@ -382,10 +394,10 @@ fn the_canary_stands_behind_nothing() {
     }
     let canary = Key { watch: v3::CANARY.into(), ..saw("canary").key };
     outbox.observe(Observation { key: canary, ..saw("") }, T0);
-    assert!(outbox.has_new_canary());
+    assert!(outbox.dirty().has_new_canary());
     let (request, first) = outbox.next_batch(T0).unwrap();
     assert_eq!((request.events.len(), request.events[999].seq), (1_000, Seq(5_001)));
-    assert!(!outbox.has_new_canary() && outbox.next_canary(T0).is_none());
+    assert!(!outbox.dirty().has_new_canary() && outbox.next_canary(T0).is_none());
     outbox.failed(&first);
     let (request, _) = outbox.next_canary(T0).unwrap();
     assert_eq!(request.events.len(), 1);
@@ -403,10 +415,10 @@ fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
     // An answer from another session arrives before the batch is found too large.
     assert_eq!(outbox.answered(&answer(10, &[]), T0).to_resend, 1);
     outbox.too_large(&in_flight, 0);
-    assert_eq!((outbox.unsent(), outbox.has_unsent(May::NONE)), (1, true));
+    assert_eq!((outbox.dirty().unsent(), outbox.dirty().has_unsent(May::NONE)), (1, true));
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.len(), 1);
-    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch(T0).is_none());
+    assert!(!outbox.dirty().has_unsent(May::NONE) && outbox.next_batch(T0).is_none());
 }
 
 #[test]
@@ -417,7 +429,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     for n in 0..3_000 {
         outbox.observe(listed(&format!("listed-{n}")), T0);
     }
-    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
+    assert!(!outbox.dirty().has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
     outbox.observe(saw("edited"), T0);
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(
@@ -431,7 +443,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     let (request, in_flight) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(3_002)]);
     outbox.failed(&in_flight);
-    assert!(outbox.has_unsent(May::NONE), "of what did not arrive nobody has said anything");
+    assert!(outbox.dirty().has_unsent(May::NONE), "of what did not arrive nobody has said anything");
     outbox.next_batch_of(May::NONE, T0).unwrap();
     let unknown = Response { unknown: [Seq(3_002)].into_iter().collect(), ..answer(9, &[]) };
     assert_eq!(outbox.answered(&unknown, T0).asked_again, 1);
@@ -439,7 +451,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     let (request, in_flight) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.last().map(|event| event.seq), Some(Seq(3_002)));
     outbox.failed(&in_flight);
-    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
+    assert!(!outbox.dirty().has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
     // Steady changes do not starve the report.
     for n in 0..2_000 {
@@ -464,8 +476,11 @@ fn what_only_has_to_take_its_turn_is_not_counted_as_asked_for_again() {
     let unknown = [Seq(1), Seq(3)].into_iter().collect();
     let applied = outbox.answered(&Response { older, unknown, ..answer(9, &[2]) }, T0);
     assert_eq!((applied.to_resend, applied.asked_again, applied.older_after), (2, 0, Some(tick(7_000))));
-    assert!(!outbox.is_asked_again() && !outbox.has_unsent(May::NONE), "nothing that is left may go now");
-    assert!(outbox.has_unsent(May { older: true, ..May::NONE }));
+    assert!(
+        !outbox.dirty().is_asked_again() && !outbox.dirty().has_unsent(May::NONE),
+        "nothing that is left may go now"
+    );
+    assert!(outbox.dirty().has_unsent(May { older: true, ..May::NONE }));
     outbox.observe(Observation { at: at(40), ..saw("edited") }, T0);
     let (request, _) = outbox.next_batch_of(May { again: true, older: false }, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(5)]);

@@ -121,3 +121,21 @@ pub struct Present {
     /// Observation of a missing object, without its key.
     pub gone: Observation,
 }
+
+/// Watches that keep names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeepNames {
+    /// Watches for other routes than the engine.
+    OfOthers,
+    /// All, because the listener understands only names.
+    OfAll,
+}
+
+/// Counts changes of the digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Revision {
+    /// Changes, acknowledgements, sessions.
+    pub counted: u64,
+    /// Unreported changes. A digest without them is correct, and costs a report of those objects.
+    pub quiet: u64,
+}

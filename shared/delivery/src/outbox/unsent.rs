@@ -10,7 +10,7 @@ use tidewatch_wire::Seq;
 /// Lowest first: fresh before reported, then least often asked for. So neither a full report nor a full receiver delays
 /// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Priority {
     /// Part of a full report, or older than the session.
     pub(super) older: bool,
     /// How often the receiver has asked again.
@@ -18,7 +18,7 @@ pub(super) struct Place {
 }
 
 /// A fresh change.
-pub(super) const FRESH: Place = Place { older: false, round: 0 };
+pub(super) const FRESH: Priority = Priority { older: false, round: 0 };
 
 /// Permission for more than fresh changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,20 +41,20 @@ const SHARE: usize = 8;
 
 /// Equality ignores the order, which keeps a model's states few.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unsent(BTreeSet<(Place, Seq)>);
+pub(super) struct Unsent(BTreeSet<(Priority, Seq)>);
 
 impl Unsent {
-    pub(super) fn insert(&mut self, seq: Seq, place: Place) {
-        self.0.insert((place, seq));
+    pub(super) fn insert(&mut self, seq: Seq, priority: Priority) {
+        self.0.insert((priority, seq));
     }
 
-    /// `place` must be the inserted one.
-    pub(super) fn remove(&mut self, seq: Seq, place: Place) {
-        self.0.remove(&(place, seq));
+    /// `priority` must be the inserted one.
+    pub(super) fn remove(&mut self, seq: Seq, priority: Priority) {
+        self.0.remove(&(priority, seq));
     }
 
-    pub(super) fn contains(&self, seq: Seq, place: Place) -> bool {
-        self.0.contains(&(place, seq))
+    pub(super) fn contains(&self, seq: Seq, priority: Priority) -> bool {
+        self.0.contains(&(priority, seq))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,23 +70,23 @@ impl Unsent {
         self.part(may.older, may.again).next().is_some()
     }
 
-    /// The first `most` permitted numbers.
-    pub(super) fn first(&self, may: May, most: usize) -> Vec<Seq> {
-        let share = (most / SHARE).max(usize::from(most > 1));
+    /// The first `max` permitted numbers.
+    pub(super) fn first(&self, may: May, max: usize) -> Vec<Seq> {
+        let share = (max / SHARE).max(usize::from(max > 1));
         let kept = if may.older { self.part(true, false).take(share).count() } else { 0 };
         let again = |older: bool| may.again.then(|| self.part(older, true)).into_iter().flatten();
-        let mut first: Vec<Seq> = self.part(false, false).chain(again(false)).take(most - kept).collect();
+        let mut first: Vec<Seq> = self.part(false, false).chain(again(false)).take(max - kept).collect();
         if may.older {
-            let room = most - first.len();
-            first.extend(self.part(true, false).chain(again(true)).take(room));
+            let left = max - first.len();
+            first.extend(self.part(true, false).chain(again(true)).take(left));
         }
         first
     }
 
     fn part(&self, older: bool, again: bool) -> impl Iterator<Item = Seq> {
-        let (least, most) = if again { (1, u32::MAX) } else { (0, 0) };
-        let from = (Place { older, round: least }, Seq(0));
-        let to = (Place { older, round: most }, Seq(u64::MAX));
+        let (min, max) = if again { (1, u32::MAX) } else { (0, 0) };
+        let from = (Priority { older, round: min }, Seq(0));
+        let to = (Priority { older, round: max }, Seq(u64::MAX));
         self.0.range(from..=to).map(|(_, seq)| *seq)
     }
 
@@ -119,11 +119,11 @@ mod tests {
     fn the_smallest_batches_have_room_for_what_is_reported_too() {
         let mut unsent = Unsent::default();
         (1..=100).for_each(|n| unsent.insert(Seq(n), FRESH));
-        (101..=200).for_each(|n| unsent.insert(Seq(n), Place { older: true, round: 0 }));
-        for (most, reported) in [(1, 0), (2, 1), (7, 1), (16, 2), (80, 10)] {
-            let first = unsent.first(May::ALL, most);
+        (101..=200).for_each(|n| unsent.insert(Seq(n), Priority { older: true, round: 0 }));
+        for (max, reported) in [(1, 0), (2, 1), (7, 1), (16, 2), (80, 10)] {
+            let first = unsent.first(May::ALL, max);
             let of_report = first.iter().filter(|seq| **seq > Seq(100)).count();
-            assert_eq!((first.len(), of_report), (most, reported));
+            assert_eq!((first.len(), of_report), (max, reported));
         }
         assert_eq!(unsent.first(May::NONE, 7), (1..=7).map(Seq).collect::<Vec<_>>());
     }

@@ -24,7 +24,7 @@ const AT_ONCE: Bounds = Bounds {
     network: 3,
     faults: 2,
     routes: [2, 1],
-    parked: Some(1),
+    suspended: Some(1),
     dead_route: true,
     simplified: true,
     ..CALM
@@ -58,10 +58,12 @@ fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-fn kept(what: &str, found: &Found) {
+fn kept(scenario: &str, found: &Found) {
     let Found { states, steps, resting, depth, .. } = found;
-    println!("at once: {what}: {states} states, {steps} steps, depth {depth}; rest was seen from {resting}");
-    assert_eq!(found.violation, None, "{what}");
+    println!(
+        "at once: {scenario}: {states} states, {steps} steps, depth {depth}; rest was seen from {resting}"
+    );
+    assert_eq!(found.violation, None, "{scenario}");
 }
 
 #[test]
@@ -107,7 +109,7 @@ fn random_ways_find_mistakes() {
         println!(
             "{mutation:?}: {} steps, {:?}",
             found.steps,
-            found.violation.as_ref().map(|(_, way)| way.len())
+            found.violation.as_ref().map(|(_, path)| path.len())
         );
         found.violation.is_none()
     });

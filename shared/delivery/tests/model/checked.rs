@@ -9,7 +9,7 @@ use super::{
     frozen::hash_of,
     rules::{Mutation, Rules},
     walk::Wanderer,
-    world::{Action, Bounds, KEYS, Letter, Place, RECEIVERS, State},
+    world::{Action, Bounds, KEYS, Letter, RECEIVERS, State, Work},
 };
 
 pub(crate) const SAFE: &str = "a route lets a key go only after work that began after its last change";
@@ -21,7 +21,7 @@ const GOES_WRONG: &str = "all that may go wrong has gone wrong";
 pub(crate) const HOLDS: &[&str] = &[SAFE, RESTS, LETS_GO, GOES_WRONG];
 
 /// Step limit, for the memory of a small machine.
-const MOST_STEPS: usize = 20_000_000;
+const MAX_STEPS: usize = 20_000_000;
 
 /// Steps after which a fault-free continuation counts as endless. The longest one has about forty.
 const PATIENCE: usize = 200;
@@ -39,15 +39,15 @@ impl World {
         Self { bounds, rules: Rules(None), asked: HOLDS, arrives: Mutex::default() }
     }
 
-    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+    fn all_work(&self) -> impl Iterator<Item = Work> + use<> {
         let routes = self.bounds.routes;
         (0..RECEIVERS).flat_map(move |r| {
-            (0..KEYS).flat_map(move |k| (0..routes[k]).map(move |route| Place(r, k, route)))
+            (0..KEYS).flat_map(move |k| (0..routes[k]).map(move |route| Work { receiver: r, key: k, route }))
         })
     }
 
-    fn can_be_finished(&self, place: Place) -> bool {
-        State::can_be_finished(&self.bounds, place)
+    fn can_be_finished(&self, work: Work) -> bool {
+        State::can_be_finished(&self.bounds, work)
     }
 
     /// Whether every live route has reconciled the latest change, and the agent knows it. Only keys that are suspended
@@ -55,7 +55,7 @@ impl World {
     fn has_arrived(&self, state: &State) -> bool {
         (0..KEYS).all(|key| {
             let routes = self.bounds.routes[key];
-            let alive = |route: &usize| self.can_be_finished(Place(0, key, *route));
+            let alive = |route: &usize| self.can_be_finished(Work { receiver: 0, key, route: *route });
             let stuck = !(0..routes).all(|route| alive(&route));
             let seen = (0..routes).filter(alive).all(|route| {
                 state.reconciled[key][route] >= state.version[key] && !state.agent.waits[key][route]
@@ -78,27 +78,27 @@ impl World {
         if state.agent.poll.is_some() {
             return Some(Action::NoAnswerToPoll);
         }
-        for place in self.places() {
-            let Place(receiver, key, route) = place;
+        for work in self.all_work() {
+            let Work { receiver, key, route } = work;
             let slot = &state.receivers[receiver].work[key][route];
             if slot.running.is_some() {
-                if self.can_be_finished(place) {
-                    return Some(Action::Finish(place));
+                if self.can_be_finished(work) {
+                    return Some(Action::Finish(work));
                 }
             } else if slot.queued.is_some() {
-                return Some(Action::Start(place));
+                return Some(Action::Start(work));
             }
         }
-        if state.agent.outbox.unsent() > 0 && self.can_send_batch(state) {
+        if state.agent.outbox.dirty().unsent() > 0 && self.can_send_batch(state) {
             return Some(Action::SendBatch);
         }
         self.can_poll(state).then_some(Action::SendPoll)
     }
 
     fn can_send_batch(&self, state: &State) -> bool {
-        let waits =
-            self.rules.is(Mutation::StopAndWait) && state.agent.outbox.len() > state.agent.outbox.unsent();
-        state.agent.batch.is_none() && state.agent.outbox.unsent() > 0 && !waits
+        let waits = self.rules.is(Mutation::StopAndWait)
+            && state.agent.outbox.dirty().len() > state.agent.outbox.dirty().unsent();
+        state.agent.batch.is_none() && state.agent.outbox.dirty().unsent() > 0 && !waits
     }
 
     fn can_poll(&self, state: &State) -> bool {
@@ -150,13 +150,13 @@ impl Model for World {
             self.bounds;
         let may_trouble = state.troubles() < troubles;
         let may_fail = may_trouble && state.faults < faults;
-        let has_room = state.network.len() < network;
+        let has_capacity = state.network.len() < network;
         actions
             .extend((0..KEYS).filter(|&k| state.version[k] < changes[k]).map(|key| Action::Change { key }));
-        if has_room && self.can_send_batch(state) {
+        if has_capacity && self.can_send_batch(state) {
             actions.push(Action::SendBatch);
         }
-        if has_room && self.can_poll(state) {
+        if has_capacity && self.can_poll(state) {
             actions.push(Action::SendPoll);
         }
         for (message, sent) in state.network.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Model for World {
             }
             if may_fail {
                 actions.push(Action::Lose { message });
-                if has_room {
+                if has_capacity {
                     actions.push(Action::Repeat { message });
                 }
             }
@@ -180,21 +180,21 @@ impl Model for World {
         if state.agent.poll.is_some_and(|poll| may_fail || !state.awaits(poll)) {
             actions.push(Action::NoAnswerToPoll);
         }
-        for place in self.places() {
-            let Place(receiver, key, route) = place;
+        for work in self.all_work() {
+            let Work { receiver, key, route } = work;
             let slot = &state.receivers[receiver].work[key][route];
             if slot.running.is_some() {
-                if self.can_be_finished(place) {
-                    actions.push(Action::Finish(place));
+                if self.can_be_finished(work) {
+                    actions.push(Action::Finish(work));
                 }
                 if may_fail {
-                    actions.push(Action::Fail(place));
+                    actions.push(Action::Fail(work));
                 }
             } else if slot.queued.is_some() {
-                actions.push(Action::Start(place));
+                actions.push(Action::Start(work));
             }
             if may_fail && (slot.running.is_some() || slot.queued.is_some()) {
-                actions.push(Action::Drop(place));
+                actions.push(Action::Drop(work));
             }
         }
         if may_trouble && state.switches < switches {
@@ -213,7 +213,7 @@ impl Model for World {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let all_let_go = |world: &World, state: &State| {
+        let all_acknowledged = |world: &World, state: &State| {
             state.version == world.bounds.changes
                 && state.epochs == world.bounds.epochs
                 && world.has_arrived(state)
@@ -221,9 +221,9 @@ impl Model for World {
         let mut properties = vec![
             Property::always(SAFE, |world: &World, state| world.is_safe(state)),
             Property::always(RESTS, |world: &World, state| world.comes_to_rest(state)),
-            Property::sometimes(LETS_GO, all_let_go),
+            Property::sometimes(LETS_GO, all_acknowledged),
             Property::sometimes(GOES_WRONG, |world: &World, state: &State| {
-                state.troubles() == world.bounds.most_troubles()
+                state.troubles() == world.bounds.max_troubles()
             }),
         ];
         properties.retain(|property| self.asked.contains(&property.name));
@@ -271,7 +271,7 @@ pub(crate) fn explore(
     let world = World { bounds, rules: Rules(mutation), asked, arrives: Mutex::default() };
     let checker = world.checker().finish_when(HasDiscoveries::AnyFailures);
     match reach {
-        Reach::All => judge(&checker.target_state_count(MOST_STEPS).spawn_bfs().join(), MOST_STEPS),
+        Reach::All => judge(&checker.target_state_count(MAX_STEPS).spawn_bfs().join(), MAX_STEPS),
         Reach::Depth(depth) => judge(&checker.target_max_depth(depth).spawn_bfs().join(), usize::MAX),
         Reach::Walks { seed, steps } => {
             judge(&checker.target_state_count(steps).spawn_simulation(seed, Wanderer).join(), steps)
@@ -279,7 +279,7 @@ pub(crate) fn explore(
     }
 }
 
-fn judge(checker: &impl Checker<World>, most: usize) -> Found {
+fn judge(checker: &impl Checker<World>, max: usize) -> Found {
     let found = checker.discoveries();
     let violation =
         [SAFE, RESTS].into_iter().find_map(|name| Some((name, found.get(name)?.clone().into_actions())));
@@ -289,7 +289,7 @@ fn judge(checker: &impl Checker<World>, most: usize) -> Found {
         steps: checker.state_count(),
         resting: checker.model().arrives.lock().len(),
         depth: checker.max_depth(),
-        complete: violation.is_none() && checker.state_count() < most,
+        complete: violation.is_none() && checker.state_count() < max,
         violation,
         never,
     }

@@ -6,49 +6,49 @@ use super::{
     scenarios::*,
 };
 
-const LETS_GO_TOO_EARLY: &[&str] = &[SAFE];
-const NEVER_LETS_GO: &[&str] = &[RESTS];
+const ACKNOWLEDGES_TOO_EARLY: &[&str] = &[SAFE];
+const NEVER_ACKNOWLEDGES: &[&str] = &[RESTS];
 
 /// Mistake, checked property, and a world that breaks it. `RESTS` looks ahead and would catch most early releases, but
 /// `SAFE` observes them.
 pub(crate) const FOUND: &[(Mutation, &[&str], &Scenario)] = &[
-    (AcknowledgeByMaximum, LETS_GO_TOO_EARLY, &PARKED),
-    (NoEpochCheck, LETS_GO_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
-    (EpochsShareOneAccount, LETS_GO_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
-    (AcknowledgeOnReceipt, LETS_GO_TOO_EARLY, &REORDERED),
-    (AcknowledgeAtTheStart, LETS_GO_TOO_EARLY, &REORDERED),
-    (AcknowledgedByTheAnswer, LETS_GO_TOO_EARLY, &REORDERED),
-    (DroppedGuardAcknowledges, LETS_GO_TOO_EARLY, &ONE_FAULT),
-    (FailedWorkAcknowledges, LETS_GO_TOO_EARLY, &ONE_FAULT),
-    (SameNumberAfterAChange, LETS_GO_TOO_EARLY, &REORDERED),
-    (OneRouteReleasesAll, LETS_GO_TOO_EARLY, &TWO_ROUTES),
-    (UnknownIsDone, LETS_GO_TOO_EARLY, &RECEIVER_CRASHES),
-    (EventJoinsRunningWork, LETS_GO_TOO_EARLY, &REORDERED),
-    (EventOfRunningWorkIsDone, LETS_GO_TOO_EARLY, &REORDERED),
-    (StaleRead, LETS_GO_TOO_EARLY, &REORDERED),
-    (FirstListIsNotReported, LETS_GO_TOO_EARLY, &AGENT_CRASHES),
-    (DroppedGuardIsSilent, NEVER_LETS_GO, &ONE_FAULT),
-    (FailedWorkForgetsItsGuards, NEVER_LETS_GO, &ONE_FAULT),
-    (MergedWorkLosesItsGuard, NEVER_LETS_GO, &REORDERED),
-    (UnknownIsIgnored, NEVER_LETS_GO, &RECEIVER_CRASHES),
-    (NothingIsSentAgain, NEVER_LETS_GO, &RECEIVER_CRASHES),
-    (FailedRequestIsForgotten, NEVER_LETS_GO, &ONE_FAULT),
-    (LedgerSurvivesItsQueue, NEVER_LETS_GO, &RECEIVER_CRASHES),
-    (LedgerSurvivesInANewSession, NEVER_LETS_GO, &RECEIVER_CRASHES),
-    (StopAndWait, NEVER_LETS_GO, &PARKED),
-    (PollNamesTheHighest, NEVER_LETS_GO, &PARKED),
-    (InOrderAcknowledgements, NEVER_LETS_GO, &PARKED),
-    (AllRoutesOrNone, NEVER_LETS_GO, &PARKED),
+    (AcknowledgeByMaximum, ACKNOWLEDGES_TOO_EARLY, &SUSPENDED),
+    (NoEpochCheck, ACKNOWLEDGES_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
+    (EpochsShareOneAccount, ACKNOWLEDGES_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
+    (AcknowledgeOnReceipt, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (AcknowledgeAtTheStart, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (AcknowledgedByTheAnswer, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (DroppedGuardAcknowledges, ACKNOWLEDGES_TOO_EARLY, &ONE_FAULT),
+    (FailedWorkAcknowledges, ACKNOWLEDGES_TOO_EARLY, &ONE_FAULT),
+    (SameNumberAfterAChange, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (OneRouteReleasesAll, ACKNOWLEDGES_TOO_EARLY, &TWO_ROUTES),
+    (UnknownIsDone, ACKNOWLEDGES_TOO_EARLY, &RECEIVER_CRASHES),
+    (EventJoinsRunningWork, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (EventOfRunningWorkIsDone, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (StaleRead, ACKNOWLEDGES_TOO_EARLY, &REORDERED),
+    (FirstListIsNotReported, ACKNOWLEDGES_TOO_EARLY, &AGENT_CRASHES),
+    (DroppedGuardIsSilent, NEVER_ACKNOWLEDGES, &ONE_FAULT),
+    (FailedWorkForgetsItsGuards, NEVER_ACKNOWLEDGES, &ONE_FAULT),
+    (MergedWorkLosesItsGuard, NEVER_ACKNOWLEDGES, &REORDERED),
+    (UnknownIsIgnored, NEVER_ACKNOWLEDGES, &RECEIVER_CRASHES),
+    (NothingIsSentAgain, NEVER_ACKNOWLEDGES, &RECEIVER_CRASHES),
+    (FailedRequestIsForgotten, NEVER_ACKNOWLEDGES, &ONE_FAULT),
+    (LedgerSurvivesItsQueue, NEVER_ACKNOWLEDGES, &RECEIVER_CRASHES),
+    (LedgerSurvivesInANewSession, NEVER_ACKNOWLEDGES, &RECEIVER_CRASHES),
+    (StopAndWait, NEVER_ACKNOWLEDGES, &SUSPENDED),
+    (PollNamesTheHighest, NEVER_ACKNOWLEDGES, &SUSPENDED),
+    (InOrderAcknowledgements, NEVER_ACKNOWLEDGES, &SUSPENDED),
+    (AllRoutesOrNone, NEVER_ACKNOWLEDGES, &SUSPENDED),
 ];
 
 #[test]
 fn every_mistake_is_found() {
     for (mutation, asked, scenario) in FOUND {
         let found = check(scenario.bounds, Some(*mutation), asked);
-        let (property, way) = found.violation.unwrap_or_else(|| {
+        let (property, path) = found.violation.unwrap_or_else(|| {
             panic!("{mutation:?} keeps {asked:?} in all {} states of {}", found.states, scenario.name)
         });
-        println!("{mutation:?}, {}: {} steps, {} states", scenario.name, way.len(), found.states);
+        println!("{mutation:?}, {}: {} steps, {} states", scenario.name, path.len(), found.states);
         assert_eq!(&[property], asked, "{mutation:?}");
     }
 }

@@ -82,7 +82,7 @@ impl Rules {
     // The agent's side.
 
     pub(crate) fn next_batch(self, outbox: &mut Outbox) -> Option<(Request<'static>, InFlight)> {
-        if self.is(Mutation::StopAndWait) && outbox.len() > outbox.unsent() {
+        if self.is(Mutation::StopAndWait) && outbox.dirty().len() > outbox.dirty().unsent() {
             return None;
         }
         let (mut request, in_flight) = outbox.next_batch(Tick::ZERO)?;

@@ -25,7 +25,7 @@ pub(crate) const CALM: Bounds = Bounds {
     troubles: u8::MAX,
     capacity: usize::MAX,
     routes: [1, 1],
-    parked: None,
+    suspended: None,
     dead_route: false,
     simplified: false,
 };
@@ -79,10 +79,10 @@ pub(crate) const TWO_RECEIVERS: Scenario = Scenario {
 };
 
 /// One object's reconciles never finish; the other must not wait.
-pub(crate) const PARKED: Scenario = Scenario {
+pub(crate) const SUSPENDED: Scenario = Scenario {
     name: "parked",
-    bounds: Bounds { changes: [2, 2], parked: Some(0), ..CALM },
-    full: Bounds { changes: [2, 2], parked: Some(0), faults: 1, ..CALM },
+    bounds: Bounds { changes: [2, 2], suspended: Some(0), ..CALM },
+    full: Bounds { changes: [2, 2], suspended: Some(0), faults: 1, ..CALM },
 };
 
 /// One object has a central component's route.
@@ -106,10 +106,10 @@ pub(crate) const FULL_LEDGER: Scenario = Scenario {
 };
 
 /// Capacity for all dirty keys. Overtaken numbers of the suspended object must not fill it.
-pub(crate) const PARKED_IN_A_FULL_LEDGER: Scenario = Scenario {
+pub(crate) const SUSPENDED_IN_A_FULL_LEDGER: Scenario = Scenario {
     name: "parked in a full ledger",
-    bounds: Bounds { changes: [2, 2], capacity: 2, parked: Some(0), ..CALM },
-    full: Bounds { changes: [3, 2], capacity: 2, parked: Some(0), faults: 1, ..CALM },
+    bounds: Bounds { changes: [2, 2], capacity: 2, suspended: Some(0), ..CALM },
+    full: Bounds { changes: [3, 2], capacity: 2, suspended: Some(0), faults: 1, ..CALM },
 };
 
 /// The central component never answers, and a receiver crashes.
@@ -143,7 +143,7 @@ const FULL_OF_EVERYTHING: Bounds = Bounds {
     switches: 1,
     faults: 1,
     routes: [2, 1],
-    parked: Some(1),
+    suspended: Some(1),
     dead_route: true,
     ..CALM
 };
@@ -180,11 +180,11 @@ hold! {
     the_agent_may_crash_around_a_fault: AGENT_CRASHES_AND_A_FAULT,
     receivers_may_crash: RECEIVER_CRASHES,
     receivers_may_change: TWO_RECEIVERS,
-    a_parked_object_holds_up_nothing: PARKED,
+    a_parked_object_holds_up_nothing: SUSPENDED,
     two_routes: TWO_ROUTES,
     two_routes_and_a_fault: TWO_ROUTES_AND_A_FAULT,
     a_full_ledger_asks_again: FULL_LEDGER,
-    a_parked_object_does_not_fill_the_ledger: PARKED_IN_A_FULL_LEDGER,
+    a_parked_object_does_not_fill_the_ledger: SUSPENDED_IN_A_FULL_LEDGER,
     a_dead_route_holds_up_nothing: DEAD_ROUTE,
     all_troubles_around_one_object: ALL_TROUBLES,
     everything_at_once: EVERYTHING,

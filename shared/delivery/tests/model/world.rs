@@ -45,13 +45,13 @@ pub(crate) struct Bounds {
     /// Routes per object; 1 is the engine only.
     pub(crate) routes: [usize; KEYS],
     /// The object with reconciles that never finish.
-    pub(crate) parked: Option<usize>,
+    pub(crate) suspended: Option<usize>,
     pub(crate) dead_route: bool,
     pub(crate) simplified: bool,
 }
 
 impl Bounds {
-    pub(crate) fn most_troubles(&self) -> u8 {
+    pub(crate) fn max_troubles(&self) -> u8 {
         let Self { epochs, receiver_crashes, switches, faults, troubles, .. } = self;
         troubles.min(&(epochs - 1 + receiver_crashes + switches + faults)).to_owned()
     }
@@ -124,7 +124,11 @@ pub(crate) enum Letter {
 
 /// Receiver, object and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) usize, pub(crate) usize, pub(crate) usize);
+pub(crate) struct Work {
+    pub(crate) receiver: usize,
+    pub(crate) key: usize,
+    pub(crate) route: usize,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -135,13 +139,13 @@ pub(crate) enum Action {
     TakeAnswer { message: usize },
     NoAnswerToBatch,
     NoAnswerToPoll,
-    Start(Place),
-    Finish(Place),
+    Start(Work),
+    Finish(Work),
     // Faults.
     Lose { message: usize },
     Repeat { message: usize },
-    Drop(Place),
-    Fail(Place),
+    Drop(Work),
+    Fail(Work),
     Switch,
     CrashAgent,
     CrashReceiver { receiver: usize },
@@ -206,8 +210,9 @@ impl State {
         self.network.iter().any(|message| message.exchange == exchange)
     }
 
-    pub(crate) fn can_be_finished(bounds: &Bounds, Place(_, key, route): Place) -> bool {
-        bounds.parked != Some(key) && !(bounds.dead_route && route > 0)
+    pub(crate) fn can_be_finished(bounds: &Bounds, work: Work) -> bool {
+        let Work { key, route, .. } = work;
+        bounds.suspended != Some(key) && !(bounds.dead_route && route > 0)
     }
 
     fn free_exchange(&self) -> u8 {
@@ -251,7 +256,7 @@ impl State {
                 simple.ledger = Ledger::new(simple.session, bounds.capacity);
             }
             for (key, route) in (0..KEYS).flat_map(|key| (0..ROUTES).map(move |route| (key, route))) {
-                let stuck = !Self::can_be_finished(bounds, Place(index, key, route));
+                let stuck = !Self::can_be_finished(bounds, Work { receiver: index, key, route });
                 let Slot { queued, running } = &mut simple.work[key][route];
                 for work in queued.iter_mut().chain(running.iter_mut()) {
                     if stuck {
@@ -323,8 +328,8 @@ impl State {
                 self.faults += u8::from(self.agent.poll.is_some_and(|exchange| self.awaits(exchange)));
                 self.agent.change(|agent| agent.poll = None);
             }
-            Action::Start(place) => self.start(place, rules),
-            Action::Finish(place) => self.finish(place, rules),
+            Action::Start(work) => self.start(work, rules),
+            Action::Finish(work) => self.finish(work, rules),
             Action::Lose { message } => {
                 self.faults += 1;
                 self.network.remove(message);
@@ -333,13 +338,13 @@ impl State {
                 self.faults += 1;
                 self.network.insert(message, self.network[message].clone());
             }
-            Action::Drop(place) => {
+            Action::Drop(work) => {
                 self.faults += 1;
-                self.drop_work(place, rules);
+                self.drop_work(work, rules);
             }
-            Action::Fail(place) => {
+            Action::Fail(work) => {
                 self.faults += 1;
-                self.fail(place, rules);
+                self.fail(work, rules);
             }
             Action::Switch => {
                 self.switches += 1;
@@ -364,7 +369,8 @@ impl State {
         }
     }
 
-    fn start(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+    fn start(&mut self, work: Work, rules: Rules) {
+        let Work { receiver, key, route } = work;
         let version = self.version[key];
         self.receivers[receiver].change(|receiver| {
             let Some(mut work) = receiver.work[key][route].queued.take() else { return };
@@ -378,7 +384,8 @@ impl State {
         });
     }
 
-    fn finish(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+    fn finish(&mut self, work: Work, rules: Rules) {
+        let Work { receiver, key, route } = work;
         let view = self.receivers[receiver].change(|receiver| {
             let work = receiver.work[key][route].running.take()?;
             receiver.settle(&work.guards, route, Outcome::Done, rules);
@@ -388,7 +395,8 @@ impl State {
         *reconciled = view.map_or(*reconciled, |view| view.max(*reconciled));
     }
 
-    fn drop_work(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+    fn drop_work(&mut self, work: Work, rules: Rules) {
+        let Work { receiver, key, route } = work;
         self.receivers[receiver].change(|receiver| {
             let Slot { queued, running } = &mut receiver.work[key][route];
             if let Some(work) = running.take().or_else(|| queued.take()) {
@@ -398,7 +406,8 @@ impl State {
     }
 
     /// Queues a failed reconcile again, with its guards.
-    fn fail(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+    fn fail(&mut self, work: Work, rules: Rules) {
+        let Work { receiver, key, route } = work;
         self.receivers[receiver].change(|receiver| {
             let Some(mut work) = receiver.work[key][route].running.take() else { return };
             if rules.is(Mutation::FailedWorkAcknowledges) {

@@ -65,7 +65,7 @@ pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -
                 Registry::new("tidewatch_load", BuildInfo::new("tidewatch-load", env!("CARGO_PKG_VERSION")))?;
             let intake = Intake {
                 host: Arc::new(Memory(registered)),
-                deliveries: Deliveries::new(SessionId::random()).with_room_for(limits.held),
+                deliveries: Deliveries::new(SessionId::random()).with_capacity(limits.held),
                 metrics: Metrics::register(&registry)?,
                 admission: Admission::new(limits, Timestamp::now()),
                 drain: drain.watch(),

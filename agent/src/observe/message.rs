@@ -8,7 +8,7 @@ use tidewatch_delivery::{
 
 /// Message from a watch, in observed order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Message {
     /// A change to report.
     Changed(Observation, Moved),
     /// A changed contribution without a relevant change.
@@ -26,7 +26,7 @@ pub enum Told {
     },
 }
 
-impl From<Observation> for Told {
+impl From<Observation> for Message {
     fn from(observation: Observation) -> Self {
         Self::Changed(observation, Moved::default())
     }

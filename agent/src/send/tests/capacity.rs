@@ -23,8 +23,8 @@ async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
     let sender = Sender::new(outbox, taken, slow, Settings::default(), metrics, clock, guard, resumed);
     let drain = Drain::new();
     drain.spawn("sender", sender.run(drain.watch()));
-    let told = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&told);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&taken);
     tokio::spawn(async move {
         for n in 0..CHANGES {
             changes.send(observation(&format!("o-{n}")).into()).await.unwrap();
@@ -33,9 +33,9 @@ async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
         pending::<()>().await;
     });
     tokio::time::sleep(ANSWER / 2).await;
-    let first = told.load(Ordering::Relaxed);
+    let first = taken.load(Ordering::Relaxed);
     assert!((limits::V3_EVENTS..2 * limits::V3_EVENTS).contains(&first), "{first} before the first answer");
     // Unacknowledged events do not block.
     tokio::time::sleep(ANSWER * 10).await;
-    assert_eq!(told.load(Ordering::Relaxed), CHANGES);
+    assert_eq!(taken.load(Ordering::Relaxed), CHANGES);
 }
