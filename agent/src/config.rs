@@ -23,7 +23,7 @@ const MAX_WATCHES: usize = 256;
 const MAX_WATCH_NAME: usize = 63;
 /// The generation is part of requests.
 const MAX_GENERATION: usize = 64;
-/// Length limit of a certificate's common name.
+/// In characters: the limit of a certificate's common name.
 const MAX_RUNTIME_ID: usize = 64;
 
 /// The configuration file. Unknown fields are errors: a typo would silently do nothing.
@@ -263,7 +263,7 @@ impl Config {
             watches,
             config_map,
         } = self;
-        if runtime_id.is_empty() || runtime_id.len() > MAX_RUNTIME_ID {
+        if runtime_id.is_empty() || runtime_id.chars().count() > MAX_RUNTIME_ID {
             return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
         }
         receiver.endpoint()?;
@@ -482,6 +482,14 @@ watches:
         assert_eq!((kyma.version.as_str(), kyma.field), ("*", Field::Spec));
         assert_eq!(kyma.selector().as_deref(), Some("operator.kyma-project.io/watched-by=kyma"));
         assert_eq!((pods.group.as_str(), pods.selector(), pods.field), ("", None, Field::Status));
+    }
+
+    #[test]
+    fn runtime_ids_are_counted_in_characters() {
+        let with =
+            |id: &str| Config::parse(&GOOD.replace("runtimeId: runtime-1", &format!("runtimeId: {id}")));
+        assert!(with(&"ä".repeat(MAX_RUNTIME_ID)).is_ok());
+        assert!(with(&"ä".repeat(MAX_RUNTIME_ID + 1)).is_err());
     }
 
     #[test]

@@ -40,8 +40,7 @@ impl Bucket {
 
     /// Whether the bucket can be forgotten.
     pub(crate) fn is_full(&self, rate: Rate, now: Instant) -> bool {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;
-        self.tokens + gained >= rate.burst
+        self.tokens_at(rate, now) >= capacity(rate)
     }
 
     fn tokens_at(&self, rate: Rate, now: Instant) -> f64 {
@@ -99,5 +98,10 @@ mod tests {
         let mut bucket = Bucket::full(rate, now);
         bucket.take(rate, 1.0, now).unwrap();
         assert_eq!(bucket.take(rate, 1.0, now).unwrap_err(), Duration::from_secs(1_000));
+        let burst = Rate { per_second: 0.0, burst: 1.0 };
+        for rate in [rate, burst] {
+            assert!(!bucket.is_full(rate, now + Duration::from_secs(999)), "{rate:?}");
+            assert!(bucket.is_full(rate, now + Duration::from_secs(1_000)), "{rate:?}");
+        }
     }
 }

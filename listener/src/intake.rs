@@ -310,7 +310,7 @@ impl Intake {
             self.metrics.overloads.inc();
         } else if resync {
             let message = format!("everything again: {}", runtime.id);
-            if let Some(LogLine { times, .. }) = self.admission.refusals.record(&message, (self.clock)()) {
+            if let Some(times) = self.admission.refusals.repeat(&message, (self.clock)()) {
                 tracing::info!(runtime = runtime.id, times, "the agent has to report everything again");
             }
             self.metrics.resyncs.inc();

@@ -219,7 +219,7 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, port: &Port) {
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
     let message = format!("ending: {reason}: {name}");
-    if let Some(LogLine { times, .. }) = intake.admission.refusals.record(&message, clock()) {
+    if let Some(times) = intake.admission.refusals.repeat(&message, clock()) {
         tracing::info!(runtime = &*name, reason, times, "ending a connection");
     }
     intake.metrics.connections_ended.with_label_values(&[reason]).inc();

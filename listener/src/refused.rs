@@ -63,6 +63,12 @@ impl RefusalLog {
         let times = state.admit(message, now, self.start)?;
         Some(LogLine { times, left_out: std::mem::take(&mut state.left_out) })
     }
+
+    /// Counts another message that peers cause. Returns its repetitions if it should be logged. The next [`LogLine`]
+    /// still has the number of suppressed lines.
+    pub fn repeat(&self, message: &str, now: Timestamp) -> Option<u64> {
+        self.state.lock().admit(message, now, self.start)
+    }
 }
 
 impl State {
@@ -99,6 +105,7 @@ mod tests {
         assert_eq!(lines, 46, "the burst, less the four lines before");
         tokio::time::advance(Duration::from_secs(2)).await;
         let left_out = 100_000 - 46;
+        assert_eq!(log.repeat("a connection has ended", now), Some(1), "the next refusal has the number");
         assert_eq!(log.record("another", now), Some(LogLine { times: 1, left_out }));
     }
 }

@@ -18,6 +18,8 @@ pub enum Reason {
     Starting,
     /// The kind is not installed.
     WaitingForKind,
+    /// The kind can never be watched.
+    NotWatchable,
     /// Reading a full list.
     Listing,
     /// Healthy.
@@ -40,6 +42,7 @@ impl Reason {
         match self {
             Self::Starting => "Starting",
             Self::WaitingForKind => "WaitingForKind",
+            Self::NotWatchable => "NotWatchable",
             Self::Listing => "Listing",
             Self::Watching => "Watching",
             Self::Forbidden => "Forbidden",
@@ -53,7 +56,8 @@ impl Reason {
     fn is_fault(self) -> bool {
         matches!(
             self,
-            Self::Forbidden
+            Self::NotWatchable
+                | Self::Forbidden
                 | Self::Unauthorized
                 | Self::Unreachable
                 | Self::TooManyObjects
@@ -84,7 +88,11 @@ impl Condition {
     fn is_blind(&self, now: Instant) -> bool {
         match self.reason {
             Reason::WaitingForKind => false,
-            Reason::Forbidden | Reason::Unauthorized | Reason::TooManyObjects | Reason::Unreliable => true,
+            Reason::NotWatchable
+            | Reason::Forbidden
+            | Reason::Unauthorized
+            | Reason::TooManyObjects
+            | Reason::Unreliable => true,
             _ => self.last_data.is_none_or(|at| now.saturating_duration_since(at) > FRESH),
         }
     }
@@ -244,8 +252,10 @@ mod tests {
         assert_eq!(conditions.blind(), ["a"]);
         set(Reason::WaitingForKind);
         assert!(conditions.blind().is_empty());
-        set(Reason::Forbidden);
-        assert_eq!(conditions.blind(), ["a"]);
+        for reason in [Reason::Forbidden, Reason::NotWatchable] {
+            set(reason);
+            assert_eq!(conditions.blind(), ["a"], "{reason:?}");
+        }
     }
 
     #[test]

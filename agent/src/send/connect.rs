@@ -300,7 +300,7 @@ fn single(
     post: Post,
     limit: Duration,
 ) -> impl Future<Output = Result<u16, SendError>> + Send + use<> {
-    let mut requests = shared.requests.clone();
+    let (mut requests, alert) = (shared.requests.clone(), shared.alert.clone());
     let made = shared.uri.authority().cloned().map(|authority| {
         let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(post.path).build();
         Request::post(uri.unwrap_or_default())
@@ -311,9 +311,10 @@ fn single(
     async move {
         let request = made.ok_or(SendError::Closed)??;
         let exchange = async {
-            requests.ready().await.map_err(SendError::Broken)?;
+            let broken = |error| alert.explain(error);
+            requests.ready().await.map_err(broken)?;
             // Dropping the body resets the stream.
-            Ok(requests.send_request(request).await.map_err(SendError::Broken)?.status().as_u16())
+            Ok(requests.send_request(request).await.map_err(broken)?.status().as_u16())
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or(Err(SendError::Timeout))
     }

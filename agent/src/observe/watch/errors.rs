@@ -5,7 +5,8 @@ use kube::{core::Status, runtime::watcher};
 
 pub(super) fn condition_of(error: &ResolveError) -> (Reason, String) {
     let reason = match error {
-        ResolveError::NotServed { .. } | ResolveError::NotWatchable(_) => Reason::WaitingForKind,
+        ResolveError::NotServed { .. } => Reason::WaitingForKind,
+        ResolveError::NotWatchable(_) => Reason::NotWatchable,
         ResolveError::Api(kube::Error::Api(status)) if status.code == 401 => Reason::Unauthorized,
         ResolveError::Api(kube::Error::Api(status)) if status.code == 403 => Reason::Forbidden,
         ResolveError::Api(_) | ResolveError::Timeout => Reason::Unreachable,

@@ -28,6 +28,28 @@ async fn an_agent_whose_issuer_is_not_trusted_says_so_and_is_neither_connected_n
     agent.until("readiness", |_| agent.readiness.unready().is_empty()).await;
 }
 
+#[tokio::test]
+async fn a_v2_request_names_the_refusal_of_the_certificate() {
+    let (ca, other) = (new_ca(), new_ca());
+    let peer = peer(&ca).await;
+    let (_dir, target) = target(peer.addr, &ca, &other).await;
+    let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
+    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+    let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now, metrics).unwrap();
+    let connector = connector.speaking_v2(v2::Translator::default());
+    let mut outbox = Outbox::new(Epoch::random(), BTreeMap::new());
+    outbox.observe(observation("a"), Duration::ZERO);
+    let (request, _) = outbox.next_batch(Duration::ZERO).unwrap();
+    for _ in 0..10 {
+        // The alert comes with the handshake, or later.
+        let error = match connector.clone().connect().await {
+            Ok(connection) => connection.post(&request, Duration::from_secs(20)).await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains("does not trust this certificate's issuer"), "{error:?}");
+    }
+}
+
 fn failures(agent: &Agent) -> u64 {
     let text = agent.registry.encode().unwrap();
     let counts = text.lines().filter(|line| line.contains("reason=\"refused_unknown_ca\""));
