@@ -25,6 +25,8 @@ struct Meta {
     roots: Arc<RootCertStore>,
     /// Hash of the last content, valid or not, to report an invalid change once.
     hash: [u8; 32],
+    /// When the last content becomes valid.
+    valid_from: Option<Timestamp>,
 }
 
 /// Result of a reload.
@@ -42,7 +44,7 @@ pub enum ReloadError {
     /// Unreadable. The next reload retries.
     #[error("TLS files could not be read")]
     Files(#[from] FilesError),
-    /// Invalid. Not checked again until changed.
+    /// Invalid. Not checked again until it is changed, or until it becomes valid.
     #[error("TLS files have no usable bundle")]
     Bundle(#[from] BundleError),
 }
@@ -78,7 +80,12 @@ impl Store<ClientConfig> {
 impl<T> Store<T> {
     fn new(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
         let (config, bundle) = checked(build, pem, now)?;
-        let meta = Meta { not_after: bundle.not_after(), roots: bundle.roots(), hash: files::hash(pem) };
+        let meta = Meta {
+            not_after: bundle.not_after(),
+            roots: bundle.roots(),
+            hash: files::hash(pem),
+            valid_from: None,
+        };
         Ok(Self { build, config: ArcSwap::new(config), meta: Mutex::new(meta) })
     }
 
@@ -110,10 +117,19 @@ impl<T> Store<T> {
     /// Publishes changed files.
     pub async fn reload(&self, files: &Files, now: Timestamp) -> Result<Reloaded, ReloadError> {
         let (pem, hash) = files.read().await?;
-        if std::mem::replace(&mut self.meta.lock().hash, hash) == hash {
-            return Ok(Reloaded::Unchanged);
+        {
+            let mut meta = self.meta.lock();
+            let becomes_valid = meta.valid_from.is_some_and(|from| from <= now);
+            if std::mem::replace(&mut meta.hash, hash) == hash && !becomes_valid {
+                return Ok(Reloaded::Unchanged);
+            }
+            meta.valid_from = None;
         }
-        self.publish(&pem, now)?;
+        let published = self.publish(&pem, now);
+        if let Err(BundleError::NotYetValid(from)) = &published {
+            self.meta.lock().valid_from = Some(*from);
+        }
+        published?;
         Ok(Reloaded::Published)
     }
 }

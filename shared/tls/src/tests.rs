@@ -260,6 +260,14 @@ async fn files_are_taken_over_when_their_content_is_new_and_good() {
     write(&second);
     assert_eq!(store.reload(&files, now()).await.unwrap(), Reloaded::Published);
     assert!(!Arc::ptr_eq(&used, &store.current()));
+
+    let early = now() - DAY;
+    write(&first);
+    let error = store.reload(&files, early).await.unwrap_err();
+    assert!(matches!(error, ReloadError::Bundle(BundleError::NotYetValid(_))), "{error}");
+    assert_eq!(store.reload(&files, early).await.unwrap(), Reloaded::Unchanged, "reported once");
+    assert_eq!(store.reload(&files, now()).await.unwrap(), Reloaded::Published, "valid by now");
+    assert_eq!(store.reload(&files, now()).await.unwrap(), Reloaded::Unchanged);
 }
 
 fn leaf(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
