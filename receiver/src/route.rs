@@ -177,9 +177,9 @@ fn keys(
 ) -> Vec<WorkKey> {
     let of_kyma = is_template(group, kind) && in_ours && takes_templates(kyma, state)
         || is_definition(group, kind) && state.kymas.waits(kyma).for_definition(name)
-        || ours::is_prepared(group, kind, name) && state.kymas.contains(kyma);
+        || engine_owned::is_prepared(group, kind, name) && state.kymas.contains(kyma);
     let of_mandatory = is_definition(group, kind) && state.kymas.waits(kyma).mandatory_for_definition(name);
-    let of_catalog = ours::is_of_catalog(group, kind) && in_ours && state.kymas.contains(kyma);
+    let of_catalog = engine_owned::is_of_catalog(group, kind) && in_ours && state.kymas.contains(kyma);
     let of_agent = is_definition(group, kind) && state.kymas.waits(kyma).lacks_kinds;
     let kyma = || kyma.to_owned();
     let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma(), name });
@@ -199,7 +199,7 @@ fn is_definition(group: &str, kind: &str) -> bool {
 }
 
 fn takes_templates(kyma: &str, state: &KcpState) -> bool {
-    state.kymas.get(kyma).is_some_and(|kyma| kyma.takes_runtime_templates())
+    state.kymas.get(kyma).is_some_and(|kyma| kyma.uses_runtime_templates())
 }
 
 #[cfg(test)]
