@@ -96,68 +96,75 @@ pub struct Plan {
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
     let many = input.modules.len();
-    let (mut modules, mut wanted) = (Vec::with_capacity(many), Vec::with_capacity(many));
+    let (mut statuses, mut listed) = (Vec::with_capacity(many), Vec::with_capacity(many));
     let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
-    for (place, choice) in input.modules.iter().enumerate() {
-        let module = &choice.entry.name;
-        let there = ModuleObjects::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
-        modules.push(match &choice.outcome {
+    for (index, module) in input.modules.iter().enumerate() {
+        let objects = ModuleObjects::of(input.kyma, &named, index, module);
+        statuses.push(match &module.outcome {
             Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
-                name: module.clone(),
-                channel: choice.channel.clone(),
-                state: fault.state(there.manifest.is_some()),
+                name: module.entry.name.clone(),
+                channel: module.channel.clone(),
+                state: fault.state(objects.manifest.is_some()),
                 message: fault.to_string(),
                 ..ModuleStatus::default()
             }),
-            _ => judged(input, choice, &there, &mut plan),
+            _ => plan_gated(input, module, &objects, &mut plan),
         });
-        wanted.push(there);
+        listed.push(objects);
     }
     for manifest in input.manifests {
-        if wanted.iter().any(|module| module.has(manifest)) || manifest.is_mandatory() {
-            continue;
+        if !manifest.is_mandatory() && !listed.iter().any(|module| module.has(manifest)) {
+            let status = plan_unlisted(input, manifest, &statuses, &mut plan);
+            statuses.extend(status.map(Arc::new));
         }
-        if let Some(why) = orphan(input.kyma, manifest) {
-            let status = orphaned(manifest, why, &modules);
-            modules.push(Arc::new(status));
-            continue;
-        }
-        if manifest.metadata.deletion_timestamp.is_none() {
-            let module = manifest.module_name().unwrap_or_default();
-            if input.facts.mandatory.iter().any(|offer| offer.makes_mandatory(module)) {
-                // The mandatory plan takes it over at its turn.
-                continue;
-            }
-            if let Err(why) = input.facts.policy {
-                // The policy may require it.
-                let (state, message) = (State::Warning, gates::unreadable_policy(why));
-                modules.push(Arc::new(ModuleStatus { state, message, ..tracked(manifest) }));
-                continue;
-            }
-            plan.remove(manifest, "not asked for any more");
-        } else {
-            deleting::upgrade_deleting(input, manifest, &mut plan);
-        }
-        modules.push(Arc::new(deleting_module(manifest)));
     }
-    plan.status = kyma_status(input, modules);
+    plan.status = kyma_status(input, statuses);
     plan
 }
 
-fn planned(kyma: &Kyma, choice: &ResolvedModule) -> Option<String> {
-    let chosen = choice.outcome.as_ref().ok()?;
-    Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.entry.name))
+/// Removes the Manifest of an unlisted module, unless it is orphaned, becomes mandatory or may be required.
+fn plan_unlisted(
+    input: &Input<'_>,
+    manifest: &Manifest,
+    statuses: &[Arc<ModuleStatus>],
+    plan: &mut Plan,
+) -> Option<ModuleStatus> {
+    if let Some(why) = orphan(input.kyma, manifest) {
+        return Some(orphaned(manifest, why, statuses));
+    }
+    if manifest.metadata.deletion_timestamp.is_some() {
+        deleting::upgrade_deleting(input, manifest, plan);
+        return Some(deleting_module(manifest));
+    }
+    let module = manifest.module_name().unwrap_or_default();
+    if input.facts.mandatory.iter().any(|mandatory| mandatory.makes_mandatory(module)) {
+        // The mandatory plan takes it over at its turn.
+        return None;
+    }
+    if let Err(why) = input.facts.policy {
+        // The policy may require it.
+        let (state, message) = (State::Warning, gates::unreadable_policy(why));
+        return Some(ModuleStatus { state, message, ..tracked(manifest) });
+    }
+    plan.remove(manifest, "not asked for any more");
+    Some(deleting_module(manifest))
 }
 
-fn judged(
+fn planned_name(kyma: &Kyma, module: &ResolvedModule) -> Option<String> {
+    let chosen = module.outcome.as_ref().ok()?;
+    Some(manifest_name(&kyma.name_any(), &chosen.component, &module.entry.name))
+}
+
+/// Asks the gates, then plans the module or reports why it waits.
+fn plan_gated(
     input: &Input<'_>,
-    choice: &ResolvedModule,
-    there: &ModuleObjects<'_>,
+    module: &ResolvedModule,
+    objects: &ModuleObjects<'_>,
     plan: &mut Plan,
 ) -> Arc<ModuleStatus> {
-    let existing = there.manifest;
+    let existing = objects.manifest;
     let view = View {
-        module: choice,
+        module,
         installed: existing,
         kyma: input.kyma,
         wanted: input.wanted,
@@ -169,30 +176,30 @@ fn judged(
     plan.notices.extend(notes.notices);
     plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
     let applied = plan.apply.len();
-    let word = gate.decision_kind();
-    let passes = word.is_none();
+    let kind = gate.decision_kind();
+    let passes = kind.is_none();
     // An unreadable policy may set this field.
     let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.policy.is_ok();
     let mut status = match gate {
         Gate::Pass => {
-            if !there.duplicates.is_empty() {
-                there.transfer(planned(input.kyma, choice), plan);
+            if !objects.duplicates.is_empty() {
+                objects.transfer(planned_name(input.kyma, module), plan);
             }
-            plan_module(input, choice, there, plan)
+            plan_module(input, module, objects, plan)
         }
         gate => {
-            for other in &there.duplicates {
-                stopped(gate.clone(), there.status, choice, Some(other), plan);
+            for other in &objects.duplicates {
+                stopped_status(gate.clone(), objects.status, module, Some(other), plan);
             }
-            Arc::new(stopped(gate, there.status, choice, existing, plan))
+            Arc::new(stopped_status(gate, objects.status, module, existing, plan))
         }
     };
     if ignores
-        && choice.entry.custom_resource_policy == CustomResourcePolicy::Ignore
+        && module.entry.custom_resource_policy == CustomResourcePolicy::Ignore
         && plan.apply.len() == applied
     {
-        let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
-        let kept = ours.and_then(|old| Some((old, with_policy_ignore(old, &choice.entry)?)));
+        let owned = existing.filter(|old| orphan(input.kyma, old).is_none());
+        let kept = owned.and_then(|old| Some((old, with_policy_ignore(old, &module.entry)?)));
         if let Some((old, mut kept)) = kept {
             record_running_version(old, &mut kept);
             plan.apply.push(kept);
@@ -216,14 +223,14 @@ fn judged(
         let status = Arc::make_mut(&mut status);
         status.message = join(&status.message, &why);
     }
-    let word = word.unwrap_or_else(|| match existing {
+    let kind = kind.unwrap_or_else(|| match existing {
         _ if plan.apply.len() == applied => DecisionKind::StateOnly,
         None => DecisionKind::Install,
         Some(old) if old.spec.version != status.version => DecisionKind::Upgrade,
         Some(_) => DecisionKind::Change,
     });
-    plan.decide(word, there.status, existing, &status);
-    if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
+    plan.decide(kind, objects.status, existing, &status);
+    if let (true, Some(old), Ok(chosen)) = (passes, existing, &module.outcome) {
         // The log line already has both versions.
         running::report_running_version(&mut status, old, &chosen.version);
     }
@@ -231,26 +238,26 @@ fn judged(
 }
 
 /// Status of a module that a gate stopped.
-fn stopped(
+fn stopped_status(
     gate: Gate,
-    said: Option<&Arc<ModuleStatus>>,
-    choice: &ResolvedModule,
+    status_before: Option<&Arc<ModuleStatus>>,
+    module: &ResolvedModule,
     existing: Option<&Manifest>,
     plan: &mut Plan,
 ) -> ModuleStatus {
-    let name = choice.entry.name.clone();
+    let name = module.entry.name.clone();
     let before = || ModuleStatus {
         name: name.clone(),
-        channel: choice.channel.clone(),
+        channel: module.channel.clone(),
         ..existing.map(tracked).unwrap_or_default()
     };
     match (gate, existing) {
         (Gate::Keep { state, message, maintenance, .. }, _) => {
             let mut kept = before();
             // Only the status knows the template of the installed version.
-            if let Some(told) = said.filter(|told| told.version == kept.version) {
-                kept.resource.clone_from(&told.resource);
-                kept.template.clone_from(&told.template);
+            if let Some(reported) = status_before.filter(|reported| reported.version == kept.version) {
+                kept.resource.clone_from(&reported.resource);
+                kept.template.clone_from(&reported.template);
             }
             ModuleStatus { state, message, maintenance, ..kept }
         }
@@ -263,29 +270,30 @@ fn stopped(
         }
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
-        (Gate::Unmanage { .. }, Some(manifest)) => given_up(manifest, before(), plan),
+        (Gate::Unmanage { .. }, Some(manifest)) => unmanage(manifest, before(), plan),
         (Gate::Unmanage { state }, None) => {
             // The Go manager keeps an uninstalled module's version.
-            let said = said.filter(|told| told.state == state && told.manifest.is_none());
+            let reported = status_before.filter(|status| status.state == state && status.manifest.is_none());
             // Without the message, or remarks would accumulate.
-            let said = said.map(|told| ModuleStatus { message: String::new(), ..ModuleStatus::clone(told) });
-            said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
+            let reported =
+                reported.map(|status| ModuleStatus { message: String::new(), ..ModuleStatus::clone(status) });
+            reported.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
         }
         (Gate::Pass, _) => before(),
     }
 }
 
 /// Unmanages a module; its state stays until the Manifest is gone.
-fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
+fn unmanage(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
     if !manifest.is_unmanaged() {
         plan.unmanage.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
         plan.notices.push(Notice::normal(About::RuntimeKyma, "ModuleUnmanaged", format!(
-                "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
+                "module '{}' is unmanaged: its objects stay and are user-owned; set managed: true to manage them again",
                 before.name
             )).of_occasion(manifest.uid().unwrap_or_default()));
     }
     let (state, message) = progress(manifest);
-    let message = if message.is_empty() { "the module is being given up".to_owned() } else { message };
+    let message = if message.is_empty() { "the module is being unmanaged".to_owned() } else { message };
     ModuleStatus { state, message, ..before }
 }
 
@@ -324,7 +332,7 @@ fn plan_module(
         Ok(wanted) => wanted,
         Err(why) => return fault(if is_installed { State::Warning } else { State::Error }, why),
     };
-    if let Some(other) = taken_by(&wanted, &choice.entry.name, input.manifests) {
+    if let Some(other) = name_owner(&wanted, &choice.entry.name, input.manifests) {
         let state = if is_installed { State::Warning } else { State::Error };
         let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
         return fault(
@@ -359,7 +367,7 @@ fn plan_module(
             // break user objects.
             let allowed =
                 choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
-            let status = entry(&wanted, State::Processing, &still_there(old));
+            let status = entry(&wanted, State::Processing, &previous_deletion(old));
             if old.spec != wanted.spec
                 && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
             {
@@ -389,13 +397,13 @@ fn plan_module(
 
 /// Returns another module's Manifest with the wanted name. Names can collide: a runtime's templates choose their input. A Manifest with a
 /// changed module label is repaired instead.
-fn taken_by<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
-    let there = manifests.iter().find(|there| there.metadata.name == wanted.metadata.name)?;
-    let other = there.module_name().filter(|other| *other != module)?;
-    let component = there.annotations().get(annotations::FQDN).map(String::as_str).unwrap_or_default();
-    let is_its_own =
-        || manifest_name(there.kyma_name().unwrap_or_default(), component, other) == there.name_any();
-    (there.is_mandatory() || is_its_own()).then_some(there)
+fn name_owner<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
+    let present = manifests.iter().find(|present| present.metadata.name == wanted.metadata.name)?;
+    let other = present.module_name().filter(|other| *other != module)?;
+    let component = present.annotations().get(annotations::FQDN).map(String::as_str).unwrap_or_default();
+    let has_derived_name =
+        || manifest_name(present.kyma_name().unwrap_or_default(), component, other) == present.name_any();
+    (present.is_mandatory() || has_derived_name()).then_some(present)
 }
 
 fn join(first: &str, then: &str) -> String {
@@ -403,10 +411,10 @@ fn join(first: &str, then: &str) -> String {
     format!("{first}{between}{then}")
 }
 
-const GIVEN_UP: &str = "it is installed again once it has been given up";
+const GIVEN_UP: &str = "it is installed again once it is unmanaged";
 const STILL_THERE: &str = "the previous installation is still being removed";
 
-fn still_there(old: &Manifest) -> String {
+fn previous_deletion(old: &Manifest) -> String {
     match deletion_message(old).filter(|waits| !waits.is_empty()) {
         Some(waits) => format!("{STILL_THERE}: {waits}"),
         None => STILL_THERE.to_owned(),

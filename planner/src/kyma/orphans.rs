@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, ModuleStatus, State, names::labels};
 
 use super::{
-    Plan,
+    Plan, planned_name,
     status::{deleting_module, tracked},
 };
 use crate::{
@@ -98,17 +98,18 @@ pub(super) struct ModuleObjects<'a> {
 }
 
 impl<'a> ModuleObjects<'a> {
-    /// `place` is the choice's index. A Manifest named `planned` is adopted from any owner, a mandatory one only if its module is optional.
+    /// `index`: the module's in the Kyma's list. A Manifest with the planned name is adopted from any owner, a mandatory one only if its
+    /// module is optional.
     pub(super) fn of(
         kyma: &'a Kyma,
         manifests: &[(&str, &'a Manifest)],
-        (place, choice): (usize, &ResolvedModule),
-        planned: impl FnOnce() -> Option<String>,
+        index: usize,
+        module: &ResolvedModule,
     ) -> Self {
-        let module = choice.entry.name.as_str();
-        let status = status_of(kyma, place, module);
+        let module_name = module.entry.name.as_str();
+        let status = status_of(kyma, index, module_name);
         let counts = |(name, m): &&(&str, &Manifest)| {
-            *name == module && !module.is_empty() && (choice.outcome.is_ok() || !m.is_mandatory())
+            *name == module_name && !module_name.is_empty() && (module.outcome.is_ok() || !m.is_mandatory())
         };
         let mut all = manifests.iter().filter(counts).map(|(_, manifest)| *manifest);
         let (Some(first), second) = (all.next(), all.next()) else {
@@ -117,7 +118,7 @@ impl<'a> ModuleObjects<'a> {
         if second.is_none() && is_owned(kyma, first) {
             return Self { status, manifest: Some(first), duplicates: Vec::new() };
         }
-        let planned = planned();
+        let planned = planned_name(kyma, module);
         let is_planned = |m: &Manifest| planned.as_ref() == m.metadata.name.as_ref();
         let mut all: Vec<&Manifest> = [first]
             .into_iter()
@@ -136,8 +137,8 @@ impl<'a> ModuleObjects<'a> {
 
     /// Deletes duplicates once the planned Manifest exists.
     pub(super) fn transfer(&self, planned: Option<String>, plan: &mut Plan) {
-        let stays = |m: &&Manifest| m.metadata.deletion_timestamp.is_none() && !m.is_unmanaged();
-        let Some(current) = self.manifest.filter(stays).filter(|m| planned == m.metadata.name) else {
+        let is_managed = |m: &&Manifest| m.metadata.deletion_timestamp.is_none() && !m.is_unmanaged();
+        let Some(current) = self.manifest.filter(is_managed).filter(|m| planned == m.metadata.name) else {
             return;
         };
         for other in self.duplicates.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
@@ -154,10 +155,10 @@ impl<'a> ModuleObjects<'a> {
 }
 
 /// Tries the module's index first: it nearly always matches.
-fn status_of<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
+fn status_of<'a>(kyma: &'a Kyma, index: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
     let all = &kyma.status.as_ref()?.modules;
-    let is = |said: &&Arc<ModuleStatus>| said.name == module;
-    all.get(place).filter(is).or_else(|| all.iter().find(is))
+    let is_of_module = |status: &&Arc<ModuleStatus>| status.name == module;
+    all.get(index).filter(is_of_module).or_else(|| all.iter().find(is_of_module))
 }
 
 /// Orphans are shown, not deleted.

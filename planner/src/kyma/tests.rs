@@ -339,7 +339,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
 fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
     let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
-    let status = stopped(gate, None, &choices[0], existing, &mut plan);
+    let status = stopped_status(gate, None, &choices[0], existing, &mut plan);
     (status, plan)
 }
 
