@@ -62,7 +62,7 @@ pub fn staying_templates(
     manifests: &[Manifest],
     catalog: &dyn Catalog,
 ) -> BTreeMap<String, Arc<ModuleTemplate>> {
-    let of = |choice: &ResolvedModule, manifest: &Manifest| {
+    let template_of = |choice: &ResolvedModule, manifest: &Manifest| {
         let version = &manifest.spec.version;
         if choice.outcome.as_ref().is_ok_and(|chosen| chosen.version == *version) {
             return None;
@@ -73,7 +73,7 @@ pub fn staying_templates(
     };
     let others = choices.iter().flat_map(|choice| {
         let of_module = manifests.iter().filter(|m| m.module_name() == Some(&choice.entry.name));
-        of_module.filter_map(move |manifest| of(choice, manifest))
+        of_module.filter_map(move |manifest| template_of(choice, manifest))
     });
     others.collect()
 }

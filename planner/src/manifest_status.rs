@@ -49,79 +49,102 @@ pub fn manifest_status(
     let before = manifest.status.clone().unwrap_or_default();
     let generation = manifest.metadata.generation;
     let now = status::whole_seconds(now);
-    let (state, text) = match progress {
-        Progress::Failed { state, message } => (*state, message.clone()),
-        Progress::Unrendered(message) => (State::Error, message.clone()),
-        Progress::Applied(Readiness::Ready) => (State::Ready, "resources are ready".to_owned()),
-        Progress::Waiting(what) | Progress::Applied(Readiness::Processing(what)) => {
-            (State::Processing, what.clone())
-        }
-        Progress::Applied(Readiness::Warning(what)) => (State::Warning, what.clone()),
-        Progress::Applied(Readiness::Error(what)) => (State::Error, what.clone()),
-        Progress::Deleting(what) => (State::Deleting, what.clone()),
-    };
-    let resources_before = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
-    let (available, why) = match (progress, resources_before) {
-        (Progress::Unrendered(why), _) => (false, why),
-        // Unreachable runtimes and field conflicts prove nothing about rendering.
-        (Progress::Failed { .. }, Some(condition)) => (condition.status == "True", &condition.message),
-        (Progress::Failed { message, .. }, None) => (false, message),
-        _ => (true, &text),
-    };
-    let mut values = vec![
-        ConditionValue {
-            type_: conditions::RESOURCES,
-            holds: available,
-            reason: conditions::REASON_RESOURCES_AVAILABLE,
-            message: if available { "resources are parsed and ready for use".into() } else { why.clone() },
-        },
-        ConditionValue {
-            type_: conditions::INSTALLATION,
-            holds: state == State::Ready,
-            reason: conditions::REASON_READY,
-            message: if state == State::Ready {
-                "installation is ready and resources can be used".into()
-            } else {
-                text.clone()
-            },
-        },
-    ];
-    if let Some(created) = module_cr {
-        values.push(ConditionValue {
-            type_: conditions::MODULE_CR,
-            holds: created,
-            reason: conditions::REASON_MODULE_CR_CREATED,
-            message: if created { "module CR was created" } else { "module CR is not created yet" }.into(),
-        });
-    }
-    let is_deleting = manifest.metadata.deletion_timestamp.is_some();
-    if state != State::Ready && !is_deleting && has_been_ready(manifest, generation) {
-        values.push(ConditionValue {
-            type_: conditions::WAS_READY,
-            holds: true,
-            reason: conditions::REASON_READY,
-            message: "the module has been ready as it is asked for now".into(),
-        });
-    } else if state != State::Ready
-        && !is_deleting
-        && engine_condition_holds(manifest, &[conditions::JOBS_COMPLETED], generation)
-    {
-        values.push(jobs_completed());
-    }
+    let (state, text) = state_of(progress);
+    let mut values = installation(&before, progress, state, &text);
+    values.extend(module_cr.map(module_cr_exists));
+    values.extend(history(manifest, state));
     // A new generation alone justifies no write over the Go manager's result.
     let untouched = state == State::Ready && is_ready_by_go_manager(manifest);
-    let condition = |s| {
-        let condition = status::condition(&before.conditions, s, generation, now);
+    let condition = |value| {
+        let condition = status::condition(&before.conditions, value, generation, now);
         let unchanged = before.conditions.iter().find(|c| c.type_ == condition.type_).filter(|_| untouched);
         let unchanged = unchanged
             .map(|before| Condition { observed_generation: before.observed_generation, ..condition.clone() });
-        unchanged.filter(|named| before.conditions.contains(named)).unwrap_or(condition)
+        unchanged.filter(|unchanged| before.conditions.contains(unchanged)).unwrap_or(condition)
     };
     ManifestStatus {
         state,
         conditions: values.into_iter().map(condition).collect(),
         synced: in_order(before.synced, synced(objects)),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
+    }
+}
+
+fn state_of(progress: &Progress) -> (State, String) {
+    match progress {
+        Progress::Failed { state, message } => (*state, message.clone()),
+        Progress::Unrendered(message) => (State::Error, message.clone()),
+        Progress::Applied(Readiness::Ready) => (State::Ready, "resources are ready".to_owned()),
+        Progress::Waiting(cause) | Progress::Applied(Readiness::Processing(cause)) => {
+            (State::Processing, cause.clone())
+        }
+        Progress::Applied(Readiness::Warning(cause)) => (State::Warning, cause.clone()),
+        Progress::Applied(Readiness::Error(cause)) => (State::Error, cause.clone()),
+        Progress::Deleting(cause) => (State::Deleting, cause.clone()),
+    }
+}
+
+/// Conditions of every status: known objects, and their installation.
+fn installation(
+    before: &ManifestStatus,
+    progress: &Progress,
+    state: State,
+    text: &str,
+) -> Vec<ConditionValue<'static>> {
+    let resources_before = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
+    let (available, why) = match (progress, resources_before) {
+        (Progress::Unrendered(why), _) => (false, why.as_str()),
+        // Unreachable runtimes and field conflicts prove nothing about rendering.
+        (Progress::Failed { .. }, Some(condition)) => {
+            (condition.status == "True", condition.message.as_str())
+        }
+        (Progress::Failed { message, .. }, None) => (false, message.as_str()),
+        _ => (true, text),
+    };
+    vec![
+        ConditionValue {
+            type_: conditions::RESOURCES,
+            holds: available,
+            reason: conditions::REASON_RESOURCES_AVAILABLE,
+            message: if available { "resources are parsed and ready for use" } else { why }.into(),
+        },
+        ConditionValue {
+            type_: conditions::INSTALLATION,
+            holds: state == State::Ready,
+            reason: conditions::REASON_READY,
+            message: if state == State::Ready {
+                "installation is ready and resources can be used"
+            } else {
+                text
+            }
+            .into(),
+        },
+    ]
+}
+
+fn module_cr_exists(created: bool) -> ConditionValue<'static> {
+    ConditionValue {
+        type_: conditions::MODULE_CR,
+        holds: created,
+        reason: conditions::REASON_MODULE_CR_CREATED,
+        message: if created { "module CR was created" } else { "module CR is not created yet" }.into(),
+    }
+}
+
+/// Facts about the generation that an unready status would lose.
+fn history(manifest: &Manifest, state: State) -> Option<ConditionValue<'static>> {
+    let generation = manifest.metadata.generation;
+    if state == State::Ready || manifest.metadata.deletion_timestamp.is_some() {
+        None
+    } else if has_been_ready(manifest, generation) {
+        Some(ConditionValue {
+            type_: conditions::WAS_READY,
+            holds: true,
+            reason: conditions::REASON_READY,
+            message: "the module has been ready as it is asked for now".into(),
+        })
+    } else {
+        engine_condition_holds(manifest, &[conditions::JOBS_COMPLETED], generation).then(jobs_completed)
     }
 }
 

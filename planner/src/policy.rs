@@ -79,8 +79,8 @@ fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector,
         operator: String,
         values: Option<Vec<String>>,
     }
-    let said: Option<Strict> = Option::deserialize(deserializer)?;
-    let Strict { match_labels, match_expressions } = said.ok_or_else(|| {
+    let strict: Option<Strict> = Option::deserialize(deserializer)?;
+    let Strict { match_labels, match_expressions } = strict.ok_or_else(|| {
         D::Error::custom("'match' says nothing: leave it out of a rule that is for all Kymas, or write {}")
     })?;
     let checked = |Expression { key, operator, values }: Expression| {
@@ -140,10 +140,10 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
     if text.len() > MAX_BYTES {
         return Err(PolicyError::TooLong);
     }
-    let quiet = serde_saphyr::options! { with_snippet: false };
+    let options = serde_saphyr::options! { with_snippet: false };
     let detail =
         |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect();
-    let policy: Policy = serde_saphyr::from_str_with_options(text, quiet).map_err(|error| {
+    let policy: Policy = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         PolicyError::Unreadable(detail(error.render_with_formatter(&serde_saphyr::UserMessageFormatter)))
     })?;
     if policy.rules.len() > MAX_RULES {
@@ -173,107 +173,140 @@ pub fn apply(
     labels: &BTreeMap<String, String>,
     offered: impl Fn(&KymaSpec, &Module) -> bool,
 ) -> (KymaSpec, PolicyEffect) {
-    let (mut spec, mut ruled) = (user.clone(), PolicyEffect::default());
-    // First verdict: forbidden or required.
-    let mut said: BTreeMap<&str, bool> = BTreeMap::new();
-    let counting = || policy.rules.iter().filter(|rule| selects(&rule.selector, labels));
-    for rule in counting() {
-        for module in &rule.forbid {
-            said.entry(module).or_insert(true);
-        }
-        for module in &rule.require {
-            said.entry(module).or_insert(false);
-        }
-    }
-    let must: BTreeSet<&str> = said.iter().filter(|(_, forbidden)| !**forbidden).map(|(m, _)| *m).collect();
-    for (module, forbidden) in said {
-        if forbidden {
-            ruled.forbidden.insert(module.to_owned());
-        } else if !spec.modules.iter().any(|m| m.name == module) {
-            spec.modules.push(Module { name: module.to_owned(), ..Module::default() });
-            ruled.required.insert(module.to_owned());
+    let rules: Vec<&Rule> = policy.rules.iter().filter(|rule| selects(&rule.selector, labels)).collect();
+    let (forbidden, required) = verdicts(&rules);
+    let mut effect =
+        PolicyEffect { forbidden: owned(&forbidden), required: BTreeSet::new(), overruled: BTreeMap::new() };
+    let mut list = RuledList { spec: user.clone(), ..RuledList::default() };
+    for module in &required {
+        if !list.spec.modules.iter().any(|entry| entry.name == *module) {
+            list.spec.modules.push(Module { name: (*module).to_owned(), ..Module::default() });
+            effect.required.insert((*module).to_owned());
         }
     }
-    let mut overruled: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let mut fixed: BTreeSet<(&str, &str)> = BTreeSet::new();
-    let all_fixes = || counting().flat_map(|rule| &rule.fix);
-    let numbered: BTreeSet<&str> =
-        all_fixes().filter(|fix| fix.version.is_some()).map(|fix| fix.name.as_str()).collect();
-    for fix in all_fixes() {
-        let Some(entry) = spec.modules.iter_mut().find(|m| m.name == fix.name) else { continue };
-        let mut first = |field| fixed.insert((fix.name.as_str(), field));
-        if let Some(channel) = &fix.channel
-            && first("channel")
-        {
-            entry.channel = Some(channel.clone());
-            // A user's version would bypass the channel.
-            if !numbered.contains(fix.name.as_str()) {
-                entry.version = None;
-            }
-        }
-        if let Some(version) = &fix.version
-            && first("version")
-        {
-            entry.version = Some(version.clone());
-        }
-        if let Some(policy) = fix.custom_resource_policy
-            && first("policy")
-            && entry.custom_resource_policy != policy
-        {
-            overruled.entry(&fix.name).or_default().push(format!("customResourcePolicy {policy:?}"));
-            entry.custom_resource_policy = policy;
-        }
-        if let Some(managed) = fix.managed
-            && first("managed")
-            && entry.managed != managed
-        {
-            overruled.entry(&fix.name).or_default().push(format!("managed: {managed}"));
-            entry.managed = managed;
-        }
-    }
-    // Unmanaging would bypass the requirement, unless a rule fixes it.
-    for entry in spec.modules.iter_mut().filter(|m| !m.managed) {
-        if let Some(module) = must.get(entry.name.as_str())
-            && !fixed.contains(&(*module, "managed"))
-        {
-            entry.managed = true;
-            overruled.entry(module).or_default().push("managed: true".to_owned());
-        }
-    }
-    for name in &must {
-        let Some(at) = spec.modules.iter().position(|entry| entry.name == *name) else { continue };
-        let is_fixed = fixed.contains(&(*name, "channel")) || fixed.contains(&(*name, "version"));
-        if is_fixed || offered(&spec, &spec.modules[at]) {
-            continue;
-        }
-        let plain = Module { version: None, channel: None, ..spec.modules[at].clone() };
-        let regular = Module { channel: Some(names::DEFAULT_CHANNEL.to_owned()), ..plain.clone() };
-        // Without any version, the user's entry and its fault stay.
-        if let Some(instead) = [plain, regular].into_iter().find(|entry| offered(&spec, entry)) {
-            spec.modules[at] = instead;
-        }
-    }
+    list.fix(&rules.iter().flat_map(|rule| &rule.fix).collect::<Vec<_>>());
+    list.manage(&required);
+    list.replace_unavailable(&required, offered);
+    let RuledList { spec, mut overruled, .. } = list;
     // Only user-made entries can be overruled.
-    for theirs in &user.modules {
-        let entry = spec.modules.iter().find(|entry| entry.name == theirs.name);
-        let version = entry
-            .and_then(|entry| instead(&VersionRequest::of(theirs, user), &VersionRequest::of(entry, &spec)));
-        let rest = overruled.remove(theirs.name.as_str()).unwrap_or_default();
+    for user_entry in &user.modules {
+        let entry = spec.modules.iter().find(|entry| entry.name == user_entry.name);
+        let version = entry.and_then(|entry| {
+            version_change(&VersionRequest::of(user_entry, user), &VersionRequest::of(entry, &spec))
+        });
+        let rest = overruled.remove(user_entry.name.as_str()).unwrap_or_default();
         let all: Vec<String> = version.into_iter().chain(rest).collect();
         if !all.is_empty() {
-            ruled.overruled.insert(theirs.name.clone(), all.join(", "));
+            effect.overruled.insert(user_entry.name.clone(), all.join(", "));
         }
     }
-    (spec, ruled)
+    (spec, effect)
 }
 
-fn instead(theirs: &VersionRequest, ruled: &VersionRequest) -> Option<String> {
-    match (&theirs.pin, &ruled.pin) {
-        _ if theirs == ruled => None,
+/// Forbidden and required modules; the first rule that names a module decides.
+fn verdicts<'p>(rules: &[&'p Rule]) -> (BTreeSet<&'p str>, BTreeSet<&'p str>) {
+    let (mut forbidden, mut required) = (BTreeSet::new(), BTreeSet::new());
+    for rule in rules {
+        forbidden.extend(rule.forbid.iter().map(String::as_str).filter(|module| !required.contains(module)));
+        required.extend(rule.require.iter().map(String::as_str).filter(|module| !forbidden.contains(module)));
+    }
+    (forbidden, required)
+}
+
+fn owned(modules: &BTreeSet<&str>) -> BTreeSet<String> {
+    modules.iter().map(|module| (*module).to_owned()).collect()
+}
+
+/// A user's list under the policy.
+#[derive(Default)]
+struct RuledList<'p> {
+    spec: KymaSpec,
+    /// Changed fields by module, in words.
+    overruled: BTreeMap<&'p str, Vec<String>>,
+    /// Modules with the fields that a rule has fixed.
+    fixed: BTreeSet<(&'p str, &'static str)>,
+}
+
+impl<'p> RuledList<'p> {
+    /// Fixes fields of listed modules; the first fix of a field wins.
+    fn fix(&mut self, fixes: &[&'p Fix]) {
+        let with_version: BTreeSet<&str> =
+            fixes.iter().filter(|fix| fix.version.is_some()).map(|fix| fix.name.as_str()).collect();
+        for fix in fixes {
+            let name = fix.name.as_str();
+            let Some(entry) = self.spec.modules.iter_mut().find(|entry| entry.name == name) else { continue };
+            let mut first = |field| self.fixed.insert((name, field));
+            if let Some(channel) = &fix.channel
+                && first("channel")
+            {
+                entry.channel = Some(channel.clone());
+                // A user's version would bypass the channel.
+                if !with_version.contains(name) {
+                    entry.version = None;
+                }
+            }
+            if let Some(version) = &fix.version
+                && first("version")
+            {
+                entry.version = Some(version.clone());
+            }
+            if let Some(policy) = fix.custom_resource_policy
+                && first("policy")
+                && entry.custom_resource_policy != policy
+            {
+                self.overruled.entry(name).or_default().push(format!("customResourcePolicy {policy:?}"));
+                entry.custom_resource_policy = policy;
+            }
+            if let Some(managed) = fix.managed
+                && first("managed")
+                && entry.managed != managed
+            {
+                self.overruled.entry(name).or_default().push(format!("managed: {managed}"));
+                entry.managed = managed;
+            }
+        }
+    }
+
+    /// Unmanaging would bypass the requirement, unless a rule fixes it.
+    fn manage(&mut self, required: &BTreeSet<&'p str>) {
+        for entry in self.spec.modules.iter_mut().filter(|entry| !entry.managed) {
+            if let Some(module) = required.get(entry.name.as_str())
+                && !self.fixed.contains(&(*module, "managed"))
+            {
+                entry.managed = true;
+                self.overruled.entry(module).or_default().push("managed: true".to_owned());
+            }
+        }
+    }
+
+    /// Without any offered version, the user's entry and its fault stay.
+    fn replace_unavailable(
+        &mut self,
+        required: &BTreeSet<&'p str>,
+        offered: impl Fn(&KymaSpec, &Module) -> bool,
+    ) {
+        for name in required {
+            let Some(at) = self.spec.modules.iter().position(|entry| entry.name == *name) else { continue };
+            let is_fixed = ["channel", "version"].iter().any(|field| self.fixed.contains(&(*name, *field)));
+            if is_fixed || offered(&self.spec, &self.spec.modules[at]) {
+                continue;
+            }
+            let plain = Module { version: None, channel: None, ..self.spec.modules[at].clone() };
+            let regular = Module { channel: Some(names::DEFAULT_CHANNEL.to_owned()), ..plain.clone() };
+            if let Some(entry) = [plain, regular].into_iter().find(|entry| offered(&self.spec, entry)) {
+                self.spec.modules[at] = entry;
+            }
+        }
+    }
+}
+
+fn version_change(requested: &VersionRequest, effective: &VersionRequest) -> Option<String> {
+    match (&requested.pin, &effective.pin) {
+        _ if requested == effective => None,
         (Some(before), Some(now)) => Some(format!("version {now} instead of {before}")),
-        (None, Some(now)) => Some(format!("version {now} instead of channel {}", theirs.channel)),
-        (Some(before), None) => Some(format!("channel {} instead of version {before}", ruled.channel)),
-        (None, None) => Some(format!("channel {} instead of {}", ruled.channel, theirs.channel)),
+        (None, Some(now)) => Some(format!("version {now} instead of channel {}", requested.channel)),
+        (Some(before), None) => Some(format!("channel {} instead of version {before}", effective.channel)),
+        (None, None) => Some(format!("channel {} instead of {}", effective.channel, requested.channel)),
     }
 }
 

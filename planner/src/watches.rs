@@ -130,13 +130,19 @@ enum Rank {
     Rest,
 }
 
+/// Parts of a kind's objects to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Observation {
+    rank: Rank,
+    spec: Option<Selection>,
+    status: Option<Selection>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct RequiredKind {
     /// Any served one suffices.
     versions: BTreeSet<String>,
-    rank: Rank,
-    spec: Option<Selection>,
-    status: Option<Selection>,
+    observation: Observation,
 }
 
 /// Required observations by group and kind.
@@ -165,12 +171,22 @@ impl RequiredKinds {
             }
             if let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) {
                 let gvk = Gvk::of(cr.api_version(), cr.kind());
-                kinds.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Selection::All)));
+                kinds.add(
+                    &gvk.group,
+                    &gvk.version,
+                    &gvk.kind,
+                    Observation { rank: Rank::DefaultCr, spec: None, status: Some(Selection::All) },
+                );
             }
             let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
             if let Some(ObjectRef { gvk, .. }) = external_manager(manifest, &synced) {
                 let status = has_state(&gvk.group, &gvk.kind).then_some(Selection::All);
-                kinds.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Selection::All), status));
+                kinds.add(
+                    &gvk.group,
+                    &gvk.version,
+                    &gvk.kind,
+                    Observation { rank: Rank::Awaited, spec: Some(Selection::All), status },
+                );
             }
         }
         kinds
@@ -178,9 +194,9 @@ impl RequiredKinds {
 
     /// Merges `others`.
     pub fn extend(&mut self, others: &Self) {
-        for ((group, kind), need) in &others.0 {
-            for version in &need.versions {
-                self.add(group, version, kind, (need.rank, need.spec, need.status));
+        for ((group, kind), required) in &others.0 {
+            for version in &required.versions {
+                self.add(group, version, kind, required.observation);
             }
         }
     }
@@ -190,33 +206,51 @@ impl RequiredKinds {
         // A namespace's status names its blockers.
         let kind = (gvk.group.as_str(), gvk.kind.as_str());
         let has_status = kind == ("", "Namespace") || WITH_STATUS.contains(&kind);
-        let need = (Rank::Awaited, Some(Selection::All), has_status.then_some(Selection::All));
-        self.add(&gvk.group, &gvk.version, &gvk.kind, need);
+        let status = has_status.then_some(Selection::All);
+        let observation = Observation { rank: Rank::Awaited, spec: Some(Selection::All), status };
+        self.add(&gvk.group, &gvk.version, &gvk.kind, observation);
     }
 
-    /// Adds the Kyma and engine-owned objects; users' templates only with `takes_templates`.
+    /// Adds the Kyma and engine-owned objects; users' templates only with `all_templates`.
     pub fn add_engine_owned(&mut self, all_templates: bool) {
-        self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::ModuleList, Some(Selection::All), None));
+        self.add(
+            names::GROUP,
+            names::VERSION,
+            KYMA.0,
+            Observation { rank: Rank::ModuleList, spec: Some(Selection::All), status: None },
+        );
         for (kind, _) in CATALOG {
             let all = all_templates && kind == "ModuleTemplate";
-            let (rank, which) =
+            let (rank, selection) =
                 if all { (Rank::ModuleList, Selection::All) } else { (Rank::Catalog, Selection::Installed) };
-            self.add(names::GROUP, names::VERSION, kind, (rank, Some(which), None));
+            let observation = Observation { rank, spec: Some(selection), status: None };
+            self.add(names::GROUP, names::VERSION, kind, observation);
         }
-        self.add(CRD.0, "v1", CRD.1, (Rank::Definition, Some(Selection::Installed), None));
-        self.add("", "v1", "Namespace", (Rank::Catalog, Some(Selection::Installed), None));
+        self.add(
+            CRD.0,
+            "v1",
+            CRD.1,
+            Observation { rank: Rank::Definition, spec: Some(Selection::Installed), status: None },
+        );
+        self.add(
+            "",
+            "v1",
+            "Namespace",
+            Observation { rank: Rank::Catalog, spec: Some(Selection::Installed), status: None },
+        );
     }
 
     /// Adds definitions of awaited kinds.
     pub fn add_definitions(&mut self) {
+        let all = Some(Selection::All);
         for (group, kind) in SERVES {
-            self.add(group, "v1", kind, (Rank::Awaited, Some(Selection::All), Some(Selection::All)));
+            self.add(group, "v1", kind, Observation { rank: Rank::Awaited, spec: all, status: all });
         }
     }
 
     /// Kinds with their named versions.
     pub fn kinds(&self) -> impl Iterator<Item = (&str, &str, &BTreeSet<String>)> {
-        self.0.iter().map(|((group, kind), need)| (group.as_str(), kind.as_str(), &need.versions))
+        self.0.iter().map(|((group, kind), required)| (group.as_str(), kind.as_str(), &required.versions))
     }
 
     fn installed(&mut self, group: &str, version: &str, kind: &str) {
@@ -228,34 +262,25 @@ impl RequiredKinds {
             _ => Rank::Rest,
         };
         let status = has_status.then_some(Selection::Installed);
-        self.add(group, version, kind, (rank, Some(Selection::Installed), status));
+        self.add(group, version, kind, Observation { rank, spec: Some(Selection::Installed), status });
     }
 
-    fn add(
-        &mut self,
-        group: &str,
-        version: &str,
-        kind: &str,
-        (rank, spec, status): (Rank, Option<Selection>, Option<Selection>),
-    ) {
+    fn add(&mut self, group: &str, version: &str, kind: &str, observation: Observation) {
         if (group, kind) == ("", "Secret") || NOISY.contains(&(group, kind)) {
             return;
         }
-        let need = self.0.entry((group.to_owned(), kind.to_owned())).or_insert_with(|| RequiredKind {
-            versions: BTreeSet::new(),
-            rank,
-            spec: None,
-            status: None,
-        });
-        need.versions.insert(version.to_owned());
-        need.rank = need.rank.min(rank);
+        let kind = self.0.entry((group.to_owned(), kind.to_owned()));
+        let required = kind.or_insert_with(|| RequiredKind { versions: BTreeSet::new(), observation });
+        required.versions.insert(version.to_owned());
+        let Observation { rank, spec, status } = &mut required.observation;
+        *rank = (*rank).min(observation.rank);
         // `None` < `Installed` < `All`.
-        need.spec = need.spec.max(spec);
-        need.status = need.status.max(status);
+        *spec = (*spec).max(observation.spec);
+        *status = (*status).max(observation.status);
     }
 }
 
-/// Derives at most `room` watches. `plural` names watchable kinds; `others` are existing watches.
+/// Derives at most `capacity` watches. `plural` names watchable kinds.
 #[must_use]
 pub fn derive(
     required: &RequiredKinds,
@@ -265,24 +290,26 @@ pub fn derive(
 ) -> Derived {
     let mut derived = Derived::default();
     let mut candidates = Vec::new();
-    for ((group, kind), need) in &required.0 {
+    for ((group, kind), RequiredKind { observation, .. }) in &required.0 {
         let Some(resource) = plural(group, kind) else {
             derived.missing.push(full_name(group, kind));
             continue;
         };
-        for (field, which) in [(WatchedField::Spec, need.spec), (WatchedField::Status, need.status)] {
-            let Some(which) = which else { continue };
+        for (field, selection) in
+            [(WatchedField::Spec, observation.spec), (WatchedField::Status, observation.status)]
+        {
+            let Some(selection) = selection else { continue };
             candidates.push((
-                (need.rank, group, kind, field == WatchedField::Status),
-                which,
+                (observation.rank, group, kind, field == WatchedField::Status),
+                selection,
                 resource.clone(),
             ));
         }
     }
     candidates.sort_by(|a, b| a.0.cmp(&b.0));
-    for ((_, group, kind, is_status), which, resource) in candidates {
+    for ((_, group, kind, is_status), selection, resource) in candidates {
         let field = if is_status { WatchedField::Status } else { WatchedField::Spec };
-        let watch = watch(group, resource, field, which);
+        let watch = watch(group, resource, field, selection);
         if existing.iter().any(|other| covers(other, &watch)) {
             continue;
         }

@@ -12,12 +12,12 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         return Gate::Pass;
     }
     let module = &view.module.entry.name;
-    let wanted = view.module.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
+    let template = view.module.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
     let release = view.module.release.as_deref();
     let allowed = |template: Option<&ModuleTemplate>| {
         access::allowed(view.kyma.labels(), release, template, view.facts.restricted, module)
     };
-    let Err(why) = allowed(wanted).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
+    let Err(why) = allowed(template).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
     // Access is unknown without a readable ModuleReleaseMeta, so installed modules stay.
     let unknown = release.is_none() && (view.installed.is_some() || view.module.outcome.is_err());
     if unknown && why == Denied::Restricted {

@@ -77,25 +77,25 @@ impl Plan {
     /// Records decisions that write, or that change state, version or maintenance.
     pub(super) fn decide(
         &mut self,
-        what: DecisionKind,
+        kind: DecisionKind,
         before: Option<&Arc<ModuleStatus>>,
         existing: Option<&Manifest>,
         status: &ModuleStatus,
     ) {
         let state = before.map_or(State::Empty, |b| b.state);
-        let writes = matches!(what, DecisionKind::Install | DecisionKind::Upgrade | DecisionKind::Change);
-        let told = before.map(|b| (b.state, &b.version, b.maintenance));
-        if !writes && told == Some((status.state, &status.version, status.maintenance)) {
+        let writes = matches!(kind, DecisionKind::Install | DecisionKind::Upgrade | DecisionKind::Change);
+        let reported = before.map(|b| (b.state, &b.version, b.maintenance));
+        if !writes && reported == Some((status.state, &status.version, status.maintenance)) {
             return;
         }
         let reason = match (status.message.as_str(), status.channel.as_str()) {
-            _ if what == DecisionKind::Unmanage => "managed: false".to_owned(),
+            _ if kind == DecisionKind::Unmanage => "managed: false".to_owned(),
             ("", "") => "version asked for".to_owned(),
             ("", channel) => format!("channel {channel}"),
             (message, _) => message.to_owned(),
         };
         self.decisions.push(Decision {
-            kind: what,
+            kind,
             module: status.name.clone(),
             from: (existing.map(|m| m.spec.version.clone()).unwrap_or_default(), state),
             to: (status.version.clone(), status.state),

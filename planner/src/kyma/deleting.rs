@@ -45,12 +45,13 @@ fn follows_channel(kyma: &Kyma, manifest: &Manifest) -> bool {
 /// Upgrades a module being removed if all gates pass. Its status still shows the removal.
 pub(super) fn upgrade_deleting(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
     let module = manifest.module_name();
-    let Some(choice) = input.facts.deleting.iter().find(|choice| Some(choice.entry.name.as_str()) == module)
+    let Some(chosen_module) =
+        input.facts.deleting.iter().find(|choice| Some(choice.entry.name.as_str()) == module)
     else {
         return;
     };
     let (kyma, wanted, facts, now) = (input.kyma, input.wanted, &input.facts, input.now);
-    let view = View { module: choice, installed: Some(manifest), kyma, wanted, facts, now };
+    let view = View { module: chosen_module, installed: Some(manifest), kyma, wanted, facts, now };
     // Notices are for modules that stay.
     let mut notes = Notes::default();
     let gate = gates::judge(&view, &mut notes);
@@ -59,8 +60,8 @@ pub(super) fn upgrade_deleting(input: &Input<'_>, manifest: &Manifest, plan: &mu
         return;
     }
     let applied = plan.apply.len();
-    let there = ModuleObjects { manifest: Some(manifest), ..ModuleObjects::default() };
-    let status = plan_module(input, choice, &there, plan);
+    let objects = ModuleObjects { manifest: Some(manifest), ..ModuleObjects::default() };
+    let status = plan_module(input, chosen_module, &objects, plan);
     if plan.apply.len() > applied {
         plan.decide(DecisionKind::Upgrade, None, Some(manifest), &status);
     }

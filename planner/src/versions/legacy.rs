@@ -17,24 +17,24 @@ pub fn is_legacy(template: &ModuleTemplate) -> bool {
 
 /// Picks from one module's templates; a pin ignores channels.
 pub(super) fn choose(
-    wish: ModuleRequest<'_>,
+    request: ModuleRequest<'_>,
     templates: &[&Arc<ModuleTemplate>],
     origin: Origin,
 ) -> Option<Result<Chosen, Fault>> {
     if templates.is_empty() {
         return None;
     }
-    let (module, channel) = (wish.module.to_owned(), wish.channel.to_owned());
+    let (module, channel) = (request.module.to_owned(), request.channel.to_owned());
     if templates.iter().any(|t| t.spec.mandatory == Some(true)) {
         return Some(Err(Fault::Mandatory { module }));
     }
-    let fits = |t: &ModuleTemplate| match wish.pin {
+    let fits = |t: &ModuleTemplate| match request.pin {
         Some(pin) => version(t) == Some(pin),
-        None => t.spec.channel == wish.channel,
+        None => t.spec.channel == request.channel,
     };
     let mut fitting: Vec<_> = templates.iter().filter(|t| fits(t)).collect();
     fitting.sort_by_key(|t| t.name_any());
-    Some(match (fitting.as_slice(), wish.pin) {
+    Some(match (fitting.as_slice(), request.pin) {
         // Channels may share a version.
         ([one], _) | ([one, ..], Some(_)) => chosen(one, origin),
         ([], Some(pin)) => {

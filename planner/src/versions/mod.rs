@@ -197,10 +197,10 @@ pub fn choose(
         .modules
         .iter()
         .map(|module| {
-            let want = VersionRequest::of(module, wanted);
-            let outcome = resolve(want.for_module(&module.name), catalog, local);
+            let request = VersionRequest::of(module, wanted);
+            let outcome = resolve(request.for_module(&module.name), catalog, local);
             let release = catalog.release(&module.name);
-            ResolvedModule { entry: module.clone(), channel: want.channel, release, outcome }
+            ResolvedModule { entry: module.clone(), channel: request.channel, release, outcome }
         })
         .collect()
 }

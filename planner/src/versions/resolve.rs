@@ -1,4 +1,4 @@
-//! Resolves wishes to versions.
+//! Resolves requested modules to versions.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{
     legacy::{self, list},
 };
 
-/// A user's wish.
+/// A requested module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleRequest<'a> {
     /// Module name.
@@ -33,33 +33,33 @@ pub enum Origin {
     Local,
 }
 
-/// Resolves a wish by release meta (pinned version or channel), else legacy template, else the runtime's own template.
+/// Resolves a request by release meta (pinned version or channel), else legacy template, else the runtime's own template.
 ///
 /// A module known to KCP is never shadowed. But a pinned version that KCP lacks may be the runtime's own. Callers pass `local` only if KCP
 /// allows own templates for this Kyma.
 pub fn resolve(
-    wish: ModuleRequest<'_>,
+    request: ModuleRequest<'_>,
     catalog: &dyn Catalog,
     local: &[Arc<ModuleTemplate>],
 ) -> Result<Chosen, Fault> {
-    let wish = ModuleRequest { pin: wish.pin.filter(|pin| !pin.is_empty()), ..wish };
-    if wish.pin.is_none() && wish.channel == names::CHANNEL_NONE {
-        return Err(Fault::ChannelNone { module: wish.module.to_owned() });
+    let request = ModuleRequest { pin: request.pin.filter(|pin| !pin.is_empty()), ..request };
+    if request.pin.is_none() && request.channel == names::CHANNEL_NONE {
+        return Err(Fault::ChannelNone { module: request.module.to_owned() });
     }
-    if let Some(release) = catalog.release(wish.module) {
-        let own_template = || local_version(wish, &release, local);
-        return released(wish, &release, catalog).or_else(|fault| own_template().ok_or(fault));
+    if let Some(release) = catalog.release(request.module) {
+        let own_template = || local_version(request, &release, local);
+        return released(request, &release, catalog).or_else(|fault| own_template().ok_or(fault));
     }
-    let central = catalog.templates_of(wish.module);
+    let central = catalog.templates_of(request.module);
     let old: Vec<_> = central.iter().filter(|t| legacy::is_legacy(t)).collect();
     let own: Vec<_> = local
         .iter()
         // KCP's templates are never shadowed, even without a release meta.
-        .filter(|t| central.is_empty() && t.module_name() == Some(wish.module))
+        .filter(|t| central.is_empty() && t.module_name() == Some(request.module))
         .collect();
-    legacy::choose(wish, &old, Origin::Legacy)
-        .or_else(|| legacy::choose(wish, &own, Origin::Local))
-        .unwrap_or_else(|| Err(Fault::UnknownModule { module: wish.module.to_owned() }))
+    legacy::choose(request, &old, Origin::Legacy)
+        .or_else(|| legacy::choose(request, &own, Origin::Local))
+        .unwrap_or_else(|| Err(Fault::UnknownModule { module: request.module.to_owned() }))
 }
 
 /// Pinned version that the release lacks; `None` for mandatory modules.
@@ -69,14 +69,14 @@ pub fn unreleased_pin<'a>(pin: Option<&'a str>, release: &ModuleReleaseMeta) -> 
 }
 
 fn local_version(
-    wish: ModuleRequest<'_>,
+    request: ModuleRequest<'_>,
     release: &ModuleReleaseMeta,
     local: &[Arc<ModuleTemplate>],
 ) -> Option<Chosen> {
-    let pin = unreleased_pin(wish.pin, release)?;
+    let pin = unreleased_pin(request.pin, release)?;
     let is =
-        |t: &&Arc<ModuleTemplate>| t.module_name() == Some(wish.module) && legacy::version(t) == Some(pin);
-    legacy::choose(wish, &local.iter().filter(is).collect::<Vec<_>>(), Origin::Local)?.ok()
+        |t: &&Arc<ModuleTemplate>| t.module_name() == Some(request.module) && legacy::version(t) == Some(pin);
+    legacy::choose(request, &local.iter().filter(is).collect::<Vec<_>>(), Origin::Local)?.ok()
 }
 
 fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> + Clone {
@@ -85,16 +85,16 @@ fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> + Clone {
 }
 
 fn released(
-    wish: ModuleRequest<'_>,
+    request: ModuleRequest<'_>,
     release: &ModuleReleaseMeta,
     catalog: &dyn Catalog,
 ) -> Result<Chosen, Fault> {
-    let module = || wish.module.to_owned();
+    let module = || request.module.to_owned();
     if release.mandatory_version().is_some() {
         return Err(Fault::Mandatory { module: module() });
     }
     let channels = || release.spec.channels.iter().flatten();
-    let version = match wish.pin {
+    let version = match request.pin {
         Some(pin) => {
             if !offered(release).any(|version| version == pin) {
                 let known = list(offered(release).filter(|version| !version.is_empty()));
@@ -102,14 +102,14 @@ fn released(
             }
             pin
         }
-        None => release.version_of(wish.channel).ok_or_else(|| Fault::NoSuchChannel {
+        None => release.version_of(request.channel).ok_or_else(|| Fault::NoSuchChannel {
             module: module(),
-            channel: wish.channel.to_owned(),
+            channel: request.channel.to_owned(),
             known: list(channels().map(|c| c.channel.as_str())),
         })?,
     };
-    let chosen = released_as(wish.module, version, release, catalog)?;
-    Ok(Chosen { origin: if wish.pin.is_some() { Origin::Pin } else { Origin::Channel }, ..chosen })
+    let chosen = released_as(request.module, version, release, catalog)?;
+    Ok(Chosen { origin: if request.pin.is_some() { Origin::Pin } else { Origin::Channel }, ..chosen })
 }
 
 /// Resolves a version named by a release meta.

@@ -141,7 +141,7 @@ fn changed([regular, fast, allow, ends, what]: [usize; 5]) -> fixtures::FakeCata
 #[test]
 fn every_wish_has_its_outcome() {
     let (catalog, local) = (offered(), own_templates());
-    let wishes = [
+    let requests = [
         ("lighthouse", "regular", None),
         ("lighthouse", "fast", None),
         ("lighthouse", "beta", None),
@@ -170,9 +170,9 @@ fn every_wish_has_its_outcome() {
         ("keel", "regular", Some("1.0.0")),
     ];
     let mut table = String::new();
-    for (module, channel, pin) in wishes {
-        let wish = ModuleRequest { module, channel, pin };
-        let outcome = match resolve(wish, &catalog, &local) {
+    for (module, channel, pin) in requests {
+        let request = ModuleRequest { module, channel, pin };
+        let outcome = match resolve(request, &catalog, &local) {
             Ok(chosen) => {
                 let template = chosen.template.metadata.name.clone().unwrap();
                 format!("{} of {} by {template} ({:?})", chosen.version, chosen.component, chosen.origin)
@@ -291,13 +291,13 @@ proptest! {
     #[test]
     fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
-        let wish = ModuleRequest { module: &module, channel: &channel, pin: pin.as_deref() };
-        let all = outcome(resolve(wish, &catalog, &local));
-        let kcp = outcome(resolve(wish, &catalog, &[]));
+        let request = ModuleRequest { module: &module, channel: &channel, pin: pin.as_deref() };
+        let all = outcome(resolve(request, &catalog, &local));
+        let kcp = outcome(resolve(request, &catalog, &[]));
         if catalog.release(&module).is_some() {
             let mut new = offered();
             new.templates.retain(|_, t| !is_legacy(t));
-            prop_assert_eq!(&all, &outcome(resolve(wish, &new, &local)));
+            prop_assert_eq!(&all, &outcome(resolve(request, &new, &local)));
         }
         let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
         let further = matches!(kcp, Err(Fault::NotOffered { .. })) && catalog.release(&module).is_some();
@@ -306,7 +306,7 @@ proptest! {
         prop_assert!(is_local || !known || all == kcp);
         let count = local.len();
         local.rotate_left(usize::try_from(order >> 8).unwrap() % count);
-        prop_assert_eq!(all, outcome(resolve(wish, &catalog, &local)));
+        prop_assert_eq!(all, outcome(resolve(request, &catalog, &local)));
     }
 
     #[test]

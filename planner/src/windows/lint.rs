@@ -7,14 +7,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-use self::pattern::{differs, literals, look_alikes, wholes};
+use self::pattern::{literals, look_alikes, partial_matches, whole_values};
 use super::{
     SPREAD,
     document::Path,
     matching::{Field, Pattern},
     next::length,
-    policy::{Policy, PolicyError, Rule, Times, When},
-    read::shown,
+    policy::{Policy, PolicyError, Rule, When, WindowTimes},
+    read::printable,
 };
 
 /// Maximum findings.
@@ -182,7 +182,7 @@ impl Lint<'_> {
             ),
             [window, ..] => {
                 self.window(window, &root.key("default"));
-                if self.over(window) && window.comes() {
+                if self.over(window) && window.can_occur() {
                     self.warn(Kind::Over, root.key("default"), "is over and does not come again");
                 }
             }
@@ -193,7 +193,7 @@ impl Lint<'_> {
         for (field, pattern) in rule.matching.patterns() {
             let at = path.key(field.name());
             for (found, like) in look_alikes(pattern.text()) {
-                let (text, code) = (shown(pattern.text()), u32::from(found));
+                let (text, code) = (printable(pattern.text()), u32::from(found));
                 let message = match like {
                     Some(like) => {
                         format!("'{text}' has U+{code:04X}, which only looks like '{like}'; write '{like}'")
@@ -202,25 +202,28 @@ impl Lint<'_> {
                 };
                 self.warn(Kind::LookAlike, at.clone(), message);
             }
-            if pattern.is_match("") && !pattern::looks_around(pattern.text()) {
+            if pattern.is_match("") && !pattern::depends_on_context(pattern.text()) {
                 let message = format!(
                     "'{}' matches every value, since a part of it matches nothing at all; remove the empty part, or \
                      leave {} out of the rule",
-                    shown(pattern.text()),
+                    printable(pattern.text()),
                     field.name()
                 );
                 self.warn(Kind::MatchesEverything, at, message);
                 continue;
             }
-            self.words(pattern, &at);
+            self.literals(pattern, &at);
             self.anchors(field, pattern, &at);
         }
     }
 
-    fn words(&mut self, pattern: &Pattern, at: &Path) {
+    fn literals(&mut self, pattern: &Pattern, at: &Path) {
         let Some(words) = literals(pattern.text()) else { return };
-        let never: Vec<_> =
-            words.iter().filter(|word| !can_be_in_a_label(word)).map(|w| format!("'{}'", shown(w))).collect();
+        let never: Vec<_> = words
+            .iter()
+            .filter(|word| !can_be_in_a_label(word))
+            .map(|w| format!("'{}'", printable(w)))
+            .collect();
         if !never.is_empty() {
             let message = format!(
                 "{} never matches: the value is a label's, which has at most 63 of the characters a-z, A-Z, 0-9, '-', \
@@ -233,8 +236,8 @@ impl Lint<'_> {
 
     fn anchors(&mut self, field: Field, pattern: &Pattern, at: &Path) {
         let Ok(anchored) = pattern.anchored() else { return };
-        let (inside, begins) = differs(pattern, &anchored, self.values.of(field));
-        let text = shown(pattern.text());
+        let (inside, prefixes) = partial_matches(pattern, &anchored, self.values.of(field));
+        let text = printable(pattern.text());
         if !inside.is_empty() {
             let message = format!(
                 "'{text}' matches inside of {}: a pattern matches anywhere in the value; write ^(?:{text}) if it has to \
@@ -243,28 +246,28 @@ impl Lint<'_> {
             );
             self.warn(Kind::AnchorMatters, at.clone(), message);
         }
-        if !begins.is_empty() {
+        if !prefixes.is_empty() {
             let message = format!(
                 "'{text}' matches the beginning of {}, which it would not if it had to match all of the value",
-                quoted(&begins)
+                quoted(&prefixes)
             );
             self.note(Kind::AnchorMatters, at.clone(), message);
         }
     }
 
-    fn windows(&mut self, windows: &[Times], path: &Path, last: bool) {
-        let then = if last { "and there is no default" } else { "so the default counts" };
+    fn windows(&mut self, windows: &[WindowTimes], path: &Path, last: bool) {
+        let consequence = if last { "and there is no default" } else { "so the default counts" };
         if windows.is_empty() {
-            self.warn(Kind::NeverMatches, path.clone(), format!("the rule has no window, {then}"));
+            self.warn(Kind::NeverMatches, path.clone(), format!("the rule has no window, {consequence}"));
             return;
         }
         for (n, window) in windows.iter().enumerate() {
             self.window(window, &path.index(n));
         }
-        if windows.iter().all(|w| self.over(w)) && windows.iter().any(Times::comes) {
-            self.warn(Kind::Over, path.clone(), format!("all windows of the rule are over, {then}"));
+        if windows.iter().all(|w| self.over(w)) && windows.iter().any(WindowTimes::can_occur) {
+            self.warn(Kind::Over, path.clone(), format!("all windows of the rule are over, {consequence}"));
         }
-        let weekly = windows.iter().position(|w| matches!(w.when(), When::Weekly { .. }) && w.comes());
+        let weekly = windows.iter().position(|w| matches!(w.when(), When::Weekly { .. }) && w.can_occur());
         if let Some(first) = weekly.filter(|first| first + 1 < windows.len()) {
             let message = format!(
                 "the Go lifecycle manager takes the first window of the list that is still ahead, so it never looks past \
@@ -274,7 +277,7 @@ impl Lint<'_> {
         }
     }
 
-    fn window(&mut self, window: &Times, path: &Path) {
+    fn window(&mut self, window: &WindowTimes, path: &Path) {
         self.zone(window, path);
         // Reported by the reader.
         if window.when() == When::Never {
@@ -285,7 +288,7 @@ impl Lint<'_> {
                 let message = format!("never comes: its end, {end}, is not after its begin, {begin}");
                 self.warn(Kind::NeverMatches, path.clone(), message);
             }
-            When::Weekly { .. } if !window.comes() => {
+            When::Weekly { .. } if !window.can_occur() => {
                 self.warn(Kind::NeverMatches, path.clone(), "none of its days is one, so it never comes");
             }
             _ if length(window) <= self.min => {
@@ -311,7 +314,7 @@ impl Lint<'_> {
         }
     }
 
-    fn zone(&mut self, window: &Times, path: &Path) {
+    fn zone(&mut self, window: &WindowTimes, path: &Path) {
         let (Some(zone), When::Weekly { begin, end }) = (window.zone(), window.when()) else { return };
         let name = zone.iana_name().unwrap_or_default();
         // Monthly samples of a year.
@@ -339,16 +342,16 @@ impl Lint<'_> {
         }
     }
 
-    fn over(&self, window: &Times) -> bool {
+    fn over(&self, window: &WindowTimes) -> bool {
         match window.when() {
             When::Once { end, .. } => end <= self.now,
-            _ => !window.comes(),
+            _ => !window.can_occur(),
         }
     }
 }
 
 fn quoted(values: &[&str]) -> String {
-    values.iter().map(|v| format!("'{}'", shown(v))).collect::<Vec<_>>().join(", ")
+    values.iter().map(|v| format!("'{}'", printable(v))).collect::<Vec<_>>().join(", ")
 }
 
 fn can_be_in_a_label(text: &str) -> bool {
@@ -361,30 +364,30 @@ fn never_first(rules: &[Rule], n: usize) -> Option<String> {
     if rule.matching.patterns().next().is_none() {
         return Some("has no pattern, so it matches no Kyma; windows for all belong into default".to_owned());
     }
-    let mut by = BTreeSet::new();
+    let mut covering = BTreeSet::new();
     for (field, pattern) in rule.matching.patterns() {
-        let wholes = wholes(pattern.text());
+        let wholes = whole_values(pattern.text());
         let is_whole = wholes.is_some();
         let words = wholes.or_else(|| literals(pattern.text()));
-        let alive = words.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
-        if words.is_some() && alive.is_empty() {
+        let possible = words.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
+        if words.is_some() && possible.is_empty() {
             continue;
         }
         let covers = |earlier: &Pattern| {
             earlier.text() == pattern.text()
                 || (words.is_some()
-                    && (is_whole || !pattern::looks_around(earlier.text()))
-                    && alive.iter().all(|word| earlier.is_match(word)))
+                    && (is_whole || !pattern::depends_on_context(earlier.text()))
+                    && possible.iter().all(|word| earlier.is_match(word)))
         };
         let cover = before
             .iter()
             .position(|earlier| earlier.matching.patterns().any(|(f, p)| f == field && covers(p)))?;
-        by.insert(cover);
+        covering.insert(cover);
     }
-    if by.is_empty() {
+    if covering.is_empty() {
         return Some("none of its patterns can match a label's value, so it matches no Kyma".to_owned());
     }
-    let by: Vec<_> = by.iter().map(|n| format!("rules[{n}]")).collect();
+    let by: Vec<_> = covering.iter().map(|n| format!("rules[{n}]")).collect();
     Some(format!("is never reached: what it matches is matched before by {}", by.join(" and ")))
 }
 

@@ -6,7 +6,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use tidewatch_api::names::labels;
 
 use super::{
-    policy::{Policy, Rule, Times},
+    policy::{Policy, Rule, WindowTimes},
     translate::translated,
 };
 
@@ -160,7 +160,7 @@ impl Policy {
     }
 
     /// Windows of the first matching rule, then the default.
-    pub(super) fn windows_of(&self, labels: &BTreeMap<String, String>) -> [&[Times]; 2] {
+    pub(super) fn windows_of(&self, labels: &BTreeMap<String, String>) -> [&[WindowTimes]; 2] {
         [self.rule_of(labels).map_or(&[], |(_, rule)| &rule.windows), self.default_window()]
     }
 }

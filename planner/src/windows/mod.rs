@@ -25,7 +25,7 @@ use jiff::Timestamp;
 pub use lint::{Finding, Kind, Level, Values, lint};
 pub use matching::{Field, Match, Pattern};
 pub use next::{Window, next};
-pub use policy::{DayTime, MAX_POLICY, Policy, PolicyError, Rule, Times, When};
+pub use policy::{DayTime, MAX_POLICY, Policy, PolicyError, Rule, When, WindowTimes};
 
 /// Default minimum rest of a window to begin an update.
 pub const MIN_WINDOW: Duration = Duration::from_mins(20);

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, ToSpan, civil};
 
-use super::policy::{DayTime, Policy, Times, When};
+use super::policy::{DayTime, Policy, When, WindowTimes};
 
 /// Window; updates begin from `begin` until the minimum before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn next(
     let min = SignedDuration::try_from(min).ok()?;
     let ready = now.checked_add(min).ok()?;
     for windows in policy.windows_of(labels) {
-        let ahead: Vec<_> = windows.iter().filter_map(|times| ahead(times, now, ready)).collect();
+        let ahead: Vec<_> = windows.iter().filter_map(|times| next_occurrence(times, now, ready)).collect();
         if !ahead.is_empty() {
             // Even a short window excludes the default.
             return ahead
@@ -44,7 +44,7 @@ pub fn next(
 }
 
 /// First occurrence that ends after `ready`.
-fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, Timestamp)> {
+fn next_occurrence(times: &WindowTimes, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, Timestamp)> {
     match times.when() {
         When::Never => None,
         When::Once { begin, end } => (begin < end && ready < end).then_some((begin, end)),
@@ -57,15 +57,20 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
             let ready = now.checked_add(SignedDuration::from_hours(72)).ok()?.min(ready);
             (-3..=11)
                 .filter_map(|days| today.checked_add(i64::from(days).days()).ok())
-                .filter(|date| times.on(date.weekday()))
-                .filter_map(|date| on(times, date, begin, end))
+                .filter(|date| times.begins_on(date.weekday()))
+                .filter_map(|date| occurrence_on(times, date, begin, end))
                 .find(|(_, until)| ready < *until)
         }
     }
 }
 
 /// Occurrence on a day; it ends on the first later `end`.
-fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<(Timestamp, Timestamp)> {
+fn occurrence_on(
+    times: &WindowTimes,
+    date: civil::Date,
+    begin: DayTime,
+    end: DayTime,
+) -> Option<(Timestamp, Timestamp)> {
     let from = moment(times, date, begin)?;
     if times.zone().is_some() {
         // Local time: if the clock skips begin and end, there is no window.
@@ -80,7 +85,7 @@ fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<
 }
 
 /// Resolves local time: skipped times move later, repeated ones mean the first.
-fn moment(times: &Times, date: civil::Date, at: DayTime) -> Option<Timestamp> {
+fn moment(times: &WindowTimes, date: civil::Date, at: DayTime) -> Option<Timestamp> {
     let local = date.to_datetime(at.time);
     match times.zone() {
         Some(zone) => zone.to_ambiguous_timestamp(local).compatible().ok(),
@@ -89,11 +94,11 @@ fn moment(times: &Times, date: civil::Date, at: DayTime) -> Option<Timestamp> {
 }
 
 /// Maximum duration; zero if never open.
-pub(super) fn length(times: &Times) -> SignedDuration {
+pub(super) fn length(times: &WindowTimes) -> SignedDuration {
     match times.when() {
         When::Never => SignedDuration::ZERO,
         When::Once { begin, end } => end.duration_since(begin).max(SignedDuration::ZERO),
-        When::Weekly { begin, end } => on(times, civil::date(2026, 1, 5), begin, end)
+        When::Weekly { begin, end } => occurrence_on(times, civil::date(2026, 1, 5), begin, end)
             .map_or(SignedDuration::ZERO, |(from, until)| until.duration_since(from)),
     }
 }

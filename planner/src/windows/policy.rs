@@ -16,7 +16,7 @@ pub const MAX_POLICY: usize = 256 * 1024;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     pub(super) rules: Vec<Rule>,
-    pub(super) default: Option<Times>,
+    pub(super) default: Option<WindowTimes>,
 }
 
 /// Windows for some Kymas.
@@ -25,12 +25,12 @@ pub struct Rule {
     /// Selection.
     pub matching: Match,
     /// Windows.
-    pub windows: Vec<Times>,
+    pub windows: Vec<WindowTimes>,
 }
 
 /// Window as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct WindowTimes {
     pub(super) days: Vec<Weekday>,
     pub(super) when: When,
     pub(super) zone: Option<TimeZone>,
@@ -130,7 +130,7 @@ impl Policy {
     }
 
     /// Default window, if any.
-    pub(super) fn default_window(&self) -> &[Times] {
+    pub(super) fn default_window(&self) -> &[WindowTimes] {
         self.default.as_slice()
     }
 
@@ -143,8 +143,8 @@ impl Policy {
             line: error.line(),
             column: error.column(),
             problem: {
-                let words = error.to_string();
-                words.split(" at line ").next().unwrap_or_default().to_owned()
+                let message = error.to_string();
+                message.split(" at line ").next().unwrap_or_default().to_owned()
             },
         })?;
         let mut reader = Reader::default();
@@ -166,7 +166,7 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
-impl Times {
+impl WindowTimes {
     /// Recurrence.
     #[must_use]
     pub fn when(&self) -> When {
@@ -181,12 +181,12 @@ impl Times {
 
     /// Returns whether it begins on this day.
     #[must_use]
-    pub fn on(&self, day: Weekday) -> bool {
+    pub fn begins_on(&self, day: Weekday) -> bool {
         self.days.contains(&day)
     }
 
     /// Returns whether it can occur.
-    pub(super) fn comes(&self) -> bool {
+    pub(super) fn can_occur(&self) -> bool {
         match self.when {
             When::Weekly { .. } => !self.days.is_empty(),
             When::Once { begin, end } => begin < end,

@@ -12,7 +12,7 @@ use super::{
     document::{Path, is_field},
     lint::{Kind, Level, Remark},
     matching::{Field, Match, Pattern},
-    policy::{DayTime, Policy, Rule, Times, When},
+    policy::{DayTime, Policy, Rule, When, WindowTimes},
 };
 
 const MAX_RULES: usize = 256;
@@ -28,7 +28,7 @@ const MIDNIGHT: DayTime = DayTime { time: Time::midnight(), offset: Offset::UTC 
 const LONG_AGO: Date = date(1, 1, 1);
 
 /// Invalid value.
-pub(super) struct Bad {
+pub(super) struct InvalidValue {
     /// Location.
     pub(super) path: Path,
     /// Cause and remedy.
@@ -48,7 +48,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn policy(&mut self, value: &Value) -> Result<Policy, Bad> {
+    pub(super) fn policy(&mut self, value: &Value) -> Result<Policy, InvalidValue> {
         let path = Path::default();
         let [rules, default] = self.fields(value, &path, ["rules", "default"])?;
         let at = path.key("rules");
@@ -59,7 +59,7 @@ impl Reader {
         Ok(Policy { rules, default })
     }
 
-    fn rule(&mut self, value: &Value, path: &Path) -> Result<Rule, Bad> {
+    fn rule(&mut self, value: &Value, path: &Path) -> Result<Rule, InvalidValue> {
         let [matching, windows] = self.fields(value, path, ["match", "windows"])?;
         let matching = match matching {
             Some(value) => self.matching(value, &path.key("match"))?,
@@ -71,7 +71,7 @@ impl Reader {
         Ok(Rule { matching, windows: windows.collect::<Result<_, _>>()? })
     }
 
-    fn matching(&mut self, value: &Value, path: &Path) -> Result<Match, Bad> {
+    fn matching(&mut self, value: &Value, path: &Path) -> Result<Match, InvalidValue> {
         let values = self.fields(value, path, Field::ALL.map(Field::name))?;
         let mut patterns = Vec::new();
         for (field, value) in Field::ALL.into_iter().zip(values) {
@@ -80,7 +80,7 @@ impl Reader {
             if text.is_empty() {
                 continue;
             }
-            let pattern = Pattern::new(text).map_err(|problem| Bad { path: at.clone(), problem })?;
+            let pattern = Pattern::new(text).map_err(|problem| InvalidValue { path: at.clone(), problem })?;
             if text.contains('\\') {
                 self.remarks.push(Remark::new(
                     Level::Warning,
@@ -96,7 +96,7 @@ impl Reader {
     }
 
     /// `None` for an empty window.
-    fn times(&mut self, value: &Value, path: &Path) -> Result<Option<Times>, Bad> {
+    fn times(&mut self, value: &Value, path: &Path) -> Result<Option<WindowTimes>, InvalidValue> {
         let [days, begin, end, zone] = self.fields(value, path, ["days", "begin", "end", "timeZone"])?;
         if zone == Some(&Value::String(String::new())) {
             let message = "names no time zone, so the offsets that are written count; leave it out, or write one such as Europe/Berlin";
@@ -117,7 +117,7 @@ impl Reader {
                     at,
                     format!(
                         "'{}' is no day and never comes; write Mon, Tue, Wed, Thu, Fri, Sat or Sun",
-                        shown(name)
+                        printable(name)
                     ),
                 )),
             }
@@ -137,7 +137,7 @@ impl Reader {
                 "is not read where begin and end have dates: their offsets count",
             ));
         }
-        Ok(Some(Times { days, when, zone }))
+        Ok(Some(WindowTimes { days, when, zone }))
     }
 
     /// Missing means midnight UTC, as in Go's zero time.
@@ -161,10 +161,15 @@ impl Reader {
     }
 
     /// In Go, a time without a date is in year 0, a missing value in year 1.
-    fn once(&mut self, begin: Option<Moment>, end: Option<Moment>, path: &Path) -> Result<When, Bad> {
-        let what = |moment: Option<Moment>| if moment.is_some() { "has no date" } else { "is missing" };
+    fn once(
+        &mut self,
+        begin: Option<Moment>,
+        end: Option<Moment>,
+        path: &Path,
+    ) -> Result<When, InvalidValue> {
+        let fault = |moment: Option<Moment>| if moment.is_some() { "has no date" } else { "is missing" };
         let Some((last, until)) = end.and_then(|end| Some((end.date?, end.at))) else {
-            let message = format!("{}, and the window has no days, so it never comes; {FORMS}", what(end));
+            let message = format!("{}, and the window has no days, so it never comes; {FORMS}", fault(end));
             self.remarks.push(Remark::new(Level::Warning, Kind::NeverMatches, path.key("end"), message));
             return Ok(When::Never);
         };
@@ -172,7 +177,7 @@ impl Reader {
         if first.is_none() {
             let message = format!(
                 "{}, and the window has no days, so it has been open since long ago, until its end; {FORMS}",
-                what(begin)
+                fault(begin)
             );
             self.remarks.push(Remark::new(Level::Warning, Kind::Missing, path.key("begin"), message));
         }
@@ -180,7 +185,7 @@ impl Reader {
         let time = |date: Date, at: DayTime| at.offset.to_timestamp(date.to_datetime(at.time));
         match (time(first.unwrap_or(LONG_AGO), from), time(last, until)) {
             (Ok(begin), Ok(end)) => Ok(When::Once { begin, end }),
-            _ => Err(Bad { path: path.clone(), problem: "is too far from today".into() }),
+            _ => Err(InvalidValue { path: path.clone(), problem: "is too far from today".into() }),
         }
     }
 
@@ -189,11 +194,11 @@ impl Reader {
         value: &'v Value,
         path: &Path,
         names: [&'static str; N],
-    ) -> Result<[Option<&'v Value>; N], Bad> {
+    ) -> Result<[Option<&'v Value>; N], InvalidValue> {
         let object = match value {
             Value::Object(object) => object,
             Value::Null => return Ok([None; N]),
-            other => return Err(wrong(other, "an object", path)),
+            other => return Err(type_error(other, "an object", path)),
         };
         let keys = names.map(|name| match object.get_key_value(name) {
             Some((key, _)) => Some(key),
@@ -204,7 +209,7 @@ impl Reader {
             self.remarks.push(Remark::new(
                 Level::Warning,
                 Kind::UnknownField,
-                path.key(&shown(key)),
+                path.key(&printable(key)),
                 message,
             ));
         }
@@ -212,27 +217,27 @@ impl Reader {
     }
 }
 
-fn list<'v>(value: Option<&'v Value>, path: &Path, limit: usize) -> Result<&'v [Value], Bad> {
+fn list<'v>(value: Option<&'v Value>, path: &Path, limit: usize) -> Result<&'v [Value], InvalidValue> {
     match value {
         None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(items)) if items.len() <= limit => Ok(items),
         Some(Value::Array(items)) => {
             let problem = format!("has {} items, the limit is {limit}", items.len());
-            Err(Bad { path: path.clone(), problem })
+            Err(InvalidValue { path: path.clone(), problem })
         }
-        Some(other) => Err(wrong(other, "a list", path)),
+        Some(other) => Err(type_error(other, "a list", path)),
     }
 }
 
-fn string<'v>(value: Option<&'v Value>, path: &Path) -> Result<&'v str, Bad> {
+fn string<'v>(value: Option<&'v Value>, path: &Path) -> Result<&'v str, InvalidValue> {
     match value {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(wrong(other, "a string", path)),
+        Some(other) => Err(type_error(other, "a string", path)),
     }
 }
 
-fn wrong(value: &Value, wanted: &str, path: &Path) -> Bad {
+fn type_error(value: &Value, wanted: &str, path: &Path) -> InvalidValue {
     let is = match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -241,30 +246,30 @@ fn wrong(value: &Value, wanted: &str, path: &Path) -> Bad {
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     };
-    Bad { path: path.clone(), problem: format!("is {is}, not {wanted}") }
+    InvalidValue { path: path.clone(), problem: format!("is {is}, not {wanted}") }
 }
 
 const FORMS: &str = "with days write a time with its offset, such as 01:00:00+00:00, without days a date too, such as \
                      2026-03-07T01:00:00Z";
 
 /// The bundled IANA database gives equal results everywhere.
-fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad> {
+fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, InvalidValue> {
     let name = string(value, &path)?;
     if name.is_empty() {
         return Ok(None);
     }
     // Two names denote no place.
-    let is_place = |zone: &TimeZone| !zone.is_unknown() && !name.eq_ignore_ascii_case("Factory");
-    TimeZoneDatabase::bundled().get(name).ok().filter(is_place).map(Some).ok_or_else(|| Bad {
+    let is_location = |zone: &TimeZone| !zone.is_unknown() && !name.eq_ignore_ascii_case("Factory");
+    TimeZoneDatabase::bundled().get(name).ok().filter(is_location).map(Some).ok_or_else(|| InvalidValue {
         path,
-        problem: format!("'{}' is no time zone; write one of IANA's, such as Europe/Berlin", shown(name)),
+        problem: format!("'{}' is no time zone; write one of IANA's, such as Europe/Berlin", printable(name)),
     })
 }
 
 /// Go's reader also rejects `null` and the empty string.
-fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
+fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, InvalidValue> {
     let Some(value) = value else { return Ok(None) };
-    let Value::String(text) = value else { return Err(wrong(value, "a string", &path)) };
+    let Value::String(text) = value else { return Err(type_error(value, "a string", &path)) };
     let (date, time) = match text.as_str().split_once('T') {
         Some((date, time)) => (Some(date), time),
         None => (None, text.as_str()),
@@ -272,7 +277,7 @@ fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
     let date = date.map(|d| Date::from_str(d).ok().filter(|_| d.len() == "2026-03-07".len()));
     match (date, day_time(time)) {
         (Some(None), _) | (_, None) => {
-            Err(Bad { path, problem: format!("'{}' is not a time; {FORMS}", shown(text)) })
+            Err(InvalidValue { path, problem: format!("'{}' is not a time; {FORMS}", printable(text)) })
         }
         (date, Some(at)) => Ok(Some(Moment { date: date.flatten(), at })),
     }
@@ -331,7 +336,7 @@ fn weekday(name: &str) -> Option<Weekday> {
 }
 
 /// Shortened value without control or invisible characters.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
     let mut shown: String = text.chars().take(MAX_SHOWN).map(plain).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {

@@ -370,7 +370,7 @@ fn a_time_zone_keeps_a_window_at_its_hours() {
     }
 }
 
-fn inside(times: &Times, now: Timestamp) -> bool {
+fn inside(times: &WindowTimes, now: Timestamp) -> bool {
     match times.when() {
         When::Never => false,
         When::Once { begin, end } => begin <= now && now < end,
@@ -379,7 +379,7 @@ fn inside(times: &Times, now: Timestamp) -> bool {
             let there = begin.offset.to_datetime(from);
             if there.hour() != begin.time.hour()
                 || there.minute() != begin.time.minute()
-                || !times.on(there.weekday())
+                || !times.begins_on(there.weekday())
             {
                 return false;
             }

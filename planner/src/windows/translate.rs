@@ -1,11 +1,11 @@
 //! Translates Go's regular expressions.
 
-use super::read::shown;
+use super::read::printable;
 
 /// Character groups, which start no range.
-const MANY: [&str; 8] = [r"\d", r"\D", r"\s", r"\S", r"\w", r"\W", r"\p", r"\P"];
+const CHARACTER_GROUPS: [&str; 8] = [r"\d", r"\D", r"\s", r"\S", r"\w", r"\W", r"\p", r"\P"];
 /// Names as in `[:alpha:]`.
-const NAMES: [&str; 14] = [
+const CLASS_NAMES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
     "upper", "word", "xdigit",
 ];
@@ -24,11 +24,11 @@ pub(super) fn translated(text: &str) -> Result<String, String> {
             rest = class(inner, &mut out)?;
             continue;
         }
-        if rest.starts_with('{') && !repeats(rest) {
+        if rest.starts_with('{') && !is_repetition(rest) {
             out.push('\\');
         }
-        let (said, after) = rest.split_at(taken(rest));
-        out.push_str(said);
+        let (token, after) = rest.split_at(token_length(rest));
+        out.push_str(token);
         rest = after;
     }
     Ok(out)
@@ -48,8 +48,8 @@ fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
     while !rest.is_empty() && (is_first || !rest.starts_with(']')) {
         is_first = false;
         if let Some((name, after)) = rest.strip_prefix("[:").and_then(|named| named.split_once(":]")) {
-            if !NAMES.contains(&name.strip_prefix('^').unwrap_or(name)) {
-                return Err(format!("not a regular expression: '[:{}:]' is no class", shown(name)));
+            if !CLASS_NAMES.contains(&name.strip_prefix('^').unwrap_or(name)) {
+                return Err(format!("not a regular expression: '[:{}:]' is no class", printable(name)));
             }
             for part in ["[:", name, ":]"] {
                 out.push_str(part);
@@ -57,7 +57,7 @@ fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
             rest = after;
             continue;
         }
-        let is_many = MANY.iter().any(|many| rest.starts_with(many));
+        let is_many = CHARACTER_GROUPS.iter().any(|many| rest.starts_with(many));
         rest = member(rest, out);
         if let Some(last) = rest.strip_prefix('-')
             && !is_many
@@ -79,16 +79,16 @@ fn class<'t>(inner: &'t str, out: &mut String) -> Result<&'t str, String> {
 }
 
 fn member<'t>(text: &'t str, out: &mut String) -> &'t str {
-    let (said, after) = text.split_at(taken(text));
-    if matches!(said, "[" | "]" | "^" | "-" | "&" | "~") {
+    let (token, after) = text.split_at(token_length(text));
+    if matches!(token, "[" | "]" | "^" | "-" | "&" | "~") {
         out.push('\\');
     }
-    out.push_str(said);
+    out.push_str(token);
     after
 }
 
 /// Length of the first character or escape; some escapes contain braces.
-fn taken(text: &str) -> usize {
+fn token_length(text: &str) -> usize {
     let length = |c: Option<char>| c.map_or(0, char::len_utf8);
     let mut chars = text.chars();
     let first = chars.next();
@@ -107,11 +107,11 @@ fn taken(text: &str) -> usize {
 }
 
 /// Matches `{2}`, `{2,}` or `{2,5}`.
-fn repeats(text: &str) -> bool {
+fn is_repetition(text: &str) -> bool {
     let Some((inner, _)) = text.strip_prefix('{').and_then(|text| text.split_once('}')) else { return false };
-    let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
+    let (minimum, maximum) = inner.split_once(',').unwrap_or((inner, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    !least.is_empty() && digits(least) && digits(most)
+    !minimum.is_empty() && digits(minimum) && digits(maximum)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(super) fn literals(text: &str) -> Option<Vec<&str>> {
 }
 
 /// Values of a fully anchored list, such as `^a$|^b$` or `^(?:a|b)$`.
-pub(super) fn wholes(text: &str) -> Option<Vec<&str>> {
+pub(super) fn whole_values(text: &str) -> Option<Vec<&str>> {
     fn whole(part: &str) -> Option<&str> {
         part.strip_prefix('^')?.strip_suffix('$')
     }
@@ -28,28 +28,28 @@ pub(super) fn wholes(text: &str) -> Option<Vec<&str>> {
 }
 
 /// Returns whether context may matter; otherwise, containing a match suffices.
-pub(super) fn looks_around(text: &str) -> bool {
+pub(super) fn depends_on_context(text: &str) -> bool {
     text.contains(['^', '$', '\\'])
 }
 
 /// Partial matches: inside or at the end, and at the beginning.
-pub(super) fn differs<'v>(
+pub(super) fn partial_matches<'v>(
     pattern: &Pattern,
     anchored: &Pattern,
     values: impl IntoIterator<Item = &'v str>,
 ) -> (Vec<&'v str>, Vec<&'v str>) {
-    let (mut inside, mut begins) = (Vec::new(), Vec::new());
+    let (mut inside, mut prefixes) = (Vec::new(), Vec::new());
     for value in values {
         let Some(found) = pattern.find(value) else { continue };
         if anchored.is_match(value) {
             continue;
         }
-        let list = if found.start == 0 { &mut begins } else { &mut inside };
+        let list = if found.start == 0 { &mut prefixes } else { &mut inside };
         if list.len() < MAX_EXAMPLES {
             list.push(value);
         }
     }
-    (inside, begins)
+    (inside, prefixes)
 }
 
 /// Unique characters that resemble ASCII, or are invisible (`None`).
