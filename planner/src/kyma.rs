@@ -40,17 +40,16 @@ use super::{
     versions::{Fault, Origin, ResolvedModule, may_replace},
 };
 
+pub use crate::manifest::{deletion_message, progress, progress_at, skipped_message};
 pub use decision::{Decision, DecisionKind};
 pub use deleting::with_deleting;
 pub use notices::module_notices;
 pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
-pub use status::progress;
 pub use status::{
     crds_failed_status, deleting_status, failed_status, is_written, paused_status, report_pull_secret,
     report_refused, runtime_status,
 };
-pub use status::{deletion_message, progress_at, skipped_message};
 
 /// Planner input.
 pub struct Input<'a> {

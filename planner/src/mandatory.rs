@@ -1,16 +1,19 @@
 //! Mandatory modules: every Kyma gets them, regardless of labels (contract, sections 1.4 and 2.5).
 //!
-//! They are planned from KCP alone, so a broken runtime or Kyma cannot block them. Modules that require an unserved kind (`needs`) are left
+//! They are planned from KCP alone, so a broken runtime or Kyma cannot block them. Modules that require an unserved kind are left
 //! out.
+
+mod module;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
 use tidewatch_api::{
-    Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State,
+    Kyma, Manifest, Module, State,
     names::{annotations, labels},
 };
 
+pub use self::module::{MandatoryModule, is_legacy, is_withdrawn};
 use super::{
     kyma::{
         Decision, DecisionKind, Plan, Sources, is_up_to_date, keep_default_cr, manifest_for, orphan,
@@ -18,69 +21,8 @@ use super::{
     },
     naming::manifest_name,
     notice::{About, Notice},
-    versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
+    versions::may_replace,
 };
-
-/// A mandatory module in KCP.
-#[derive(Clone, Debug)]
-pub struct MandatoryModule {
-    /// Module name.
-    pub module: String,
-    /// Release meta; `None` for legacy templates.
-    pub release: Option<Arc<ModuleReleaseMeta>>,
-    /// Version, or fault.
-    pub outcome: Result<Chosen, Fault>,
-    /// Everything that makes it mandatory is being deleted: nothing is installed or changed.
-    pub deleting: bool,
-}
-
-impl MandatoryModule {
-    /// Looks up a module; `None` if not mandatory. A release meta precedes legacy templates; of these the highest version counts.
-    #[must_use]
-    pub fn of(module: &str, catalog: &dyn Catalog) -> Option<Self> {
-        let module = module.to_owned();
-        if let Some(release) = catalog.release(&module) {
-            let version = release.mandatory_version()?;
-            let outcome = versions::released_as(&module, version, &release, catalog);
-            let leaving = release.metadata.deletion_timestamp.is_some();
-            return Some(Self { module, outcome, release: Some(release), deleting: leaving });
-        }
-        let all = catalog.templates_of(&module);
-        if all.iter().any(|t| is_withdrawn(t)) {
-            return None;
-        }
-        let old = all.into_iter().filter(|t| is_legacy(t));
-        let (deleting, live): (Vec<_>, Vec<_>) = old.partition(|t| t.metadata.deletion_timestamp.is_some());
-        let all_deleting = live.is_empty();
-        let outcome = highest(if all_deleting { &deleting } else { &live })?;
-        Some(Self { module, release: None, outcome, deleting: all_deleting })
-    }
-
-    /// Returns whether an installed module is or becomes mandatory.
-    #[must_use]
-    pub fn makes_mandatory(&self, module: &str) -> bool {
-        self.module == module && !self.deleting
-    }
-
-    /// Returns whether plans may differ.
-    #[must_use]
-    pub fn differs(&self, other: &Self) -> bool {
-        let answer = |offer: &Self| Answer::new(offer.outcome.clone(), offer.release.clone());
-        self.deleting != other.deleting || answer(self).differs(&answer(other))
-    }
-}
-
-/// Returns whether a legacy template is mandatory.
-#[must_use]
-pub fn is_legacy(template: &ModuleTemplate) -> bool {
-    template.spec.mandatory == Some(true)
-}
-
-/// Returns whether a deleted release made this module mandatory; it stays removed.
-#[must_use]
-pub fn is_withdrawn(template: &ModuleTemplate) -> bool {
-    template.annotations().contains_key(annotations::MANDATORY_WITHDRAWN)
-}
 
 /// Planner input, all from KCP.
 pub struct Input<'a> {
@@ -92,7 +34,7 @@ pub struct Input<'a> {
     pub sources: &'a Sources,
     /// Manifests with this Kyma's name.
     pub manifests: &'a [Manifest],
-    /// Optional modules: a formerly mandatory Manifest is deleted unless in `asked`.
+    /// Optional modules: a formerly mandatory Manifest is deleted unless in `requested`.
     pub optional: &'a BTreeSet<String>,
     /// Modules in the Kyma's list; `None` (unread) deletes nothing.
     pub requested: Option<&'a BTreeSet<String>>,
@@ -112,7 +54,7 @@ pub struct MandatoryPlan {
 #[must_use]
 pub fn plan(input: &Input<'_>) -> MandatoryPlan {
     let mut result = MandatoryPlan::default();
-    for module in input.modules.iter().filter(|offer| !offer.deleting) {
+    for module in input.modules.iter().filter(|module| !module.deleting) {
         plan_module(input, module, &mut result);
     }
     let installed =

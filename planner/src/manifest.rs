@@ -9,7 +9,7 @@ use serde_json::Value;
 use tidewatch_api::{
     Manager, Manifest, ManifestStatus, Resource, State,
     marks::mark,
-    names::{annotations, conditions, finalizers},
+    names::{annotations, conditions, finalizers, labels},
     object::{Gvk, ObjectRef, is_manager},
 };
 
@@ -54,6 +54,47 @@ pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
     let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|c| c.observed_generation == generation)
         || generation == manifest.metadata.generation && is_ready_by_go_manager(manifest)
+}
+
+/// State and cause of a Manifest, if current.
+#[must_use]
+pub fn progress(manifest: &Manifest) -> (State, String) {
+    let (state, message) = progress_at(manifest, manifest.metadata.generation);
+    (state, message.to_owned())
+}
+
+/// State and cause, if about the spec of `generation`.
+#[must_use]
+pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
+    let Some(status) = &manifest.status else { return (State::Processing, "") };
+    let current = is_current(manifest, generation);
+    let operation = status.last_operation.as_ref().map_or("", |op| op.operation.as_str());
+    match status.state {
+        State::Empty => (State::Processing, ""),
+        _ if !current => (State::Processing, ""),
+        State::Ready => (State::Ready, ""),
+        // Not a cause.
+        State::Processing if operation == APPLYING => (State::Processing, ""),
+        state => (state, operation),
+    }
+}
+
+/// Progress of a deletion; `None` if not being deleted.
+#[must_use]
+pub fn deletion_message(manifest: &Manifest) -> Option<&str> {
+    manifest.metadata.deletion_timestamp.as_ref()?;
+    let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
+    let operation = status.and_then(|status| status.last_operation.as_ref());
+    Some(operation.map_or("", |op| op.operation.as_str()))
+}
+
+/// Message that a skipped Manifest blocks its module.
+#[must_use]
+pub fn skipped_message(manifest: &Manifest) -> Option<String> {
+    manifest.is_skipped().then(|| {
+        let label = labels::SKIP_RECONCILIATION;
+        format!("the Manifest {} is left alone while its label {label} is true", manifest.name_any())
+    })
 }
 
 /// Returns whether a Manifest is Ready as the Go manager leaves it.

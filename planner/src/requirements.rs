@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use tidewatch_api::{GroupVersionKind, Manifest, Requires, State};
 
 use super::{
-    kyma::progress,
+    manifest::progress,
     versions::{Fault, ResolvedModule},
 };
 

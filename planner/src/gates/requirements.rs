@@ -4,7 +4,7 @@ use tidewatch_api::State;
 
 use super::{Gate, Notes, View};
 use crate::{
-    kyma::progress,
+    manifest::progress,
     notice::{About, Notice},
     requirements::UPDATE,
 };

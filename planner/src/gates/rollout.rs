@@ -3,7 +3,7 @@
 use tidewatch_api::{Manifest, names::labels};
 
 use super::{Gate, Notes, View};
-use crate::kyma::progress;
+use crate::manifest::progress;
 
 /// Before its turn an installed module stays silently. Channel or version changes by the user need no turn.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {

@@ -5,7 +5,7 @@ use tidewatch_api::State;
 
 use super::{Gate, Notes, View};
 use crate::{
-    kyma::progress,
+    manifest::progress,
     windows::{self, Update, Verdict},
 };
 

@@ -6,8 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ModuleStatus, State};
 
-use super::{running::recorded_version, status::progress_at};
+use super::running::recorded_version;
 use crate::{
+    manifest::progress_at,
     notice::{About, Notice},
     status::is_unreachable,
 };

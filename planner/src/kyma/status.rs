@@ -11,47 +11,10 @@ use tidewatch_api::{
 
 use super::{Input, join, namespace_of};
 use crate::{
-    manifest::{APPLYING, is_current},
+    manifest::{deletion_message, progress_at, skipped_message},
     status::{self, ConditionValue},
     versions::{Chosen, ResolvedModule},
 };
-
-/// State and cause of a Manifest, if current.
-pub fn progress(manifest: &Manifest) -> (State, String) {
-    let (state, message) = progress_at(manifest, manifest.metadata.generation);
-    (state, message.to_owned())
-}
-
-/// State and cause, if about the spec of `generation`.
-pub fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
-    let Some(status) = &manifest.status else { return (State::Processing, "") };
-    let current = is_current(manifest, generation);
-    let operation = status.last_operation.as_ref().map_or("", |op| op.operation.as_str());
-    match status.state {
-        State::Empty => (State::Processing, ""),
-        _ if !current => (State::Processing, ""),
-        State::Ready => (State::Ready, ""),
-        // Not a cause.
-        State::Processing if operation == APPLYING => (State::Processing, ""),
-        state => (state, operation),
-    }
-}
-
-/// Progress of a deletion; `None` if not being deleted.
-pub fn deletion_message(manifest: &Manifest) -> Option<&str> {
-    manifest.metadata.deletion_timestamp.as_ref()?;
-    let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
-    let operation = status.and_then(|status| status.last_operation.as_ref());
-    Some(operation.map_or("", |op| op.operation.as_str()))
-}
-
-/// Message that a skipped Manifest blocks its module.
-pub fn skipped_message(manifest: &Manifest) -> Option<String> {
-    manifest.is_skipped().then(|| {
-        let label = labels::SKIP_RECONCILIATION;
-        format!("the Manifest {} is left alone while its label {label} is true", manifest.name_any())
-    })
-}
 
 /// Entry of a module being removed.
 pub(super) fn deleting_module(manifest: &Manifest) -> ModuleStatus {

@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tidewatch_api::{SourceType, names::annotations};
 
+use tidewatch_api::ModuleTemplate;
+
 use super::*;
 use crate::{
     kyma::{ComponentVersion, Source, SourceFault},
