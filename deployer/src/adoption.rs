@@ -218,7 +218,7 @@ pub fn has_stale_condition(object: &Value, manager: &str, writes: impl Fn(&str) 
 mod tests {
     use super::*;
 
-    const OURS: &str = "lifecycle-manager";
+    const MANAGER: &str = "lifecycle-manager";
 
     fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
         json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": "g/v1",
@@ -240,15 +240,16 @@ mod tests {
     #[test]
     fn what_was_updated_becomes_part_of_our_apply() {
         for name in UPDATERS {
-            let theirs = entry(name, "Update", &conditions(&["Modules", "SKRWebhook"]));
+            let user_owned = entry(name, "Update", &conditions(&["Modules", "SKRWebhook"]));
             let user = json!({"manager": "kubectl", "operation": "Update", "apiVersion": "g/v1", "fieldsV1": {"f:spec": {}}});
-            let ours = entry(OURS, "Apply", &conditions(&["CRDsSync"]));
-            let taken = take_over_status(&object(&[user.clone(), theirs.clone(), ours]), OURS).unwrap();
-            let all = entry(OURS, "Apply", &conditions(&["CRDsSync", "Modules", "SKRWebhook"]));
+            let engine_owned = entry(MANAGER, "Apply", &conditions(&["CRDsSync"]));
+            let taken = take_over_status(&object(&[user.clone(), user_owned.clone(), engine_owned]), MANAGER)
+                .unwrap();
+            let all = entry(MANAGER, "Apply", &conditions(&["CRDsSync", "Modules", "SKRWebhook"]));
             assert_eq!(taken, json!([user, all]));
-            let alone = take_over_status(&object(&[theirs]), OURS).unwrap();
-            assert_eq!(alone, json!([entry(OURS, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
-            assert_eq!(take_over_status(&object(alone.as_array().unwrap()), OURS), None, "once");
+            let alone = take_over_status(&object(&[user_owned]), MANAGER).unwrap();
+            assert_eq!(alone, json!([entry(MANAGER, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
+            assert_eq!(take_over_status(&object(alone.as_array().unwrap()), MANAGER), None, "once");
         }
     }
 
@@ -256,19 +257,19 @@ mod tests {
     fn what_is_not_known_as_the_go_managers_stays() {
         let other = entry("kubectl", "Update", &conditions(&["Modules"]));
         let mut spec = entry("klm", "Update", &json!({"f:status": {}, "f:spec": {}}));
-        assert_eq!(take_over_status(&object(&[other, spec.clone()]), OURS), None);
+        assert_eq!(take_over_status(&object(&[other, spec.clone()]), MANAGER), None);
         spec["subresource"] = Value::Null;
-        assert_eq!(take_over_status(&object(&[spec]), OURS), None);
+        assert_eq!(take_over_status(&object(&[spec]), MANAGER), None);
         for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
-            assert_eq!(take_over_status(&nonsense, OURS), None);
+            assert_eq!(take_over_status(&nonsense, MANAGER), None);
         }
     }
 
     #[test]
     fn what_another_has_applied_of_a_spec_is_taken_over_and_finalizers_are_not() {
         let of = |manager: &str, operation: &str, subresource: &str, fields: Value| json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "g/v1", "fieldsV1": fields});
-        let ours =
-            of(OURS, "Apply", "", json!({"f:spec": {"f:version": {}}, "f:metadata": {"f:labels": {}}}));
+        let engine_owned =
+            of(MANAGER, "Apply", "", json!({"f:spec": {"f:version": {}}, "f:metadata": {"f:labels": {}}}));
         let status = of("applier", "Apply", "status", json!({"f:status": {"f:state": {}}}));
         let marks = json!({"f:spec": {"f:resource": {}}, "f:metadata": {"f:labels": {}, "f:finalizers": {"v:\"a\"": {}}}});
         let note =
@@ -276,7 +277,7 @@ mod tests {
         let spec = of("manager", "Update", "", json!({"f:spec": {"f:version": {}}}));
         let user = of("kubectl", "Update", "", json!({"f:spec": {"f:resource": {}}}));
         let entries = [
-            ours.clone(),
+            engine_owned.clone(),
             of("applier", "Apply", "", marks),
             status.clone(),
             note.clone(),
@@ -285,12 +286,12 @@ mod tests {
         ];
         let kept = of("applier", "Apply", "", json!({"f:metadata": {"f:finalizers": {"v:\"a\"": {}}}}));
         let all = json!({"f:spec": {"f:version": {}, "f:resource": {}}, "f:metadata": {"f:labels": {}}});
-        let left = take_over_spec(&object(&entries), "applier", OURS).unwrap();
-        assert_eq!(left, json!([of(OURS, "Apply", "", all), kept, status, note, user]));
-        assert_eq!(take_over_spec(&object(left.as_array().unwrap()), "applier", OURS), None, "once");
-        assert_eq!(take_over_spec(&object(&entries[1..]), "applier", OURS), None, "nothing is ours yet");
+        let left = take_over_spec(&object(&entries), "applier", MANAGER).unwrap();
+        assert_eq!(left, json!([of(MANAGER, "Apply", "", all), kept, status, note, user]));
+        assert_eq!(take_over_spec(&object(left.as_array().unwrap()), "applier", MANAGER), None, "once");
+        assert_eq!(take_over_spec(&object(&entries[1..]), "applier", MANAGER), None, "nothing is ours yet");
         for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
-            assert_eq!(take_over_spec(&nonsense, "applier", OURS), None);
+            assert_eq!(take_over_spec(&nonsense, "applier", MANAGER), None);
         }
     }
 
@@ -307,10 +308,10 @@ mod tests {
 
     #[test]
     fn what_an_installer_had_before_us_is_taken_over_with_all_that_it_has_of_the_spec() {
-        let ours = whole(OURS, "Apply", containers(&["main"]));
-        let mut theirs = containers(&["main", "sidecar"]);
-        theirs["f:metadata"] = json!({"f:labels": {"f:team": {}}});
-        let all = whole(OURS, "Apply", containers(&["main", "sidecar"]));
+        let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
+        let mut user_owned = containers(&["main", "sidecar"]);
+        user_owned["f:metadata"] = json!({"f:labels": {"f:team": {}}});
+        let all = whole(MANAGER, "Apply", containers(&["main", "sidecar"]));
         let controller = whole("kube-controller-manager", "Update", json!({"f:status": {}}));
         for (manager, operation) in [
             ("kubectl-client-side-apply", "Update"),
@@ -318,33 +319,35 @@ mod tests {
             ("helm", "Update"),
             ("helm", "Apply"),
         ] {
-            let entries = [whole(manager, operation, theirs.clone()), ours.clone(), controller.clone()];
-            let left = take_over_installed(&object(&entries), OURS).unwrap();
+            let entries =
+                [whole(manager, operation, user_owned.clone()), engine_owned.clone(), controller.clone()];
+            let left = take_over_installed(&object(&entries), MANAGER).unwrap();
             assert_eq!(left, json!([all, controller]), "{manager}");
-            assert_eq!(take_over_installed(&object(left.as_array().unwrap()), OURS), None, "once");
+            assert_eq!(take_over_installed(&object(left.as_array().unwrap()), MANAGER), None, "once");
         }
-        let mut old = theirs.clone();
+        let mut old = user_owned.clone();
         old["f:metadata"] = json!({"f:annotations": {LAST_APPLIED: {}}});
-        let left = take_over_installed(&object(&[whole("kubectl", "Update", old), ours.clone()]), OURS);
+        let left =
+            take_over_installed(&object(&[whole("kubectl", "Update", old), engine_owned.clone()]), MANAGER);
         assert_eq!(left, Some(json!([all])), "an old kubectl");
     }
 
     #[test]
     fn what_was_there_before_any_account_becomes_nobodys_and_so_does_another_versions() {
-        let ours = whole(OURS, "Apply", containers(&["main"]));
-        let theirs = containers(&["main", "sidecar"]);
-        let mut beta = whole("helm", "Update", theirs.clone());
+        let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
+        let user_owned = containers(&["main", "sidecar"]);
+        let mut beta = whole("helm", "Update", user_owned.clone());
         beta["apiVersion"] = "apps/v1beta1".into();
-        for earlier in [whole("before-first-apply", "Update", theirs), beta] {
-            let left = take_over_installed(&object(&[earlier, ours.clone()]), OURS);
-            assert_eq!(left, Some(json!([ours])));
+        for earlier in [whole("before-first-apply", "Update", user_owned), beta] {
+            let left = take_over_installed(&object(&[earlier, engine_owned.clone()]), MANAGER);
+            assert_eq!(left, Some(json!([engine_owned])));
         }
     }
 
     #[test]
     fn people_and_controllers_and_installers_that_came_later_keep_what_they_own() {
-        let ours = whole(OURS, "Apply", containers(&["main"]));
-        let theirs = containers(&["main", "sidecar"]);
+        let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
+        let user_owned = containers(&["main", "sidecar"]);
         for (manager, operation) in [
             ("kubectl-edit", "Update"),
             ("kubectl-patch", "Update"),
@@ -354,18 +357,18 @@ mod tests {
             ("kubectl-client-side-apply", "Apply"),
             ("controller", "Update"),
         ] {
-            let entries = [ours.clone(), whole(manager, operation, theirs.clone())];
-            assert_eq!(take_over_installed(&object(&entries), OURS), None, "{manager} {operation}");
+            let entries = [engine_owned.clone(), whole(manager, operation, user_owned.clone())];
+            assert_eq!(take_over_installed(&object(&entries), MANAGER), None, "{manager} {operation}");
         }
-        let mut status = whole("helm", "Update", theirs.clone());
+        let mut status = whole("helm", "Update", user_owned.clone());
         status["subresource"] = "status".into();
         let later = whole("kubectl-client-side-apply", "Update", containers(&["sidecar"]));
         for kept in [status, later.clone()] {
-            assert_eq!(take_over_installed(&object(&[ours.clone(), kept]), OURS), None);
+            assert_eq!(take_over_installed(&object(&[engine_owned.clone(), kept]), MANAGER), None);
         }
-        assert_eq!(take_over_installed(&object(&[later]), OURS), None, "nothing is ours yet");
+        assert_eq!(take_over_installed(&object(&[later]), MANAGER), None, "nothing is ours yet");
         for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
-            assert_eq!(take_over_installed(&nonsense, OURS), None);
+            assert_eq!(take_over_installed(&nonsense, MANAGER), None);
         }
     }
 
@@ -380,29 +383,29 @@ mod tests {
         let leftovers =
             [leftover(&["f:spec", "f:strategy", "f:rollingUpdate"]), leftover(&["f:spec", "f:ports", item])];
         let adopted = json!({"f:spec": {"f:strategy": {"f:type": {}, "f:rollingUpdate": {}}, "f:ports": {item: {".": {}}}}});
-        let ours = whole(OURS, "Apply", json!({"f:spec": {"f:strategy": {"f:type": {}}}}));
-        let theirs = |manager: &str| {
+        let engine_owned = whole(MANAGER, "Apply", json!({"f:spec": {"f:strategy": {"f:type": {}}}}));
+        let user_owned = |manager: &str| {
             whole(
                 manager,
                 "Update",
                 json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {"f:maxSurge": {}}}}}),
             )
         };
-        let entries = object(&[ours, theirs("helm"), theirs("other")]);
-        let left = adopt(&entries, &json!("apps/v1"), OURS, &leftovers);
-        assert_eq!(left, json!([whole(OURS, "Apply", adopted), theirs("other")]));
+        let entries = object(&[engine_owned, user_owned("helm"), user_owned("other")]);
+        let left = adopt(&entries, &json!("apps/v1"), MANAGER, &leftovers);
+        assert_eq!(left, json!([whole(MANAGER, "Apply", adopted), user_owned("other")]));
 
-        let first = adopt(&object(&[]), &json!("apps/v1"), OURS, &leftovers[..1]);
+        let first = adopt(&object(&[]), &json!("apps/v1"), MANAGER, &leftovers[..1]);
         let only = json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {}}}});
-        assert_eq!(first, json!([whole(OURS, "Apply", only)]), "an object that we have never applied");
+        assert_eq!(first, json!([whole(MANAGER, "Apply", only)]), "an object that we have never applied");
     }
 
     #[test]
     fn a_condition_that_is_ours_and_not_written_is_noticed() {
         let is_own = |type_: &str| type_ == "Modules";
-        let has = |entries: &[Value]| has_stale_condition(&object(entries), OURS, is_own);
-        assert!(has(&[entry(OURS, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
-        assert!(!has(&[entry(OURS, "Apply", &conditions(&["Modules"]))]));
+        let has = |entries: &[Value]| has_stale_condition(&object(entries), MANAGER, is_own);
+        assert!(has(&[entry(MANAGER, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));
+        assert!(!has(&[entry(MANAGER, "Apply", &conditions(&["Modules"]))]));
         assert!(!has(&[entry("tidewatch-catalog", "Apply", &conditions(&["ModuleCatalog"]))]));
         assert!(!has(&[]));
     }

@@ -90,14 +90,14 @@ mod tests {
     fn who_comes_every_few_minutes_is_noticed_and_who_edits_now_and_then_is_not() {
         for (minutes, noticed) in [(3, true), (10, true), (45, true), (60, false)] {
             let mut conflict = Conflict::default();
-            let parked = (0..200).any(|round| {
+            let suspended = (0..200).any(|round| {
                 let now = at(round * minutes * 60);
                 let verdict = conflict.verdict(now);
                 conflict = conflict.reverted(now);
                 // On trial at the exact end.
                 verdict != Verdict::Go || conflict.on_trial(now).is_some()
             });
-            assert_eq!(parked, noticed, "every {minutes} min");
+            assert_eq!(suspended, noticed, "every {minutes} min");
         }
     }
 

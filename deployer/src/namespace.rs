@@ -105,13 +105,13 @@ mod tests {
             "status": {"conditions": [
                 {"type": "NamespaceContentRemaining", "status": "True", "message": "Some resources are remaining: beacons.x.dev has 1"},
                 {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "All resources discovered"}]}});
-        let told = terminating("dock", &namespace).unwrap();
+        let reported = terminating("dock", &namespace).unwrap();
         assert_eq!(
-            told.message,
+            reported.message,
             "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
              (Some resources are remaining: beacons.x.dev has 1)"
         );
-        assert_eq!(told.overdue_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
+        assert_eq!(reported.overdue_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
         assert_eq!(terminating("dock", &json!({"metadata": {"name": "dock"}})), None);
         let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
         assert_eq!(terminating("dock", &odd), None);

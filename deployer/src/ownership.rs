@@ -205,7 +205,7 @@ mod tests {
             inventories in prop::collection::vec(prop::collection::btree_set(0..6_u8, 0..5), 1..4),
             users in prop::collection::btree_set(0..6_u8, 0..3),
             applies in prop::collection::vec((0..4_u8, 0..6_u8), 0..24),
-            looks in prop::collection::vec((0..4_u8, 0..6_u8, any::<bool>(), any::<bool>()), 0..60),
+            checks in prop::collection::vec((0..4_u8, 0..6_u8, any::<bool>(), any::<bool>()), 0..60),
         ) {
             let mut world = World::default();
             for (m, inventory) in (0_u8..).zip(inventories) {
@@ -225,7 +225,7 @@ mod tests {
                     world.there.insert(object, Some(m));
                 }
             }
-            for (m, object, delete, stale) in looks {
+            for (m, object, delete, stale) in checks {
                 if delete && let Some((_, deleting)) = world.manifests.get_mut(&m) {
                     *deleting = true;
                 }

@@ -58,22 +58,22 @@ pub fn allowed(
 /// Templates of installed versions other than the chosen ones, by name. They restrict versions that stay.
 #[must_use]
 pub fn staying_templates(
-    choices: &[ResolvedModule],
+    listed_modules: &[ResolvedModule],
     manifests: &[Manifest],
     catalog: &dyn Catalog,
 ) -> BTreeMap<String, Arc<ModuleTemplate>> {
-    let template_of = |choice: &ResolvedModule, manifest: &Manifest| {
+    let template_of = |resolved_module: &ResolvedModule, manifest: &Manifest| {
         let version = &manifest.spec.version;
-        if choice.outcome.as_ref().is_ok_and(|chosen| chosen.version == *version) {
+        if resolved_module.outcome.as_ref().is_ok_and(|chosen| chosen.version == *version) {
             return None;
         }
-        let name = ModuleTemplate::object_name(&choice.entry.name, version);
+        let name = ModuleTemplate::object_name(&resolved_module.entry.name, version);
         let template = catalog.template(&name)?;
         Some((name, template))
     };
-    let others = choices.iter().flat_map(|choice| {
-        let of_module = manifests.iter().filter(|m| m.module_name() == Some(&choice.entry.name));
-        of_module.filter_map(move |manifest| template_of(choice, manifest))
+    let others = listed_modules.iter().flat_map(|resolved_module| {
+        let of_module = manifests.iter().filter(|m| m.module_name() == Some(&resolved_module.entry.name));
+        of_module.filter_map(move |manifest| template_of(resolved_module, manifest))
     });
     others.collect()
 }

@@ -212,8 +212,8 @@ mod tests {
             });
         let runtime = prop_oneof![Just(Runtime::Gone), there];
         (any::<bool>(), 0..3_usize, 0..3_usize, runtime).prop_map(
-            |(said, manifests, manifests_deleting, runtime)| Remaining {
-                status_written: said,
+            |(message, manifests, manifests_deleting, runtime)| Remaining {
+                status_written: message,
                 manifests,
                 manifests_deleting,
                 runtime,

@@ -204,24 +204,7 @@ fn plan_gated(
             plan.apply.push(kept);
         }
     }
-    // Remarks wait until a module has settled.
-    if let Some((state, message)) = notes.remark
-        && !matches!(status.state, State::Processing | State::Deleting)
-    {
-        let status = Arc::make_mut(&mut status);
-        // Causes precede remarks.
-        status.message = join(&status.message, &message);
-        if status.state == State::Ready {
-            status.state = state;
-        }
-    }
-    if status.state != State::Ready
-        && let Some(why) =
-            existing.and_then(skipped_message).filter(|why| !status.message.contains(why.as_str()))
-    {
-        let status = Arc::make_mut(&mut status);
-        status.message = join(&status.message, &why);
-    }
+    add_remarks(&mut status, existing, notes.remark);
     let kind = kind.unwrap_or_else(|| match existing {
         _ if plan.apply.len() == applied => DecisionKind::StateOnly,
         None => DecisionKind::Install,
@@ -234,6 +217,28 @@ fn plan_gated(
         running::report_running_version(&mut status, old, &chosen.version);
     }
     status
+}
+
+/// Adds a gate's remark and a skipped Manifest's cause.
+fn add_remarks(status: &mut Arc<ModuleStatus>, existing: Option<&Manifest>, remark: Option<(State, String)>) {
+    // Remarks wait until a module has settled.
+    if let Some((state, message)) = remark
+        && !matches!(status.state, State::Processing | State::Deleting)
+    {
+        let status = Arc::make_mut(status);
+        // Causes precede remarks.
+        status.message = join(&status.message, &message);
+        if status.state == State::Ready {
+            status.state = state;
+        }
+    }
+    if status.state != State::Ready
+        && let Some(why) =
+            existing.and_then(skipped_message).filter(|why| !status.message.contains(why.as_str()))
+    {
+        let status = Arc::make_mut(status);
+        status.message = join(&status.message, &why);
+    }
 }
 
 /// Status of a module that a gate stopped.

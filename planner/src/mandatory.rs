@@ -61,7 +61,9 @@ pub fn plan(input: &Input<'_>) -> MandatoryPlan {
         input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
     for manifest in installed {
         let module = manifest.module_name().unwrap_or_default();
-        if input.optional.contains(module) && input.requested.is_some_and(|asked| !asked.contains(module)) {
+        if input.optional.contains(module)
+            && input.requested.is_some_and(|requested| !requested.contains(module))
+        {
             result.plan.remove(manifest, "the module is not mandatory any more");
         }
     }

@@ -195,14 +195,17 @@ mod tests {
 
     #[test]
     fn the_time_of_the_first_failure_outlives_a_restart() {
-        let said = |status: &str| {
+        let reported = |status: &str| {
             let condition = json!({"type": "Installation", "status": status, "reason": "Ready", "message": "",
                                    "lastTransitionTime": "1970-01-01T00:16:40Z"});
             let status = serde_json::from_value(json!({"state": "", "conditions": [condition]})).unwrap();
             let manifest = Manifest { status, ..Manifest::default() };
             not_ready_since(&manifest)
         };
-        assert_eq!((said("False"), said("True")), (Some(Timestamp::from_second(1_000).unwrap()), None));
+        assert_eq!(
+            (reported("False"), reported("True")),
+            (Some(Timestamp::from_second(1_000).unwrap()), None)
+        );
         assert_eq!(not_ready_since(&Manifest::default()), None);
     }
 

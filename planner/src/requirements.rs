@@ -44,11 +44,14 @@ pub struct WaitReport {
 }
 
 /// Requirements of the chosen version, and whether it is installed. `None` without requirements, or if unmanaged.
-fn requirements<'a>(choice: &'a ResolvedModule, manifests: &[Manifest]) -> Option<(&'a Requires, bool)> {
-    let chosen = choice.outcome.as_ref().ok().filter(|_| choice.entry.managed)?;
+fn requirements<'a>(
+    resolved_module: &'a ResolvedModule,
+    manifests: &[Manifest],
+) -> Option<(&'a Requires, bool)> {
+    let chosen = resolved_module.outcome.as_ref().ok().filter(|_| resolved_module.entry.managed)?;
     let requires = chosen.template.spec.requires.as_ref()?;
     let same = |m: &Manifest| m.spec.version == chosen.version && m.metadata.deletion_timestamp.is_none();
-    Some((requires, of_module(manifests, &choice.entry.name).any(same)))
+    Some((requires, of_module(manifests, &resolved_module.entry.name).any(same)))
 }
 
 fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<Item = &'a Manifest> {
@@ -57,8 +60,8 @@ fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<It
 
 /// Required kinds, installed or not.
 #[must_use]
-pub fn kinds(choices: &[ResolvedModule]) -> BTreeSet<GroupVersionKind> {
-    let requires = choices.iter().filter_map(|choice| requirements(choice, &[]));
+pub fn kinds(listed_modules: &[ResolvedModule]) -> BTreeSet<GroupVersionKind> {
+    let requires = listed_modules.iter().filter_map(|resolved_module| requirements(resolved_module, &[]));
     requires.flat_map(|(requires, _)| requires.apis.iter().cloned()).collect()
 }
 
@@ -85,8 +88,8 @@ pub fn next_discovery(since: Timestamp, now: Timestamp) -> Timestamp {
 
 /// Required modules, installed or not.
 #[must_use]
-pub fn required(choices: &[ResolvedModule]) -> BTreeSet<String> {
-    let chosen = choices.iter().filter_map(|choice| choice.outcome.as_ref().ok());
+pub fn required(listed_modules: &[ResolvedModule]) -> BTreeSet<String> {
+    let chosen = listed_modules.iter().filter_map(|resolved_module| resolved_module.outcome.as_ref().ok());
     let requires = chosen.filter_map(|chosen| chosen.template.spec.requires.as_ref());
     requires.flat_map(|requires| requires.modules.iter().cloned()).collect()
 }
@@ -94,18 +97,18 @@ pub fn required(choices: &[ResolvedModule]) -> BTreeSet<String> {
 /// Unmet requirements of planned changes, by module.
 #[must_use]
 pub fn unmet(
-    choices: &[ResolvedModule],
+    listed_modules: &[ResolvedModule],
     manifests: &[Manifest],
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, Unmet> {
-    let listed = listed(choices);
-    let user_owned = user_owned(choices);
+    let listed = listed(listed_modules);
+    let user_owned = user_owned(listed_modules);
     let mut all = BTreeMap::new();
     // Module to unready requirements.
     let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for choice in choices {
-        let Some((requires, false)) = requirements(choice, manifests) else { continue };
-        let module = choice.entry.name.as_str();
+    for resolved_module in listed_modules {
+        let Some((requires, false)) = requirements(resolved_module, manifests) else { continue };
+        let module = resolved_module.entry.name.as_str();
         let mut missing = Vec::new();
         let others: BTreeSet<_> = requires.modules.iter().collect();
         for other in others.into_iter().filter(|other| !user_owned.contains(other.as_str())) {
@@ -148,16 +151,16 @@ pub fn unmet(
 /// Lost requirements of installed modules, which stay. Existing required modules report for themselves.
 #[must_use]
 pub fn lost(
-    choices: &[ResolvedModule],
+    listed_modules: &[ResolvedModule],
     manifests: &[Manifest],
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, String> {
-    let (listed, user_owned) = (listed(choices), user_owned(choices));
+    let (listed, user_owned) = (listed(listed_modules), user_owned(listed_modules));
     let is_installed =
         |module: &str| of_module(manifests, module).any(|m| m.metadata.deletion_timestamp.is_none());
     let mut all = BTreeMap::new();
-    for choice in choices {
-        let Some((requires, true)) = requirements(choice, manifests) else { continue };
+    for resolved_module in listed_modules {
+        let Some((requires, true)) = requirements(resolved_module, manifests) else { continue };
         let others: BTreeSet<_> = requires.modules.iter().collect();
         let others =
             others.into_iter().filter(|other| !user_owned.contains(other.as_str()) && !is_installed(other));
@@ -170,22 +173,26 @@ pub fn lost(
         let missing: Vec<String> = modules.chain(apis).collect();
         if !missing.is_empty() {
             let message = format!("what it needs is not there: {}; it stays as it is", missing.join(", "));
-            all.insert(choice.entry.name.clone(), message);
+            all.insert(resolved_module.entry.name.clone(), message);
         }
     }
     all
 }
 
-fn listed(choices: &[ResolvedModule]) -> BTreeSet<&str> {
-    choices.iter().map(|choice| choice.entry.name.as_str()).collect()
+fn listed(listed_modules: &[ResolvedModule]) -> BTreeSet<&str> {
+    listed_modules.iter().map(|resolved_module| resolved_module.entry.name.as_str()).collect()
 }
 
 /// User-owned modules, assumed present because unobserved.
-fn user_owned(choices: &[ResolvedModule]) -> BTreeSet<&str> {
-    let is_user_owned = |choice: &&ResolvedModule| {
-        !choice.entry.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }))
+fn user_owned(listed_modules: &[ResolvedModule]) -> BTreeSet<&str> {
+    let is_user_owned = |resolved_module: &&ResolvedModule| {
+        !resolved_module.entry.managed && !matches!(resolved_module.outcome, Err(Fault::Mandatory { .. }))
     };
-    choices.iter().filter(is_user_owned).map(|choice| choice.entry.name.as_str()).collect()
+    listed_modules
+        .iter()
+        .filter(is_user_owned)
+        .map(|resolved_module| resolved_module.entry.name.as_str())
+        .collect()
 }
 
 fn unserved(api: &GroupVersionKind) -> String {
@@ -260,7 +267,7 @@ pub fn wait_report(
 ) -> WaitReport {
     let since = before.and_then(|(_, message)| wait_start(message)).map_or(since, |noted| noted.min(since));
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
-    // Stays late, even with another patience or an old status format.
+    // Stays late, even with another deadline or an old status format.
     let was_late = before.is_some_and(|(state, message)| state == State::Warning && reports_wait(message));
     let is_late = unmet.cycle || was_late || due <= now;
     WaitReport {

@@ -79,17 +79,17 @@ impl<'a> Search<'a> {
                         self.found.push(self.at.clone());
                         false
                     }
-                    (Some(below), Some(asked)) if !rest.is_empty() => {
-                        self.walk(below, asked, rest);
+                    (Some(below), Some(requested_value)) if !rest.is_empty() => {
+                        self.walk(below, requested_value, rest);
                         false
                     }
                     // The value stays.
-                    (Some(below), Some(asked)) if subset(below, asked, None) => false,
-                    (Some(below), Some(asked)) => {
-                        self.members(below, asked);
+                    (Some(below), Some(requested_value)) if subset(below, requested_value, None) => false,
+                    (Some(below), Some(requested_value)) => {
+                        self.members(below, requested_value);
                         self.found.len() == before
                     }
-                    (None, asked) => asked.is_some(),
+                    (None, requested_value) => requested_value.is_some(),
                 };
                 self.at.pop();
                 // Such as a volume's former type next to the new one.
@@ -160,7 +160,7 @@ mod tests {
         found.into_iter().map(|leftover| (leftover.path, leftover.by)).collect()
     }
 
-    fn nobodys(path: &str) -> (String, Option<String>) {
+    fn unowned(path: &str) -> (String, Option<String>) {
         (path.to_owned(), None)
     }
 
@@ -176,7 +176,7 @@ mod tests {
             "spec.strategy.type",
         ] {
             let all = found(&live, &wanted, "FieldValueForbidden", field);
-            assert_eq!(all, [nobodys("spec.strategy.rollingUpdate")], "{field}");
+            assert_eq!(all, [unowned("spec.strategy.rollingUpdate")], "{field}");
         }
         for field in
             ["", "<nil>", "spec", "spec.paused", "spec.strategy[0]", "spec.strategy.type.x", "[[", "a]b"]
@@ -200,14 +200,14 @@ mod tests {
     fn a_leftover_of_any_item_of_a_list_is_found_by_its_name() {
         let (live, wanted) = ports();
         let all = found(&live, &wanted, "FieldValueForbidden", "spec.ports[1].nodePort");
-        assert_eq!(all, [nobodys("spec.ports[port=80,protocol=TCP].nodePort")]);
+        assert_eq!(all, [unowned("spec.ports[port=80,protocol=TCP].nodePort")]);
     }
 
     #[test]
     fn an_item_that_is_not_wanted_is_a_leftover_where_the_two_are_to_differ() {
         let (live, wanted) = ports();
         let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
-        assert_eq!(all.first(), Some(&nobodys("spec.ports[port=81,protocol=TCP]")));
+        assert_eq!(all.first(), Some(&unowned("spec.ports[port=81,protocol=TCP]")));
         let causes = [Cause {
             reason: "FieldValueDuplicate".into(),
             field: "spec.ports[1].name".into(),
@@ -224,11 +224,11 @@ mod tests {
         let (mut live, wanted) = ports();
         live["metadata"]["managedFields"] = json!([]);
         let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
-        assert_eq!(all.first(), Some(&nobodys("spec.ports[port=81,protocol=TCP]")));
+        assert_eq!(all.first(), Some(&unowned("spec.ports[port=81,protocol=TCP]")));
         let probe = |kind: &str| json!({"spec": {"containers": [{"name": "a", "livenessProbe": {kind: {"port": 80}}}]}});
         for field in ["spec.containers[0].livenessProbe", "spec.containers[0].livenessProbe.tcpSocket"] {
             let all = found(&probe("httpGet"), &probe("tcpSocket"), "FieldValueForbidden", field);
-            assert_eq!(all, [nobodys("spec.containers[name=a].livenessProbe.httpGet")], "{field}");
+            assert_eq!(all, [unowned("spec.containers[name=a].livenessProbe.httpGet")], "{field}");
         }
     }
 
@@ -247,10 +247,10 @@ mod tests {
             "env": [{"name": "A", "value": "1"}]});
         let wanted = json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {}}}]});
         let all = found(&live, &wanted, "FieldValueInvalid", "env[0].valueFrom");
-        assert_eq!(all, [nobodys("env[name=A].value")]);
+        assert_eq!(all, [unowned("env[name=A].value")]);
 
         let live = json!({"spec": {"minAvailable": 1, "selector": {}}});
         let wanted = json!({"spec": {"maxUnavailable": 1, "selector": {}}});
-        assert_eq!(found(&live, &wanted, "FieldValueInvalid", "spec"), [nobodys("spec.minAvailable")]);
+        assert_eq!(found(&live, &wanted, "FieldValueInvalid", "spec"), [unowned("spec.minAvailable")]);
     }
 }

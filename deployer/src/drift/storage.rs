@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::drift::{Difference, Ignored, difference};
 
-    const OURS: &str = "installer";
+    const MANAGER: &str = "installer";
 
     fn claim(size: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "logs", "namespace": "n"},
@@ -58,7 +58,7 @@ mod tests {
     fn enlarged(size: &str) -> Value {
         let mut live = claim(size);
         live["metadata"]["managedFields"] = json!([
-            {"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:spec": {"f:accessModes": {}}}},
+            {"manager": MANAGER, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:spec": {"f:accessModes": {}}}},
             {"manager": "user", "operation": "Update", "apiVersion": "v1",
              "fieldsV1": {"f:spec": {"f:resources": {"f:requests": {"f:storage": {}}}}}}]);
         live
@@ -67,7 +67,7 @@ mod tests {
     fn found(live: &Value, wanted: &Value) -> (Value, Option<Difference>) {
         let ignored = Ignored::default().and_grown(&ObjectRef::of(wanted).unwrap(), wanted, live);
         let kept = ignored.with_live_values(wanted, live);
-        let difference = difference(live, &kept, OURS, &ignored);
+        let difference = difference(live, &kept, MANAGER, &ignored);
         (kept, difference)
     }
 

@@ -3,7 +3,7 @@ use tidewatch_api::{IgnoredFields, object::ObjectRef};
 
 use super::*;
 
-const OURS: &str = "installer";
+const MANAGER: &str = "installer";
 
 fn wanted() -> Value {
     json!({
@@ -37,7 +37,7 @@ fn live() -> Value {
     pod["containers"][0]["ports"][0]["protocol"] = "TCP".into();
     live["status"] = json!({"replicas": 2});
     live["metadata"]["managedFields"] = json!([
-        {"manager": OURS, "operation": "Apply", "apiVersion": "apps/v1", "time": "2026-01-01T00:00:00Z", "fieldsV1": {
+        {"manager": MANAGER, "operation": "Apply", "apiVersion": "apps/v1", "time": "2026-01-01T00:00:00Z", "fieldsV1": {
             "f:metadata": {"f:labels": {"f:l": {}}},
             "f:spec": {
                 "f:replicas": {},
@@ -68,7 +68,7 @@ fn fields(live: &mut Value) -> &mut Value {
 }
 
 fn differs(live: &Value, wanted: &Value) -> Option<(String, Option<String>)> {
-    match difference(live, wanted, OURS, &Ignored::default())? {
+    match difference(live, wanted, MANAGER, &Ignored::default())? {
         Difference::NotApplied => Some(("not applied".into(), None)),
         Difference::Field { path, by } => Some((path, by)),
     }
@@ -104,7 +104,7 @@ fn an_item_that_has_all_of_its_name_comes_before_one_that_leaves_some_to_the_ser
             let port = port.as_object_mut().unwrap();
             port.entry("protocol").or_insert_with(|| "TCP".into());
         }
-        live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+        live["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": "v1",
             "fieldsV1": {"f:spec": {"f:ports": {key("TCP"): {".": {}, "f:port": {}, "f:name": {}}, key("UDP"): owned}}}}]);
         assert_eq!(differs(&live, &wanted), None, "{wanted}");
         for port in 0..2 {
@@ -119,7 +119,7 @@ fn an_item_that_has_all_of_its_name_comes_before_one_that_leaves_some_to_the_ser
 fn an_object_that_only_has_a_name_stands() {
     let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": null}, "data": {"a": "1000m"}});
     let mut live = wanted.clone();
-    live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+    live["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": "v1",
                                                 "fieldsV1": {"f:data": {"f:a": {}}}}]);
     assert_eq!(differs(&live, &wanted), None);
     let mut more = wanted.clone();
@@ -147,7 +147,7 @@ fn a_quantity_stands_however_it_is_written() {
     let wanted = json!({"apiVersion": "x.dev/v1", "kind": "Reef", "metadata": {"name": "a"}, "spec": {"target": {"version": "1.10"}}});
     let mut live = wanted.clone();
     live["spec"]["target"]["version"] = "1.1".into();
-    live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "x.dev/v1",
+    live["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": "x.dev/v1",
                                                 "fieldsV1": {"f:spec": {"f:target": {"f:version": {}}}}}]);
     assert!(differs(&live, &wanted).is_some(), "what a module's own kinds call so is none");
 }
@@ -155,15 +155,15 @@ fn a_quantity_stands_however_it_is_written() {
 /// `owned`: whether the last apply has set `spec.x`.
 fn field(api_version: &str, wanted: &Value, live: Option<&Value>, owned: bool) -> (Value, Value) {
     let object = json!({"apiVersion": api_version, "kind": "K", "metadata": {"name": "a"}, "spec": {"y": 1}});
-    let (mut there, mut asked) = (object.clone(), object);
-    asked["spec"]["x"] = wanted.clone();
+    let (mut there, mut requested) = (object.clone(), object);
+    requested["spec"]["x"] = wanted.clone();
     if let Some(live) = live {
         there["spec"]["x"] = live.clone();
     }
     let fields = if owned { json!({"f:x": {}, "f:y": {}}) } else { json!({"f:y": {}}) };
-    there["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": api_version,
+    there["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": api_version,
                                                   "fieldsV1": {"f:spec": fields}}]);
-    (there, asked)
+    (there, requested)
 }
 
 #[test]
@@ -180,12 +180,12 @@ fn an_owned_empty_value_that_the_server_has_dropped_stands() {
     ];
     for api_version in ["apps/v1", "x.dev/v1"] {
         for wanted in &empty {
-            let (live, asked) = field(api_version, wanted, None, true);
-            assert_eq!(differs(&live, &asked), None, "{api_version} {wanted}");
+            let (live, requested) = field(api_version, wanted, None, true);
+            assert_eq!(differs(&live, &requested), None, "{api_version} {wanted}");
         }
         for wanted in [json!(true), json!(1), json!("a"), json!(["a"]), json!({"a": "b"})] {
-            let (live, asked) = field(api_version, &wanted, None, true);
-            assert!(differs(&live, &asked).is_some(), "{api_version} {wanted}");
+            let (live, requested) = field(api_version, &wanted, None, true);
+            assert!(differs(&live, &requested).is_some(), "{api_version} {wanted}");
         }
         for (wanted, live) in [
             (json!(false), json!(true)),
@@ -195,8 +195,8 @@ fn an_owned_empty_value_that_the_server_has_dropped_stands() {
             (json!(null), json!(3)),
             (json!(false), json!(0)),
         ] {
-            let (live, asked) = field(api_version, &wanted, Some(&live), true);
-            assert!(differs(&live, &asked).is_some(), "{api_version} {wanted} {live}");
+            let (live, requested) = field(api_version, &wanted, Some(&live), true);
+            assert!(differs(&live, &requested).is_some(), "{api_version} {wanted} {live}");
         }
     }
 }
@@ -204,16 +204,16 @@ fn an_owned_empty_value_that_the_server_has_dropped_stands() {
 #[test]
 fn an_empty_value_that_was_never_applied_differs_but_a_list_that_no_entry_can_name() {
     for wanted in [json!(false), json!(0), json!(""), json!({})] {
-        let (live, asked) = field("apps/v1", &wanted, None, false);
-        assert!(differs(&live, &asked).is_some(), "{wanted}");
+        let (live, requested) = field("apps/v1", &wanted, None, false);
+        assert!(differs(&live, &requested).is_some(), "{wanted}");
     }
     for wanted in [json!([]), json!({"items": []}), json!(null)] {
-        let (live, asked) = field("apps/v1", &wanted, None, false);
-        assert_eq!(differs(&live, &asked), None, "{wanted}");
+        let (live, requested) = field("apps/v1", &wanted, None, false);
+        assert_eq!(differs(&live, &requested), None, "{wanted}");
     }
     let of_module = |live: Option<Value>| {
-        let (live, asked) = field("x.dev/v1", &json!([]), live.as_ref(), false);
-        differs(&live, &asked).is_some()
+        let (live, requested) = field("x.dev/v1", &json!([]), live.as_ref(), false);
+        differs(&live, &requested).is_some()
     };
     assert!(of_module(None), "an API server keeps an empty list of a module's own kinds");
     assert!(!of_module(Some(json!([]))) && of_module(Some(json!(["a"]))));
@@ -221,8 +221,8 @@ fn an_empty_value_that_was_never_applied_differs_but_a_list_that_no_entry_can_na
 
 #[test]
 fn what_is_owned_and_neither_wanted_nor_there_stands() {
-    let (mut live, asked) = field("apps/v1", &json!(null), None, true);
-    let mut without = asked.clone();
+    let (mut live, requested) = field("apps/v1", &json!(null), None, true);
+    let mut without = requested.clone();
     without["spec"].as_object_mut().unwrap().remove("x");
     assert_eq!(differs(&live, &without), None, "a version has dropped a line that said `x: false`");
     let fields = &mut live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
@@ -235,18 +235,18 @@ fn what_is_owned_and_neither_wanted_nor_there_stands() {
 #[test]
 fn empty_values_in_a_list_that_is_one_value_stand() {
     let subject = json!([{"apiGroup": "", "kind": "ServiceAccount", "name": "a", "namespace": null}]);
-    let (live, asked) = field(
+    let (live, requested) = field(
         "rbac.authorization.k8s.io/v1",
         &subject,
         Some(&json!([{"kind": "ServiceAccount", "name": "a"}])),
         true,
     );
-    assert_eq!(differs(&live, &asked), None);
-    let (live, asked) =
+    assert_eq!(differs(&live, &requested), None);
+    let (live, requested) =
         field("rbac.authorization.k8s.io/v1", &subject, Some(&json!([{"kind": "ServiceAccount"}])), true);
-    assert!(differs(&live, &asked).is_some(), "a name is not empty");
-    let (live, asked) = field("batch/v1", &json!([null]), Some(&json!([""])), true);
-    assert_eq!(differs(&live, &asked), None);
+    assert!(differs(&live, &requested).is_some(), "a name is not empty");
+    let (live, requested) = field("batch/v1", &json!([null]), Some(&json!([""])), true);
+    assert_eq!(differs(&live, &requested), None);
 }
 
 fn stored(noted: &Value, live: &Value) -> Value {
@@ -268,18 +268,18 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
         (json!(null), json!(1)),
         (json!([{"port": null}, {"a": "1h"}]), json!([{"port": 1}, {"a": "60m"}])),
     ] {
-        let (live, asked) = field("v1", &wanted, Some(&there), true);
-        assert!(differs(&live, &asked).is_some(), "{wanted}");
-        let noted = with_note(&live, &asked, OURS, &none).unwrap();
+        let (live, requested) = field("v1", &wanted, Some(&there), true);
+        assert!(differs(&live, &requested).is_some(), "{wanted}");
+        let noted = with_note(&live, &requested, MANAGER, &none).unwrap();
         let live = stored(&noted, &live);
-        assert_eq!(differs(&live, &asked), None, "{wanted}");
+        assert_eq!(differs(&live, &requested), None, "{wanted}");
 
         let (_, other) = field("v1", &json!("another"), None, true);
         assert!(differs(&live, &other).is_some(), "an upgrade");
         let mut taken = live.clone();
         taken["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].as_object_mut().unwrap().remove("f:x");
-        assert_eq!(differs(&taken, &asked).is_some(), !wanted.is_null(), "another writer's {wanted}");
-        let mut back = asked.clone();
+        assert_eq!(differs(&taken, &requested).is_some(), !wanted.is_null(), "another writer's {wanted}");
+        let mut back = requested.clone();
         back["spec"]["x"] = there;
         assert_eq!(differs(&live, &back), None, "the note of another version is no difference");
     }
@@ -288,26 +288,26 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
 #[test]
 fn an_object_has_no_note_if_it_shows_what_was_applied_or_lacks_it() {
     let none = Ignored::default();
-    assert_eq!(with_note(&live(), &wanted(), OURS, &none), None);
-    let (live, asked) = field("v1", &json!("a"), None, true);
+    assert_eq!(with_note(&live(), &wanted(), MANAGER, &none), None);
+    let (live, requested) = field("v1", &json!("a"), None, true);
     assert_eq!(
-        with_note(&live, &asked, OURS, &none),
+        with_note(&live, &requested, MANAGER, &none),
         None,
         "a value that is not kept may be kept the next time"
     );
-    let (live, asked) = field("v1", &json!("a"), Some(&json!("b")), false);
-    assert_eq!(with_note(&live, &asked, OURS, &none), None, "another writer has taken it");
+    let (live, requested) = field("v1", &json!("a"), Some(&json!("b")), false);
+    assert_eq!(with_note(&live, &requested, MANAGER, &none), None, "another writer has taken it");
 }
 
 #[test]
 fn a_note_does_not_count_what_users_may_change() {
-    let (live, mut asked) = field("v1", &json!(0), Some(&json!(30080)), true);
+    let (live, mut requested) = field("v1", &json!(0), Some(&json!(30080)), true);
     let rules =
         [IgnoredFields { kind: "K".into(), paths: vec!["/spec/y".into()], ..IgnoredFields::default() }];
-    let ignored = Ignored::of(&rules, &ObjectRef::of(&asked).unwrap());
-    let live = stored(&with_note(&live, &asked, OURS, &ignored).unwrap(), &live);
-    asked["spec"]["y"] = 2.into();
-    assert_eq!(difference(&live, &asked, OURS, &ignored), None);
+    let ignored = Ignored::of(&rules, &ObjectRef::of(&requested).unwrap());
+    let live = stored(&with_note(&live, &requested, MANAGER, &ignored).unwrap(), &live);
+    requested["spec"]["y"] = 2.into();
+    assert_eq!(difference(&live, &requested, MANAGER, &ignored), None);
 }
 
 #[test]
@@ -403,9 +403,9 @@ fn an_ignored_field_is_its_users_and_all_others_are_not() {
     let kept = ignored.with_live_values(&wanted(), &live);
     assert_eq!(kept["spec"]["replicas"], 3);
     assert_eq!(kept["spec"]["template"]["spec"]["containers"][1]["image"], "their:2");
-    assert_eq!(difference(&live, &kept, OURS, &ignored), None);
+    assert_eq!(difference(&live, &kept, MANAGER, &ignored), None);
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "their:2".into();
-    assert!(difference(&live, &ignored.with_live_values(&wanted(), &live), OURS, &ignored).is_some());
+    assert!(difference(&live, &ignored.with_live_values(&wanted(), &live), MANAGER, &ignored).is_some());
 
     let elsewhere = [("name", "b"), ("namespace", "m"), ("kind", "StatefulSet"), ("group", "")];
     for (field, value) in elsewhere {
@@ -435,7 +435,7 @@ fn an_ignored_field_that_its_user_has_removed_stays_removed() {
 
 #[test]
 fn content_is_what_is_ours_and_its_values() {
-    let of = |live: &Value| content(live, &wanted(), OURS);
+    let of = |live: &Value| content(live, &wanted(), MANAGER);
     let mut after = live();
     after["status"]["replicas"] = 9.into();
     after["metadata"]["annotations"] = json!({"theirs": "1"});
@@ -470,9 +470,9 @@ fn nothing_that_a_server_could_send_breaks_it() {
     proptest!(|(mut live in tree.clone(), wanted in tree.clone(), fields in tree)| {
         if live.is_object() {
             live["metadata"] = json!({"managedFields": [
-                {"manager": OURS, "operation": "Apply", "apiVersion": wanted.get("apiVersion"), "fieldsV1": fields}]});
+                {"manager": MANAGER, "operation": "Apply", "apiVersion": wanted.get("apiVersion"), "fieldsV1": fields}]});
         }
-        if let Some(Difference::Field { path, .. }) = difference(&live, &wanted, OURS, &Ignored::default()) {
+        if let Some(Difference::Field { path, .. }) = difference(&live, &wanted, MANAGER, &Ignored::default()) {
             prop_assert!(path.chars().count() <= MAX_PATH + 1);
         }
     });

@@ -128,10 +128,13 @@ mod tests {
                 {"manager": Facts::default().installer, "operation": "Apply", "time": "1970-01-01T00:00:10Z"},
                 {"manager": manager, "operation": operation, "subresource": subresource, "time": "1970-01-01T00:16:40Z"}]}})
         };
-        let ours = Facts::default().installer;
-        assert!(waits(&entry(ours, "Apply", ""), &seen(0), 1_599), "an upgrade starts it anew");
-        for object in [entry(ours, "Apply", "status"), entry("other", "Apply", ""), entry(ours, "Update", "")]
-        {
+        let engine_owned = Facts::default().installer;
+        assert!(waits(&entry(engine_owned, "Apply", ""), &seen(0), 1_599), "an upgrade starts it anew");
+        for object in [
+            entry(engine_owned, "Apply", "status"),
+            entry("other", "Apply", ""),
+            entry(engine_owned, "Update", ""),
+        ] {
             assert!(!waits(&object, &seen(0), 610), "{object}");
         }
     }
@@ -166,21 +169,22 @@ mod tests {
         );
         assert_eq!(judged(600), Judgement::Error("not ready within 10 minutes: c".into()));
         let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
-        let said = judge(Judgement::Blocked("c".into()), &new, &facts, at(1_059));
-        assert_eq!(said, Judgement::Processing("c".into()), "an upgrade has its minute anew");
+        let message = judge(Judgement::Blocked("c".into()), &new, &facts, at(1_059));
+        assert_eq!(message, Judgement::Processing("c".into()), "an upgrade has its minute anew");
     }
 
     #[test]
     fn a_workload_may_give_itself_longer_and_not_shorter() {
         let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
-        let ours = json!([{"manager": facts.installer, "operation": "Apply", "fieldsV1": {"f:spec": {"f:progressDeadlineSeconds": {}}}}]);
+        let engine_owned = json!([{"manager": facts.installer, "operation": "Apply", "fieldsV1": {"f:spec": {"f:progressDeadlineSeconds": {}}}}]);
         let ends_at = |object: &Value, facts: &Facts<'_>, ends| {
             assert!(waits(object, facts, ends - 1) && !waits(object, facts, ends), "{object}");
         };
         for (kind, field) in [("Deployment", "progressDeadlineSeconds"), ("Job", "activeDeadlineSeconds")] {
             for (own, ends) in [(json!(1_800), 1_800), (json!(60), 600), (json!(-1), 600), (json!("9"), 600)]
             {
-                let object = json!({"kind": kind, "spec": {field: own}, "metadata": {"managedFields": ours}});
+                let object =
+                    json!({"kind": kind, "spec": {field: own}, "metadata": {"managedFields": engine_owned}});
                 ends_at(&object, &facts, ends);
             }
         }

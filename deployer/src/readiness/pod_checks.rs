@@ -61,13 +61,13 @@ mod tests {
     #[test]
     fn looks_come_ever_more_seldom_and_end() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let (mut now, mut looks) = (at(1_000), Vec::new());
+        let (mut now, mut checks) = (at(1_000), Vec::new());
         while let Some(next) = next_pod_check(at(1_000), now) {
             assert!(is_first_check_due(at(1_000), next) && !is_first_check_due(at(1_000), at(1_004)));
-            looks.push(next.as_second() - 1_000);
+            checks.push(next.as_second() - 1_000);
             now = next;
         }
-        assert_eq!(looks, CHECKS);
+        assert_eq!(checks, CHECKS);
         assert_eq!(next_pod_check(at(1_000), at(10_000)), None);
         assert_eq!(next_pod_check(Timestamp::MAX, at(0)), None);
     }

@@ -144,62 +144,64 @@ fn placement(message: &str) -> &str {
 fn container(pod: ObjectView<'_>, container: &Value, init: bool) -> Option<PodCause> {
     let name = text::name(container["name"].as_str().unwrap_or("?"));
     let label = if init { "init container" } else { "container" };
-    let state = &container["state"];
-    let pod_cause = |ends, what, text: String| {
-        Some(PodCause { may_resolve: ends, category: what, text: format!("{label} {name} {text}") })
-    };
-    let waiting = state["waiting"]["reason"].as_str().unwrap_or_default();
-    let message = state["waiting"]["message"].as_str().unwrap_or_default();
-    match waiting {
+    let cause = waiting_cause(pod, container, init).or_else(|| unready_cause(container, init))?;
+    Some(PodCause { text: format!("{label} {name} {}", cause.text), ..cause })
+}
+
+/// Cause of a container that cannot be created.
+fn waiting_cause(pod: ObjectView<'_>, container: &Value, init: bool) -> Option<PodCause> {
+    let waiting = &container["state"]["waiting"];
+    let reason = waiting["reason"].as_str().unwrap_or_default();
+    let message = waiting["message"].as_str().unwrap_or_default();
+    let image = || image(pod, container, init);
+    let (may_resolve, category, text) = match reason {
         "ImagePullBackOff"
         | "ErrImagePull"
         | "RegistryUnavailable"
         | "ImageInspectError"
         | "SignatureValidationFailed" => {
-            let image = image(pod, container, init);
+            let image = image();
             // The kubelet alternates between these.
-            let reason = match waiting {
+            let reason = match reason {
                 "ErrImagePull" | "ImagePullBackOff" => "ErrImagePull, ImagePullBackOff",
                 other => other,
             };
             let why = kubelet(reason, why_not_pulled(message, &image));
-            return pod_cause(true, Category::Image, format!("cannot pull its image {image} {why}"));
+            (true, Category::Image, format!("cannot pull its image {image} {why}"))
         }
         "InvalidImageName" => {
-            let image = image(pod, container, init);
-            let why = kubelet(waiting, message);
-            return pod_cause(
-                false,
-                Category::Image,
-                format!("has an image with an invalid name: {image} {why}"),
-            );
+            let why = kubelet(reason, message);
+            (false, Category::Image, format!("has an image with an invalid name: {} {why}", image()))
         }
         "ErrImageNeverPull" => {
-            let image = image(pod, container, init);
-            return pod_cause(
-                false,
-                Category::Image,
-                format!("may not pull its image {image}, and the node does not have it ({waiting})"),
-            );
+            let text =
+                format!("may not pull its image {}, and the node does not have it ({reason})", image());
+            (false, Category::Image, text)
         }
         "CreateContainerConfigError" => {
             // The kubelet quotes no values.
-            let why = kubelet(waiting, message);
-            return pod_cause(true, Category::Configuration, format!("cannot be configured {why}"));
+            let why = kubelet(reason, message);
+            (true, Category::Configuration, format!("cannot be configured {why}"))
         }
-        _ => {}
+        _ => return None,
+    };
+    Some(PodCause { may_resolve, category, text })
+}
+
+/// Cause of a container that ended, does not start, or still initialises.
+fn unready_cause(container: &Value, init: bool) -> Option<PodCause> {
+    let state = &container["state"];
+    let succeeded = state["terminated"]["exitCode"].as_i64() == Some(0);
+    // Sidecars among init containers serve.
+    if container["ready"].as_bool() == Some(true) || init && succeeded {
+        return None;
     }
     let end =
         [&state["terminated"], &container["lastState"]["terminated"]].into_iter().find(|t| t.is_object());
-    let served = container["ready"].as_bool() == Some(true);
-    let succeeded = |end: &Value| end["exitCode"].as_i64() == Some(0);
-    // Sidecars among init containers serve.
-    if served || (init && state["terminated"].is_object() && succeeded(&state["terminated"])) {
-        return None;
-    }
-    match end {
+    let reason = state["waiting"]["reason"].as_str().unwrap_or_default();
+    let (category, text) = match (end, reason) {
         // Crashing programs alternate between running, ended and waiting.
-        Some(end) => {
+        (Some(end), _) => {
             let why = match (end["reason"].as_str().unwrap_or_default(), end["exitCode"].as_i64()) {
                 ("" | "Error" | "Completed", Some(code)) => format!("exit code {code}"),
                 ("", None) => "no reason given".to_owned(),
@@ -207,22 +209,19 @@ fn container(pod: ObjectView<'_>, container: &Value, init: bool) -> Option<PodCa
             };
             let is_restarted = container["restartCount"].as_i64().is_some_and(|count| count > 0);
             let suffix = if is_restarted { " (CrashLoopBackOff)" } else { "" };
-            pod_cause(true, Category::Ended, format!("ended ({why}) and is not ready again{suffix}"))
+            (Category::Ended, format!("ended ({why}) and is not ready again{suffix}"))
         }
-        None => match waiting {
-            "CrashLoopBackOff" => {
-                pod_cause(true, Category::Ended, format!("ended and is not ready again ({waiting})"))
-            }
-            // Messages may contain the command line.
-            "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError" => {
-                pod_cause(true, Category::Configuration, format!("cannot be started ({waiting})"))
-            }
-            _ if init && state["running"].is_object() => {
-                pod_cause(true, Category::Initialising, "has not done its work yet".into())
-            }
-            _ => None,
-        },
-    }
+        (None, "CrashLoopBackOff") => (Category::Ended, format!("ended and is not ready again ({reason})")),
+        // Messages may contain the command line.
+        (None, "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError") => {
+            (Category::Configuration, format!("cannot be started ({reason})"))
+        }
+        (None, _) if init && state["running"].is_object() => {
+            (Category::Initialising, "has not done its work yet".to_owned())
+        }
+        (None, _) => return None,
+    };
+    Some(PodCause { may_resolve: true, category, text })
 }
 
 fn kubelet(reason: &str, message: &str) -> String {

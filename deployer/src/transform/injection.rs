@@ -128,8 +128,11 @@ mod tests {
             )
             .unwrap()
         };
-        let ours = secret(json!({labels::MODULE_NAME: DEPLOYER}));
-        assert_eq!(secret_data(DEPLOYER, Some(&ours)), Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
+        let engine_owned = secret(json!({labels::MODULE_NAME: DEPLOYER}));
+        assert_eq!(
+            secret_data(DEPLOYER, Some(&engine_owned)),
+            Ok(json!({"a": "Yg=="}).as_object().unwrap().clone())
+        );
         let refused = |secret: Option<&Secret>| secret_data(DEPLOYER, secret).unwrap_err();
         assert!(refused(Some(&secret(json!({labels::MODULE_NAME: "other"})))).contains("another module"));
         assert!(refused(Some(&secret(json!({})))).contains("no label"));

@@ -55,7 +55,7 @@ mod tests {
         }
     }
 
-    fn told(object: &Value) -> bool {
+    fn reported(object: &Value) -> bool {
         let containers = object["spec"]["template"]["spec"]["containers"].as_array().unwrap();
         containers.iter().all(|c| {
             c["env"].as_array().is_some_and(|env| env.contains(&json!({"name": VARIABLE, "value": "pull"})))
@@ -66,7 +66,7 @@ mod tests {
     fn all_have_it_and_the_manager_is_told() {
         let pods = json!({"containers": [{"name": "a"}, {"name": "b", "env": [{"name": "X", "value": "1"}]}],
                           "imagePullSecrets": [{"name": "own"}]});
-        for (kind, name, named, is_told) in [
+        for (kind, name, named, sets_variable) in [
             ("Deployment", "m", Some(manager("m")), true),
             ("Deployment", "other", Some(manager("m")), false),
             ("StatefulSet", "m", Some(manager("m")), false),
@@ -76,7 +76,7 @@ mod tests {
             add(&mut object, "pull", named.as_ref()).unwrap();
             let secrets = &object["spec"]["template"]["spec"]["imagePullSecrets"];
             assert_eq!(*secrets, json!([{"name": "own"}, {"name": "pull"}]));
-            assert_eq!(told(&object), is_told, "{kind} {name}");
+            assert_eq!(reported(&object), sets_variable, "{kind} {name}");
         }
     }
 

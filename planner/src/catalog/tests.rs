@@ -122,8 +122,8 @@ fn only_what_differs_is_written_and_only_ours_goes() {
     assert_eq!(changes(&wanted, &present, is_applied), Changes::default());
     let crane: Id = (TEMPLATE, "crane-regular".into());
     present.get_mut(&crane).unwrap()["spec"]["version"] = "6.6.6".into();
-    let theirs = applied(&wanted[&crane], "kubectl");
-    present.insert((TEMPLATE, "raft-mine".into()), theirs);
+    let user_owned = applied(&wanted[&crane], "kubectl");
+    present.insert((TEMPLATE, "raft-mine".into()), user_owned);
     let old = applied(&wanted[&crane], field_managers::CATALOG_SYNC);
     present.insert((TEMPLATE, "crane-fast".into()), old);
     let todo = changes(&wanted, &present, is_applied);

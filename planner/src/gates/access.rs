@@ -61,17 +61,18 @@ mod tests {
         named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
         let wanted: KymaSpec =
             serde_json::from_value(json!({"channel": "regular", "modules": [named]})).unwrap();
-        let choices = choose(&wanted, &catalog, &[]);
+        let listed_modules = choose(&wanted, &catalog, &[]);
         let labels = if beta { json!({"operator.kyma-project.io/beta": "true"}) } else { json!({}) };
         let kyma: Kyma = serde_json::from_value(json!({"metadata": {"name": "harbour", "labels": labels},
             "spec": {"channel": "regular"}}))
         .unwrap();
         let manifest: Option<Manifest> =
             manifest.map(|manifest| serde_json::from_value(manifest.clone()).unwrap());
-        let installed = access::staying_templates(&choices, manifest.as_slice(), &catalog);
+        let installed = access::staying_templates(&listed_modules, manifest.as_slice(), &catalog);
         let facts = Facts { installed: Some(&installed), ..Facts::default() };
         let (installed, now) = (manifest.as_ref(), Timestamp::UNIX_EPOCH);
-        let view = View { module: &choices[0], installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        let view =
+            View { module: &listed_modules[0], installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
         gates::judge(&view, &mut Notes::default())
     }
 
@@ -82,27 +83,27 @@ mod tests {
 
     #[test]
     fn to_give_a_module_up_is_no_way_to_keep_it() {
-        let given_up = json!({"channel": "fast", "managed": false});
+        let user_managed = json!({"channel": "fast", "managed": false});
         let left = |manifest: Option<&Value>, beta| {
-            matches!(judged(&given_up, manifest, beta), Gate::Unmanage { .. })
+            matches!(judged(&user_managed, manifest, beta), Gate::Unmanage { .. })
         };
         assert!(left(Some(&manifest()), true), "it may");
-        let gate = judged(&given_up, Some(&manifest()), false);
+        let gate = judged(&user_managed, Some(&manifest()), false);
         let Gate::Remove { message } = gate else { panic!("{gate:?}") };
         assert!(message.contains("in beta"), "{message}");
         // Its removal waits for user objects.
-        let mut leaving = manifest();
-        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        assert!(!left(Some(&leaving), false));
+        let mut deleting = manifest();
+        deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert!(!left(Some(&deleting), false));
         let other = json!({"channel": "regular", "managed": false});
         assert!(
-            matches!(judged(&other, Some(&leaving), false), Gate::Remove { .. }),
+            matches!(judged(&other, Some(&deleting), false), Gate::Remove { .. }),
             "1.1.0 is what they would keep"
         );
         // Unmanaged earlier: user-owned.
-        let mut theirs = manifest();
-        theirs["metadata"]["annotations"] = json!({"operator.kyma-project.io/is-unmanaged": "true"});
-        assert!(left(Some(&theirs), false) && left(None, false));
+        let mut user_owned = manifest();
+        user_owned["metadata"]["annotations"] = json!({"operator.kyma-project.io/is-unmanaged": "true"});
+        assert!(left(Some(&user_owned), false) && left(None, false));
     }
 
     #[test]

@@ -58,7 +58,7 @@ mod tests {
         let wanted: KymaSpec =
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
-        let choice = choose(&wanted, &catalog(), &[]).remove(0);
+        let resolved_module = choose(&wanted, &catalog(), &[]).remove(0);
         let of = |state| WaitReport {
             state,
             message: "waits for x".into(),
@@ -68,7 +68,8 @@ mod tests {
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
         let facts = Facts { unmet_requirements: Some(&needs), ..Facts::default() };
         let (kyma, now) = (Kyma::default(), Timestamp::UNIX_EPOCH);
-        let view = View { module: &choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
+        let view =
+            View { module: &resolved_module, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };
         let mut notes = Notes::default();
         (judge(&view, &mut notes), notes)
     }

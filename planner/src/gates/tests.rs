@@ -11,16 +11,22 @@ fn keep(message: &str, retry_at: Option<Timestamp>) -> Gate {
     Gate::Keep { state: State::Processing, message: message.into(), maintenance: true, retry_at }
 }
 
-fn asked(gates: &[Judge]) -> (Gate, Notes) {
-    let choice = ResolvedModule {
+fn requested(gates: &[Judge]) -> (Gate, Notes) {
+    let resolved_module = ResolvedModule {
         entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),
         release: None,
         outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
     };
     let (kyma, wanted, facts) = (Kyma::default(), KymaSpec::default(), Facts::default());
-    let view =
-        View { module: &choice, installed: None, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+    let view = View {
+        module: &resolved_module,
+        installed: None,
+        kyma: &kyma,
+        wanted: &wanted,
+        facts: &facts,
+        now: at(0),
+    };
     let mut notes = Notes::default();
     let gate = first(gates, &view, &mut notes);
     (gate, notes)
@@ -34,14 +40,14 @@ fn the_first_gate_that_objects_decides() {
         notes.recheck(at(10));
         Gate::Remove { message: "no access".into() }
     };
-    assert_eq!(asked(&[pass, pass]), (Gate::Pass, Notes::default()));
-    let (gate, notes) = asked(&[pass, window, later]);
+    assert_eq!(requested(&[pass, pass]), (Gate::Pass, Notes::default()));
+    let (gate, notes) = requested(&[pass, window, later]);
     assert_eq!(
         (gate, notes.recheck_at),
         (keep("window", Some(at(50))), Some(at(50))),
         "the third is not asked"
     );
-    let (gate, _) = asked(&[pass, later, window]);
+    let (gate, _) = requested(&[pass, later, window]);
     assert_eq!(gate, Gate::Remove { message: "no access".into() });
 }
 
@@ -52,14 +58,14 @@ fn the_soonest_look_counts() {
         Gate::Pass
     };
     let window: Judge = |_, _| keep("window", Some(at(50)));
-    assert_eq!(asked(&[deprecated, window]).1.recheck_at, Some(at(50)));
+    assert_eq!(requested(&[deprecated, window]).1.recheck_at, Some(at(50)));
     let late: Judge = |_, _| keep("window", Some(at(90)));
-    assert_eq!(asked(&[deprecated, late]).1.recheck_at, Some(at(70)));
+    assert_eq!(requested(&[deprecated, late]).1.recheck_at, Some(at(70)));
 }
 
 #[test]
 fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
-    let mut choice = ResolvedModule {
+    let mut resolved_module = ResolvedModule {
         entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),
         release: None,
@@ -69,14 +75,20 @@ fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
     let (kyma, wanted, facts) =
         (Kyma::default(), KymaSpec::default(), Facts { restricted: &listed, ..Facts::default() });
     let installed = Manifest::default();
-    let judge = |choice: &ResolvedModule, installed: Option<&Manifest>| {
-        let view =
-            View { module: choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+    let judge = |resolved_module: &ResolvedModule, installed: Option<&Manifest>| {
+        let view = View {
+            module: resolved_module,
+            installed,
+            kyma: &kyma,
+            wanted: &wanted,
+            facts: &facts,
+            now: at(0),
+        };
         access::judge(&view, &mut Notes::default())
     };
-    assert_eq!(judge(&choice, Some(&installed)), Gate::Pass);
-    assert_eq!(judge(&choice, None), Gate::Pass, "what is wrong is told by who looks for a version");
+    assert_eq!(judge(&resolved_module, Some(&installed)), Gate::Pass);
+    assert_eq!(judge(&resolved_module, None), Gate::Pass, "what is wrong is told by who looks for a version");
     // A release that selects no Kyma removes access.
-    choice.release = Some(Arc::default());
-    assert!(matches!(judge(&choice, Some(&installed)), Gate::Remove { .. }));
+    resolved_module.release = Some(Arc::default());
+    assert!(matches!(judge(&resolved_module, Some(&installed)), Gate::Remove { .. }));
 }

@@ -127,11 +127,11 @@ mod tests {
             modules: vec![serde_json::from_value(named).unwrap()],
             ..KymaSpec::default()
         };
-        let choices = choose(&wanted, &catalog, &[]);
+        let listed_modules = choose(&wanted, &catalog, &[]);
         let manifest = installed.map(|value| serde_json::from_value::<Manifest>(value.clone()).unwrap());
         let mut notes = Notes::default();
         let view = View {
-            module: &choices[0],
+            module: &listed_modules[0],
             installed: manifest.as_ref(),
             kyma: &Kyma::default(),
             wanted: &wanted,
@@ -153,12 +153,16 @@ mod tests {
     #[test]
     fn a_lower_version_is_refused_unless_the_release_allows_it() {
         let (gate, notes) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
-        let told = &notes.notices[0];
+        let reported = &notes.notices[0];
         assert_eq!(
-            (notes.notices.len(), told.reason, told.kind),
+            (notes.notices.len(), reported.reason, reported.kind),
             (1, "VersionRefused", crate::notice::Kind::Warning)
         );
-        assert!(told.message.starts_with("module 'lighthouse': version 1.0.0 is lower"), "{}", told.message);
+        assert!(
+            reported.message.starts_with("module 'lighthouse': version 1.0.0 is lower"),
+            "{}",
+            reported.message
+        );
         let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
             panic!("{gate:?}")
         };
@@ -166,9 +170,9 @@ mod tests {
         assert_eq!(judged(&json!({"allowDowngrade": true}), Some(&manifest("1.2.0")), NOW).0, Gate::Pass);
         assert_eq!(judged(&json!({}), Some(&manifest("0.9.0")), NOW).0, Gate::Pass);
         assert_eq!(judged(&json!({}), None, NOW).0, Gate::Pass);
-        let mut leaving = manifest("1.2.0");
-        leaving["metadata"]["deletionTimestamp"] = NOW.into();
-        assert_eq!(judged(&json!({}), Some(&leaving), NOW).0, Gate::Pass, "the way out of a refusal");
+        let mut deleting = manifest("1.2.0");
+        deleting["metadata"]["deletionTimestamp"] = NOW.into();
+        assert_eq!(judged(&json!({}), Some(&deleting), NOW).0, Gate::Pass, "the way out of a refusal");
         let mut own = manifest("1.2.0");
         own["metadata"]["annotations"] = json!({tidewatch_api::names::annotations::RUNTIME_TEMPLATE: "true"});
         assert_eq!(judged(&json!({}), Some(&own), NOW).0, Gate::Pass, "what a runtime has shadows nothing");
@@ -212,17 +216,17 @@ mod tests {
         let wanted: KymaSpec =
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
-        let choices = choose(&wanted, &catalog, &[]);
+        let listed_modules = choose(&wanted, &catalog, &[]);
         let installed = serde_json::from_value::<Manifest>(manifest("0.9.0")).unwrap();
         let view = View {
-            module: &choices[0],
+            module: &listed_modules[0],
             installed: Some(&installed),
             kyma: &Kyma::default(),
             wanted: &wanted,
             facts: &Facts::default(),
             now: NOW.parse().unwrap(),
         };
-        let told = |verdict: Gate| {
+        let reported = |verdict: Gate| {
             let mut notes = Notes::default();
             add_remarks(&view, &verdict, &mut notes);
             notes.remark.map(|(_, text)| text)
@@ -233,9 +237,12 @@ mod tests {
             maintenance: true,
             retry_at: None,
         };
-        assert_eq!(told(waits).as_deref(), Some("version 0.9.0 is deprecated and ends on 2026-12-31: go on"));
-        assert_eq!(told(Gate::Pass), None, "1.0.0 takes its place");
-        assert_eq!(told(Gate::Remove { message: "forbidden".into() }), None);
+        assert_eq!(
+            reported(waits).as_deref(),
+            Some("version 0.9.0 is deprecated and ends on 2026-12-31: go on")
+        );
+        assert_eq!(reported(Gate::Pass), None, "1.0.0 takes its place");
+        assert_eq!(reported(Gate::Remove { message: "forbidden".into() }), None);
     }
 
     #[test]

@@ -82,11 +82,11 @@ mod tests {
             skip_maintenance_windows: Some(case.skip),
             modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
         };
-        let choices = choose(&wanted, &catalog, &[]);
+        let listed_modules = choose(&wanted, &catalog, &[]);
         let policy = case.policy.map(|text| Policy::parse(text).unwrap());
         let manifest: Option<Manifest> = serde_json::from_value(case.manifest.clone()).unwrap();
         let view = View {
-            module: &choices[0],
+            module: &listed_modules[0],
             installed: manifest.as_ref(),
             kyma: &Kyma::default(),
             wanted: &wanted,
@@ -122,9 +122,9 @@ mod tests {
         let mut same = case();
         same.manifest["spec"]["version"] = "1.0.0".into();
         assert_eq!(judged(&same), Gate::Pass);
-        let mut leaving = case();
-        leaving.manifest["metadata"]["deletionTimestamp"] = CLOSED.into();
-        assert_eq!(judged(&leaving), Gate::Pass, "an upgrade may be what lets it go");
+        let mut deleting = case();
+        deleting.manifest["metadata"]["deletionTimestamp"] = CLOSED.into();
+        assert_eq!(judged(&deleting), Gate::Pass, "an upgrade may be what lets it go");
     }
 
     #[test]

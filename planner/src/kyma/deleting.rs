@@ -45,8 +45,11 @@ fn follows_channel(kyma: &Kyma, manifest: &Manifest) -> bool {
 /// Upgrades a module being removed if all gates pass. Its status still shows the removal.
 pub(super) fn upgrade_deleting(input: &Input<'_>, manifest: &Manifest, plan: &mut Plan) {
     let module = manifest.module_name();
-    let Some(chosen_module) =
-        input.facts.deleting.iter().find(|choice| Some(choice.entry.name.as_str()) == module)
+    let Some(chosen_module) = input
+        .facts
+        .deleting
+        .iter()
+        .find(|resolved_module| Some(resolved_module.entry.name.as_str()) == module)
     else {
         return;
     };

@@ -180,7 +180,7 @@ pub(super) fn keep_version_data(
     reported.or(now)
 }
 
-/// Changed marks alone keep the Go manager's status valid ([`is_as_left`](crate::manifest::is_as_left)); the uid would invalidate it.
+/// Changed marks alone keep the Go manager's status valid ([`is_ready_by_go_manager`](crate::manifest::is_ready_by_go_manager)); the uid would invalidate it.
 pub(super) fn keep_go_manager_status(old: &Manifest, wanted: &mut Manifest) {
     if !old.annotations().contains_key(annotations::TEMPLATE_UID) {
         wanted.annotations_mut().remove(annotations::TEMPLATE_UID);

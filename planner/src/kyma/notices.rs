@@ -110,21 +110,21 @@ mod tests {
         }
     }
 
-    fn told(before: Option<ModuleStatus>, now: ModuleStatus) -> Option<(&'static str, String)> {
+    fn noticed(before: Option<ModuleStatus>, now: ModuleStatus) -> Option<(&'static str, String)> {
         let kyma = Kyma {
             status: before
                 .map(|before| KymaStatus { modules: vec![Arc::new(before)], ..KymaStatus::default() }),
             ..Kyma::default()
         };
         let now = KymaStatus { modules: vec![Arc::new(now)], ..KymaStatus::default() };
-        let mut told = module_notices(&kyma, &now, &[], &mut BTreeSet::new());
-        assert!(told.len() < 2 && told.iter().all(|notice| notice.about == About::RuntimeKyma));
-        told.pop().map(|notice| (notice.reason, notice.message))
+        let mut noticed = module_notices(&kyma, &now, &[], &mut BTreeSet::new());
+        assert!(noticed.len() < 2 && noticed.iter().all(|notice| notice.about == About::RuntimeKyma));
+        noticed.pop().map(|notice| (notice.reason, notice.message))
     }
 
     fn reason(before: (State, &str), now: (State, &str)) -> Option<&'static str> {
         let of = |(state, message)| module("1.0.0", state, message);
-        told(Some(of(before)), of(now)).map(|(reason, _)| reason)
+        noticed(Some(of(before)), of(now)).map(|(reason, _)| reason)
     }
 
     const NAMESPACE: &str = "applying ConfigMap a/b: not found (namespaces \"a\" not found)";
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_module_in_trouble_is_told_of_with_its_cause_and_so_is_its_end() {
         let (ready, starts) = ((State::Ready, ""), (State::Processing, "it starts"));
-        for (before, now, reason_told) in [
+        for (before, now, notice_reason) in [
             (ready, (State::Error, "broken"), Some("ModuleError")),
             (starts, (State::Error, "broken"), Some("ModuleError")),
             (starts, (State::Error, NAMESPACE), Some("NamespaceMissing")),
@@ -149,16 +149,16 @@ mod tests {
             (ready, (State::Warning, "the version ends soon"), None),
             ((State::Error, "broken"), starts, None),
         ] {
-            assert_eq!(reason(before, now), reason_told, "{before:?} {now:?}");
+            assert_eq!(reason(before, now), notice_reason, "{before:?} {now:?}");
         }
-        let (_, message) = told(None, module("1.0.0", State::Error, "broken")).unwrap();
+        let (_, message) = noticed(None, module("1.0.0", State::Error, "broken")).unwrap();
         assert_eq!(message, "module 'beam' is in state Error: broken");
     }
 
     #[test]
     fn a_module_that_is_mended_step_by_step_is_told_of_once_it_is_ready() {
         let (mut open, mut before) = (BTreeSet::new(), None);
-        let mut told = Vec::new();
+        let mut noticed = Vec::new();
         for (state, message) in [
             (State::Error, "broken"),
             (State::Processing, "it starts"),
@@ -168,10 +168,10 @@ mod tests {
             (State::Ready, ""),
         ] {
             let now = module("1.0.0", state, message);
-            told.extend(module_notice(before.as_ref(), &now, None, &mut open).map(|notice| notice.reason));
+            noticed.extend(module_notice(before.as_ref(), &now, None, &mut open).map(|notice| notice.reason));
             before = Some(now);
         }
-        assert_eq!(told, ["ModuleError", "ModuleReady"]);
+        assert_eq!(noticed, ["ModuleError", "ModuleReady"]);
         assert!(open.is_empty());
     }
 
@@ -189,7 +189,7 @@ mod tests {
             reason((State::Error, "broken"), (State::Error, "broken; next try within 5 minutes")),
             None
         );
-        assert_eq!(told(None, module("1.0.0", State::Ready, "")), None, "it is new");
+        assert_eq!(noticed(None, module("1.0.0", State::Ready, "")), None, "it is new");
     }
 
     #[test]
@@ -207,15 +207,19 @@ mod tests {
         let ready = |version| module(version, State::Ready, "");
         let text = "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted";
         let upgrades = module("1.1.0", State::Processing, text);
-        assert_eq!(told(Some(ready("1.0.0")), upgrades.clone()), None);
-        let (reason, message) = told(Some(upgrades), ready("1.1.0")).unwrap();
+        assert_eq!(noticed(Some(ready("1.0.0")), upgrades.clone()), None);
+        let (reason, message) = noticed(Some(upgrades), ready("1.1.0")).unwrap();
         assert_eq!(
             (reason, message.as_str()),
             ("ModuleUpgraded", "module 'beam' was changed to version 1.1.0 and is ready")
         );
         let failed = module("1.1.0", State::Error, &format!("{text}; broken"));
-        assert_eq!(told(Some(failed), ready("1.1.0")).unwrap().0, "ModuleUpgraded");
-        assert_eq!(told(Some(ready("1.0.0")), ready("1.1.0")).unwrap().0, "ModuleUpgraded", "however fast");
+        assert_eq!(noticed(Some(failed), ready("1.1.0")).unwrap().0, "ModuleUpgraded");
+        assert_eq!(
+            noticed(Some(ready("1.0.0")), ready("1.1.0")).unwrap().0,
+            "ModuleUpgraded",
+            "however fast"
+        );
     }
 
     #[test]

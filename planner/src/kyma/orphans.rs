@@ -72,8 +72,8 @@ impl Orphan {
         }
         let message = unowned(kyma, manifest)?;
         let created = manifest.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let told_from = created.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
-        Some(Self { message, reported_from: told_from })
+        let reported_from = created.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
+        Some(Self { message, reported_from })
     }
 }
 

@@ -121,12 +121,12 @@ fn a_manifest_lives_where_its_kyma_does() {
     let mut kyma = kyma();
     kyma.metadata.namespace = Some("elsewhere".into());
     let (wanted, sources) = (wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog(), &[]);
+    let listed_modules = choose(&wanted, &catalog(), &[]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        modules: &choices,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &[],
         facts: Facts::default(),
@@ -248,8 +248,11 @@ fn ignore_means_no_default_cr() {
         installed(State::Ready).spec.resource,
         "the Go manager finds users' objects by it"
     );
-    let held = crate::blockers::declared(&made).unwrap();
-    assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
+    let kept_manifest = crate::blockers::declared(&made).unwrap();
+    assert!(
+        kept_manifest.iter().any(|kind| kind.kind == "Beacon"),
+        "it holds the module back: {kept_manifest:?}"
+    );
     assert!(
         RequiredKinds::of([&made]) == RequiredKinds::default(),
         "what it says of itself is nobody's business"
@@ -279,14 +282,14 @@ fn planning_twice_changes_nothing() {
     let mut kyma = kyma();
     kyma.status = Some(first.status.clone());
     let wanted = wanted(&["lighthouse"]);
-    let choices = choose(&wanted, &catalog(), &[]);
+    let listed_modules = choose(&wanted, &catalog(), &[]);
     let manifests = [installed(State::Ready)];
     let later = Timestamp::from_second(1_000_000).unwrap();
     let sources = sources();
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        modules: &choices,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &manifests,
         facts: Facts::default(),
@@ -310,9 +313,9 @@ fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
 fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say() {
     let bare = installed(State::Ready);
     assert!(bare.annotations().get(annotations::MODULE_TERMS).is_none(), "nothing to say");
-    let mut told = bare.clone();
-    told.annotations_mut().insert(annotations::MODULE_TERMS.into(), r#"{"sources":["more"]}"#.into());
-    let removed = run(&wanted(&["lighthouse"]), &[told]);
+    let mut reported = bare.clone();
+    reported.annotations_mut().insert(annotations::MODULE_TERMS.into(), r#"{"sources":["more"]}"#.into());
+    let removed = run(&wanted(&["lighthouse"]), &[reported]);
     assert_eq!(removed.apply.len(), 1);
     assert!(removed.apply[0].annotations().get(annotations::MODULE_TERMS).is_none());
     let mut catalog = catalog();
@@ -320,13 +323,13 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     template.spec.progress_deadline_seconds = Some(90);
     catalog.templates.insert("lighthouse-1.0.0".into(), Arc::new(template));
     let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog, &[]);
+    let listed_modules = choose(&wanted, &catalog, &[]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let manifests = [bare];
     let input = Input {
         kyma: &kyma,
         wanted: &wanted,
-        modules: &choices,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &manifests,
         facts,
@@ -337,9 +340,9 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
 }
 
 fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
-    let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
+    let listed_modules = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
-    let status = stopped_status(gate, None, &choices[0], existing, &mut plan);
+    let status = stopped_status(gate, None, &listed_modules[0], existing, &mut plan);
     (status, plan)
 }
 
@@ -386,22 +389,22 @@ fn each_change_is_a_decision_and_nothing_else_is() {
     let words = |plan: &Plan| -> Vec<(&str, String, String)> {
         plan.decisions.iter().map(|d| (d.kind.label(), d.from.0.clone(), d.to.0.clone())).collect()
     };
-    let asked = wanted(&["lighthouse"]);
+    let requested = wanted(&["lighthouse"]);
     let entry = |what, from: &str, to: &str| (what, from.to_owned(), to.to_owned());
-    assert_eq!(words(&run(&asked, &[])), [entry("install", "", "1.0.0")]);
-    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
+    assert_eq!(words(&run(&requested, &[])), [entry("install", "", "1.0.0")]);
+    let fast = KymaSpec { channel: "fast".into(), ..requested.clone() };
     assert_eq!(words(&run(&fast, &[installed(State::Ready)])), [entry("upgrade", "1.0.0", "1.1.0")]);
     assert_eq!(words(&run(&wanted(&[]), &[installed(State::Ready)])), [entry("remove", "1.0.0", "")]);
-    let first = run(&asked, &[installed(State::Ready)]);
+    let first = run(&requested, &[installed(State::Ready)]);
     assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
     let kyma = Kyma { status: Some(first.status), ..kyma() };
-    let (choices, sources, manifests) =
-        (choose(&asked, &catalog(), &[]), sources(), [installed(State::Ready)]);
+    let (listed_modules, sources, manifests) =
+        (choose(&requested, &catalog(), &[]), sources(), [installed(State::Ready)]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
-        wanted: &asked,
-        modules: &choices,
+        wanted: &requested,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &manifests,
         facts: Facts::default(),
@@ -424,9 +427,9 @@ fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
 
 #[test]
 fn a_version_that_is_asked_for_shows_no_channel() {
-    let mut asked = wanted(&["lighthouse"]);
-    asked.modules[0].version = Some("1.1.0".into());
-    let plan = run(&asked, &[]);
+    let mut requested = wanted(&["lighthouse"]);
+    requested.modules[0].version = Some("1.1.0".into());
+    let plan = run(&requested, &[]);
     let module = &plan.status.modules[0];
     assert_eq!((module.version.as_str(), module.channel.as_str()), ("1.1.0", ""));
     assert_eq!(plan.apply[0].labels()[labels::CHANNEL], "");
@@ -450,17 +453,17 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
         "moduleName": "raft", "channel": "regular", "version": "0.1.0",
         "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
     let local = [Arc::new(serde_json::from_value(template).unwrap())];
-    let (kyma, asked) = (kyma(), wanted(&["raft"]));
-    let choices = choose(&asked, &catalog(), &local);
-    let key = ComponentVersion::of(choices[0].outcome.as_ref().unwrap());
+    let (kyma, requested) = (kyma(), wanted(&["raft"]));
+    let listed_modules = choose(&requested, &catalog(), &local);
+    let key = ComponentVersion::of(listed_modules[0].outcome.as_ref().unwrap());
     assert!(key.local);
     let source = Source { layer: "sha256:cc".into(), ..source() };
     let sources = Sources::from_iter([(key, Ok(source))]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let plan = plan(&Input {
         kyma: &kyma,
-        wanted: &asked,
-        modules: &choices,
+        wanted: &requested,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &[],
         facts,
@@ -478,10 +481,10 @@ fn crds_that_a_runtime_does_not_take_are_told() {
     kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let status = crds_failed_status(&kyma, &[], "applying the CRD was refused".into(), now);
-    let said = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
-    assert_eq!(said(conditions::CRDS_SYNC).status, "False");
-    assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
-    assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
+    let text = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+    assert_eq!(text(conditions::CRDS_SYNC).status, "False");
+    assert!(text(conditions::CRDS_SYNC).message.contains("was refused"));
+    assert_eq!((text(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
     assert_eq!(status.conditions.len(), 2);
     // Another failure proves nothing about CRDs.
     let failed = failed_status(&kyma, &[], "timeout".into(), now);

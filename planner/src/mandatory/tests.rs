@@ -72,8 +72,13 @@ fn sources() -> Sources {
         .collect()
 }
 
-fn run_for(kyma: &Kyma, catalog: &FakeCatalog, manifests: &[Manifest], asked: &[&str]) -> MandatoryPlan {
-    run_with(kyma, catalog, manifests, Some(asked))
+fn run_for(
+    kyma: &Kyma,
+    catalog: &FakeCatalog,
+    manifests: &[Manifest],
+    requested_value: &[&str],
+) -> MandatoryPlan {
+    run_with(kyma, catalog, manifests, Some(requested_value))
 }
 
 /// `asked`: the Kyma's list; `None` if unread.
@@ -81,26 +86,26 @@ fn run_with(
     kyma: &Kyma,
     catalog: &FakeCatalog,
     manifests: &[Manifest],
-    asked: Option<&[&str]>,
+    requested_value: Option<&[&str]>,
 ) -> MandatoryPlan {
-    let asked: Option<BTreeSet<String>> =
-        asked.map(|asked| asked.iter().map(|&name| name.to_owned()).collect());
+    let requested_value: Option<BTreeSet<String>> =
+        requested_value.map(|requested_value| requested_value.iter().map(|&name| name.to_owned()).collect());
     let modules: BTreeSet<&str> = catalog
         .releases
         .keys()
         .map(String::as_str)
         .chain(catalog.templates.values().filter_map(|t| t.module_name()))
         .collect();
-    let offers: Vec<_> =
+    let mandatory_modules: Vec<_> =
         modules.iter().filter_map(|m| MandatoryModule::of(m, catalog)).map(Arc::new).collect();
     let regular = catalog.releases.iter().filter(|(_, r)| r.mandatory_version().is_none());
     plan(&Input {
         kyma,
-        modules: &offers,
+        modules: &mandatory_modules,
         sources: &sources(),
         manifests,
         optional: &regular.map(|(name, _)| name.clone()).collect(),
-        requested: asked.as_ref(),
+        requested: requested_value.as_ref(),
     })
 }
 
@@ -135,7 +140,7 @@ fn what_the_go_manager_has_installed_is_left_as_it_is() {
                "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
     let component = "tidewatch.dev/module/guard";
-    let theirs: Manifest = serde_json::from_value(json!({
+    let user_owned: Manifest = serde_json::from_value(json!({
         "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Manifest",
         "metadata": {
             "name": manifest_name("harbour", component, "guard"), "namespace": "kcp-system", "generation": 4,
@@ -165,7 +170,7 @@ fn what_the_go_manager_has_installed_is_left_as_it_is() {
         let mut object = serde_json::to_value(template.as_ref()).unwrap();
         merge(&mut object, &labelled);
         catalog.put(Arc::new(serde_json::from_value(object).unwrap()));
-        let made = run(&catalog, std::slice::from_ref(&theirs));
+        let made = run(&catalog, std::slice::from_ref(&user_owned));
         assert!(nothing(&made), "{more}: {:?}", made.plan.apply);
     }
 }
@@ -238,9 +243,9 @@ fn nothing_is_removed_because_it_was_not_seen() {
     catalog.releases.remove("guard");
     assert!(nothing(&run(&catalog, &[installed()])));
     // Deletion of the release removes them.
-    let mut leaving = self::catalog();
-    release(&mut leaving, &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-    assert!(nothing(&run(&leaving, &[installed()])) && nothing(&run(&leaving, &[])));
+    let mut deleting = self::catalog();
+    release(&mut deleting, &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    assert!(nothing(&run(&deleting, &[installed()])) && nothing(&run(&deleting, &[])));
 }
 
 #[test]
@@ -284,12 +289,12 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"ocmComponentName": "tidewatch.dev/module/watchman"}}));
     let known = sources();
-    let offers = [Arc::new(MandatoryModule::of("guard", &catalog).unwrap())];
+    let mandatory_modules = [Arc::new(MandatoryModule::of("guard", &catalog).unwrap())];
     let none = BTreeSet::new();
     let run = |manifests: &[Manifest]| {
         plan(&Input {
             kyma: &kyma(&json!({})),
-            modules: &offers,
+            modules: &mandatory_modules,
             sources: &known,
             manifests,
             optional: &none,
@@ -305,10 +310,10 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
 
 #[test]
 fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
-    let mut theirs = installed();
-    theirs.labels_mut().remove(labels::MANDATORY_MODULE);
-    theirs.spec.custom_resource_policy = tidewatch_api::CustomResourcePolicy::Ignore;
-    let made = run(&catalog(), &[theirs]);
+    let mut user_owned = installed();
+    user_owned.labels_mut().remove(labels::MANDATORY_MODULE);
+    user_owned.spec.custom_resource_policy = tidewatch_api::CustomResourcePolicy::Ignore;
+    let made = run(&catalog(), &[user_owned]);
     let manifest = &made.plan.apply[0];
     assert!(manifest.is_mandatory());
     assert_eq!(manifest.spec.custom_resource_policy, tidewatch_api::CustomResourcePolicy::Ignore);
@@ -317,14 +322,14 @@ fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
         None,
         "else it would be taken for ours, and go with the module"
     );
-    let held = crate::blockers::declared(manifest).unwrap();
-    assert!(held.iter().any(|kind| kind.kind == "Guard"), "{held:?}");
+    let kept_manifest = crate::blockers::declared(manifest).unwrap();
+    assert!(kept_manifest.iter().any(|kind| kind.kind == "Guard"), "{kept_manifest:?}");
     assert!(nothing(&run(&catalog(), std::slice::from_ref(manifest))), "once");
 }
 
 #[test]
 fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
-    let offers = [Arc::new(MandatoryModule::of("guard", &catalog()).unwrap())];
+    let mandatory_modules = [Arc::new(MandatoryModule::of("guard", &catalog()).unwrap())];
     let component = "tidewatch.dev/module/guard".to_owned();
     let key = ComponentVersion { component, version: "2.0.0".into(), registry: None, local: false };
     let fault = SourceFault { message: "it answers 429".into(), retryable: true, retry_after: None };
@@ -332,7 +337,7 @@ fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
     let made = |manifests: &[Manifest]| {
         plan(&Input {
             kyma: &kyma(&json!({})),
-            modules: &offers,
+            modules: &mandatory_modules,
             sources: &sources,
             manifests,
             optional: &BTreeSet::new(),

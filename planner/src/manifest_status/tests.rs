@@ -36,8 +36,8 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let with = |progress: Progress, state: State, message: &str| {
         let status = manifest_status(&manifest, &progress, &[], Some(true), Timestamp::UNIX_EPOCH);
-        let said = (cr.clone(), CrState { state, message: message.into() });
-        let status = with_cr_state(status, &manifest, Some(&said), Timestamp::UNIX_EPOCH);
+        let reported = (cr.clone(), CrState { state, message: message.into() });
+        let status = with_cr_state(status, &manifest, Some(&reported), Timestamp::UNIX_EPOCH);
         let shown = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE);
         let shown = shown.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()));
         let installed =
@@ -52,9 +52,9 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
         (State::Warning, State::Warning, "False"),
         (State::Error, State::Warning, "False"),
     ] {
-        let (said, text, shown, installed) = with(ready(), state, "too dark");
+        let (reported, text, shown, installed) = with(ready(), state, "too dark");
         let (status, reason, message) = shown.unwrap();
-        assert_eq!((said, status.as_str(), reason), (module, holds, state.to_string()));
+        assert_eq!((reported, status.as_str(), reason), (module, holds, state.to_string()));
         assert_eq!(message, format!("Beacon.x.dev n/b is in state {state}: too dark"));
         assert!(installed, "what is installed works");
         assert_eq!(text == message, module == State::Warning);
@@ -90,8 +90,8 @@ fn that_its_jobs_have_completed_is_known_until_a_module_is_ready_or_its_spec_cha
         manifest.status = Some(manifest_status(&manifest, progress, &[], None, now));
         assert!(have_jobs_completed(&manifest, Some(1)), "{progress:?}");
     }
-    let said = manifest.status.clone().unwrap();
-    assert_eq!(with_jobs_completed(said.clone(), &manifest, now), said, "it is said once");
+    let reported = manifest.status.clone().unwrap();
+    assert_eq!(with_jobs_completed(reported.clone(), &manifest, now), reported, "it is said once");
     assert!(!have_jobs_completed(&manifest, Some(2)), "of another spec nothing is known");
     manifest.metadata.generation = Some(2);
     let next = manifest_status(&manifest, &waits, &[], None, now);
@@ -119,10 +119,10 @@ fn that_a_spec_has_been_ready_is_known_until_it_changes() {
     }
     assert_eq!(after(2, &waits), (0, false), "of another spec nothing is known");
     assert_eq!(after(2, &ready), (0, true));
-    let mut leaving = Manifest { status: None, ..Manifest::default() };
-    leaving.status = Some(manifest_status(&leaving, &ready, &[], None, now));
-    leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
-    let goes = manifest_status(&leaving, &Progress::Deleting("bye".into()), &[], None, now);
+    let mut deleting = Manifest { status: None, ..Manifest::default() };
+    deleting.status = Some(manifest_status(&deleting, &ready, &[], None, now));
+    deleting.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    let goes = manifest_status(&deleting, &Progress::Deleting("bye".into()), &[], None, now);
     assert!(goes.conditions.iter().all(|c| c.type_ != conditions::WAS_READY), "nobody asks any more");
 }
 
@@ -132,9 +132,9 @@ fn that_the_objects_are_known_outlives_whatever_else_fails() {
     let failed = |message: &str| Progress::Failed { state: State::Error, message: message.into() };
     let mut after = |progress: &Progress| {
         let status = manifest_status(&manifest, progress, &[], None, Timestamp::UNIX_EPOCH);
-        let said = status.conditions.iter().find(|c| c.type_ == conditions::RESOURCES).cloned().unwrap();
+        let reported = status.conditions.iter().find(|c| c.type_ == conditions::RESOURCES).cloned().unwrap();
         manifest.status = Some(status);
-        (said.status == "True", said.message)
+        (reported.status == "True", reported.message)
     };
     let no = |why: &str| (false, why.to_owned());
     let known = (true, "resources are parsed and ready for use".to_owned());
@@ -170,17 +170,17 @@ fn upgraded_by_the_go_manager() -> Manifest {
 #[test]
 fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     type Edit = fn(&mut Manifest);
-    let theirs = upgraded_by_the_go_manager();
-    let generation = theirs.metadata.generation;
-    assert!(is_current(&theirs, generation) && has_been_ready(&theirs, generation));
-    assert!(!is_current(&theirs, Some(3)), "of the next spec it says nothing");
+    let user_owned = upgraded_by_the_go_manager();
+    let generation = user_owned.metadata.generation;
+    assert!(is_current(&user_owned, generation) && has_been_ready(&user_owned, generation));
+    assert!(!is_current(&user_owned, Some(3)), "of the next spec it says nothing");
     let now = "2026-02-01T00:00:00Z".parse().unwrap();
     let says =
         |manifest: &Manifest, progress: &Progress| manifest_status(manifest, progress, &[], Some(true), now);
     let ready = Progress::Applied(Readiness::Ready);
-    assert_eq!(Some(says(&theirs, &ready)), theirs.status);
+    assert_eq!(Some(says(&user_owned, &ready)), user_owned.status);
     assert!(
-        !may_defer_status(&theirs, &says(&theirs, &Progress::Waiting("for it".into()))),
+        !may_defer_status(&user_owned, &says(&user_owned, &Progress::Waiting("for it".into()))),
         "else a restart would hide it"
     );
 
@@ -188,15 +188,16 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     let generations = |status: &ManifestStatus| -> Vec<i64> {
         status.conditions.iter().filter_map(|c| c.observed_generation).collect()
     };
-    let waits = says(&theirs, &Progress::Waiting("for it".into()));
+    let waits = says(&user_owned, &Progress::Waiting("for it".into()));
     assert_eq!(generations(&waits), [2, 2, 2, 2]);
-    assert!(has_been_ready(&Manifest { status: Some(waits), ..theirs.clone() }, generation));
+    assert!(has_been_ready(&Manifest { status: Some(waits), ..user_owned.clone() }, generation));
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
-    let said = |state| Some((cr.clone(), CrState { state, message: String::new() }));
-    let with =
-        |state| with_cr_state(says(&theirs, &ready), &theirs, said(state).as_ref(), Timestamp::UNIX_EPOCH);
+    let reported = |state| Some((cr.clone(), CrState { state, message: String::new() }));
+    let with = |state| {
+        with_cr_state(says(&user_owned, &ready), &user_owned, reported(state).as_ref(), Timestamp::UNIX_EPOCH)
+    };
     assert_eq!(generations(&with(State::Ready)), [1, 1, 1, 2], "only what is new");
-    let warned = Manifest { status: Some(with(State::Error)), ..theirs.clone() };
+    let warned = Manifest { status: Some(with(State::Error)), ..user_owned.clone() };
     assert!(warned.status.as_ref().unwrap().state == State::Warning && has_been_ready(&warned, generation));
 
     let note =
@@ -210,12 +211,12 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     ];
     let mut others = Vec::new();
     for (why, edit) in edits {
-        let mut manifest = theirs.clone();
+        let mut manifest = user_owned.clone();
         edit(&mut manifest);
         others.push((why, manifest));
     }
     for key in [annotations::TEMPLATE_UID, annotations::RUNNING_VERSION] {
-        let mut manifest = theirs.clone();
+        let mut manifest = user_owned.clone();
         note(&mut manifest, key);
         others.push(("we have changed it", manifest));
     }
@@ -230,10 +231,11 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
     let now = Timestamp::UNIX_EPOCH;
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let waits = |text: &str| Progress::Waiting(text.into());
-    let says = |manifest: &Manifest, text: &str, said: Option<(State, &str)>| {
+    let says = |manifest: &Manifest, text: &str, reported: Option<(State, &str)>| {
         let status = manifest_status(manifest, &waits(text), &[], Some(true), now);
-        let said = said.map(|(state, message)| (cr.clone(), CrState { state, message: message.into() }));
-        with_cr_state(status, manifest, said.as_ref(), now)
+        let reported =
+            reported.map(|(state, message)| (cr.clone(), CrState { state, message: message.into() }));
+        with_cr_state(status, manifest, reported.as_ref(), now)
     };
     let with = |status| Manifest { status: Some(status), ..Manifest::default() };
     let none = Manifest::default();

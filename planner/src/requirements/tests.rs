@@ -10,7 +10,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn choices(modules: &[(&str, Value)]) -> Vec<ResolvedModule> {
+fn listed_modules(modules: &[(&str, Value)]) -> Vec<ResolvedModule> {
     let mut catalog = FakeCatalog::default();
     for (name, requires) in modules {
         let release: ModuleReleaseMeta = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
@@ -40,7 +40,7 @@ fn manifest(module: &str, version: &str, state: &str) -> Manifest {
 }
 
 fn messages(modules: &[(&str, Value)], manifests: &[Manifest]) -> BTreeMap<String, String> {
-    let unmet = unmet(&choices(modules), manifests, &BTreeSet::new());
+    let unmet = unmet(&listed_modules(modules), manifests, &BTreeSet::new());
     unmet.into_iter().map(|(module, unmet)| (module, unmet.message)).collect()
 }
 
@@ -63,13 +63,17 @@ fn a_module_waits_for_another_until_that_is_ready() {
 
 #[test]
 fn a_module_does_not_wait_for_one_that_its_user_manages() {
-    let mut choices = choices(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
-    assert!(unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"));
-    choices[0].entry.managed = false;
-    assert!(unmet(&choices, &[], &BTreeSet::new()).is_empty(), "nothing of ours says that it is there");
-    choices[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
+    let mut listed_modules =
+        listed_modules(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
+    assert!(unmet(&listed_modules, &[], &BTreeSet::new()).contains_key("crane"));
+    listed_modules[0].entry.managed = false;
     assert!(
-        unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"),
+        unmet(&listed_modules, &[], &BTreeSet::new()).is_empty(),
+        "nothing of ours says that it is there"
+    );
+    listed_modules[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
+    assert!(
+        unmet(&listed_modules, &[], &BTreeSet::new()).contains_key("crane"),
         "a mandatory one is nobody's to give up"
     );
 }
@@ -78,13 +82,13 @@ fn a_module_does_not_wait_for_one_that_its_user_manages() {
 fn a_module_waits_for_a_kind_until_it_is_served() {
     let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
     let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
-    let choices = choices(&modules);
-    let needed = kinds(&choices);
+    let listed_modules = listed_modules(&modules);
+    let needed = kinds(&listed_modules);
     assert_eq!(needed.len(), 2);
     let node: BTreeSet<_> = needed.iter().filter(|k| k.kind == "Node").cloned().collect();
-    let waiting = unmet(&choices, &[], &node).remove("crane").unwrap();
+    let waiting = unmet(&listed_modules, &[], &node).remove("crane").unwrap();
     assert!(waiting.apis && waiting.message.starts_with("waits for the kind Beam of x.dev/v1 (not served);"));
-    assert!(unmet(&choices, &[], &needed).is_empty());
+    assert!(unmet(&listed_modules, &[], &needed).is_empty());
 }
 
 #[test]
@@ -100,36 +104,42 @@ fn what_is_installed_stays_and_only_its_upgrade_waits() {
 fn what_an_installed_module_needs_and_has_no_more_is_said() {
     let requires =
         json!({"modules": ["quay"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
-    let mut choices = choices(&[("quay", json!(null)), ("crane", requires)]);
-    let served = kinds(&choices);
+    let mut listed_modules = listed_modules(&[("quay", json!(null)), ("crane", requires)]);
+    let served = kinds(&listed_modules);
     let crane = || manifest("crane", "2.0.0", "Ready");
-    let said = |choices: &[ResolvedModule], manifests: &[Manifest], served| {
-        lost(choices, manifests, served).remove("crane").unwrap_or_default()
+    let reported = |listed_modules: &[ResolvedModule], manifests: &[Manifest], served| {
+        lost(listed_modules, manifests, served).remove("crane").unwrap_or_default()
     };
     let nothing = BTreeSet::new();
     assert_eq!(
-        said(&choices, &[crane()], &nothing),
+        reported(&listed_modules, &[crane()], &nothing),
         "what it needs is not there: module 'quay' (not installed yet), the kind Beam of x.dev/v1 (not served); it stays as it is"
     );
     assert_eq!(
-        said(&choices, &[crane(), manifest("quay", "2.0.0", "Error")], &served),
+        reported(&listed_modules, &[crane(), manifest("quay", "2.0.0", "Error")], &served),
         "",
         "it tells of itself"
     );
-    let mut leaving = manifest("quay", "2.0.0", "Ready");
-    leaving.metadata.deletion_timestamp = Some(Time(at(0)));
-    assert!(said(&choices, &[crane(), leaving], &served).contains("module 'quay' (on its way out);"));
-    assert_eq!(said(&choices, &[manifest("crane", "1.0.0", "Ready")], &nothing), "", "its update waits");
-    choices[0].entry.managed = false;
-    assert_eq!(said(&choices, &[crane()], &served), "");
-    choices[1].entry.managed = false;
-    assert!(lost(&choices, &[crane()], &nothing).is_empty() && kinds(&choices).is_empty());
+    let mut deleting = manifest("quay", "2.0.0", "Ready");
+    deleting.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert!(
+        reported(&listed_modules, &[crane(), deleting], &served).contains("module 'quay' (on its way out);")
+    );
+    assert_eq!(
+        reported(&listed_modules, &[manifest("crane", "1.0.0", "Ready")], &nothing),
+        "",
+        "its update waits"
+    );
+    listed_modules[0].entry.managed = false;
+    assert_eq!(reported(&listed_modules, &[crane()], &served), "");
+    listed_modules[1].entry.managed = false;
+    assert!(lost(&listed_modules, &[crane()], &nothing).is_empty() && kinds(&listed_modules).is_empty());
 }
 
 #[test]
 fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
-    let looks = |minutes: i64| next_discovery(at(0), at(minutes * 60)).as_second() / 60;
-    assert_eq!([0, 1, 2, 4, 32, 64, 600].map(looks), [1, 2, 4, 8, 64, 124, 660]);
+    let checks = |minutes: i64| next_discovery(at(0), at(minutes * 60)).as_second() / 60;
+    assert_eq!([0, 1, 2, 4, 32, 64, 600].map(checks), [1, 2, 4, 8, 64, 124, 660]);
     assert_eq!(next_discovery(at(100), at(40)), at(100), "a clock was set back");
     let api = |group: &str, version: &str| GroupVersionKind {
         group: group.into(),
@@ -152,7 +162,7 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
         ("d", needs(&["a"])),
         ("e", needs(&["e"])),
     ];
-    let unmet = unmet(&choices(&modules), &[], &BTreeSet::new());
+    let unmet = unmet(&listed_modules(&modules), &[], &BTreeSet::new());
     for module in ["a", "b", "c"] {
         assert!(
             unmet[module].cycle && unmet[module].message.contains("the modules a, b, c wait for each other")
@@ -173,9 +183,9 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
     // After a restart.
     let beside = format!("Beacon default: no light; its update {}", early.message);
-    for said in [early.message.clone(), format!("its update {}", early.message), beside] {
+    for reported in [early.message.clone(), format!("its update {}", early.message), beside] {
         let again =
-            wait_report(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &said)), at(700));
+            wait_report(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &reported)), at(700));
         assert_eq!((again.recheck_at, &again.message), (Some(due), &early.message));
     }
     let other = wait_report(
@@ -196,8 +206,9 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
         wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, "other")), at(101)).state,
         State::Processing
     );
-    let before =
-        |said| wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, said)), at(101)).state;
+    let before = |reported| {
+        wait_report(&of(false), at(100), WAIT_DEADLINE, Some((State::Warning, reported)), at(101)).state
+    };
     assert_eq!(before("its update waits for module 'quay'"), State::Warning);
     let own = "Beacon default: no light; its update waits for module 'quay'";
     assert_eq!(before(own), State::Processing, "the warning was about something else");
@@ -214,10 +225,10 @@ proptest! {
                 (names[n], json!({"modules": others}))
             })
             .collect();
-        let choices = choices(&modules);
+        let listed_modules = listed_modules(&modules);
         let mut manifests: Vec<Manifest> = Vec::new();
         loop {
-            let waiting = unmet(&choices, &manifests, &BTreeSet::new());
+            let waiting = unmet(&listed_modules, &manifests, &BTreeSet::new());
             let next = names.iter().find(|name| {
                 !waiting.contains_key(**name) && !manifests.iter().any(|m| m.module_name() == Some(**name))
             });
@@ -236,7 +247,7 @@ proptest! {
 #[test]
 fn what_modules_require_is_named_whether_or_not_it_is_there() {
     let modules = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
-    let choices = choices(&[
+    let listed_modules = listed_modules(&[
         ("beacon", json!({"modules": ["guard", "istio"]})),
         (
             "buoy",
@@ -244,6 +255,6 @@ fn what_modules_require_is_named_whether_or_not_it_is_there() {
         ),
         ("quay", Value::Null),
     ]);
-    assert_eq!(required(&choices), modules(&["guard", "istio"]));
+    assert_eq!(required(&listed_modules), modules(&["guard", "istio"]));
     assert_eq!(required(&[]), modules(&[]));
 }

@@ -251,7 +251,7 @@ fn any_version() -> impl Strategy<Value = String> {
         .prop_map(|(a, b, c, pre)| format!("{a}.{b}.{c}{pre}"))
 }
 
-fn any_wish() -> impl Strategy<Value = (String, String, Option<String>)> {
+fn any_request() -> impl Strategy<Value = (String, String, Option<String>)> {
     let name = |names: &[&'static str]| proptest::sample::select(names.to_vec()).prop_map(str::to_owned);
     let pins = ["1.0.0", "1.1.0", "0.8.0", "0.9.0", "8.0.0", "0.1.0", "2.0.0", ""];
     (
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pin_does_not_care_for_channels((module, channel, pin) in any_wish(), other in "[a-z]{3,8}") {
+    fn a_pin_does_not_care_for_channels((module, channel, pin) in any_request(), other in "[a-z]{3,8}") {
         let Some(pin) = pin.filter(|pin| !pin.is_empty()) else { return Ok(()) };
         let (catalog, local) = (offered(), own_templates());
         let of = |channel: &str| outcome(resolve(ModuleRequest { module: &module, channel, pin: Some(&pin) }, &catalog, &local));
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
+    fn nothing_is_shadowed((module, channel, pin) in any_request(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
         let request = ModuleRequest { module: &module, channel: &channel, pin: pin.as_deref() };
         let all = outcome(resolve(request, &catalog, &local));
@@ -341,9 +341,9 @@ proptest! {
             let release = catalog.release(module);
             let all = release.iter().flat_map(|release| release.spec.versions.clone());
             let chosen = found.as_ref().map(|(_, version)| version);
-            let said: Vec<_> =
+            let reported: Vec<_> =
                 all.filter(|v| !v.deprecation_message.is_empty() && Some(&v.version) == chosen).collect();
-            (self::outcome(outcome), found, said, release.map(|r| r.spec.allow_downgrade))
+            (self::outcome(outcome), found, reported, release.map(|r| r.spec.allow_downgrade))
         };
         prop_assert_eq!(differs, taken(&before) != taken(&after));
     }

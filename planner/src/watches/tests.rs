@@ -93,9 +93,9 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
 
 #[test]
 fn what_is_given_up_or_is_a_secret_is_not_watched() {
-    let mut given_up = manifest(&[("v1", "ConfigMap")], Some(("x.dev/v1", "Beacon")));
-    given_up.metadata.annotations = Some([(annotations::IS_UNMANAGED.to_owned(), "true".to_owned())].into());
-    assert_eq!(RequiredKinds::of([&given_up]), RequiredKinds::default());
+    let mut unmanaged = manifest(&[("v1", "ConfigMap")], Some(("x.dev/v1", "Beacon")));
+    unmanaged.metadata.annotations = Some([(annotations::IS_UNMANAGED.to_owned(), "true".to_owned())].into());
+    assert_eq!(RequiredKinds::of([&unmanaged]), RequiredKinds::default());
     let mut secrets =
         RequiredKinds::of([&manifest(&[("v1", "Secret"), ("coordination.k8s.io/v1", "Lease")], None)]);
     secrets.add_awaited(&Gvk::of("v1", "Secret"));
@@ -126,14 +126,14 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     let alone = derive(&needs, real_plural, &[], 1);
     assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
     assert!(alone.watches[0].labels.is_empty());
-    let beside_one_of = |version: &str, labels: &[(&str, &str)]| {
+    let with_agent_watch = |version: &str, labels: &[(&str, &str)]| {
         let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
         let (name, version) = ("kcp-system.kyma".to_owned(), version.to_owned());
         let other = AgentWatch { name, version, labels, ..alone.watches[0].clone() };
         names(&derive(&needs, real_plural, &[other], MAX_DERIVED)).contains(&alone.watches[0].name.as_str())
     };
-    assert!(!beside_one_of("v1beta2", &[]) && beside_one_of("v1alpha1", &[]), "nobody serves that");
-    let beside = |labels: &[(&str, &str)]| beside_one_of("*", labels);
+    assert!(!with_agent_watch("v1beta2", &[]) && with_agent_watch("v1alpha1", &[]), "nobody serves that");
+    let beside = |labels: &[(&str, &str)]| with_agent_watch("*", labels);
     assert!(!beside(&[]));
     assert!(!beside(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
     assert!(beside(&[(labels::WATCHED_BY, "somebody")]));
@@ -150,9 +150,9 @@ fn what_the_engine_brings_besides_modules_is_always_watched() {
         assert!(derived.missing.is_empty() && derived.over_capacity.is_empty(), "{derived:?}");
         derived
     };
-    let ours = watched(false);
+    let engine_owned = watched(false);
     assert_eq!(
-        names(&ours),
+        names(&engine_owned),
         [
             "engine.customresourcedefinitions.apiextensions.k8s.io.spec",
             "engine.kymas.operator.kyma-project.io.spec",
@@ -165,7 +165,7 @@ fn what_the_engine_brings_besides_modules_is_always_watched() {
         let all = derived.watches.iter().filter(|watch| watch.labels.is_empty());
         all.map(|watch| watch.resource.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(all(&ours), ["kymas"], "what users have made of the other kinds is theirs");
+    assert_eq!(all(&engine_owned), ["kymas"], "what users have made of the other kinds is theirs");
     assert_eq!(all(&watched(true)), ["kymas", "moduletemplates"], "where their templates count");
 }
 
@@ -204,7 +204,7 @@ proptest! {
     fn every_kind_is_watched_or_named_whatever_the_order(
         modules in prop::collection::vec((prop::collection::vec(any_kind(), 0..12), prop::option::of(any_kind())), 0..6),
         awaited in prop::collection::vec(any_kind(), 0..3),
-        room in 0..40_usize,
+        capacity in 0..40_usize,
         unserved in any_kind(),
     ) {
         let manifests: Vec<Manifest> = modules.iter().map(|(kinds, cr)| manifest(kinds, *cr)).collect();
@@ -216,8 +216,8 @@ proptest! {
         let there = needs(&mut manifests.iter(), &mut awaited.iter());
         prop_assert_eq!(&there, &needs(&mut manifests.iter().rev(), &mut awaited.iter().rev()));
         let is_missing = |group: &str, kind: &str| (Gvk::of(unserved.0, unserved.1).group.as_str(), unserved.1) == (group, kind);
-        let derived = derive(&there, |g, k| plural(g, k).filter(|_| !is_missing(g, k)), &[], room);
-        prop_assert!(derived.watches.len() <= room);
+        let derived = derive(&there, |g, k| plural(g, k).filter(|_| !is_missing(g, k)), &[], capacity);
+        prop_assert!(derived.watches.len() <= capacity);
         let mut seen = BTreeSet::new();
         for watch in &derived.watches {
             prop_assert!(watch.resource != "secrets" && watch.name.len() <= 63);

@@ -244,7 +244,7 @@ fn every_error_names_its_line_and_field() {
         let text = cases[cases.len() - 1].replace("Europe/Atlantis", nowhere);
         assert!(Policy::parse(&text).unwrap_err().to_string().contains("is no time zone"), "{nowhere}");
     }
-    let told: Vec<_> = cases
+    let reported: Vec<_> = cases
         .iter()
         .map(|text| {
             let error = Policy::parse(text).unwrap_err();
@@ -253,7 +253,7 @@ fn every_error_names_its_line_and_field() {
             error.to_string()
         })
         .collect();
-    insta::assert_snapshot!(told.join("\n"));
+    insta::assert_snapshot!(reported.join("\n"));
 }
 
 #[test]

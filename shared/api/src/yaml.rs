@@ -141,14 +141,14 @@ mod tests {
     #[test]
     fn of_a_key_that_is_there_twice_the_last_one_counts_and_it_is_told_of() {
         let repeated = |key: &str, line| Some(RepeatedKey { key: Some(key.into()), line });
-        for (text, read, told) in [
+        for (text, read, reported) in [
             ("a: 1\nb: 2", json!({"a": 1, "b": 2}), None),
             ("a: 1\na: 2", json!({"a": 2}), repeated("a", 2)),
             ("x: {a: 1}\nx: {b: 2}", json!({"x": {"b": 2}}), repeated("x", 2)),
             ("x:\n  a: 1\n  b: 1\n  a: 2\n  b: 2", json!({"x": {"a": 2, "b": 2}}), repeated("a", 4)),
             ("{\"a\": 1, \"a\": [2]}", json!({"a": [2]}), repeated("a", 1)),
         ] {
-            assert_eq!(value(text).unwrap(), (read, told), "{text}");
+            assert_eq!(value(text).unwrap(), (read, reported), "{text}");
         }
     }
 

@@ -29,15 +29,15 @@ fn every_kind_says_when_it_is_ready_and_why_not() {
             not_ready_since: Some(at(0)),
             ..Facts::default()
         };
-        let said = match readiness(&object, &facts, at(1)) {
+        let message = match readiness(&object, &facts, at(1)) {
             ObjectReadiness::Ready => "Ready".to_owned(),
             ObjectReadiness::Unknown => "Unknown".to_owned(),
             ObjectReadiness::Processing { cause } => format!("Processing, {}", cause.text),
             ObjectReadiness::Warning { cause } => format!("Warning, {}", cause.text),
             ObjectReadiness::Error { cause } => format!("Error, {}", cause.text),
         };
-        assert_eq!(said, case["says"].as_str().unwrap(), "{name}");
-        let word = said.split(',').next().unwrap().to_owned();
+        assert_eq!(message, case["says"].as_str().unwrap(), "{name}");
+        let word = message.split(',').next().unwrap().to_owned();
         let kind = object["kind"].as_str().unwrap().to_owned();
         match kinds.iter_mut().find(|(k, _)| *k == kind) {
             Some((_, words)) => words.push(word),

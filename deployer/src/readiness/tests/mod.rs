@@ -59,7 +59,7 @@ fn an_image_that_cannot_be_pulled_is_a_warning_after_a_minute_and_an_error_after
         json!({"metadata": {"name": "web-1"}, "spec": {"containers": [{"name": "app", "image": "r.example/app:9"}]},
                "status": {"phase": "Pending", "containerStatuses": [{"name": "app", "ready": false, "state": {"waiting": waiting}}]}})
     };
-    let said = |reason: &str, now| {
+    let reported = |reason: &str, now| {
         let pods = [pod(json!({"reason": reason, "message": "no such tag"}))];
         let facts = Facts { pods: &pods, not_ready_since: Some(at(0)), ..Facts::default() };
         match readiness(&web, &facts, at(now)) {
@@ -70,14 +70,14 @@ fn an_image_that_cannot_be_pulled_is_a_warning_after_a_minute_and_an_error_after
         }
     };
     let pull = "Deployment n/web: container app cannot pull its image r.example/app:9 (ErrImagePull, ImagePullBackOff): no such tag";
-    assert_eq!(said("ErrImagePull", 5), format!("Processing {pull}"));
-    assert_eq!(said("ImagePullBackOff", 60), format!("Warning {pull}"));
+    assert_eq!(reported("ErrImagePull", 5), format!("Processing {pull}"));
+    assert_eq!(reported("ImagePullBackOff", 60), format!("Warning {pull}"));
     let late = pull.replace("container", "not ready within 10 minutes: container");
-    assert_eq!(said("ImagePullBackOff", 600), format!("Error {late}"));
-    assert!(said("CreateContainerConfigError", 60).starts_with("Warning "));
-    assert!(said("CrashLoopBackOff", 60).starts_with("Warning "));
-    assert!(said("ContainerCreating", 60).starts_with("Processing "));
-    assert!(said("InvalidImageName", 5).starts_with("Error "), "it can never start");
+    assert_eq!(reported("ImagePullBackOff", 600), format!("Error {late}"));
+    assert!(reported("CreateContainerConfigError", 60).starts_with("Warning "));
+    assert!(reported("CrashLoopBackOff", 60).starts_with("Warning "));
+    assert!(reported("ContainerCreating", 60).starts_with("Processing "));
+    assert!(reported("InvalidImageName", 5).starts_with("Error "), "it can never start");
 }
 
 #[test]
@@ -118,8 +118,11 @@ fn a_manager_alone_decides() {
         Manager { group: String::new(), ..manager.clone() },
         Manager { kind: "Job".into(), ..manager.clone() },
     ] {
-        let said = say(&other, ObjectReadiness::Ready);
-        assert!(matches!(&said, Readiness::Processing(text) if text.ends_with("is not there")), "{said:?}");
+        let reported = say(&other, ObjectReadiness::Ready);
+        assert!(
+            matches!(&reported, Readiness::Processing(text) if text.ends_with("is not there")),
+            "{reported:?}"
+        );
     }
     let nowhere = Manager { namespace: String::new(), ..manager };
     for namespace in ["default", ""] {
@@ -144,8 +147,8 @@ fn forever_on_its_way_is_an_error_with_the_same_cause() {
 #[test]
 fn a_module_cr_shows_its_state_and_why() {
     let cr = |status: Value| json!({"apiVersion": "example.com/v1", "kind": "Buoy", "metadata": {"name": "b", "generation": 2}, "status": status});
-    let mut leaving = cr(json!({"state": "Ready"}));
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let mut deleting = cr(json!({"state": "Ready"}));
+    deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     let ready =
         |status: &str| json!([{"type": "Ready", "status": status, "reason": "Sunk", "message": "3 leaks"}]);
     for (cr, state, message) in [
@@ -180,7 +183,7 @@ fn a_module_cr_shows_its_state_and_why() {
             State::Error,
             "its condition Stalled holds",
         ),
-        (Some(leaving), State::Deleting, ""),
+        (Some(deleting), State::Deleting, ""),
     ] {
         assert_eq!(module_cr(cr.as_ref()), CrState { state, message: message.into() }, "{cr:?}");
     }

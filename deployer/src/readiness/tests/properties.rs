@@ -65,8 +65,8 @@ fn object() -> impl Strategy<Value = Value> {
     })
 }
 
-fn cause(said: &ObjectReadiness) -> Option<&Cause> {
-    match said {
+fn cause(reported: &ObjectReadiness) -> Option<&Cause> {
+    match reported {
         ObjectReadiness::Processing { cause }
         | ObjectReadiness::Warning { cause }
         | ObjectReadiness::Error { cause } => Some(cause),
@@ -153,7 +153,7 @@ fn what_goes_round_says_the_same() {
         ],
     ];
     for circle in circles {
-        let said: Vec<_> = circle
+        let reported: Vec<_> = circle
             .into_iter()
             .enumerate()
             .map(|(turn, container)| {
@@ -163,7 +163,10 @@ fn what_goes_round_says_the_same() {
                 readiness(&object, &facts, at(1))
             })
             .collect();
-        assert!(cause(&said[0]).is_some() && said.windows(2).all(|two| two[0] == two[1]), "{said:#?}");
+        assert!(
+            cause(&reported[0]).is_some() && reported.windows(2).all(|two| two[0] == two[1]),
+            "{reported:#?}"
+        );
     }
 }
 
@@ -186,11 +189,11 @@ proptest! {
             deadline,
             ..Facts::default()
         };
-        let said = readiness(&object, &facts, now);
+        let reported = readiness(&object, &facts, now);
         let _ = (module_cr(Some(&object)), deadline_end(&object, &facts, now));
-        let text = cause(&said).map(Cause::to_string).unwrap_or_default();
+        let text = cause(&reported).map(Cause::to_string).unwrap_or_default();
         prop_assert!(text.chars().count() < 2_000 && !text.contains(char::is_control), "{:?}", text);
-        prop_assert_eq!(readiness(&object, &facts, now), said);
+        prop_assert_eq!(readiness(&object, &facts, now), reported);
     }
 
     #[test]
@@ -247,12 +250,12 @@ proptest! {
                 .iter()
                 .filter_map(|(object, late)| {
                     let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
-                    let said = readiness(object, &facts, at(if *late { 10_000 } else { 1 }));
-                    Some((ObjectRef::of(object)?, said))
+                    let reported = readiness(object, &facts, at(if *late { 10_000 } else { 1 }));
+                    Some((ObjectRef::of(object)?, reported))
                 })
                 .collect();
-            let error = judged.iter().any(|(_, said)| matches!(said, ObjectReadiness::Error { .. }));
-            (combine(None, judged.iter().map(|(object, said)| (object, said))), error)
+            let error = judged.iter().any(|(_, reported)| matches!(reported, ObjectReadiness::Error { .. }));
+            (combine(None, judged.iter().map(|(object, reported)| (object, reported))), error)
         };
         let (first, error) = verdict(&all.0);
         prop_assert_eq!(matches!(first, Readiness::Error(_)), error);

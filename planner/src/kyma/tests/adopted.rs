@@ -40,20 +40,20 @@ fn manifest() -> Value {
     })
 }
 
-fn told() -> Value {
+fn reported() -> Value {
     let at = |kind: &str, name: &str| json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": kind, "metadata": {"name": name, "namespace": "kcp-system"}});
-    let mut told = json!({"name": "lighthouse", "channel": "regular", "version": "1.0.0", "state": "Ready", "maintenance": false,
+    let mut reported = json!({"name": "lighthouse", "channel": "regular", "version": "1.0.0", "state": "Ready", "maintenance": false,
         "fqdn": COMPONENT, "ocmComponentName": COMPONENT, "template": at("ModuleTemplate", "lighthouse-1.0.0"),
         "manifest": at("Manifest", &manifest_name("harbour", COMPONENT, "lighthouse")),
         "resource": {"apiVersion": "lighthouse.tidewatch.dev/v1alpha1", "kind": "Beacon",
                      "metadata": {"name": "default", "namespace": "kyma-system"}}});
-    told["template"]["metadata"]["generation"] = 1.into();
-    told
+    reported["template"]["metadata"]["generation"] = 1.into();
+    reported
 }
 
 struct Found {
     manifest: Value,
-    told: Value,
+    reported: Value,
     wanted: KymaSpec,
     catalog: FakeCatalog,
     windows: Option<Policy>,
@@ -62,7 +62,7 @@ struct Found {
 fn found() -> Found {
     Found {
         manifest: manifest(),
-        told: told(),
+        reported: reported(),
         wanted: wanted(&["lighthouse"]),
         catalog: catalog(),
         windows: None,
@@ -84,16 +84,16 @@ impl Found {
             json!({"type": type_, "status": "True", "reason": "Ready", "message": message, "observedGeneration": 3,
                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
         });
-        let status = json!({"state": "Ready", "activeChannel": "regular", "conditions": conditions, "modules": [self.told],
+        let status = json!({"state": "Ready", "activeChannel": "regular", "conditions": conditions, "modules": [self.reported],
             "lastOperation": {"operation": "kyma is ready", "lastUpdateTime": "2026-01-01T00:00:00Z"}});
         let mut kyma = kyma();
         kyma.status = serde_json::from_value(status).unwrap();
         let manifest: Option<Manifest> = serde_json::from_value(self.manifest.clone()).unwrap();
-        let (choices, sources) = (choose(&self.wanted, &self.catalog, &[]), sources());
+        let (listed_modules, sources) = (choose(&self.wanted, &self.catalog, &[]), sources());
         let plan = plan(&Input {
             kyma: &kyma,
             wanted: &self.wanted,
-            modules: &choices,
+            modules: &listed_modules,
             sources: &sources,
             manifests: manifest.as_slice(),
             facts: Facts { windows: self.windows.as_ref(), ..Facts::default() },
@@ -166,7 +166,7 @@ fn a_module_whose_default_cr_is_its_users() {
     found.wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
     found.manifest["spec"]["customResourcePolicy"] = "Ignore".into();
     found.manifest["status"]["conditions"].as_array_mut().unwrap().pop();
-    found.told.as_object_mut().unwrap().remove("resource");
+    found.reported.as_object_mut().unwrap().remove("resource");
     found.stays();
 }
 
@@ -181,7 +181,7 @@ fn a_module_whose_default_cr_has_no_namespace_and_no_name() {
     let name = found.manifest["metadata"]["name"].clone();
     found.manifest["metadata"]["labels"][labels::CONTROLLER_NAME] = "keeper".into();
     found.manifest["spec"]["resource"]["metadata"]["name"] = name.clone();
-    found.told["resource"]["metadata"] = json!({"name": name, "namespace": ""});
+    found.reported["resource"]["metadata"] = json!({"name": name, "namespace": ""});
     found.stays();
 }
 
@@ -190,13 +190,13 @@ fn a_module_that_is_its_users() {
     let mut found = found();
     found.wanted.modules[0].managed = false;
     found.manifest = Value::Null;
-    found.told["state"] = "Unmanaged".into();
+    found.reported["state"] = "Unmanaged".into();
     for gone in ["manifest", "template", "resource"] {
-        found.told.as_object_mut().unwrap().remove(gone);
+        found.reported.as_object_mut().unwrap().remove(gone);
     }
     found.stays();
     // Formerly managed.
-    found.told = told();
+    found.reported = reported();
     let (plan, _) = found.plan();
     let module = &plan.status.modules[0];
     assert_eq!((module.state, module.version.as_str(), &module.manifest), (State::Unmanaged, "", &None));
@@ -208,8 +208,8 @@ fn a_module_that_waits_for_its_window() {
     let policy = r#"{"rules": [], "default": {"days": ["Wed"], "begin": "20:00:00Z", "end": "00:00:00Z"}}"#;
     found.windows = Some(Policy::parse(policy).unwrap());
     found.wanted.modules[0].channel = Some("fast".into());
-    found.told["channel"] = "fast".into();
-    found.told["maintenance"] = true.into();
+    found.reported["channel"] = "fast".into();
+    found.reported["maintenance"] = true.into();
     found.manifest["metadata"]["generation"] = 2.into();
     let template = found.catalog.templates.get_mut("lighthouse-1.1.0").unwrap();
     Arc::make_mut(template).spec.requires_downtime = Some(true);

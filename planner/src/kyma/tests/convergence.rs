@@ -43,7 +43,7 @@ fn lists() -> impl Strategy<Value = Vec<Module>> {
 enum Step {
     Ask(Vec<Module>),
     Find(State),
-    Stray(usize),
+    Orphan(usize),
     /// Not gone at once.
     Delete(usize),
 }
@@ -53,7 +53,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => lists().prop_map(Step::Ask),
         2 => select(found).prop_map(Step::Find),
-        1 => (0_usize..3).prop_map(Step::Stray),
+        1 => (0_usize..3).prop_map(Step::Orphan),
         1 => (0_usize..3).prop_map(Step::Delete),
     ];
     vec(step, 1..10)
@@ -124,7 +124,7 @@ impl World {
                     manifest.status = installed(state).status;
                 }
             }
-            Step::Stray(how) => {
+            Step::Orphan(how) => {
                 let Some(mut manifest) = self.manifests.first().cloned() else { return };
                 manifest.metadata.name = Some(format!("stray-{how}"));
                 match how {

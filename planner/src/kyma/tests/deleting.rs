@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 
-fn leaving() -> Manifest {
+fn in_deletion() -> Manifest {
     let mut manifest = installed(State::Deleting);
     manifest.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     manifest
@@ -21,21 +21,21 @@ fn moved_to(version: &str) -> FakeCatalog {
 fn run_without(catalog: &FakeCatalog, manifest: &Manifest, facts: Facts<'_>) -> Plan {
     let (kyma, wanted) = (kyma(), wanted(&[]));
     let manifests = std::slice::from_ref(manifest);
-    let leaving = choose(&with_deleting(&kyma, &wanted, manifests), catalog, &[]);
+    let in_deletion = choose(&with_deleting(&kyma, &wanted, manifests), catalog, &[]);
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
         modules: &[],
         sources: &sources(),
         manifests,
-        facts: Facts { deleting: &leaving, ..facts },
+        facts: Facts { deleting: &in_deletion, ..facts },
         now: Timestamp::UNIX_EPOCH,
     })
 }
 
 #[test]
 fn a_module_that_is_being_removed_follows_its_channel() {
-    let plan = run_without(&moved_to("1.1.0"), &leaving(), Facts::default());
+    let plan = run_without(&moved_to("1.1.0"), &in_deletion(), Facts::default());
     let versions: Vec<&str> = plan.apply.iter().map(|manifest| manifest.spec.version.as_str()).collect();
     assert_eq!((versions, plan.delete.as_slice()), (vec!["1.1.0"], &[][..]));
     let entry = &plan.status.modules[..];
@@ -62,15 +62,15 @@ fn a_module_that_is_being_removed_follows_its_channel() {
 
 #[test]
 fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version() {
-    let mut high = leaving();
+    let mut high = in_deletion();
     high.spec.version = "1.2.0".into();
     let restricted = ["lighthouse".to_owned()];
-    let not_theirs = Facts { restricted: &restricted, ..Facts::default() };
+    let not_owned = Facts { restricted: &restricted, ..Facts::default() };
     for (catalog, manifest, facts) in [
-        (catalog(), leaving(), Facts::default()),
+        (catalog(), in_deletion(), Facts::default()),
         (moved_to("1.1.0"), high, Facts::default()),
-        (moved_to("9.9.9"), leaving(), Facts::default()),
-        (moved_to("1.1.0"), leaving(), not_theirs),
+        (moved_to("9.9.9"), in_deletion(), Facts::default()),
+        (moved_to("1.1.0"), in_deletion(), not_owned),
     ] {
         let plan = run_without(&catalog, &manifest, facts);
         assert!(plan.apply.is_empty() && plan.notices.is_empty(), "{:?}", plan.decisions);
@@ -80,23 +80,23 @@ fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version
 
 #[test]
 fn only_what_a_user_had_and_gives_back_is_followed() {
-    let (kyma, asked) = (kyma(), wanted(&["lighthouse"]));
+    let (kyma, requested) = (kyma(), wanted(&["lighthouse"]));
     let with = |wanted: &KymaSpec, manifest: Manifest| {
         let all = with_deleting(&kyma, wanted, &[manifest]);
         (matches!(all, Cow::Borrowed(_)), all.modules.len())
     };
     let marked = |label: &str, value: &str| {
-        let mut manifest = leaving();
+        let mut manifest = in_deletion();
         manifest.labels_mut().insert(label.into(), value.into());
         manifest
     };
     let none = wanted(&[]);
-    assert_eq!(with(&none, leaving()), (false, 1));
-    assert_eq!(with(&asked, leaving()), (true, 1), "on the list it is planned like any other");
+    assert_eq!(with(&none, in_deletion()), (false, 1));
+    assert_eq!(with(&requested, in_deletion()), (true, 1), "on the list it is planned like any other");
     assert_eq!(with(&none, installed(State::Ready)), (true, 0));
     assert_eq!(with(&none, marked(labels::MANDATORY_MODULE, "true")), (true, 0));
     assert_eq!(with(&none, marked(labels::CHANNEL, "")), (true, 0), "it was pinned");
-    let mut unmanaged = leaving();
+    let mut unmanaged = in_deletion();
     unmanaged.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
     assert_eq!(with(&none, unmanaged), (true, 0));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn said(state: State, message: &str) -> Manifest {
+fn reported(state: State, message: &str) -> Manifest {
     let mut manifest = installed(state);
     let operation = tidewatch_api::LastOperation { operation: message.into(), last_update_time: None };
     manifest.status.as_mut().unwrap().last_operation = Some(operation);
@@ -35,7 +35,7 @@ fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
         (State::Deleting, State::Error, (State::Deleting, "before")),
         (State::Unmanaged, State::Error, (State::Unmanaged, "before")),
     ] {
-        let (state, message) = entry_after(&kyma_with(was, "before"), said(manifest, "no answer"));
+        let (state, message) = entry_after(&kyma_with(was, "before"), reported(manifest, "no answer"));
         assert_eq!((state, message.as_str()), becomes, "{was} {manifest}");
     }
 }
@@ -43,14 +43,14 @@ fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
 #[test]
 fn a_module_follows_no_manifest_that_is_on_its_way_out_or_another_ones() {
     let kyma = kyma_with(State::Ready, "before");
-    let mut leaves = said(State::Error, "no answer");
+    let mut leaves = reported(State::Error, "no answer");
     leaves.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-    let mut other = said(State::Error, "no answer");
+    let mut other = reported(State::Error, "no answer");
     other.metadata.name = Some("another".into());
-    let mut given_up = said(State::Error, "no answer");
-    given_up.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
-    for manifest in [leaves, other, given_up] {
+    let mut unmanaged = reported(State::Error, "no answer");
+    unmanaged.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
+    for manifest in [leaves, other, unmanaged] {
         assert_eq!(entry_after(&kyma, manifest), (State::Ready, "before".to_owned()));
     }
 }
@@ -62,7 +62,7 @@ fn modules_that_are_not_all_ready_are_never_so_for_the_reason_ready() {
         (modules.status.clone(), modules.reason.clone())
     };
     let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
-    let planned = |state| run(&wanted(&["lighthouse"]), &[said(state, "why")]).status;
+    let planned = |state| run(&wanted(&["lighthouse"]), &[reported(state, "why")]).status;
     assert_eq!(reason(&planned(State::Ready)), is("True", "Ready"));
     for state in [State::Processing, State::Warning, State::Error] {
         assert_eq!(reason(&planned(state)), is("False", state.as_str()));

@@ -54,17 +54,17 @@ fn a_manifest_knows_where_its_further_sources_are() {
     let plan_with = |named: &[&str]| {
         let kyma = kyma();
         let wanted = wanted(&["lighthouse"]);
-        let mut choices = choose(&wanted, &catalog(), &[]);
-        let chosen = choices[0].outcome.as_mut().unwrap();
+        let mut listed_modules = choose(&wanted, &catalog(), &[]);
+        let chosen = listed_modules[0].outcome.as_mut().unwrap();
         let template = Arc::make_mut(&mut chosen.template);
         template.spec.sources = named.iter().map(|name| (*name).to_owned()).collect();
         let facts = Facts::default();
         let now = Timestamp::UNIX_EPOCH;
-        let (choices, manifests) = (&choices, &[]);
+        let (listed_modules, manifests) = (&listed_modules, &[]);
         plan(&Input {
             kyma: &kyma,
             wanted: &wanted,
-            modules: choices,
+            modules: listed_modules,
             sources: &sources,
             manifests,
             facts,
@@ -97,11 +97,11 @@ fn at_turn(
     wanted.modules[0].channel = Some(channel.into());
     let kyma = Kyma { status: Some(before.clone()), ..kyma() };
     let turns = turn.map(|at| ("lighthouse".to_owned(), Timestamp::from_second(at).unwrap()));
-    let (choices, turns) = (choose(&wanted, catalog, &[]), turns.into_iter().collect());
+    let (listed_modules, turns) = (choose(&wanted, catalog, &[]), turns.into_iter().collect());
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
-        modules: &choices,
+        modules: &listed_modules,
         sources: &sources(),
         manifests: std::slice::from_ref(manifest),
         facts: Facts { turns: Some(&turns), ..Facts::default() },
@@ -117,8 +117,11 @@ fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
     let newer = released("1.1.0");
     let waits = at_turn(&newer, "regular", &installed, &before.status, Some(60));
     assert_eq!((waits.apply.len(), waits.recheck_at), (0, Some(Timestamp::from_second(60).unwrap())));
-    let (told, now) = (&before.status.modules[0], &waits.status.modules[0]);
-    assert_eq!((now.state, &now.message, &now.template), (told.state, &told.message, &told.template));
+    let (reported, now) = (&before.status.modules[0], &waits.status.modules[0]);
+    assert_eq!(
+        (now.state, &now.message, &now.template),
+        (reported.state, &reported.message, &reported.template)
+    );
     assert_eq!(waits.status.state, State::Ready);
     let due = at_turn(&newer, "regular", &installed, &waits.status, Some(0));
     assert_eq!(due.apply[0].spec.version, "1.1.0", "its turn has come");
@@ -162,8 +165,11 @@ fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
         );
         assert_eq!(kept.spec.custom_resource_policy, CustomResourcePolicy::Ignore);
         assert_eq!(default_cr(kept), None, "{channel}");
-        let held = crate::blockers::declared(kept).unwrap();
-        assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
+        let kept_manifest = crate::blockers::declared(kept).unwrap();
+        assert!(
+            kept_manifest.iter().any(|kind| kind.kind == "Beacon"),
+            "it holds the module back: {kept_manifest:?}"
+        );
         assert!(
             plan.status.modules[0].state != State::Ready || channel == "regular",
             "{:?}",
@@ -177,19 +183,19 @@ fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
 
 #[test]
 fn what_is_being_removed_is_upgraded_and_never_downgraded() {
-    let mut leaving = installed(State::Ready);
-    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut deleting = installed(State::Ready);
+    deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let mut wanted = wanted(&["lighthouse"]);
     wanted.modules[0].channel = Some("fast".into());
-    assert_eq!(run(&wanted, std::slice::from_ref(&leaving)).apply[0].spec.version, "1.1.0");
-    leaving.spec.version = "1.2.0".into();
-    let plan = run(&wanted, std::slice::from_ref(&leaving));
+    assert_eq!(run(&wanted, std::slice::from_ref(&deleting)).apply[0].spec.version, "1.1.0");
+    deleting.spec.version = "1.2.0".into();
+    let plan = run(&wanted, std::slice::from_ref(&deleting));
     assert_eq!((plan.apply.len(), plan.status.modules[0].message.as_str()), (0, STILL_THERE));
     let progress =
         crate::manifest_status::Progress::Deleting("waiting for module crs deletion: Beacon a/b (1)".into());
-    leaving.status =
-        Some(crate::manifest_status::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
-    let said = run(&wanted, &[leaving]).status.modules.remove(0).message.clone();
+    deleting.status =
+        Some(crate::manifest_status::manifest_status(&deleting, &progress, &[], None, Timestamp::UNIX_EPOCH));
+    let said = run(&wanted, &[deleting]).status.modules.remove(0).message.clone();
     assert_eq!(said, format!("{STILL_THERE}: waiting for module crs deletion: Beacon a/b (1)"));
 }
 
@@ -237,9 +243,9 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     );
     let modules = plan.status.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
     assert!(modules.status == "False" && modules.message.contains("lighthouse: KCP says no"), "{modules:?}");
-    let told = Kyma { status: Some(plan.status.clone()), ..kyma };
+    let reported = Kyma { status: Some(plan.status.clone()), ..kyma };
     let mut again = plan.status.clone();
-    report_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
+    report_refused(&mut again, &reported, &refused, Timestamp::from_second(9).unwrap());
     assert_eq!(again, plan.status, "nothing flaps");
 }
 
@@ -275,13 +281,13 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
         message.starts_with("module 'lighthouse' has no version in") && message.ends_with(remark),
         "{message}"
     );
-    let given_up = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
-    let (state, message) = said(given_up, &[]);
+    let unmanaged = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
+    let (state, message) = said(unmanaged, &[]);
     assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
     // Remarks do not accumulate.
     let mut kyma = kyma();
     for _ in 0..3 {
-        let status = ruled_of(&kyma, given_up, &wanted(&["lighthouse"]), &[]).status;
+        let status = ruled_of(&kyma, unmanaged, &wanted(&["lighthouse"]), &[]).status;
         assert_eq!(status.modules[0].message, "set by the platform's policy: managed: false");
         kyma.status = Some(status);
     }
@@ -291,13 +297,13 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
 
 #[test]
 fn while_users_hold_up_what_the_policy_forbids_both_are_said() {
-    let mut leaving = installed(State::Ready);
-    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut deleting = installed(State::Ready);
+    deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let waits = "waiting for module crs deletion: Beacon a/b (1)";
     let progress = crate::manifest_status::Progress::Deleting(waits.into());
-    leaving.status =
-        Some(crate::manifest_status::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
-    let plan = ruled("rules: [{forbid: [lighthouse]}]", &wanted(&["lighthouse"]), &[leaving]);
+    deleting.status =
+        Some(crate::manifest_status::manifest_status(&deleting, &progress, &[], None, Timestamp::UNIX_EPOCH));
+    let plan = ruled("rules: [{forbid: [lighthouse]}]", &wanted(&["lighthouse"]), &[deleting]);
     let module = &plan.status.modules[0];
     assert_eq!(module.state, State::Deleting);
     assert_eq!(module.message, format!("the platform's policy forbids the module; {waits}"));

@@ -12,20 +12,20 @@ fn unmanaged(mut manifest: Manifest) -> Manifest {
 
 #[test]
 fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
-    let mut theirs = wanted(&["lighthouse"]);
-    theirs.modules[0].managed = false;
+    let mut user_owned = wanted(&["lighthouse"]);
+    user_owned.modules[0].managed = false;
     let mut old = installed(State::Ready);
     old.metadata.uid = Some("u".into());
     let nothing = |plan: &Plan| plan.apply.is_empty() && plan.delete.is_empty();
 
-    let first = run(&theirs, &[old.clone()]);
+    let first = run(&user_owned, &[old.clone()]);
     assert!(nothing(&first), "neither applied nor deleted");
     assert_eq!(first.unmanage, [(old.name_any(), "u".to_owned())]);
     assert_eq!((first.status.state, first.status.modules[0].state), (State::Ready, State::Ready));
     assert_eq!(first.notices[0].reason, "ModuleUnmanaged");
-    let marked = run(&theirs, &[unmanaged(old.clone())]);
+    let marked = run(&user_owned, &[unmanaged(old.clone())]);
     assert!(nothing(&marked) && marked.unmanage.is_empty() && marked.notices.is_empty(), "once");
-    let gone = run(&theirs, &[]);
+    let gone = run(&user_owned, &[]);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
     assert_eq!((nothing(&gone), gone.status.state), (true, State::Ready));
@@ -74,33 +74,34 @@ fn second(manifest: &Manifest, name: &str) -> Manifest {
 
 #[test]
 fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
-    let asked = wanted(&["lighthouse"]);
+    let requested = wanted(&["lighthouse"]);
     let new = installed(State::Ready);
     let old = second(&new, "a-old");
-    let first = run(&asked, std::slice::from_ref(&old));
+    let first = run(&requested, std::slice::from_ref(&old));
     assert_eq!((first.apply[0].name_any(), first.delete.len()), (new.name_any(), 0), "first the new one");
-    let both = run(&asked, &[old.clone(), new.clone()]);
+    let both = run(&requested, &[old.clone(), new.clone()]);
     assert_eq!((both.delete, both.apply), (vec!["a-old".to_owned()], vec![]));
     assert_eq!(both.notices[0].reason, "ManifestHandedOver");
     assert_eq!((both.status.modules.len(), both.status.state), (1, State::Ready));
 
-    let mut theirs = asked;
-    theirs.modules[0].managed = false;
-    let given_up = run(&theirs, &[old.clone(), new.clone()]);
-    assert_eq!((given_up.unmanage.len(), given_up.delete.len()), (2, 0));
+    let mut user_owned = requested;
+    user_owned.modules[0].managed = false;
+    let user_managed = run(&user_owned, &[old.clone(), new.clone()]);
+    assert_eq!((user_managed.unmanage.len(), user_managed.delete.len()), (2, 0));
     let gone = run(&wanted(&[]), &[old, new]);
     assert_eq!(gone.delete.len(), 2, "both are this Kyma's");
 }
 
 #[test]
 fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
-    let ours = installed(State::Ready);
-    let mut foreign = ours.clone();
+    let engine_owned = installed(State::Ready);
+    let mut foreign = engine_owned.clone();
     foreign.owner_references_mut()[0].uid = "another".into();
-    let (mut nobodys, mut nameless) = (second(&ours, "b-nobodys"), second(&ours, "c-nameless"));
-    nobodys.metadata.owner_references = None;
+    let (mut unowned, mut nameless) =
+        (second(&engine_owned, "b-nobodys"), second(&engine_owned, "c-nameless"));
+    unowned.metadata.owner_references = None;
     nameless.labels_mut().remove(labels::MODULE_NAME);
-    let all = [foreign.clone(), nobodys, nameless];
+    let all = [foreign.clone(), unowned, nameless];
     let plan = run(&wanted(&[]), &all);
     assert_eq!((plan.delete.len(), plan.apply.len(), plan.status.state), (0, 0, State::Warning));
     let names: Vec<&str> = plan.status.modules.iter().map(|m| m.name.as_str()).collect();
@@ -119,14 +120,14 @@ fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
 #[test]
 fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
     const MADE: i64 = 1_000;
-    let (kyma, mut ours) = (kyma(), installed(State::Ready));
-    ours.metadata.creation_timestamp = Some(Time(Timestamp::from_second(MADE).unwrap()));
-    let (mut nobodys, mut foreign) = (ours.clone(), ours.clone());
-    nobodys.metadata.owner_references = None;
+    let (kyma, mut engine_owned) = (kyma(), installed(State::Ready));
+    engine_owned.metadata.creation_timestamp = Some(Time(Timestamp::from_second(MADE).unwrap()));
+    let (mut unowned, mut foreign) = (engine_owned.clone(), engine_owned.clone());
+    unowned.metadata.owner_references = None;
     foreign.owner_references_mut()[0].uid = "another".into();
-    let stray = |kyma: Option<&Kyma>, manifest: &Manifest| {
-        let Orphan { message, reported_from: told_from } = Orphan::of(kyma, manifest)?;
-        assert_eq!(told_from.as_second(), MADE + 300);
+    let orphan = |kyma: Option<&Kyma>, manifest: &Manifest| {
+        let Orphan { message, reported_from } = Orphan::of(kyma, manifest)?;
+        assert_eq!(reported_from.as_second(), MADE + 300);
         let name = format!("orphaned: the Manifest {} ", manifest.name_any());
         Some(
             message
@@ -137,21 +138,21 @@ fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
                 .to_owned(),
         )
     };
-    assert_eq!(stray(Some(&kyma), &ours), None);
-    assert_eq!(stray(Some(&kyma), &nobodys).unwrap(), "is owned by no Kyma");
-    assert_eq!(stray(Some(&kyma), &foreign).unwrap(), "is owned by another Kyma of this name (uid another)");
-    assert_eq!(stray(None, &ours).unwrap(), "is owned by a Kyma that is not there (uid kyma-uid)");
-    assert_eq!([&ours, &nobodys, &foreign].map(has_no_owner), [false, true, false]);
-    nobodys.owner_references_mut().extend(ours.owner_references().to_vec());
-    assert_eq!(stray(Some(&kyma), &nobodys), None, "it has one again");
+    assert_eq!(orphan(Some(&kyma), &engine_owned), None);
+    assert_eq!(orphan(Some(&kyma), &unowned).unwrap(), "is owned by no Kyma");
+    assert_eq!(orphan(Some(&kyma), &foreign).unwrap(), "is owned by another Kyma of this name (uid another)");
+    assert_eq!(orphan(None, &engine_owned).unwrap(), "is owned by a Kyma that is not there (uid kyma-uid)");
+    assert_eq!([&engine_owned, &unowned, &foreign].map(has_no_owner), [false, true, false]);
+    unowned.owner_references_mut().extend(engine_owned.owner_references().to_vec());
+    assert_eq!(orphan(Some(&kyma), &unowned), None, "it has one again");
 
-    nobodys.metadata.owner_references = None;
-    let mut leaving = nobodys.clone();
-    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-    let mut mandatory = nobodys.clone();
+    unowned.metadata.owner_references = None;
+    let mut deleting = unowned.clone();
+    deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut mandatory = unowned.clone();
     mandatory.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
-    for manifest in [leaving, mandatory, unmanaged(nobodys)] {
-        assert_eq!((stray(Some(&kyma), &manifest), has_no_owner(&manifest)), (None, false));
+    for manifest in [deleting, mandatory, unmanaged(unowned)] {
+        assert_eq!((orphan(Some(&kyma), &manifest), has_no_owner(&manifest)), (None, false));
     }
 }
 
@@ -161,11 +162,11 @@ fn nothing_goes_while_nobody_knows_what_the_policy_requires() {
     let (catalog, sources, kyma) = (catalog(), sources(), kyma());
     let plan_of = |modules: &[&str]| {
         let wanted = wanted(modules);
-        let choices = choose(&wanted, &catalog, &[]);
+        let listed_modules = choose(&wanted, &catalog, &[]);
         plan(&Input {
             kyma: &kyma,
             wanted: &wanted,
-            modules: &choices,
+            modules: &listed_modules,
             sources: &sources,
             manifests: &[installed(State::Ready)],
             facts: Facts { policy: Err(&fault), ..Facts::default() },

@@ -12,8 +12,8 @@ fn a_mandatory_module_is_not_its_users_to_change() {
     wanted.modules[0].managed = false;
     let plan = run(&wanted, &[manifest.clone()]);
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.unmanage.is_empty());
-    let told = &plan.status.modules[0];
-    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
+    let reported = &plan.status.modules[0];
+    assert!(reported.state == State::Warning && reported.message.contains("mandatory"), "{reported:?}");
     // The mandatory plan adopts it.
     manifest.labels_mut().remove(labels::MANDATORY_MODULE);
     let plan = run(&wanted, &[manifest]);
@@ -39,10 +39,10 @@ fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
     for is_mandatory in [true, false] {
         let plan = plan_with(&[of_module("guard", is_mandatory)]);
         assert!(plan.apply.is_empty(), "{:?}", plan.apply);
-        let told = &plan.status.modules[0];
+        let reported = &plan.status.modules[0];
         assert!(
-            told.state == State::Error && told.message.contains("that of the module 'guard'"),
-            "{told:?}"
+            reported.state == State::Error && reported.message.contains("that of the module 'guard'"),
+            "{reported:?}"
         );
     }
     // Its name does not fit the label.
@@ -51,16 +51,16 @@ fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
     assert_eq!(run(&wanted(&["lighthouse"]), &[relabelled]).apply.len(), 1, "it is put right");
 }
 
-fn unlisted(manifest: &Manifest, offers: &[MandatoryModule]) -> Plan {
+fn unlisted(manifest: &Manifest, mandatory_modules: &[MandatoryModule]) -> Plan {
     let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());
-    let offers: Vec<_> = offers.iter().cloned().map(Arc::new).collect();
+    let mandatory_modules: Vec<_> = mandatory_modules.iter().cloned().map(Arc::new).collect();
     plan(&Input {
         kyma: &kyma,
         wanted: &wanted,
         modules: &[],
         sources: &sources,
         manifests: std::slice::from_ref(manifest),
-        facts: Facts { mandatory: &offers, ..Facts::default() },
+        facts: Facts { mandatory: &mandatory_modules, ..Facts::default() },
         now: Timestamp::UNIX_EPOCH,
     })
 }
@@ -69,17 +69,17 @@ fn unlisted(manifest: &Manifest, offers: &[MandatoryModule]) -> Plan {
 fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
-    let offer = MandatoryModule::of("guard", &catalog()).unwrap();
+    let mandatory_module = MandatoryModule::of("guard", &catalog()).unwrap();
     let removed = [manifest.name_any()];
     assert_eq!(unlisted(&manifest, &[]).delete, removed);
-    let kept = unlisted(&manifest, std::slice::from_ref(&offer));
+    let kept = unlisted(&manifest, std::slice::from_ref(&mandatory_module));
     assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
     assert_eq!(kept.status.state, State::Ready);
     // Only the list matters then.
-    let other = MandatoryModule { module: "another".into(), ..offer.clone() };
+    let other = MandatoryModule { module: "another".into(), ..mandatory_module.clone() };
     assert_eq!(unlisted(&manifest, &[other]).delete, removed);
-    let leaving = MandatoryModule { deleting: true, ..offer };
-    assert_eq!(unlisted(&manifest, &[leaving]).delete, removed);
+    let in_deletion = MandatoryModule { deleting: true, ..mandatory_module };
+    assert_eq!(unlisted(&manifest, &[in_deletion]).delete, removed);
 }
 
 #[test]

@@ -64,9 +64,9 @@ impl World {
             let now = Timestamp::UNIX_EPOCH;
             let id =
                 ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
-            let said = (id, CrState { state: cr, message: "too dark".into() });
+            let reported = (id, CrState { state: cr, message: "too dark".into() });
             let status = manifest_status(manifest, progress, &[], None, now);
-            manifest.status = Some(with_cr_state(status, manifest, Some(&said), now));
+            manifest.status = Some(with_cr_state(status, manifest, Some(&reported), now));
         }
         self
     }
@@ -197,14 +197,14 @@ proptest! {
                     world.find(&progress, cr);
                 }
             }
-            let said = world.says();
+            let reported = world.says();
             let expected = ran.filter(|ran| *ran != version);
-            let parts = said.split(';').next().unwrap_or_default().to_owned();
+            let parts = reported.split(';').next().unwrap_or_default().to_owned();
             match expected {
                 Some(ran) => {
-                    prop_assert!(parts.ends_with(&format!("grade in progress: {ran} runs, {version} is wanted")), "{said}");
+                    prop_assert!(parts.ends_with(&format!("grade in progress: {ran} runs, {version} is wanted")), "{reported}");
                 }
-                None => prop_assert!(!said.contains(" in progress: "), "{said}"),
+                None => prop_assert!(!reported.contains(" in progress: "), "{reported}"),
             }
         }
     }

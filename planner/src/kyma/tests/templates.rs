@@ -4,13 +4,13 @@ use super::*;
 
 fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &FakeCatalog) -> Plan {
     let kyma = Kyma { status: Some(status), ..kyma() };
-    let (choices, sources) = (choose(wanted, catalog, &[]), sources());
+    let (listed_modules, sources) = (choose(wanted, catalog, &[]), sources());
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let manifests = [manifest];
     plan(&Input {
         kyma: &kyma,
         wanted,
-        modules: &choices,
+        modules: &listed_modules,
         sources: &sources,
         manifests: &manifests,
         facts,
@@ -20,13 +20,13 @@ fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &F
 
 #[test]
 fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() {
-    let asked = wanted(&["lighthouse"]);
-    let before = run(&asked, &[installed(State::Ready)]).status;
+    let requested = wanted(&["lighthouse"]);
+    let before = run(&requested, &[installed(State::Ready)]).status;
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     template.metadata.generation = Some(2);
     catalog.put(Arc::new(template.clone()));
-    let links = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
+    let links = run_on(before.clone(), &requested, installed(State::Ready), &catalog);
     assert_eq!((links.notices.len(), links.apply.len()), (0, 0), "nothing that is installed has changed");
     let generation =
         |plan: &Plan| plan.status.modules[0].template.clone().unwrap().metadata.unwrap().generation;
@@ -35,23 +35,26 @@ fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() 
     template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
     template.spec.progress_deadline_seconds = Some(7);
     catalog.put(Arc::new(template));
-    let held = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
-    assert_eq!(held.apply, []);
-    assert_eq!((held.notices[0].reason, held.notices[0].kind), ("ModuleTemplateChanged", Kind::Warning));
+    let kept_manifest = run_on(before.clone(), &requested, installed(State::Ready), &catalog);
+    assert_eq!(kept_manifest.apply, []);
     assert_eq!(
-        (generation(&held), held.status.modules[0].state),
+        (kept_manifest.notices[0].reason, kept_manifest.notices[0].kind),
+        ("ModuleTemplateChanged", Kind::Warning)
+    );
+    assert_eq!(
+        (generation(&kept_manifest), kept_manifest.status.modules[0].state),
         (Some(1), State::Ready),
         "and again next time"
     );
 
-    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
+    let fast = KymaSpec { channel: "fast".into(), ..requested.clone() };
     let upgraded = run_on(before, &fast, installed(State::Ready), &catalog);
     assert_eq!((upgraded.apply[0].spec.version.as_str(), upgraded.notices.len()), ("1.1.0", 0));
 }
 
 #[test]
 fn a_template_that_is_made_anew_reinstalls_nothing() {
-    let asked = wanted(&["lighthouse"]);
+    let requested = wanted(&["lighthouse"]);
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| {
@@ -59,11 +62,11 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     };
     template.metadata.uid = Some("first".into());
     put(&mut catalog, &template);
-    let before = run(&asked, &[installed(State::Ready)]).status;
+    let before = run(&requested, &[installed(State::Ready)]).status;
     let mut known = installed(State::Ready);
     known.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "first".into());
     let run = |manifest: &Manifest, catalog: &FakeCatalog| {
-        run_on(before.clone(), &asked, manifest.clone(), catalog)
+        run_on(before.clone(), &requested, manifest.clone(), catalog)
     };
     assert_eq!(run(&installed(State::Ready), &catalog).apply, [], "nobody is written to only to remember it");
     assert_eq!(run(&known, &catalog).apply, []);
@@ -76,9 +79,9 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
 
     template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
     put(&mut catalog, &template);
-    let held = run(&known, &catalog);
-    assert_eq!((held.apply.len(), held.notices[0].reason), (0, "ModuleTemplateChanged"));
-    assert_eq!(held.status.modules[0].state, State::Ready);
+    let kept_manifest = run(&known, &catalog);
+    assert_eq!((kept_manifest.apply.len(), kept_manifest.notices[0].reason), (0, "ModuleTemplateChanged"));
+    assert_eq!(kept_manifest.status.modules[0].state, State::Ready);
     // Other changes are written; the uid stays.
     known.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
     known.labels_mut().insert(labels::CHANNEL.into(), "old".into());
@@ -89,12 +92,12 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
 
 #[test]
 fn what_a_runtime_has_brought_itself_is_replaced_when_kcp_releases_the_same_version() {
-    let asked = wanted(&["lighthouse"]);
+    let requested = wanted(&["lighthouse"]);
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     template.metadata.uid = Some("kcps".into());
     catalog.put(Arc::new(template));
-    let before = run(&asked, &[installed(State::Ready)]).status;
+    let before = run(&requested, &[installed(State::Ready)]).status;
     let mut own = installed(State::Ready);
     own.spec.resource.as_mut().unwrap().0["spec"] = json!({"height": 1});
     own.spec.resource.as_mut().unwrap().0["metadata"]["name"] = "mine".into();
@@ -103,7 +106,7 @@ fn what_a_runtime_has_brought_itself_is_replaced_when_kcp_releases_the_same_vers
         (annotations::RUNTIME_TEMPLATE.to_owned(), "true".to_owned()),
         (annotations::MODULE_TERMS.to_owned(), r#"{"progressDeadlineSeconds":7}"#.to_owned()),
     ]);
-    let plan = run_on(before, &asked, own, &catalog);
+    let plan = run_on(before, &requested, own, &catalog);
     let central = &plan.apply[0];
     assert_eq!(plan.notices, []);
     assert!(!central.is_of_runtime_template());

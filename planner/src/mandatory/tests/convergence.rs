@@ -10,7 +10,7 @@ const ROUNDS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Offer(Option<&'static str>),
+    Mandatory(Option<&'static str>),
     Rename(&'static str),
     Beta(bool),
     AllowDowngrade(bool),
@@ -24,7 +24,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let versions = vec![None, Some("1.9.0"), Some("2.0.0"), Some("2.1.0"), Some("7.0.0")];
     let step = prop_oneof![
-        4 => select(versions).prop_map(Step::Offer),
+        4 => select(versions).prop_map(Step::Mandatory),
         1 => select(vec!["guard", "watchman"]).prop_map(Step::Rename),
         1 => any::<bool>().prop_map(Step::Beta),
         1 => any::<bool>().prop_map(Step::AllowDowngrade),
@@ -50,8 +50,8 @@ impl World {
             spec = json!({"mandatory": null, "channels": [{"channel": "regular", "version": "2.0.0"}]});
         }
         release(&mut self.catalog, &json!({"spec": spec}));
-        let asked: &[&str] = if self.chosen == Some(true) { &["guard"] } else { &[] };
-        run_for(&kyma(&json!({})), &self.catalog, &self.manifests, asked)
+        let requested: &[&str] = if self.chosen == Some(true) { &["guard"] } else { &[] };
+        run_for(&kyma(&json!({})), &self.catalog, &self.manifests, requested)
     }
 
     /// Earlier deletions complete.
@@ -70,7 +70,7 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Offer(version) => self.version = *version,
+            Step::Mandatory(version) => self.version = *version,
             Step::Rename(component) => {
                 let name = format!("tidewatch.dev/module/{component}");
                 release(&mut self.catalog, &json!({"spec": {"ocmComponentName": name}}));

@@ -114,14 +114,14 @@ fn time_zones() {
 
 #[test]
 fn what_never_comes_is_not_over_and_where_no_clock_changes_none_is_spoken_of() {
-    let told = |text: &str| table(text).lines().map(str::to_owned).collect::<Vec<_>>();
+    let reported = |text: &str| table(text).lines().map(str::to_owned).collect::<Vec<_>>();
     for never in ["{}", r#"{"begin": "2026-05-02T00:00:00Z", "end": "2026-05-01T00:00:00Z"}"#] {
-        let told = told(&format!(r#"{{"default": {never}}}"#));
-        assert!(told.iter().any(|line| line.contains("never-matches")), "{told:?}");
-        assert!(!told.iter().any(|line| line.contains("over")), "{told:?}");
+        let reported = reported(&format!(r#"{{"default": {never}}}"#));
+        assert!(reported.iter().any(|line| line.contains("never-matches")), "{reported:?}");
+        assert!(!reported.iter().any(|line| line.contains("over")), "{reported:?}");
     }
     let kolkata = r#"{"default": {"days": ["Mon"], "begin": "01:00:00+05:30", "end": "05:00:00+05:30", "timeZone": "Asia/Kolkata"}}"#;
-    assert_eq!(told(kolkata), Vec::<String>::new(), "the Go manager reads the same");
+    assert_eq!(reported(kolkata), Vec::<String>::new(), "the Go manager reads the same");
 }
 
 #[test]
