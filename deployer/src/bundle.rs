@@ -45,11 +45,11 @@ impl Bundle {
 
     /// Removes the selected objects.
     #[must_use]
-    pub fn without(mut self, which: impl Fn(&ObjectRef) -> bool) -> Self {
+    pub fn without(mut self, selects: impl Fn(&ObjectRef) -> bool) -> Self {
         for phase in [&mut self.first, &mut self.main, &mut self.custom] {
-            phase.retain(|object| !ObjectRef::of(object).is_some_and(|id| which(&id)));
+            phase.retain(|object| !ObjectRef::of(object).is_some_and(|id| selects(&id)));
         }
-        self.objects.retain(|id| !which(id));
+        self.objects.retain(|id| !selects(id));
         self
     }
 }

@@ -153,7 +153,7 @@ mod tests {
     #[derive(Clone, Debug, Default)]
     struct World {
         /// Objects with their last Manifest; `None`: user-owned.
-        there: BTreeMap<u8, Option<u8>>,
+        present: BTreeMap<u8, Option<u8>>,
         manifests: BTreeMap<u8, (BTreeSet<u8>, bool)>,
         /// User-owned inventory objects, never applied.
         users: BTreeSet<u8>,
@@ -172,7 +172,7 @@ mod tests {
                 .filter(|(m, (inventory, _))| **m != me && inventory.contains(&object))
                 .map(|(m, (_, deleting))| claim(&name(*m), *deleting && !stale))
                 .collect();
-            let forget = match self.there.get(&object) {
+            let forget = match self.present.get(&object) {
                 None => true,
                 Some(owner) => {
                     let marks = owner.map_or_else(Marks::default, |m| marks(&format!("kcp/{}", name(m))));
@@ -184,7 +184,7 @@ mod tests {
                                 .iter()
                                 .any(|(m, (i, d))| *m != me && !d && i.contains(&object));
                             prop_assert!(!needed, "an object that another Manifest needs is deleted");
-                            self.there.remove(&object);
+                            self.present.remove(&object);
                             true
                         }
                         Verdict::Shared(_) | Verdict::UserOwned => true,
@@ -212,17 +212,17 @@ mod tests {
                 // User-owned objects are never applied.
                 for object in &inventory {
                     if !users.contains(object) {
-                        world.there.insert(*object, Some(m));
+                        world.present.insert(*object, Some(m));
                     }
                 }
                 world.manifests.insert(m, (inventory, false));
             }
-            world.there.extend(users.iter().map(|u| (*u, None)));
+            world.present.extend(users.iter().map(|u| (*u, None)));
             world.users = users;
             for (m, object) in applies {
                 let wants = world.manifests.get(&m).is_some_and(|(i, _)| i.contains(&object));
                 if wants && !world.users.contains(&object) {
-                    world.there.insert(object, Some(m));
+                    world.present.insert(object, Some(m));
                 }
             }
             for (m, object, delete, stale) in checks {
@@ -245,7 +245,7 @@ mod tests {
                 }
             }
             prop_assert!(world.manifests.values().all(|(i, _)| i.is_empty()), "a deletion does not end: {world:?}");
-            let left: Vec<_> = world.there.iter().filter(|(_, owner)| owner.is_some()).collect();
+            let left: Vec<_> = world.present.iter().filter(|(_, owner)| owner.is_some()).collect();
             prop_assert!(left.is_empty(), "left behind: {left:?}");
         }
     }

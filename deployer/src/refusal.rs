@@ -38,19 +38,19 @@ pub fn is_immutable(message: &str) -> bool {
 pub fn contested_field<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
     let cause = causes.iter().find(|cause| {
         let is_part = |c: char| !c.is_alphanumeric() && !".:/-_".contains(c);
-        let words: Vec<&str> = cause.message.split(is_part).map(|word| word.trim_matches(':')).collect();
-        has_any(other, &parts(&cause.field), &words)
+        let texts: Vec<&str> = cause.message.split(is_part).map(|word| word.trim_matches(':')).collect();
+        has_any(other, &parts(&cause.field), &texts)
     });
     cause.map(|cause| cause.field.as_str())
 }
 
-fn has_any(value: &Value, path: &[&str], words: &[&str]) -> bool {
+fn has_any(value: &Value, path: &[&str], texts: &[&str]) -> bool {
     match (value, path.split_first()) {
-        (Value::Array(items), Some((_, rest))) => items.iter().any(|item| has_any(item, rest, words)),
-        (Value::Array(items), None) => items.iter().any(|item| has_any(item, path, words)),
-        (value, Some((part, rest))) => value.get(part).is_some_and(|value| has_any(value, rest, words)),
-        (Value::String(text), None) => words.contains(&text.as_str()),
-        (Value::Number(number), None) => words.contains(&number.to_string().as_str()),
+        (Value::Array(items), Some((_, rest))) => items.iter().any(|item| has_any(item, rest, texts)),
+        (Value::Array(items), None) => items.iter().any(|item| has_any(item, path, texts)),
+        (value, Some((part, rest))) => value.get(part).is_some_and(|value| has_any(value, rest, texts)),
+        (Value::String(text), None) => texts.contains(&text.as_str()),
+        (Value::Number(number), None) => texts.contains(&number.to_string().as_str()),
         _ => false,
     }
 }

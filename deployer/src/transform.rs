@@ -269,7 +269,7 @@ mod tests {
         {
             assert_eq!(stored(unchanged.clone()), Ok(unchanged));
         }
-        for (secret, says) in [
+        for (secret, reported) in [
             (
                 json!({"stringData": {"pin": 4711}}),
                 "the value of 'pin' in 'stringData' is no text: put it in quotes",
@@ -282,7 +282,7 @@ mod tests {
             (json!({"stringData": ["4711"]}), "'stringData' is no map of keys and texts"),
             (json!({"stringData": {"a": "b"}, "data": 4711}), "'data' is no map of keys and texts"),
         ] {
-            assert_eq!(stored(secret).unwrap_err().to_string(), says, "without the value");
+            assert_eq!(stored(secret).unwrap_err().to_string(), reported, "without the value");
         }
     }
 

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn everything() -> Remaining {
-        let there = RuntimeObjects {
+        let present = RuntimeObjects {
             template_crd: true,
             release_crd: true,
             kyma: Some(false),
@@ -131,24 +131,24 @@ mod tests {
             status_written: false,
             manifests: 2,
             manifests_deleting: 0,
-            runtime: Runtime::Exists(there),
+            runtime: Runtime::Exists(present),
         }
     }
 
     fn after(step: Step, left: &mut Remaining) {
-        let there = match &mut left.runtime {
-            Runtime::Exists(there) => Some(there),
+        let present = match &mut left.runtime {
+            Runtime::Exists(present) => Some(present),
             Runtime::Gone => None,
         };
-        match (step, there) {
+        match (step, present) {
             (Step::WriteStatus, _) => left.status_written = true,
             (Step::DeleteManifests, _) => {
                 left.manifests_deleting += left.manifests;
                 left.manifests = 0;
             }
             (Step::AwaitManifests, _) => left.manifests_deleting = 0,
-            (Step::WriteRuntimeStatus, Some(there)) => there.kyma = there.kyma.map(|_| true),
-            (Step::Remove(thing), Some(there)) => there.without(thing),
+            (Step::WriteRuntimeStatus, Some(present)) => present.kyma = present.kyma.map(|_| true),
+            (Step::Remove(thing), Some(present)) => present.without(thing),
             (Step::WriteRuntimeStatus | Step::Remove(_), None) => panic!("{step:?} without a runtime"),
             (Step::DropFinalizer, _) => {}
         }
@@ -206,11 +206,11 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Remaining> {
-        let there = (any::<bool>(), any::<bool>(), any::<Option<bool>>(), any::<bool>(), 0..4_usize)
+        let present = (any::<bool>(), any::<bool>(), any::<Option<bool>>(), any::<bool>(), 0..4_usize)
             .prop_map(|(template_crd, release_crd, kyma, kyma_crd, agent)| {
                 Runtime::Exists(RuntimeObjects { template_crd, release_crd, kyma, kyma_crd, agent })
             });
-        let runtime = prop_oneof![Just(Runtime::Gone), there];
+        let runtime = prop_oneof![Just(Runtime::Gone), present];
         (any::<bool>(), 0..3_usize, 0..3_usize, runtime).prop_map(
             |(message, manifests, manifests_deleting, runtime)| Remaining {
                 status_written: message,

@@ -416,12 +416,12 @@ fn join(first: &str, then: &str) -> String {
 }
 
 const GIVEN_UP: &str = "it is installed again once it is unmanaged";
-const STILL_THERE: &str = "the previous installation is still being removed";
+const PREVIOUS_INSTALLATION: &str = "the previous installation is still being removed";
 
 fn previous_deletion(old: &Manifest) -> String {
     match deletion_message(old).filter(|waits| !waits.is_empty()) {
-        Some(waits) => format!("{STILL_THERE}: {waits}"),
-        None => STILL_THERE.to_owned(),
+        Some(waits) => format!("{PREVIOUS_INSTALLATION}: {waits}"),
+        None => PREVIOUS_INSTALLATION.to_owned(),
     }
 }
 

@@ -225,9 +225,9 @@ mod tests {
         manifest.spec.manager = Some(manager("web", "n"));
         assert_eq!(external_manager(&manifest, &own), None);
         manifest.spec.manager = Some(manager("other", ""));
-        let beside = external_manager(&manifest, &own).unwrap();
+        let external = external_manager(&manifest, &own).unwrap();
         assert_eq!(
-            (beside.to_string().as_str(), beside.gvk.version.as_str()),
+            (external.to_string().as_str(), external.gvk.version.as_str()),
             ("Deployment.apps default/other", "v1")
         );
     }

@@ -358,15 +358,15 @@ rules:
             (VersionRequest::of(got, &spec), ruled.overruled.get("gauge").cloned())
         };
         let regular = VersionRequest { channel: "regular".into(), pin: None };
-        let instead = |what: &str| Some(format!("channel regular instead of {what}"));
-        for (channel, entry, says) in [
+        let instead = |cause: &str| Some(format!("channel regular instead of {cause}"));
+        for (channel, entry, reported) in [
             ("regular", "{name: gauge, channel: none}", instead("none")),
             ("regular", "{name: gauge, version: 9.9.9}", instead("version 9.9.9")),
             ("none", "{name: gauge}", instead("none")),
             ("none", "{name: buoy}", None),
             ("regular", "{name: gauge, channel: regular}", None),
         ] {
-            assert_eq!(ruled(channel, entry), (regular.clone(), says), "{channel} {entry}");
+            assert_eq!(ruled(channel, entry), (regular.clone(), reported), "{channel} {entry}");
         }
         let pinned = ruled("regular", "{name: gauge, version: 1.0.0}");
         assert_eq!(

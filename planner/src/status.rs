@@ -88,16 +88,16 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn says(holds: bool, message: &str) -> ConditionValue<'static> {
+    fn reported(holds: bool, message: &str) -> ConditionValue<'static> {
         ConditionValue { type_: "Modules", holds, reason: "Ready", message: message.into() }
     }
 
     #[test]
     fn times_move_only_when_the_status_does() {
-        let first = condition(&[], says(false, "a"), Some(1), at(10));
-        let second = condition(std::slice::from_ref(&first), says(false, "b"), Some(2), at(20));
+        let first = condition(&[], reported(false, "a"), Some(1), at(10));
+        let second = condition(std::slice::from_ref(&first), reported(false, "b"), Some(2), at(20));
         assert_eq!((second.last_transition_time.0, second.message.as_str()), (at(10), "b"));
-        let third = condition(&[second], says(true, "b"), Some(2), at(30));
+        let third = condition(&[second], reported(true, "b"), Some(2), at(30));
         assert_eq!(third.last_transition_time.0, at(30));
     }
 
@@ -112,8 +112,8 @@ mod tests {
     fn a_time_that_is_still_to_come_is_nobodys() {
         let soon = 10 + 3600;
         for (written, read) in [(5, 5), (soon, soon), (soon + 1, 10)] {
-            let before = condition(&[], says(true, "a"), None, at(written));
-            let now = condition(&[before], says(true, "a"), None, at(10));
+            let before = condition(&[], reported(true, "a"), None, at(written));
+            let now = condition(&[before], reported(true, "a"), None, at(10));
             assert_eq!(now.last_transition_time.0, at(read));
             let before = operation(None, "a".into(), at(written));
             assert_eq!(operation(Some(&before), "a".into(), at(10)).last_update_time, Some(Time(at(read))));

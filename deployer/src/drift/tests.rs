@@ -155,15 +155,15 @@ fn a_quantity_stands_however_it_is_written() {
 /// `owned`: whether the last apply has set `spec.x`.
 fn field(api_version: &str, wanted: &Value, live: Option<&Value>, owned: bool) -> (Value, Value) {
     let object = json!({"apiVersion": api_version, "kind": "K", "metadata": {"name": "a"}, "spec": {"y": 1}});
-    let (mut there, mut requested) = (object.clone(), object);
+    let (mut present, mut requested) = (object.clone(), object);
     requested["spec"]["x"] = wanted.clone();
     if let Some(live) = live {
-        there["spec"]["x"] = live.clone();
+        present["spec"]["x"] = live.clone();
     }
     let fields = if owned { json!({"f:x": {}, "f:y": {}}) } else { json!({"f:y": {}}) };
-    there["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": api_version,
+    present["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": api_version,
                                                   "fieldsV1": {"f:spec": fields}}]);
-    (there, requested)
+    (present, requested)
 }
 
 #[test]
@@ -261,14 +261,14 @@ fn stored(noted: &Value, live: &Value) -> Value {
 #[test]
 fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_applied() {
     let none = Ignored::default();
-    for (wanted, there) in [
+    for (wanted, present) in [
         (json!("2026-01-01T01:00:00+01:00"), json!("2026-01-01T00:00:00Z")),
         (json!(0), json!(30080)),
         (json!(""), json!("10.0.0.1")),
         (json!(null), json!(1)),
         (json!([{"port": null}, {"a": "1h"}]), json!([{"port": 1}, {"a": "60m"}])),
     ] {
-        let (live, requested) = field("v1", &wanted, Some(&there), true);
+        let (live, requested) = field("v1", &wanted, Some(&present), true);
         assert!(differs(&live, &requested).is_some(), "{wanted}");
         let noted = with_note(&live, &requested, MANAGER, &none).unwrap();
         let live = stored(&noted, &live);
@@ -280,7 +280,7 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
         taken["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].as_object_mut().unwrap().remove("f:x");
         assert_eq!(differs(&taken, &requested).is_some(), !wanted.is_null(), "another writer's {wanted}");
         let mut back = requested.clone();
-        back["spec"]["x"] = there;
+        back["spec"]["x"] = present;
         assert_eq!(differs(&live, &back), None, "the note of another version is no difference");
     }
 }

@@ -101,9 +101,9 @@ fn cause(object: ObjectView<'_>) -> Option<String> {
 fn cause_text(subject: &str, reason: &str, message: &str) -> String {
     let (reason, message) = (text::name(reason), text::masked(message));
     let head = match (subject, reason.as_str()) {
-        (what, "") => what.to_owned(),
+        (subject, "") => subject.to_owned(),
         ("", reason) => reason.to_owned(),
-        (what, reason) => format!("{what} ({reason})"),
+        (subject, reason) => format!("{subject} ({reason})"),
     };
     match (head.as_str(), message.as_str()) {
         (_, "") => head,

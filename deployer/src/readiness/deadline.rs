@@ -29,7 +29,7 @@ pub(super) fn judge(judgement: Judgement, object: &Value, facts: &Facts<'_>, now
             Judgement::Warning(cause)
         }
         Judgement::Blocked(cause) => Judgement::Processing(cause),
-        says => says,
+        judgement => judgement,
     }
 }
 
@@ -143,9 +143,9 @@ mod tests {
     fn only_what_is_on_its_way_runs_out_of_time_and_says_after_how_long() {
         let facts =
             Facts { not_ready_since: Some(at(0)), deadline: Duration::from_secs(90), ..Facts::default() };
-        let judged = |says| judge(says, &Value::Null, &facts, at(90));
-        for says in [Judgement::Ready, Judgement::Unknown, Judgement::Error("e".into())] {
-            assert_eq!(judged(says.clone()), says);
+        let judged = |reported| judge(reported, &Value::Null, &facts, at(90));
+        for reported in [Judgement::Ready, Judgement::Unknown, Judgement::Error("e".into())] {
+            assert_eq!(judged(reported.clone()), reported);
         }
         assert_eq!(
             judged(Judgement::Processing("c".into())),

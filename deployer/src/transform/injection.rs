@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn other_data_are_seen_by_their_mark() {
         let data = |text: &str| Ok(Map::from_iter([("a".to_owned(), json!(text))]));
-        let mark = |injected| injected_hash(&known(injected));
+        let mark = |injected| injected_hash(&available(injected));
         assert_eq!(injected_hash(&BTreeMap::new()), 0);
         assert_eq!(mark(Err("it is not there".to_owned())), 0, "then nothing is applied");
         assert_eq!(mark(data("bw==")), mark(data("bw==")));
         assert!(mark(data("bw==")) != mark(data("Yg==")) && mark(data("bw==")) != 0);
     }
 
-    fn known(injected: Injected) -> BTreeMap<String, Injected> {
+    fn available(injected: Injected) -> BTreeMap<String, Injected> {
         BTreeMap::from([("pull".to_owned(), injected)])
     }
 
@@ -101,13 +101,13 @@ mod tests {
     fn the_deployer_gets_what_it_asks_for() {
         let data = json!({"a": "Yg=="});
         let mut object = secret("true");
-        inject(&mut object, DEPLOYER, &known(Ok(data.as_object().unwrap().clone()))).unwrap();
+        inject(&mut object, DEPLOYER, &available(Ok(data.as_object().unwrap().clone()))).unwrap();
         assert_eq!((&object["data"], object.get("stringData")), (&data, None));
     }
 
     #[test]
     fn nobody_else_gets_anything_and_nothing_else_is_given() {
-        let data = known(Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
+        let data = available(Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
         let mut map = secret("true");
         map["kind"] = "ConfigMap".into();
         for (module, mut object) in
@@ -141,12 +141,12 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_an_error_and_never_a_placeholder() {
-        for (injected, says) in
-            [(known(Err("it is not there".into())), "it is not there"), (BTreeMap::new(), "not read")]
+        for (injected, value) in
+            [(available(Err("it is not there".into())), "it is not there"), (BTreeMap::new(), "not read")]
         {
             let mut object = secret("true");
             let error = inject(&mut object, DEPLOYER, &injected).unwrap_err().to_string();
-            assert!(error.contains("'pull'") && error.contains(says), "{error}");
+            assert!(error.contains("'pull'") && error.contains(value), "{error}");
         }
     }
 }

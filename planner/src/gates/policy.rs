@@ -27,8 +27,8 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         let message = "the platform's policy forbids the module".to_owned();
         return remove(view, notes, "ModuleForbidden", message);
     }
-    if let Some(what) = policy.overruled.get(module) {
-        notes.remark(State::Ready, format!("set by the platform's policy: {what}"));
+    if let Some(change) = policy.overruled.get(module) {
+        notes.remark(State::Ready, format!("set by the platform's policy: {change}"));
     } else if policy.required.contains(module) {
         notes.remark(State::Ready, REQUIRED.to_owned());
     }

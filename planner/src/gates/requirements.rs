@@ -15,7 +15,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     if let Some(lost) = view.facts.lost_requirements.and_then(|gone| gone.get(module)) {
         notes.remark(State::Warning, lost.clone());
     }
-    let Some(waiting) = view.facts.unmet_requirements.and_then(|needs| needs.get(module)) else {
+    let Some(waiting) = view.facts.unmet_requirements.and_then(|required| required.get(module)) else {
         return Gate::Pass;
     };
     if waiting.state == State::Warning {
@@ -64,9 +64,9 @@ mod tests {
             message: "waits for x".into(),
             recheck_at: Some(Timestamp::UNIX_EPOCH),
         };
-        let needs: BTreeMap<String, WaitReport> =
+        let required: BTreeMap<String, WaitReport> =
             waits.map(|state| ("lighthouse".to_owned(), of(state))).into_iter().collect();
-        let facts = Facts { unmet_requirements: Some(&needs), ..Facts::default() };
+        let facts = Facts { unmet_requirements: Some(&required), ..Facts::default() };
         let (kyma, now) = (Kyma::default(), Timestamp::UNIX_EPOCH);
         let view =
             View { module: &resolved_module, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now };

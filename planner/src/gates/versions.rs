@@ -199,8 +199,8 @@ mod tests {
         let mut both = Notes::default();
         both.remark(State::Ready, "set by the platform's policy: channel regular".into());
         both.remark(State::Warning, over.into());
-        let said = format!("set by the platform's policy: channel regular; {over}");
-        assert_eq!(both.remark, Some((State::Warning, said)), "neither hides the other");
+        let remark_of = format!("set by the platform's policy: channel regular; {over}");
+        assert_eq!(both.remark, Some((State::Warning, remark_of)), "neither hides the other");
         let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
         assert_eq!(other.remark, None, "it stays on 1.1.0, of which nothing is said");
         let nowhere = json!({"channel": "gone"});
@@ -247,15 +247,15 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_said() {
-        let said = |entry: &Value| with_entry(entry, &json!({}), None, NOW).1.remark;
-        assert_eq!(said(&json!({"version": "1.0.0"})), None);
-        assert_eq!(said(&json!({"channel": "fast"})), None);
-        let beside = said(&json!({"version": "1.0.0", "channel": "fast"}));
+        let remark_of = |entry: &Value| with_entry(entry, &json!({}), None, NOW).1.remark;
+        assert_eq!(remark_of(&json!({"version": "1.0.0"})), None);
+        assert_eq!(remark_of(&json!({"channel": "fast"})), None);
+        let combined = remark_of(&json!({"version": "1.0.0", "channel": "fast"}));
         assert_eq!(
-            beside,
+            combined,
             Some((State::Ready, "the channel 'fast' has no effect beside a version".to_owned()))
         );
-        let by_ref = said(&json!({"remoteModuleTemplateRef": "other/template"}));
+        let by_ref = remark_of(&json!({"remoteModuleTemplateRef": "other/template"}));
         assert_eq!(by_ref, Some((State::Ready, "remoteModuleTemplateRef has no effect".to_owned())));
     }
 }

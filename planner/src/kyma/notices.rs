@@ -27,7 +27,7 @@ fn problem(module: &ModuleStatus, manifest: Option<&Manifest>) -> Option<&'stati
         return None;
     }
     let api_error =
-        API_ERRORS.iter().find(|(words, _)| words.iter().all(|word| module.message.contains(word)));
+        API_ERRORS.iter().find(|(parts, _)| parts.iter().all(|word| module.message.contains(word)));
     match (module.state, api_error) {
         (State::Error | State::Warning | State::Processing, Some((_, reason))) => Some(reason),
         (State::Error, None) => Some("ModuleError"),
@@ -233,16 +233,16 @@ mod tests {
         }))
         .unwrap();
         let warned = module("1.1.0", State::Warning, "its image cannot be pulled");
-        let said = module_notice(None, &warned, Some(&manifest), &mut BTreeSet::new()).unwrap();
-        assert_eq!(said.reason, "ModuleWarning");
+        let last_notice = module_notice(None, &warned, Some(&manifest), &mut BTreeSet::new()).unwrap();
+        assert_eq!(last_notice.reason, "ModuleWarning");
         let starts = module("1.1.0", State::Processing, "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted");
-        let said = module_notice(
+        let last_notice = module_notice(
             Some(&starts),
             &module("1.1.0", State::Ready, ""),
             Some(&manifest),
             &mut BTreeSet::new(),
         )
         .unwrap();
-        assert_eq!(said.message, "module 'beam' was changed from 1.0.0 to version 1.1.0 and is ready");
+        assert_eq!(last_notice.message, "module 'beam' was changed from 1.0.0 to version 1.1.0 and is ready");
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
     let all_ready = unready.is_none();
     let message = unready.unwrap_or_else(|| "all modules are in ready state".to_owned());
     let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
-    let says = [
+    let value = [
         ConditionValue {
             type_: conditions::CRDS_SYNC,
             holds: true,
@@ -122,7 +122,7 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
     let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
     KymaStatus {
         state,
-        conditions: says
+        conditions: value
             .into_iter()
             .map(|s| status::condition(conditions_before, s, generation, now))
             .collect(),
@@ -166,8 +166,8 @@ pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: 
         return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
     }
     follow_manifests(&mut before.modules, manifests);
-    let says = modules_condition(State::Error, false, message.clone());
-    let modules = status::condition(&before.conditions, says, generation, now);
+    let value = modules_condition(State::Error, false, message.clone());
+    let modules = status::condition(&before.conditions, value, generation, now);
     let mut all: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         Some(condition) => *condition = modules,
@@ -216,14 +216,14 @@ pub fn crds_failed_status(
 ) -> KymaStatus {
     let mut status = failed_status(kyma, manifests, message.clone(), now);
     let before = kyma.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
-    let says = ConditionValue {
+    let value = ConditionValue {
         type_: conditions::CRDS_SYNC,
         holds: false,
         reason: conditions::REASON_READY,
         message: format!("CRDs are out of sync and need to be resynchronized: {message}"),
     };
     let generation = kyma.metadata.generation;
-    let condition = status::condition(&before, says, generation, status::whole_seconds(now));
+    let condition = status::condition(&before, value, generation, status::whole_seconds(now));
     match status.conditions.iter_mut().find(|c| c.type_ == conditions::CRDS_SYNC) {
         Some(present) => *present = condition,
         None => status.conditions.insert(0, condition),
@@ -238,7 +238,7 @@ pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
         .status
         .clone()
         .unwrap_or_else(|| KymaStatus { state: State::Processing, ..KymaStatus::default() });
-    let says = ConditionValue {
+    let value = ConditionValue {
         type_: conditions::PAUSED,
         holds: true,
         reason: "PausedByOperator",
@@ -247,7 +247,7 @@ pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
             .into(),
     };
     let generation = kyma.metadata.generation;
-    let condition = status::condition(&before.conditions, says, generation, status::whole_seconds(now));
+    let condition = status::condition(&before.conditions, value, generation, status::whole_seconds(now));
     let kept = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned();
     let conditions = kept.chain([condition]).collect();
     KymaStatus { conditions, ..before }
@@ -265,13 +265,13 @@ pub fn report_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<
         status.state = State::Processing;
         status.last_operation = Some(status::operation(before.last_operation.as_ref(), message.clone(), now));
     }
-    let says = ConditionValue {
+    let value = ConditionValue {
         type_: conditions::IMAGE_PULL_SECRET_SYNC,
         holds: synced.is_ok(),
         reason: conditions::REASON_READY,
         message,
     };
-    status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
+    status.conditions.push(status::condition(&before.conditions, value, kyma.metadata.generation, now));
 }
 
 /// Reports modules with Manifests that KCP rejects.
@@ -286,8 +286,8 @@ pub fn report_refused(status: &mut KymaStatus, kyma: &Kyma, refused: &[(String, 
     let message = format!("not all modules are in ready state; first cause: {first}: {why}");
     let (before, now) = (kyma.status.clone().unwrap_or_default(), status::whole_seconds(now));
     status.state = State::aggregate_with_conditions(status.modules.iter().map(|m| m.state), false);
-    let says = modules_condition(status.state, false, message.clone());
-    let modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+    let value = modules_condition(status.state, false, message.clone());
+    let modules = status::condition(&before.conditions, value, kyma.metadata.generation, now);
     if let Some(condition) = status.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         *condition = modules;
     }
@@ -311,8 +311,8 @@ pub fn deleting_status(
     let now = status::whole_seconds(now);
     let mut conditions: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     if let Some(modules) = conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
-        let says = modules_condition(State::Deleting, false, message.clone());
-        *modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+        let value = modules_condition(State::Deleting, false, message.clone());
+        *modules = status::condition(&before.conditions, value, kyma.metadata.generation, now);
     }
     let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
     KymaStatus {

@@ -257,9 +257,9 @@ fn ignore_means_no_default_cr() {
         RequiredKinds::of([&made]) == RequiredKinds::default(),
         "what it says of itself is nobody's business"
     );
-    let mut there = made.clone();
-    there.metadata.generation = Some(1);
-    let planned = run(&wanted, std::slice::from_ref(&there));
+    let mut present = made.clone();
+    present.metadata.generation = Some(1);
+    let planned = run(&wanted, std::slice::from_ref(&present));
     assert!(planned.apply.is_empty() && planned.status.modules[0].resource.is_none());
 }
 
@@ -386,17 +386,17 @@ fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
 
 #[test]
 fn each_change_is_a_decision_and_nothing_else_is() {
-    let words = |plan: &Plan| -> Vec<(&str, String, String)> {
+    let parts = |plan: &Plan| -> Vec<(&str, String, String)> {
         plan.decisions.iter().map(|d| (d.kind.label(), d.from.0.clone(), d.to.0.clone())).collect()
     };
     let requested = wanted(&["lighthouse"]);
-    let entry = |what, from: &str, to: &str| (what, from.to_owned(), to.to_owned());
-    assert_eq!(words(&run(&requested, &[])), [entry("install", "", "1.0.0")]);
+    let entry = |cause, from: &str, to: &str| (cause, from.to_owned(), to.to_owned());
+    assert_eq!(parts(&run(&requested, &[])), [entry("install", "", "1.0.0")]);
     let fast = KymaSpec { channel: "fast".into(), ..requested.clone() };
-    assert_eq!(words(&run(&fast, &[installed(State::Ready)])), [entry("upgrade", "1.0.0", "1.1.0")]);
-    assert_eq!(words(&run(&wanted(&[]), &[installed(State::Ready)])), [entry("remove", "1.0.0", "")]);
+    assert_eq!(parts(&run(&fast, &[installed(State::Ready)])), [entry("upgrade", "1.0.0", "1.1.0")]);
+    assert_eq!(parts(&run(&wanted(&[]), &[installed(State::Ready)])), [entry("remove", "1.0.0", "")]);
     let first = run(&requested, &[installed(State::Ready)]);
-    assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
+    assert_eq!(parts(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
     let kyma = Kyma { status: Some(first.status), ..kyma() };
     let (listed_modules, sources, manifests) =
         (choose(&requested, &catalog(), &[]), sources(), [installed(State::Ready)]);
@@ -410,7 +410,7 @@ fn each_change_is_a_decision_and_nothing_else_is() {
         facts: Facts::default(),
         now,
     };
-    assert_eq!(words(&plan(&input)), []);
+    assert_eq!(parts(&plan(&input)), []);
 }
 
 #[test]

@@ -288,14 +288,14 @@ fn a_version_does_not_change_once_it_is_installed() {
 fn a_component_of_another_name_takes_the_place_of_the_old_one() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"ocmComponentName": "tidewatch.dev/module/watchman"}}));
-    let known = sources();
+    let available = sources();
     let mandatory_modules = [Arc::new(MandatoryModule::of("guard", &catalog).unwrap())];
     let none = BTreeSet::new();
     let run = |manifests: &[Manifest]| {
         plan(&Input {
             kyma: &kyma(&json!({})),
             modules: &mandatory_modules,
-            sources: &known,
+            sources: &available,
             manifests,
             optional: &none,
             requested: Some(&none),

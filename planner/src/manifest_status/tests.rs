@@ -137,17 +137,17 @@ fn that_the_objects_are_known_outlives_whatever_else_fails() {
         (reported.status == "True", reported.message)
     };
     let no = |why: &str| (false, why.to_owned());
-    let known = (true, "resources are parsed and ready for use".to_owned());
+    let available = (true, "resources are parsed and ready for use".to_owned());
     assert_eq!(
         after(&failed("it cannot be reached")),
         no("it cannot be reached"),
         "nobody has seen them yet"
     );
-    assert_eq!(after(&Progress::Applied(Readiness::Ready)), known);
-    assert_eq!(after(&failed("it cannot be reached")), known);
+    assert_eq!(after(&Progress::Applied(Readiness::Ready)), available);
+    assert_eq!(after(&failed("it cannot be reached")), available);
     assert_eq!(after(&Progress::Unrendered("digest mismatch".into())), no("digest mismatch"));
     assert_eq!(after(&failed("it cannot be reached")), no("digest mismatch"));
-    assert_eq!(after(&Progress::Waiting("for it".into())), known);
+    assert_eq!(after(&Progress::Waiting("for it".into())), available);
 }
 
 /// Conditions keep the first generation.
@@ -175,12 +175,12 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     assert!(is_current(&user_owned, generation) && has_been_ready(&user_owned, generation));
     assert!(!is_current(&user_owned, Some(3)), "of the next spec it says nothing");
     let now = "2026-02-01T00:00:00Z".parse().unwrap();
-    let says =
+    let value =
         |manifest: &Manifest, progress: &Progress| manifest_status(manifest, progress, &[], Some(true), now);
     let ready = Progress::Applied(Readiness::Ready);
-    assert_eq!(Some(says(&user_owned, &ready)), user_owned.status);
+    assert_eq!(Some(value(&user_owned, &ready)), user_owned.status);
     assert!(
-        !may_defer_status(&user_owned, &says(&user_owned, &Progress::Waiting("for it".into()))),
+        !may_defer_status(&user_owned, &value(&user_owned, &Progress::Waiting("for it".into()))),
         "else a restart would hide it"
     );
 
@@ -188,13 +188,18 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     let generations = |status: &ManifestStatus| -> Vec<i64> {
         status.conditions.iter().filter_map(|c| c.observed_generation).collect()
     };
-    let waits = says(&user_owned, &Progress::Waiting("for it".into()));
+    let waits = value(&user_owned, &Progress::Waiting("for it".into()));
     assert_eq!(generations(&waits), [2, 2, 2, 2]);
     assert!(has_been_ready(&Manifest { status: Some(waits), ..user_owned.clone() }, generation));
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let reported = |state| Some((cr.clone(), CrState { state, message: String::new() }));
     let with = |state| {
-        with_cr_state(says(&user_owned, &ready), &user_owned, reported(state).as_ref(), Timestamp::UNIX_EPOCH)
+        with_cr_state(
+            value(&user_owned, &ready),
+            &user_owned,
+            reported(state).as_ref(),
+            Timestamp::UNIX_EPOCH,
+        )
     };
     assert_eq!(generations(&with(State::Ready)), [1, 1, 1, 2], "only what is new");
     let warned = Manifest { status: Some(with(State::Error)), ..user_owned.clone() };
@@ -222,7 +227,7 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     }
     for (why, manifest) in others {
         assert!(!is_current(&manifest, generation), "{why}");
-        assert_eq!(generations(&says(&manifest, &ready)), [2, 2, 2], "{why}");
+        assert_eq!(generations(&value(&manifest, &ready)), [2, 2, 2], "{why}");
     }
 }
 
@@ -231,7 +236,7 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
     let now = Timestamp::UNIX_EPOCH;
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let waits = |text: &str| Progress::Waiting(text.into());
-    let says = |manifest: &Manifest, text: &str, reported: Option<(State, &str)>| {
+    let value = |manifest: &Manifest, text: &str, reported: Option<(State, &str)>| {
         let status = manifest_status(manifest, &waits(text), &[], Some(true), now);
         let reported =
             reported.map(|(state, message)| (cr.clone(), CrState { state, message: message.into() }));
@@ -250,9 +255,9 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
         (trouble, Some((State::Ready, "")), false),
         (Some((State::Ready, "")), Some((State::Error, "")), false),
     ] {
-        let manifest = with(says(&none, "for a thing", before));
+        let manifest = with(value(&none, "for a thing", before));
         assert_eq!(
-            may_defer_status(&manifest, &says(&manifest, "for another", after)),
+            may_defer_status(&manifest, &value(&manifest, "for another", after)),
             may,
             "{before:?} {after:?}"
         );

@@ -47,18 +47,18 @@ fn messages(modules: &[(&str, Value)], manifests: &[Manifest]) -> BTreeMap<Strin
 #[test]
 fn a_module_waits_for_another_until_that_is_ready() {
     let modules = [("quay", json!(null)), ("crane", json!({"modules": ["quay", "harbour"]}))];
-    let says = |manifests: &[Manifest]| messages(&modules, manifests).remove("crane");
+    let value = |manifests: &[Manifest]| messages(&modules, manifests).remove("crane");
     assert_eq!(
-        says(&[]).unwrap(),
+        value(&[]).unwrap(),
         "waits for module 'harbour' (not enabled), module 'quay' (not installed yet); it goes on by itself when that is there"
     );
     let harbour = manifest("harbour", "1.0.0", "Ready");
     let mut quay = manifest("quay", "2.0.0", "Processing");
-    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("module 'quay' (not Ready yet);"));
+    assert!(value(&[harbour.clone(), quay.clone()]).unwrap().contains("module 'quay' (not Ready yet);"));
     quay.status.as_mut().unwrap().state = State::Error;
-    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("(in error)"));
+    assert!(value(&[harbour.clone(), quay.clone()]).unwrap().contains("(in error)"));
     quay.status.as_mut().unwrap().state = State::Ready;
-    assert_eq!(says(&[harbour, quay]), None);
+    assert_eq!(value(&[harbour, quay]), None);
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
 
 #[test]
 fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
-    let needs = |modules: &[&str]| json!({"modules": modules});
+    let waits_for = |modules: &[&str]| json!({"modules": modules});
     let modules = [
-        ("a", needs(&["b"])),
-        ("b", needs(&["c"])),
-        ("c", needs(&["a"])),
-        ("d", needs(&["a"])),
-        ("e", needs(&["e"])),
+        ("a", waits_for(&["b"])),
+        ("b", waits_for(&["c"])),
+        ("c", waits_for(&["a"])),
+        ("d", waits_for(&["a"])),
+        ("e", waits_for(&["e"])),
     ];
     let unmet = unmet(&listed_modules(&modules), &[], &BTreeSet::new());
     for module in ["a", "b", "c"] {
@@ -182,8 +182,8 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     assert_eq!((early.state, early.recheck_at), (State::Processing, Some(due)));
     assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
     // After a restart.
-    let beside = format!("Beacon default: no light; its update {}", early.message);
-    for reported in [early.message.clone(), format!("its update {}", early.message), beside] {
+    let external = format!("Beacon default: no light; its update {}", early.message);
+    for reported in [early.message.clone(), format!("its update {}", early.message), external] {
         let again =
             wait_report(&of(false), at(700), WAIT_DEADLINE, Some((State::Processing, &reported)), at(700));
         assert_eq!((again.recheck_at, &again.message), (Some(due), &early.message));

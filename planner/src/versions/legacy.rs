@@ -38,12 +38,13 @@ pub(super) fn choose(
         // Channels may share a version.
         ([one], _) | ([one, ..], Some(_)) => chosen(one, origin),
         ([], Some(pin)) => {
-            let known = sorted(templates.iter().filter_map(|t| version(t)));
-            Err(Fault::NotOffered { module, version: pin.to_owned(), known })
+            let available = sorted(templates.iter().filter_map(|t| version(t)));
+            Err(Fault::NotOffered { module, version: pin.to_owned(), available })
         }
         ([], None) => {
-            let known = sorted(templates.iter().map(|t| t.spec.channel.as_str()).filter(|c| !c.is_empty()));
-            Err(Fault::NoSuchChannel { module, channel, known })
+            let available =
+                sorted(templates.iter().map(|t| t.spec.channel.as_str()).filter(|c| !c.is_empty()));
+            Err(Fault::NoSuchChannel { module, channel, available })
         }
         (several, None) => {
             let names: Vec<_> = several.iter().map(|t| t.name_any()).collect();

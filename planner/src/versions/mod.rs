@@ -72,7 +72,7 @@ pub enum Fault {
     },
     /// No such channel.
     #[error(
-        "module '{module}' has no version in channel '{channel}' (it has: {known}); ask for another channel; tried \
+        "module '{module}' has no version in channel '{channel}' (it has: {available}); ask for another channel; tried \
          again when the module is released in this one"
     )]
     NoSuchChannel {
@@ -81,7 +81,7 @@ pub enum Fault {
         /// Requested channel.
         channel: String,
         /// Existing channels.
-        known: String,
+        available: String,
     },
     /// `none` has no versions.
     #[error("module '{module}' asks for channel 'none', which has no versions; choose another channel")]
@@ -99,7 +99,7 @@ pub enum Fault {
     },
     /// No such version.
     #[error(
-        "module '{module}' has no version {version} (it has: {known}); ask for one of these, or for a channel"
+        "module '{module}' has no version {version} (it has: {available}); ask for one of these, or for a channel"
     )]
     NotOffered {
         /// Module.
@@ -107,7 +107,7 @@ pub enum Fault {
         /// Requested version.
         version: String,
         /// Existing versions.
-        known: String,
+        available: String,
     },
     /// Several legacy templates for a channel.
     #[error(

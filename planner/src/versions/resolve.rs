@@ -97,15 +97,15 @@ fn released(
     let version = match request.pin {
         Some(pin) => {
             if !offered(release).any(|version| version == pin) {
-                let known = list(offered(release).filter(|version| !version.is_empty()));
-                return Err(Fault::NotOffered { module: module(), version: pin.to_owned(), known });
+                let available = list(offered(release).filter(|version| !version.is_empty()));
+                return Err(Fault::NotOffered { module: module(), version: pin.to_owned(), available });
             }
             pin
         }
         None => release.version_of(request.channel).ok_or_else(|| Fault::NoSuchChannel {
             module: module(),
             channel: request.channel.to_owned(),
-            known: list(channels().map(|c| c.channel.as_str())),
+            available: list(channels().map(|c| c.channel.as_str())),
         })?,
     };
     let chosen = released_as(request.module, version, release, catalog)?;

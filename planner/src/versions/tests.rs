@@ -107,7 +107,7 @@ fn offered() -> fixtures::FakeCatalog {
     catalog
 }
 
-fn changed([regular, fast, allow, ends, what]: [usize; 5]) -> fixtures::FakeCatalog {
+fn changed([regular, fast, allow, ends, cause]: [usize; 5]) -> fixtures::FakeCatalog {
     let versions = ["1.0.0", "1.1.0", "9.9.9"];
     let mut catalog = offered();
     let mut lighthouse = catalog.releases["lighthouse"].as_ref().clone();
@@ -127,7 +127,7 @@ fn changed([regular, fast, allow, ends, what]: [usize; 5]) -> fixtures::FakeCata
         template.spec.progress_deadline_seconds = Some(9);
         catalog.put(Arc::new(template));
     };
-    match what % 6 {
+    match cause % 6 {
         0 => change(&mut catalog, "lighthouse-1.0.0"),
         1 => change(&mut catalog, "buoy-regular"),
         2 => drop(catalog.templates.remove("buoy-twin-a")),
@@ -202,10 +202,11 @@ fn only_a_lower_version_is_refused() {
     ];
     let mut table = String::new();
     for (old, new) in cases {
-        let says = may_replace(Some(old), new, false);
+        let value = may_replace(Some(old), new, false);
         assert_eq!(may_replace(Some(old), new, true), Ok(()));
         assert_eq!(may_replace(None, new, false), Ok(()));
-        let text = says.map_or_else(|fault| format!("{}: {fault}", fault.state(true)), |()| "yes".to_owned());
+        let text =
+            value.map_or_else(|fault| format!("{}: {fault}", fault.state(true)), |()| "yes".to_owned());
         writeln!(table, "'{old}' -> '{new}'  {text}").unwrap();
     }
     insta::assert_snapshot!(table);
@@ -299,11 +300,11 @@ proptest! {
             new.templates.retain(|_, t| !is_legacy(t));
             prop_assert_eq!(&all, &outcome(resolve(request, &new, &local)));
         }
-        let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
+        let available = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
         let further = matches!(kcp, Err(Fault::NotOffered { .. })) && catalog.release(&module).is_some();
         let is_local = matches!(all, Ok((.., Origin::Local)));
-        prop_assert!(!known || !is_local || further, "{all:?}");
-        prop_assert!(is_local || !known || all == kcp);
+        prop_assert!(!available || !is_local || further, "{all:?}");
+        prop_assert!(is_local || !available || all == kcp);
         let count = local.len();
         local.rotate_left(usize::try_from(order >> 8).unwrap() % count);
         prop_assert_eq!(all, outcome(resolve(request, &catalog, &local)));
@@ -384,7 +385,7 @@ fn the_last_repository_context_names_the_registry() {
         legacy::registry(&old("raft", "raft", "regular", json!({}), descriptor))
     };
     let context = |base: &str, sub: &str| json!({"type": "OCIRegistry", "baseUrl": base, "subPath": sub});
-    for (contexts, says) in [
+    for (contexts, value) in [
         (json!([context("registry.example", "")]), Some("registry.example")),
         (
             json!([context("first.example", ""), context("https://last.example:5000/a/", "b/c")]),
@@ -398,6 +399,6 @@ fn the_last_repository_context_names_the_registry() {
         (json!([]), None),
         (json!("registry.example"), None),
     ] {
-        assert_eq!(registry(contexts.clone()).as_deref(), says, "{contexts}");
+        assert_eq!(registry(contexts.clone()).as_deref(), value, "{contexts}");
     }
 }

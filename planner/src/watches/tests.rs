@@ -73,20 +73,20 @@ fn ten_modules_share_their_watches() {
 
 #[test]
 fn what_somebody_waits_for_is_watched_as_a_whole() {
-    let mut needs = RequiredKinds::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
-    let labelled = derive(&needs, plural, &[], MAX_DERIVED);
+    let mut required = RequiredKinds::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
+    let labelled = derive(&required, plural, &[], MAX_DERIVED);
     assert!(labelled.watches.iter().all(|w| !w.labels.is_empty()), "what users make is nobody's business");
-    needs.add_awaited(&Gvk::of("x.dev/v1", "Beacon"));
-    let all = derive(&needs, plural, &[], MAX_DERIVED);
+    required.add_awaited(&Gvk::of("x.dev/v1", "Beacon"));
+    let all = derive(&required, plural, &[], MAX_DERIVED);
     let without_labels: Vec<_> =
         all.watches.iter().filter(|w| w.labels.is_empty()).map(|w| w.name.as_str()).collect();
     assert_eq!(without_labels, ["engine.beacons.x.dev.spec"]);
     // A namespace's status names its blockers.
-    needs.add_awaited(&Gvk::of("v1", "Namespace"));
-    let spaces = derive(&needs, plural, &[], MAX_DERIVED);
+    required.add_awaited(&Gvk::of("v1", "Namespace"));
+    let spaces = derive(&required, plural, &[], MAX_DERIVED);
     assert!(names(&spaces).contains(&"engine.namespaces.status"));
-    needs.add_definitions();
-    let kinds = derive(&needs, plural, &[], MAX_DERIVED);
+    required.add_definitions();
+    let kinds = derive(&required, plural, &[], MAX_DERIVED);
     assert!(names(&kinds).contains(&"engine.customresourcedefinitions.apiextensions.k8s.io.spec"));
     assert!(names(&kinds).contains(&"engine.apiservices.apiregistration.k8s.io.status"));
 }
@@ -104,14 +104,14 @@ fn what_is_given_up_or_is_a_secret_is_not_watched() {
 
 #[test]
 fn what_the_agent_watches_anyway_is_not_watched_twice() {
-    let needs = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
-    let all = derive(&needs, plural, &[], MAX_DERIVED);
+    let required = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    let all = derive(&required, plural, &[], MAX_DERIVED);
     assert_eq!(names(&all), ["engine.deployments.apps.spec", "engine.deployments.apps.status"]);
     let other = |change: fn(&mut AgentWatch)| {
         let mut other =
             AgentWatch { name: "kcp-system.d".into(), labels: BTreeMap::new(), ..all.watches[0].clone() };
         change(&mut other);
-        derive(&needs, plural, &[other], MAX_DERIVED).watches.len()
+        derive(&required, plural, &[other], MAX_DERIVED).watches.len()
     };
     assert_eq!(other(|_| {}), 1);
     assert_eq!(other(|w| w.labels = [("app".into(), "x".into())].into()), 2, "it sees some of them only");
@@ -121,32 +121,33 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
 /// Otherwise users' changes go unnoticed.
 #[test]
 fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
-    let mut needs = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
-    needs.add_engine_owned(false);
-    let alone = derive(&needs, real_plural, &[], 1);
+    let mut required = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    required.add_engine_owned(false);
+    let alone = derive(&required, real_plural, &[], 1);
     assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
     assert!(alone.watches[0].labels.is_empty());
     let with_agent_watch = |version: &str, labels: &[(&str, &str)]| {
         let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
         let (name, version) = ("kcp-system.kyma".to_owned(), version.to_owned());
         let other = AgentWatch { name, version, labels, ..alone.watches[0].clone() };
-        names(&derive(&needs, real_plural, &[other], MAX_DERIVED)).contains(&alone.watches[0].name.as_str())
+        names(&derive(&required, real_plural, &[other], MAX_DERIVED))
+            .contains(&alone.watches[0].name.as_str())
     };
     assert!(!with_agent_watch("v1beta2", &[]) && with_agent_watch("v1alpha1", &[]), "nobody serves that");
-    let beside = |labels: &[(&str, &str)]| with_agent_watch("*", labels);
-    assert!(!beside(&[]));
-    assert!(!beside(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
-    assert!(beside(&[(labels::WATCHED_BY, "somebody")]));
-    assert!(beside(&[KYMA_LABELS[0], ("team", "harbour")]), "nobody puts that one back");
+    let external = |labels: &[(&str, &str)]| with_agent_watch("*", labels);
+    assert!(!external(&[]));
+    assert!(!external(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
+    assert!(external(&[(labels::WATCHED_BY, "somebody")]));
+    assert!(external(&[KYMA_LABELS[0], ("team", "harbour")]), "nobody puts that one back");
 }
 
 /// Otherwise only the safety resync finds changes.
 #[test]
 fn what_the_engine_brings_besides_modules_is_always_watched() {
     let watched = |takes_templates: bool| {
-        let mut needs = RequiredKinds::default();
-        needs.add_engine_owned(takes_templates);
-        let derived = derive(&needs, real_plural, &[], MAX_DERIVED);
+        let mut required = RequiredKinds::default();
+        required.add_engine_owned(takes_templates);
+        let derived = derive(&required, real_plural, &[], MAX_DERIVED);
         assert!(derived.missing.is_empty() && derived.over_capacity.is_empty(), "{derived:?}");
         derived
     };
@@ -171,9 +172,9 @@ fn what_the_engine_brings_besides_modules_is_always_watched() {
 
 #[test]
 fn what_there_is_no_room_for_is_the_least_important_and_named() {
-    let mut needs = RequiredKinds::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
-    needs.add_awaited(&Gvk::of("y.dev/v1", "Quay"));
-    let derived = derive(&needs, plural, &[], 5);
+    let mut required = RequiredKinds::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
+    required.add_awaited(&Gvk::of("y.dev/v1", "Quay"));
+    let derived = derive(&required, plural, &[], 5);
     assert_eq!(
         names(&derived),
         [
@@ -190,7 +191,7 @@ fn what_there_is_no_room_for_is_the_least_important_and_named() {
         "{:?}",
         derived.over_capacity
     );
-    let none = derive(&needs, |group, kind| plural(group, kind).filter(|_| group != "y.dev"), &[], 5);
+    let none = derive(&required, |group, kind| plural(group, kind).filter(|_| group != "y.dev"), &[], 5);
     assert_eq!(none.missing, ["Quay.y.dev"]);
 }
 
@@ -208,15 +209,15 @@ proptest! {
         unserved in any_kind(),
     ) {
         let manifests: Vec<Manifest> = modules.iter().map(|(kinds, cr)| manifest(kinds, *cr)).collect();
-        let needs = |manifests: &mut dyn Iterator<Item = &Manifest>, awaited: &mut dyn Iterator<Item = &(&str, &str)>| {
-            let mut needs = RequiredKinds::of(manifests);
-            awaited.for_each(|(api_version, kind)| needs.add_awaited(&Gvk::of(api_version, kind)));
-            needs
+        let required = |manifests: &mut dyn Iterator<Item = &Manifest>, awaited: &mut dyn Iterator<Item = &(&str, &str)>| {
+            let mut required = RequiredKinds::of(manifests);
+            awaited.for_each(|(api_version, kind)| required.add_awaited(&Gvk::of(api_version, kind)));
+            required
         };
-        let there = needs(&mut manifests.iter(), &mut awaited.iter());
-        prop_assert_eq!(&there, &needs(&mut manifests.iter().rev(), &mut awaited.iter().rev()));
+        let present = required(&mut manifests.iter(), &mut awaited.iter());
+        prop_assert_eq!(&present, &required(&mut manifests.iter().rev(), &mut awaited.iter().rev()));
         let is_missing = |group: &str, kind: &str| (Gvk::of(unserved.0, unserved.1).group.as_str(), unserved.1) == (group, kind);
-        let derived = derive(&there, |g, k| plural(g, k).filter(|_| !is_missing(g, k)), &[], capacity);
+        let derived = derive(&present, |g, k| plural(g, k).filter(|_| !is_missing(g, k)), &[], capacity);
         prop_assert!(derived.watches.len() <= capacity);
         let mut seen = BTreeSet::new();
         for watch in &derived.watches {

@@ -115,12 +115,12 @@ impl Remark {
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     /// Known values, besides built-in public regions and plans.
-    pub known: Vec<(Field, String)>,
+    pub available: Vec<(Field, String)>,
 }
 
 impl Values {
     fn of(&self, field: Field) -> BTreeSet<&str> {
-        let own = self.known.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
+        let own = self.available.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
         own.chain(samples::of(field).iter().copied()).collect()
     }
 }
@@ -218,8 +218,8 @@ impl Lint<'_> {
     }
 
     fn literals(&mut self, pattern: &Pattern, at: &Path) {
-        let Some(words) = literals(pattern.text()) else { return };
-        let never: Vec<_> = words
+        let Some(parts) = literals(pattern.text()) else { return };
+        let never: Vec<_> = parts
             .iter()
             .filter(|word| !can_be_in_a_label(word))
             .map(|w| format!("'{}'", printable(w)))
@@ -368,14 +368,14 @@ fn never_first(rules: &[Rule], n: usize) -> Option<String> {
     for (field, pattern) in rule.matching.patterns() {
         let wholes = whole_values(pattern.text());
         let is_whole = wholes.is_some();
-        let words = wholes.or_else(|| literals(pattern.text()));
-        let possible = words.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
-        if words.is_some() && possible.is_empty() {
+        let parts = wholes.or_else(|| literals(pattern.text()));
+        let possible = parts.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
+        if parts.is_some() && possible.is_empty() {
             continue;
         }
         let covers = |earlier: &Pattern| {
             earlier.text() == pattern.text()
-                || (words.is_some()
+                || (parts.is_some()
                     && (is_whole || !pattern::depends_on_context(earlier.text()))
                     && possible.iter().all(|word| earlier.is_match(word)))
         };

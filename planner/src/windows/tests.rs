@@ -100,8 +100,8 @@ fn the_next_window_of_everyone() {
         ("no labels at all", &[], &["2026-03-05T00:00:00Z"]),
     ];
     let mut table = String::new();
-    for (what, labels, times) in cases {
-        writeln!(table, "{what}").unwrap();
+    for (cause, labels, times) in cases {
+        writeln!(table, "{cause}").unwrap();
         for time in times {
             let window = match next(&fleet, &kyma(labels), at(time), MIN_WINDOW) {
                 Some(w) => format!("{} .. {}{}", w.begin, w.end, if w.open { " open" } else { "" }),
@@ -210,12 +210,12 @@ fn what_is_missing_of_a_window_is_read_as_go_reads_it() {
         ("{}", wednesday, "never"),
     ] {
         let policy = policy(&format!(r#"{{"default": {window}}}"#));
-        let said = match next(&policy, &BTreeMap::new(), at(now), MIN_WINDOW) {
+        let window_text = match next(&policy, &BTreeMap::new(), at(now), MIN_WINDOW) {
             Some(found) if found.open => format!("open until {}", found.end),
             Some(found) => format!("{} .. {}", found.begin, found.end),
             None => "never".to_owned(),
         };
-        assert_eq!(said, expected, "{window} at {now}");
+        assert_eq!(window_text, expected, "{window} at {now}");
     }
 }
 
@@ -272,7 +272,7 @@ fn a_policy_has_limits() {
 fn an_update_waits_only_if_it_has_to() {
     let update = Update { installed: Some("1.0.0"), wanted: "1.1.0", requires_downtime: true, skip: false };
     let fleet = policy(FLEET);
-    let says = |update: Update<'_>, policy: Option<&Policy>, now: &str| {
+    let outcome = |update: Update<'_>, policy: Option<&Policy>, now: &str| {
         let verdict = judge(&update, policy, &BTreeMap::new(), at(now), MIN_WINDOW);
         assert_eq!(verdict.passes(), verdict.message(&update).is_none());
         (verdict.message(&update).unwrap_or_default(), verdict.recheck_at())
@@ -284,18 +284,18 @@ fn an_update_waits_only_if_it_has_to() {
         Update { requires_downtime: false, ..update },
         Update { skip: true, ..update },
     ] {
-        assert_eq!(says(free, Some(&fleet), closed), (String::new(), None));
-        assert_eq!(says(free, None, closed), (String::new(), None));
+        assert_eq!(outcome(free, Some(&fleet), closed), (String::new(), None));
+        assert_eq!(outcome(free, None, closed), (String::new(), None));
     }
-    assert_eq!(says(update, Some(&fleet), "2026-03-04T21:00:00Z"), (String::new(), None));
-    let (text, look_at) = says(update, Some(&fleet), closed);
+    assert_eq!(outcome(update, Some(&fleet), "2026-03-04T21:00:00Z"), (String::new(), None));
+    let (text, waits_until) = outcome(update, Some(&fleet), closed);
     assert!(
         text.contains("waits for the maintenance window from 2026-03-04T20:00:00Z to 2026-03-05T00:00:00Z"),
         "{text}"
     );
-    assert_eq!(look_at, Some(at("2026-03-04T20:00:00Z")));
-    assert!(says(update, None, closed).0.contains("no maintenance policy is configured"));
-    assert!(says(update, Some(&Policy::default()), closed).0.contains("has no window for this runtime"));
+    assert_eq!(waits_until, Some(at("2026-03-04T20:00:00Z")));
+    assert!(outcome(update, None, closed).0.contains("no maintenance policy is configured"));
+    assert!(outcome(update, Some(&Policy::default()), closed).0.contains("has no window for this runtime"));
 }
 
 fn any_policy() -> impl Strategy<Value = (String, BTreeMap<String, String>)> {
@@ -336,7 +336,7 @@ fn a_time_zone_keeps_a_window_at_its_hours() {
     let skipped = window("Sun", "02:30:00-05:00", "05:00:00-05:00", york);
     let twice = window("Sun", "01:30:00-05:00", "03:00:00-05:00", york);
     let in_the_gap = window("Sun", "02:00:00-05:00", "03:00:00-05:00", york);
-    for (what, policy, now, begin, end) in [
+    for (cause, policy, now, begin, end) in [
         (
             "skipped as a whole: a week later",
             &in_the_gap,
@@ -366,7 +366,7 @@ fn a_time_zone_keeps_a_window_at_its_hours() {
         ("twice: the first", &twice, "2026-10-31T00:00:00Z", "2026-11-01T05:30:00Z", "2026-11-01T08:00:00Z"),
     ] {
         let found = next(policy, &BTreeMap::new(), at(now), MIN_WINDOW).unwrap();
-        assert_eq!((found.begin, found.end), (at(begin), at(end)), "{what}");
+        assert_eq!((found.begin, found.end), (at(begin), at(end)), "{cause}");
     }
 }
 
@@ -376,16 +376,16 @@ fn inside(times: &WindowTimes, now: Timestamp) -> bool {
         When::Once { begin, end } => begin <= now && now < end,
         When::Weekly { begin, end } => (0..50 * 60).any(|minutes| {
             let from = now - SignedDuration::from_mins(minutes);
-            let there = begin.offset.to_datetime(from);
-            if there.hour() != begin.time.hour()
-                || there.minute() != begin.time.minute()
-                || !times.begins_on(there.weekday())
+            let present = begin.offset.to_datetime(from);
+            if present.hour() != begin.time.hour()
+                || present.minute() != begin.time.minute()
+                || !times.begins_on(present.weekday())
             {
                 return false;
             }
-            let from = from - SignedDuration::from_secs(there.second().into());
+            let from = from - SignedDuration::from_secs(present.second().into());
             // First `end` after the begin.
-            let floor = end.offset.to_timestamp(there.date().to_datetime(end.time)).unwrap();
+            let floor = end.offset.to_timestamp(present.date().to_datetime(end.time)).unwrap();
             let mut until = floor;
             while until <= from {
                 until += SignedDuration::from_hours(24);
@@ -457,8 +457,8 @@ proptest! {
 
     #[test]
     fn no_policy_and_no_time_panics(text: String, seconds in Timestamp::MIN.as_second()..Timestamp::MAX.as_second(), min: Duration,
-            (known, labels) in any_policy()) {
+            (available, labels) in any_policy()) {
         let _ = Policy::parse(&text);
-        let _ = next(&policy(&known), &labels, Timestamp::from_second(seconds).unwrap(), min);
+        let _ = next(&policy(&available), &labels, Timestamp::from_second(seconds).unwrap(), min);
     }
 }

@@ -233,12 +233,12 @@ mod tests {
             namespace: namespace.into(),
             name: name.into(),
         };
-        for there in [
+        for present in [
             object("v1", "Pod", "default", "a"),
             object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "system:node"),
             object("a/v1beta1", "Crane", "", "A.b_c"),
         ] {
-            assert!(there.can_exist(), "{there:?}");
+            assert!(present.can_exist(), "{present:?}");
         }
         for none in [
             object("a/b/c", "Pod", "", "a"),

@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_in_plain_words() {
-        for (text, words) in [
+        for (text, parts) in [
             ("a: .inf", ".inf is no number that a Kubernetes object can have; put it in quotes"),
             ("a: .NaN\nb: 1e999", ".NaN is no number that a Kubernetes object can have; put it in quotes"),
         ] {
-            assert_eq!(plain(&value(text).unwrap_err()), words, "{text}");
+            assert_eq!(plain(&value(text).unwrap_err()), parts, "{text}");
         }
         let syntax = plain(&value("a: [1\nb: 'secret-text\n").unwrap_err());
         assert!(!syntax.contains("secret-text") && !syntax.contains("Options"), "{syntax}");

@@ -40,7 +40,7 @@ fn every_kind_says_when_it_is_ready_and_why_not() {
         let word = message.split(',').next().unwrap().to_owned();
         let kind = object["kind"].as_str().unwrap().to_owned();
         match kinds.iter_mut().find(|(k, _)| *k == kind) {
-            Some((_, words)) => words.push(word),
+            Some((_, parts)) => parts.push(word),
             None => kinds.push((kind, vec![word])),
         }
     }
@@ -57,10 +57,10 @@ fn every_kind_says_when_it_is_ready_and_why_not() {
         "APIService",
         "Buoy",
     ] {
-        let words =
-            kinds.iter().find(|(k, _)| k == kind).map(|(_, words)| words.as_slice()).unwrap_or_default();
+        let parts =
+            kinds.iter().find(|(k, _)| k == kind).map(|(_, parts)| parts.as_slice()).unwrap_or_default();
         for word in ["Ready", "Processing"] {
-            assert!(words.iter().any(|w| w == word), "{kind} is never {word}");
+            assert!(parts.iter().any(|w| w == word), "{kind} is never {word}");
         }
     }
 }

@@ -199,13 +199,13 @@ fn a_manager_that_was_not_read_leaves_it_to_all() {
         Some(Manager { group, version: "v1".into(), kind, namespace: "n".into(), name })
     };
     let waits = Readiness::Processing("Deployment n/web: w".into());
-    for (names, says) in [
+    for (names, value) in [
         (None, waits.clone()),
         (manager("batch", "Job", "elsewhere"), waits.clone()),
         (manager("apps", "Deployment", "web"), waits),
         (manager("batch", "Job", "job"), Readiness::Ready),
     ] {
-        assert_eq!(of_module(names.as_ref(), &judged), says, "{names:?}");
+        assert_eq!(of_module(names.as_ref(), &judged), value, "{names:?}");
     }
 }
 
@@ -219,7 +219,8 @@ fn a_manager_beside_the_objects_of_a_module_decides() {
         namespace: String::new(),
         name: "other".into(),
     };
-    let beside = ObjectRef { namespace: "default".into(), ..object("apps/v1", "Deployment", "other") };
-    let waits = [(own.clone(), processing(&own, "w")), (beside, ObjectReadiness::Ready)];
+    let other_workload =
+        ObjectRef { namespace: "default".into(), ..object("apps/v1", "Deployment", "other") };
+    let waits = [(own.clone(), processing(&own, "w")), (other_workload, ObjectReadiness::Ready)];
     assert_eq!(of_module(Some(&manager), &waits), Readiness::Ready);
 }

@@ -135,8 +135,8 @@ impl World {
                 self.manifests.retain(|m| m.name_any() != manifest.name_any());
                 self.manifests.push(manifest);
             }
-            Step::Delete(which) => {
-                if let Some(manifest) = self.manifests.get_mut(which) {
+            Step::Delete(selects) => {
+                if let Some(manifest) = self.manifests.get_mut(selects) {
                     manifest.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
                 }
             }

@@ -43,14 +43,14 @@ fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
 #[test]
 fn a_module_follows_no_manifest_that_is_on_its_way_out_or_another_ones() {
     let kyma = kyma_with(State::Ready, "before");
-    let mut leaves = reported(State::Error, "no answer");
-    leaves.metadata.deletion_timestamp =
+    let mut is_deleting = reported(State::Error, "no answer");
+    is_deleting.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
     let mut other = reported(State::Error, "no answer");
     other.metadata.name = Some("another".into());
     let mut unmanaged = reported(State::Error, "no answer");
     unmanaged.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
-    for manifest in [leaves, other, unmanaged] {
+    for manifest in [is_deleting, other, unmanaged] {
         assert_eq!(entry_after(&kyma, manifest), (State::Ready, "before".to_owned()));
     }
 }

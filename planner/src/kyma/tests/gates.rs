@@ -190,13 +190,16 @@ fn what_is_being_removed_is_upgraded_and_never_downgraded() {
     assert_eq!(run(&wanted, std::slice::from_ref(&deleting)).apply[0].spec.version, "1.1.0");
     deleting.spec.version = "1.2.0".into();
     let plan = run(&wanted, std::slice::from_ref(&deleting));
-    assert_eq!((plan.apply.len(), plan.status.modules[0].message.as_str()), (0, STILL_THERE));
+    assert_eq!((plan.apply.len(), plan.status.modules[0].message.as_str()), (0, PREVIOUS_INSTALLATION));
     let progress =
         crate::manifest_status::Progress::Deleting("waiting for module crs deletion: Beacon a/b (1)".into());
     deleting.status =
         Some(crate::manifest_status::manifest_status(&deleting, &progress, &[], None, Timestamp::UNIX_EPOCH));
-    let said = run(&wanted, &[deleting]).status.modules.remove(0).message.clone();
-    assert_eq!(said, format!("{STILL_THERE}: waiting for module crs deletion: Beacon a/b (1)"));
+    let state_and_message = run(&wanted, &[deleting]).status.modules.remove(0).message.clone();
+    assert_eq!(
+        state_and_message,
+        format!("{PREVIOUS_INSTALLATION}: waiting for module crs deletion: Beacon a/b (1)")
+    );
 }
 
 #[test]
@@ -269,12 +272,12 @@ fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) 
 
 #[test]
 fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
-    let said = |policy: &str, manifests: &[Manifest]| {
+    let state_and_message = |policy: &str, manifests: &[Manifest]| {
         let module = ruled(policy, &wanted(&["lighthouse"]), manifests).status.modules.remove(0);
         (module.state, module.message.clone())
     };
     let fixed = "rules: [{fix: [{name: lighthouse, channel: absent}]}]";
-    let (state, message) = said(fixed, &[]);
+    let (state, message) = state_and_message(fixed, &[]);
     assert_eq!(state, State::Error);
     let remark = "set by the platform's policy: channel absent instead of regular";
     assert!(
@@ -282,7 +285,7 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
         "{message}"
     );
     let unmanaged = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
-    let (state, message) = said(unmanaged, &[]);
+    let (state, message) = state_and_message(unmanaged, &[]);
     assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
     // Remarks do not accumulate.
     let mut kyma = kyma();
@@ -292,7 +295,11 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
         kyma.status = Some(status);
     }
     let fast = "rules: [{fix: [{name: lighthouse, channel: fast}]}]";
-    assert_eq!(said(fast, &[]), (State::Processing, String::new()), "it is said when it is there");
+    assert_eq!(
+        state_and_message(fast, &[]),
+        (State::Processing, String::new()),
+        "it is said when it is there"
+    );
 }
 
 #[test]

@@ -46,20 +46,20 @@ fn a_module_that_is_wanted_back_waits_until_it_was_given_up() {
 fn a_manifest_that_is_left_alone_is_why_its_module_does_not_go_on() {
     let label = "operator.kyma-project.io/skip-reconciliation";
     let mut old = installed(State::Ready);
-    let says = |plan: &Plan| plan.status.modules[0].message.contains(label);
+    let value = |plan: &Plan| plan.status.modules[0].message.contains(label);
     old.labels_mut().insert(label.into(), "true".into());
-    assert!(!says(&run(&wanted(&["lighthouse"]), &[old.clone()])), "nothing is to be done");
+    assert!(!value(&run(&wanted(&["lighthouse"]), &[old.clone()])), "nothing is to be done");
     let mut fast = wanted(&["lighthouse"]);
     fast.modules[0].channel = Some("fast".into());
     let upgrade = run(&fast, &[old.clone()]);
     assert!(
-        upgrade.status.modules[0].state == State::Processing && says(&upgrade),
+        upgrade.status.modules[0].state == State::Processing && value(&upgrade),
         "{:?}",
         upgrade.status.modules
     );
     old.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let gone = run(&wanted(&[]), &[old]);
-    assert!(gone.status.modules[0].state == State::Deleting && says(&gone), "{:?}", gone.status.modules);
+    assert!(gone.status.modules[0].state == State::Deleting && value(&gone), "{:?}", gone.status.modules);
 }
 
 /// As of a renamed component.

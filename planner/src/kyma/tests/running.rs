@@ -45,7 +45,7 @@ impl World {
         plan
     }
 
-    fn says(&mut self) -> String {
+    fn value(&mut self) -> String {
         let first = self.reconcile();
         let second = self.reconcile();
         assert_eq!((second.apply, &second.status), (vec![], &first.status), "the plan is done");
@@ -83,23 +83,23 @@ fn waits() -> Progress {
 #[test]
 fn a_version_that_is_not_ready_yet_stands_beside_the_one_that_runs() {
     let mut world = World::new();
-    assert_eq!(world.ask("1.0.0").says(), "", "a first installation");
-    assert_eq!(world.find(&waits(), State::Empty).says(), WAITS);
-    assert_eq!(world.find(&ready(), State::Empty).says(), "");
+    assert_eq!(world.ask("1.0.0").value(), "", "a first installation");
+    assert_eq!(world.find(&waits(), State::Empty).value(), WAITS);
+    assert_eq!(world.find(&ready(), State::Empty).value(), "");
     assert!(world.manifest.as_ref().unwrap().annotations().get(annotations::RUNNING_VERSION).is_none());
-    assert_eq!(world.ask("1.1.0").says(), "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted");
+    assert_eq!(world.ask("1.1.0").value(), "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted");
     let both = format!("upgrade in progress: 1.0.0 runs, 1.1.0 is wanted; {WAITS}");
-    assert_eq!(world.find(&waits(), State::Empty).says(), both);
+    assert_eq!(world.find(&waits(), State::Empty).value(), both);
     let plan = world.reconcile();
     let manifest = world.manifest.as_ref().unwrap();
     insta::assert_yaml_snapshot!(
         "upgrade_in_progress",
         json!({"annotations": manifest.annotations(), "status": runtime_status(&plan.status)})
     );
-    assert_eq!(world.find(&ready(), State::Empty).says(), "");
+    assert_eq!(world.find(&ready(), State::Empty).value(), "");
     // Later failures are no upgrade.
-    assert_eq!(world.find(&waits(), State::Empty).says(), WAITS);
-    assert_eq!(world.ask("1.0.0").says(), "downgrade in progress: 1.1.0 runs, 1.0.0 is wanted");
+    assert_eq!(world.find(&waits(), State::Empty).value(), WAITS);
+    assert_eq!(world.ask("1.0.0").value(), "downgrade in progress: 1.1.0 runs, 1.0.0 is wanted");
 }
 
 #[test]
@@ -125,15 +125,15 @@ fn nothing_is_said_of_a_version_that_nobody_has_noted() {
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
     world.find(&waits(), State::Empty).ask("1.1.0");
-    assert_eq!(world.says(), "");
-    assert_eq!(world.find(&waits(), State::Empty).says(), WAITS);
+    assert_eq!(world.value(), "");
+    assert_eq!(world.find(&waits(), State::Empty).value(), WAITS);
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
     world.find(&ready(), State::Empty).ask("1.1.0").reconcile();
     let manifest = world.manifest.as_mut().unwrap();
     manifest.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-    assert_eq!(world.says(), STILL_THERE);
+    assert_eq!(world.value(), PREVIOUS_INSTALLATION);
 }
 
 #[test]
@@ -177,7 +177,7 @@ proptest! {
     #[test]
     fn what_runs_is_what_was_ready_last(steps in steps()) {
         let mut world = World::new();
-        world.ask("1.0.0").says();
+        world.ask("1.0.0").value();
         let (mut ran, mut version) = (None, "1.0.0");
         for step in steps {
             match step {
@@ -197,7 +197,7 @@ proptest! {
                     world.find(&progress, cr);
                 }
             }
-            let reported = world.says();
+            let reported = world.value();
             let expected = ran.filter(|ran| *ran != version);
             let parts = reported.split(';').next().unwrap_or_default().to_owned();
             match expected {

@@ -63,30 +63,30 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     template.metadata.uid = Some("first".into());
     put(&mut catalog, &template);
     let before = run(&requested, &[installed(State::Ready)]).status;
-    let mut known = installed(State::Ready);
-    known.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "first".into());
+    let mut available = installed(State::Ready);
+    available.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "first".into());
     let run = |manifest: &Manifest, catalog: &FakeCatalog| {
         run_on(before.clone(), &requested, manifest.clone(), catalog)
     };
     assert_eq!(run(&installed(State::Ready), &catalog).apply, [], "nobody is written to only to remember it");
-    assert_eq!(run(&known, &catalog).apply, []);
+    assert_eq!(run(&available, &catalog).apply, []);
 
     // Generation 1 again, and equal content.
     template.metadata.uid = Some("second".into());
     put(&mut catalog, &template);
-    let same = run(&known, &catalog);
+    let same = run(&available, &catalog);
     assert_eq!((same.apply.len(), same.notices.len()), (0, 0));
 
     template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
     put(&mut catalog, &template);
-    let kept_manifest = run(&known, &catalog);
+    let kept_manifest = run(&available, &catalog);
     assert_eq!((kept_manifest.apply.len(), kept_manifest.notices[0].reason), (0, "ModuleTemplateChanged"));
     assert_eq!(kept_manifest.status.modules[0].state, State::Ready);
     // Other changes are written; the uid stays.
-    known.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
-    known.labels_mut().insert(labels::CHANNEL.into(), "old".into());
-    let moved = run(&known, &catalog);
-    assert_eq!(moved.apply[0].spec.resource, known.spec.resource);
+    available.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
+    available.labels_mut().insert(labels::CHANNEL.into(), "old".into());
+    let moved = run(&available, &catalog);
+    assert_eq!(moved.apply[0].spec.resource, available.spec.resource);
     assert_eq!(moved.apply[0].annotations()[annotations::TEMPLATE_UID], "first");
 }
 

@@ -124,8 +124,8 @@ proptest! {
                 "{:?} {:?} after {:?}", made.plan.apply, made.plan.delete, step
             );
             // No duplicates.
-            let there = world.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
-            prop_assert!(there.count() <= 1, "{:?}", step);
+            let present = world.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
+            prop_assert!(present.count() <= 1, "{:?}", step);
         }
     }
 }

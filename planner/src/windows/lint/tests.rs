@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{super::MIN_WINDOW, pattern::look_alikes, *};
 
 fn findings(text: &str) -> Vec<Finding> {
-    let values = Values { known: vec![(Field::GlobalAccountId, "acme-2".into())] };
+    let values = Values { available: vec![(Field::GlobalAccountId, "acme-2".into())] };
     lint(text, &values, "2026-03-01T00:00:00Z".parse().unwrap(), MIN_WINDOW).unwrap()
 }
 
@@ -144,7 +144,7 @@ fn look_alikes_are_told_once() {
 }
 
 fn any_matches() -> impl Strategy<Value = Vec<String>> {
-    let words = [
+    let parts = [
         "eu",
         "eu-",
         "us",
@@ -162,7 +162,7 @@ fn any_matches() -> impl Strategy<Value = Vec<String>> {
         "e.*t",
     ];
     let pattern =
-        proptest::collection::vec(proptest::sample::select(words.to_vec()), 1..4).prop_map(|w| w.join("|"));
+        proptest::collection::vec(proptest::sample::select(parts.to_vec()), 1..4).prop_map(|w| w.join("|"));
     let field = proptest::sample::select(vec!["region", "plan"]);
     proptest::collection::vec((field, pattern).prop_map(|(f, p)| format!("{{\"{f}\": \"{p}\"}}")), 1..6)
 }
