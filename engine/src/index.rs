@@ -4,7 +4,7 @@
 
 mod agents;
 mod catalog;
-mod extensions;
+pub mod extensions;
 mod kymas;
 mod mandatory;
 mod manifests;

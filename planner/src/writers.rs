@@ -13,8 +13,8 @@ use tidewatch_api::{
     names::{annotations, conditions, field_managers, finalizers},
 };
 
-/// Engine's status field managers.
-const OURS: [&str; 4] = [
+/// Field managers of the engine's statuses.
+const MANAGERS: [&str; 4] = [
     field_managers::KCP,
     field_managers::APPLIER,
     field_managers::CATALOG_STATUS,
@@ -41,20 +41,20 @@ const COUNT: &str = "count";
 /// Becomes engine-owned only by a write of its content.
 const INVENTORY: &str = "f:synced";
 /// Fields that a Kyma's status reads.
-const TOLD: [&str; 2] = ["f:state", "f:lastOperation"];
+const REPORTED: [&str; 2] = ["f:state", "f:lastOperation"];
 
 /// Reduces managed fields, which are large, to size and time of engine entries and the last other writer. The next apply reclaims its
 /// fields.
 pub fn keep_writers(meta: &mut ObjectMeta) {
     let Some(entries) = meta.managed_fields.take() else { return };
-    let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_our_apply(entry);
+    let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_own_apply(entry);
     let mut kept: Vec<_> = entries.iter().filter(|entry| is_own(entry)).map(kept).collect();
     let others = entries.into_iter().filter(is_of_another).max_by(|a, b| a.time.cmp(&b.time));
     kept.extend(others.map(|ManagedFieldsEntry { manager, time, fields_v1, .. }| {
         let status = fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
-        let told = TOLD.into_iter().filter(|field| !status[*field].is_null());
-        let told: Map<String, Value> = told.map(|field| (field.to_owned(), json!({}))).collect();
-        let fields_v1 = (!told.is_empty()).then(|| FieldsV1(json!({"f:status": told})));
+        let reported = REPORTED.into_iter().filter(|field| !status[*field].is_null());
+        let reported: Map<String, Value> = reported.map(|field| (field.to_owned(), json!({}))).collect();
+        let fields_v1 = (!reported.is_empty()).then(|| FieldsV1(json!({"f:status": reported})));
         ManagedFieldsEntry { manager, time, fields_v1, ..ManagedFieldsEntry::default() }
     }));
     meta.managed_fields = Some(kept);
@@ -88,12 +88,13 @@ fn is_of_status(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref() == Some("status")
 }
 
-fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
-    entry.operation.as_deref() == Some(APPLY) && OURS.contains(&entry.manager.as_deref().unwrap_or_default())
+fn is_own_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.operation.as_deref() == Some(APPLY)
+        && MANAGERS.contains(&entry.manager.as_deref().unwrap_or_default())
 }
 
 fn own(meta: &ObjectMeta) -> impl Iterator<Item = &ManagedFieldsEntry> {
-    meta.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry))
+    meta.managed_fields.iter().flatten().filter(|entry| is_own_apply(entry))
 }
 
 /// Engine managers that lost fields; both states come from [`keep_writers`].
@@ -108,13 +109,13 @@ pub fn taken(old: &ObjectMeta, new: &ObjectMeta) -> Vec<&'static str> {
         now.is_none_or(|now| now.time == before.time && count(now) < count(before))
     };
     let all = own(old).filter(is_less);
-    all.filter_map(|entry| OURS.into_iter().find(|name| entry.manager.as_deref() == Some(name))).collect()
+    all.filter_map(|entry| MANAGERS.into_iter().find(|name| entry.manager.as_deref() == Some(name))).collect()
 }
 
 /// Last other writer of engine-owned fields, after [`keep_writers`].
 #[must_use]
 pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
-    meta.managed_fields.as_ref()?.iter().find(|entry| !is_our_apply(entry))
+    meta.managed_fields.as_ref()?.iter().find(|entry| !is_own_apply(entry))
 }
 
 /// Returns whether another manager wrote the state, after [`keep_writers`].
@@ -135,70 +136,81 @@ pub fn has_entry(meta: &ObjectMeta, manager: &str) -> bool {
 /// conditions.
 #[must_use]
 pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
-    let entries = meta.managed_fields.as_ref()?;
     let mut kept = Vec::new();
-    let mut ours: Vec<(&'static str, Value, Map<String, Value>)> = Vec::new();
-    for entry in entries {
+    let mut moved = Vec::new();
+    for entry in meta.managed_fields.as_ref()? {
         let mut left = serde_json::to_value(entry).ok()?;
         if is_of_another(entry)
             && let Some(fields) = left["fieldsV1"]["f:status"].as_object_mut()
         {
-            let mut give = |whose: &'static str, field: Map<String, Value>| {
-                let version = json!(entry.api_version);
-                match ours.iter_mut().find(|(who, of, _)| *who == whose && *of == version) {
-                    Some((_, _, all)) => union(all, &field),
-                    None => ours.push((whose, version, field)),
-                }
-            };
-            let conditions = fields.remove("f:conditions");
-            let (own, mut others) = conditions_of(conditions.as_ref());
-            for Item { key, type_, within } in own {
-                let whose = match type_.as_str() {
-                    conditions::MODULE_CATALOG => field_managers::CATALOG_STATUS,
-                    conditions::RUNTIME_EVENTS => field_managers::EVENT_PATH,
-                    _ => main,
-                };
-                let item = Map::from_iter([(key, within)]);
-                give(whose, Map::from_iter([("f:conditions".to_owned(), Value::Object(item))]));
-            }
-            let stays = |field: &str| [".", INVENTORY].contains(&field);
-            let (left, rest): (Map<_, _>, Map<_, _>) =
-                std::mem::take(fields).into_iter().partition(|(field, _)| stays(field));
-            *fields = left;
-            if !rest.is_empty() {
-                give(main, rest);
-            }
-            if others.keys().any(|key| key != ".") {
-                fields.insert("f:conditions".to_owned(), Value::Object(std::mem::take(&mut others)));
-            }
+            let owned = take_owned(fields, main).into_iter();
+            moved.extend(owned.map(|(manager, fields)| (manager, json!(entry.api_version), fields)));
             if fields.keys().all(|field| field == ".") {
                 continue;
             }
         }
         kept.push(left);
     }
-    if ours.is_empty() {
+    if moved.is_empty() {
         return None;
     }
-    for (whose, version, fields) in ours {
-        let is_it = |entry: &Value| {
-            entry["manager"] == whose
-                && entry["operation"] == APPLY
-                && entry["subresource"] == "status"
-                && entry["apiVersion"] == version
-        };
-        match kept.iter_mut().find(|entry| is_it(entry)) {
-            Some(entry) => {
-                let all = entry["fieldsV1"]["f:status"].as_object_mut()?;
-                union(all, &fields);
-            }
-            None => kept.push(json!({
-                "manager": whose, "operation": APPLY, "subresource": "status", "apiVersion": version,
-                "fieldsType": "FieldsV1", "fieldsV1": {"f:status": fields}
-            })),
-        }
+    for (manager, version, fields) in moved {
+        add_fields(&mut kept, manager, &version, fields)?;
     }
     Some(Value::Array(kept))
+}
+
+/// Takes engine-owned fields out of another manager's status fields, by the engine's field manager.
+fn take_owned(
+    fields: &mut Map<String, Value>,
+    main: &'static str,
+) -> Vec<(&'static str, Map<String, Value>)> {
+    let mut owned = Vec::new();
+    let conditions = fields.remove("f:conditions");
+    let (own, others) = conditions_of(conditions.as_ref());
+    for Item { key, type_, within } in own {
+        let manager = match type_.as_str() {
+            conditions::MODULE_CATALOG => field_managers::CATALOG_STATUS,
+            conditions::RUNTIME_EVENTS => field_managers::EVENT_PATH,
+            _ => main,
+        };
+        let item = Value::Object(Map::from_iter([(key, within)]));
+        owned.push((manager, Map::from_iter([("f:conditions".to_owned(), item)])));
+    }
+    let stays = |field: &str| [".", INVENTORY].contains(&field);
+    let (left, rest): (Map<_, _>, Map<_, _>) =
+        std::mem::take(fields).into_iter().partition(|(field, _)| stays(field));
+    *fields = left;
+    if !rest.is_empty() {
+        owned.push((main, rest));
+    }
+    if others.keys().any(|key| key != ".") {
+        fields.insert("f:conditions".to_owned(), Value::Object(others));
+    }
+    owned
+}
+
+/// Adds status fields to a field manager's entry, which it creates if missing; `None` for an unreadable entry.
+fn add_fields(
+    entries: &mut Vec<Value>,
+    manager: &str,
+    version: &Value,
+    fields: Map<String, Value>,
+) -> Option<()> {
+    let is_its = |entry: &&mut Value| {
+        entry["manager"] == manager
+            && entry["operation"] == APPLY
+            && entry["subresource"] == "status"
+            && entry["apiVersion"] == *version
+    };
+    match entries.iter_mut().find(is_its) {
+        Some(entry) => union(entry["fieldsV1"]["f:status"].as_object_mut()?, &fields),
+        None => entries.push(json!({
+            "manager": manager, "operation": APPLY, "subresource": "status", "apiVersion": version,
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:status": fields}
+        })),
+    }
+    Some(())
 }
 
 struct Item {
@@ -237,7 +249,7 @@ pub fn has_own_inventory(manifest: &Manifest) -> bool {
 #[must_use]
 pub fn has_written_inventory(manifest: &Manifest) -> bool {
     let is_own = |entry: &ManagedFieldsEntry| {
-        is_our_apply(entry)
+        is_own_apply(entry)
             && is_of_status(entry)
             && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"][INVENTORY].is_null())
     };
@@ -248,11 +260,11 @@ pub fn has_written_inventory(manifest: &Manifest) -> bool {
 fn is_unrendered_by_go(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     let of = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
-    let of_ours = |key| mark(manifest.annotations(), key).is_some();
+    let has_mark = |key| mark(manifest.annotations(), key).is_some();
     status.synced.is_empty()
         && of(conditions::RESOURCES).is_some_and(|said| said.status == "False")
         && of(conditions::INSTALLATION).is_none_or(|said| said.status != "True")
-        && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(of_ours)
+        && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(has_mark)
 }
 
 /// Returns whether only other managers own a status field (path in `f:status`). Always `false` after [`keep_writers`], or without an engine
@@ -264,10 +276,10 @@ pub fn is_word_of_another(meta: &ObjectMeta, path: &[&str]) -> bool {
         path.iter().try_fold(status?, |within, field| within.get(field)).map(drop)
     };
     let all = || meta.managed_fields.iter().flatten().filter(|entry| is_of_status(entry));
-    let (mut ours, mut others) =
-        (all().filter(|e| is_our_apply(e)).peekable(), all().filter(|e| !is_our_apply(e)));
-    ours.peek().is_some()
-        && !ours.any(|entry| has(&entry).is_some())
+    let (mut own, mut others) =
+        (all().filter(|e| is_own_apply(e)).peekable(), all().filter(|e| !is_own_apply(e)));
+    own.peek().is_some()
+        && !own.any(|entry| has(&entry).is_some())
         && others.any(|entry| has(&entry).is_some())
 }
 
@@ -278,7 +290,7 @@ pub fn item_of_condition(type_: &str) -> String {
 }
 
 fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
-    if !is_of_status(entry) || is_our_apply(entry) {
+    if !is_of_status(entry) || is_own_apply(entry) {
         return false;
     }
     let Some(status) = entry.fields_v1.as_ref().and_then(|fields| fields.0["f:status"].as_object()) else {

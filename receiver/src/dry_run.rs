@@ -18,6 +18,7 @@ use tidewatch_engine::{
     clusters::AddressPolicy,
     gate::{Mode, Recorder},
     history::Observer,
+    index::extensions,
     queue::Class,
 };
 use tidewatch_telemetry::{BuildInfo, metrics::Registry, stdio};
@@ -153,10 +154,10 @@ fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<Stri
                 format!("the Manifest {} has the label {label}: it was not looked at", manifest.name_any())
             }));
         }
-        let entry = Entry::of(page, state.extensions_of(&name), left_alone);
+        let entry = Entry::of(page, extensions::of_kyma(&state, &name), left_alone);
         (name, entry)
     });
     let runtimes = runtimes.collect();
-    let control_plane = Entry::of(book.page(""), state.extensions_of_catalog(external), false);
+    let control_plane = Entry::of(book.page(""), extensions::of_catalog(&state, external), false);
     Report::new(control_plane, runtimes, missing)
 }

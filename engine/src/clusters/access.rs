@@ -69,7 +69,7 @@ impl NoAccess {
     }
 }
 
-/// Idle time after which a client is dropped. A client takes half as much memory as its runtime's index.
+/// Idle time after which a client is dropped.
 const CLIENT_IDLE: Duration = Duration::from_mins(1);
 
 /// How long a Secret must be missing before its cluster counts as deleted. A recreated Secret is missing for a moment.

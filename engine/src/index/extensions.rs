@@ -9,57 +9,57 @@ use tidewatch_planner::versions::{Catalog, registry_of};
 
 use super::KcpState;
 
-impl KcpState {
-    /// A Kyma's uses, as sorted lines. Its runtime's list counts once read.
-    pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
-        let mut used = Vec::new();
-        if let Some(kyma) = self.kymas.get(kyma) {
-            if kyma.uses_runtime_templates() {
-                used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
-            }
-            used.extend(forced(kyma.as_ref()));
+/// A Kyma's uses, as sorted lines. Its runtime's list counts once read.
+#[must_use]
+pub fn of_kyma(state: &KcpState, kyma: &str) -> Vec<String> {
+    let mut used = Vec::new();
+    if let Some(kyma) = state.kymas.get(kyma) {
+        if kyma.uses_runtime_templates() {
+            used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
         }
-        for (module, want) in self.lists.wants_of(kyma) {
-            if let Some(version) = &want.pin {
-                used.push(format!("module {module}: spec.modules[].version {version}"));
-            }
-        }
-        for manifest in self.manifests.of(kyma) {
-            let module = manifest.module_name().unwrap_or_default().to_owned();
-            used.extend(of_manifest(manifest).into_iter().map(|field| format!("module {module}: {field}")));
-        }
-        used.sort();
-        used
+        used.extend(forced(kyma.as_ref()));
     }
+    for (module, want) in state.lists.wants_of(kyma) {
+        if let Some(version) = &want.pin {
+            used.push(format!("module {module}: spec.modules[].version {version}"));
+        }
+    }
+    for manifest in state.manifests.of(kyma) {
+        let module = manifest.module_name().unwrap_or_default().to_owned();
+        used.extend(of_manifest(manifest).into_iter().map(|field| format!("module {module}: {field}")));
+    }
+    used.sort();
+    used
+}
 
-    /// Uses in the policy and the catalog, as sorted lines. `external`: registries open to templates.
-    pub fn extensions_of_catalog(&self, external: &[String]) -> Vec<String> {
-        let mut used = Vec::new();
-        if self.policy.get().is_ok_and(|policy| policy.is_some()) || self.policy.fault().is_some() {
-            used.push("the platform's policy of modules, with all that it requires and forbids".to_owned());
-        }
-        let (modules, catalog) = (self.catalog.modules(), &self.catalog);
-        for (name, release) in modules.iter().filter_map(|name| Some((name, catalog.release(name)?))) {
-            if !release.spec.versions.is_empty() {
-                used.push(format!("ModuleReleaseMeta {name}: spec.versions"));
-            }
-            if release.spec.allow_downgrade.is_some() {
-                used.push(format!("ModuleReleaseMeta {name}: spec.allowDowngrade"));
-            }
-        }
-        for template in modules.iter().flat_map(|module| catalog.templates_of(module)) {
-            let name = template.name_any();
-            let fields = of_terms(&ModuleTerms::of(&template.spec));
-            used.extend(fields.into_iter().map(|field| format!("ModuleTemplate {name}: spec.{field}")));
-            used.extend(
-                registry_of(&template)
-                    .filter(|registry| external.contains(registry))
-                    .map(|registry| format!("ModuleTemplate {name}: its component is in {registry}")),
-            );
-        }
-        used.sort();
-        used
+/// Uses in the policy and the catalog, as sorted lines. `external`: registries open to templates.
+#[must_use]
+pub fn of_catalog(state: &KcpState, external: &[String]) -> Vec<String> {
+    let mut used = Vec::new();
+    if state.policy.get().is_ok_and(|policy| policy.is_some()) || state.policy.fault().is_some() {
+        used.push("the platform's policy of modules, with all that it requires and forbids".to_owned());
     }
+    let (modules, catalog) = (state.catalog.modules(), &state.catalog);
+    for (name, release) in modules.iter().filter_map(|name| Some((name, catalog.release(name)?))) {
+        if !release.spec.versions.is_empty() {
+            used.push(format!("ModuleReleaseMeta {name}: spec.versions"));
+        }
+        if release.spec.allow_downgrade.is_some() {
+            used.push(format!("ModuleReleaseMeta {name}: spec.allowDowngrade"));
+        }
+    }
+    for template in modules.iter().flat_map(|module| catalog.templates_of(module)) {
+        let name = template.name_any();
+        let fields = of_terms(&ModuleTerms::of(&template.spec));
+        used.extend(fields.into_iter().map(|field| format!("ModuleTemplate {name}: spec.{field}")));
+        used.extend(
+            registry_of(&template)
+                .filter(|registry| external.contains(registry))
+                .map(|registry| format!("ModuleTemplate {name}: its component is in {registry}")),
+        );
+    }
+    used.sort();
+    used
 }
 
 fn forced(object: &impl ResourceExt) -> Option<String> {
@@ -138,9 +138,9 @@ mod tests {
         let wishes = |module: Value| read::<KymaSpec>(json!({"channel": "regular", "modules": [module]}));
         state.record_list("plain", &wishes(json!({"name": "beam", "channel": "fast"})));
         state.record_list("keen", &wishes(json!({"name": "quay", "version": "1.2.3"})));
-        assert!(state.extensions_of("plain").is_empty() && state.extensions_of("nobody").is_empty());
+        assert!(of_kyma(&state, "plain").is_empty() && of_kyma(&state, "nobody").is_empty());
         assert_eq!(
-            state.extensions_of("keen"),
+            of_kyma(&state, "keen"),
             [
                 "annotation tidewatch.kyma-project.io/force-delete",
                 "label tidewatch.kyma-project.io/runtime-templates",
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_the_catalog_uses_is_named() {
         let mut state = KcpState::default();
-        assert!(state.extensions_of_catalog(&[]).is_empty());
+        assert!(of_catalog(&state, &[]).is_empty());
         state.apply_policy(Some(Some("rules: []")));
         let release = json!({"metadata": {"name": "beam"}, "spec": {"moduleName": "beam", "ocmComponentName": "x.dev/beam",
             "channels": [], "allowDowngrade": true}});
@@ -164,7 +164,7 @@ mod tests {
             "descriptor": {"component": {"repositoryContexts": [{"baseUrl": "guests.example", "subPath": "kyma"}]}}}});
         state.apply_template("beam-1.0.0", Some(read(template)));
         assert_eq!(
-            state.extensions_of_catalog(&["guests.example/kyma".to_owned()]),
+            of_catalog(&state, &["guests.example/kyma".to_owned()]),
             [
                 "ModuleReleaseMeta beam: spec.allowDowngrade",
                 "ModuleTemplate beam-1.0.0: its component is in guests.example/kyma",
@@ -172,6 +172,6 @@ mod tests {
                 "the platform's policy of modules, with all that it requires and forbids",
             ]
         );
-        assert_eq!(state.extensions_of_catalog(&[]).len(), 3, "a registry that is not asked is none of ours");
+        assert_eq!(of_catalog(&state, &[]).len(), 3, "a registry that is not asked is none of ours");
     }
 }

@@ -435,8 +435,8 @@ impl KcpState {
     pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
         let name = manifest.name_any();
         let before = |other: &Manifest| {
-            let (own, theirs) = (&manifest.metadata, &other.metadata);
-            theirs.deletion_timestamp.is_some() || theirs.creation_timestamp < own.creation_timestamp
+            let (own, other) = (&manifest.metadata, &other.metadata);
+            other.deletion_timestamp.is_some() || other.creation_timestamp < own.creation_timestamp
         };
         let all = self.manifests.of(kyma).filter(|other| {
             other.metadata.name != manifest.metadata.name

@@ -70,7 +70,7 @@ fn a_kyma_is_reconciled_for_its_spec_and_labels_but_not_for_its_status() {
 }
 
 #[test]
-fn a_manifest_of_another_kyma_is_told_from_one_that_is_gone() {
+fn a_manifest_of_another_kyma_differs_from_a_missing_one() {
     let mut state = KcpState::default();
     state.apply_manifest(manifest("m", 1, "Ready", None));
     assert!(state.manifests.is_of_another("b", "m"));
@@ -128,8 +128,8 @@ fn written_by(meta: &mut ObjectMeta, ours: &[(&str, u64)], time: Option<&str>) {
         json!({"manager": manager, "operation": "Apply", "subresource": "status", "time": "2026-01-01T11:00:00Z",
             "fieldsV1": {"count": count, "f:status": {"f:synced": {}}}})
     });
-    let told = json!({"f:status": {"f:state": {}}});
-    let other = time.map(|time| json!({"manager": "kubectl-edit", "time": time, "fieldsV1": told}));
+    let fields = json!({"f:status": {"f:state": {}}});
+    let other = time.map(|time| json!({"manager": "kubectl-edit", "time": time, "fieldsV1": fields}));
     let all: Vec<Value> = own.chain(other).collect();
     meta.managed_fields = Some(serde_json::from_value(json!(all)).unwrap());
 }
@@ -170,12 +170,12 @@ fn a_manifest_status_reaches_its_kyma_at_once() {
 }
 
 #[test]
-fn what_a_kyma_tells_of_its_modules_is_known() {
+fn module_states_of_a_kyma_are_known() {
     let mut state = KcpState::default();
-    let mut told = kyma("a", "r1", 1, 1);
+    let mut reporting = kyma("a", "r1", 1, 1);
     let modules = json!({"state": "Error", "modules": [{"name": "crane", "state": "Error"}, {"name": "buoy", "state": "Unmanaged"}]});
-    told.status = serde_json::from_value(modules).unwrap();
-    state.apply_kyma(told);
+    reporting.status = serde_json::from_value(modules).unwrap();
+    state.apply_kyma(reporting);
     let known = state.kymas.module_states("a");
     assert_eq!(known, [("crane".to_owned(), State::Error), ("buoy".to_owned(), State::Unmanaged)]);
     state.delete_kyma("a");
@@ -648,6 +648,6 @@ fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
     let mut was_ready = all[0].clone();
     was_ready.type_ = names::conditions::WAS_READY.into();
     all.push(was_ready);
-    let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");
+    let wanted: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(wanted, [kyma_key("a")], "another version runs now than its status says");
 }

@@ -91,10 +91,10 @@ mod tests {
             "status": {"state": "Ready", "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",
                 "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}}))
         .unwrap();
-        for (waits, shown) in [(State::Processing, State::Ready), (State::Warning, State::Warning)] {
+        for (waits, expected) in [(State::Processing, State::Ready), (State::Warning, State::Warning)] {
             let (gate, _) = judged(Some(waits), Some(&manifest));
             let Gate::Keep { state, message, .. } = gate else { panic!("{gate:?}") };
-            assert_eq!((state, message.as_str()), (shown, "its update waits for x"));
+            assert_eq!((state, message.as_str()), (expected, "its update waits for x"));
         }
     }
 }

@@ -40,18 +40,18 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
     use tidewatch_api::names::field_managers::{APPLIER, CATALOG_STATUS, EVENT_PATH, KCP};
 
     let mut state = KcpState::default();
-    let mut told = |version, counts: [u64; 3]| {
+    let mut wanted = |version, counts: [u64; 3]| {
         let mut kyma = kyma("a", "r1", version, 1);
         let ours: Vec<_> = [KCP, CATALOG_STATUS, EVENT_PATH].into_iter().zip(counts).collect();
         written_by(&mut kyma.metadata, &ours, None);
         keys(state.apply_kyma(kyma))
     };
-    assert_eq!(told(1, [20, 6, 6]), ["Kyma/a"], "as each at a start");
-    assert!(told(2, [20, 6, 6]).is_empty());
-    assert_eq!(told(3, [19, 6, 6]), ["Kyma/a"]);
-    assert_eq!(told(4, [19, 0, 6]), ["Catalog/a"]);
-    assert_eq!(told(5, [19, 0, 0]), ["EventPath/a"]);
-    assert!(told(6, [20, 6, 6]).is_empty(), "it is right again");
+    assert_eq!(wanted(1, [20, 6, 6]), ["Kyma/a"], "as each at a start");
+    assert!(wanted(2, [20, 6, 6]).is_empty());
+    assert_eq!(wanted(3, [19, 6, 6]), ["Kyma/a"]);
+    assert_eq!(wanted(4, [19, 0, 6]), ["Catalog/a"]);
+    assert_eq!(wanted(5, [19, 0, 0]), ["EventPath/a"]);
+    assert!(wanted(6, [20, 6, 6]).is_empty(), "it is right again");
 
     let of = |version, count, state: &str| {
         let mut manifest = manifest("m", version, state, Some("d"));
@@ -176,9 +176,9 @@ fn what_holds_an_object_is_put_back() {
     };
     mark(&mut given_up);
     state.apply_manifest(given_up);
-    let mut let_go = with_cr(7, &[]);
-    mark(&mut let_go);
-    assert!(state.apply_manifest(let_go).is_empty(), "what is given up is let go");
+    let mut released = with_cr(7, &[]);
+    mark(&mut released);
+    assert!(state.apply_manifest(released).is_empty(), "an unmanaged Manifest needs no finalizer");
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(held(1, &[own, others]))), ["Kyma/a", "AgentConfig/a"]);
     assert!(state.apply_manifest(held(2, &[own])).is_empty(), "another's is its own");
