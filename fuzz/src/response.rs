@@ -84,7 +84,7 @@ fn answered(outbox: &mut Outbox, sent: &BTreeMap<Seq, Vec<Route>>, response: &Re
         assert_eq!(released.contains(&seq), all, "let go when, and only when, every route has spoken: {seq}");
     }
     assert!(released.iter().all(|seq| sent.contains_key(seq)), "only what is dirty is let go");
-    assert_eq!(outbox.dirty().len(), before.len() - released.len());
+    assert_eq!(outbox.dirty().len(), before.dirty().len() - released.len());
     assert!(applied.to_resend <= outbox.dirty().len() && outbox.dirty().unsent() <= outbox.dirty().len());
     accepted(&outbox.heartbeat());
 }

@@ -108,7 +108,9 @@ impl Outbox {
 fn resend_all(dirty: &mut Dirty, counts: bool) -> (usize, usize) {
     let sent: Vec<Seq> = dirty.sent().collect();
     if counts {
-        sent.iter().for_each(|seq| dirty.count_asked(*seq));
+        for seq in &sent {
+            dirty.count_asked(*seq);
+        }
     }
     let asked_again = if counts { sent.len() } else { 0 };
     (asked_again, sent.into_iter().filter(|seq| dirty.resend(*seq)).count())

@@ -9,7 +9,7 @@ use super::{
     frozen::hash_of,
     rules::{Mutation, Rules},
     walk::Wanderer,
-    world::{Action, Bounds, KEYS, Letter, RECEIVERS, State, Work},
+    world::{Action, Bounds, KEYS, Letter, RECEIVERS, State, WorkKey},
 };
 
 pub(crate) const SAFE: &str = "a route lets a key go only after work that began after its last change";
@@ -39,15 +39,15 @@ impl World {
         Self { bounds, rules: Rules(None), asked: HOLDS, arrives: Mutex::default() }
     }
 
-    fn all_work(&self) -> impl Iterator<Item = Work> + use<> {
+    fn all_work(&self) -> impl Iterator<Item = WorkKey> + use<> {
         let routes = self.bounds.routes;
         (0..RECEIVERS).flat_map(move |r| {
-            (0..KEYS).flat_map(move |k| (0..routes[k]).map(move |route| Work { receiver: r, key: k, route }))
+            (0..KEYS).flat_map(move |k| (0..routes[k]).map(move |route| WorkKey(r, k, route)))
         })
     }
 
-    fn can_be_finished(&self, work: Work) -> bool {
-        State::can_be_finished(&self.bounds, work)
+    fn can_be_finished(&self, key_of_work: WorkKey) -> bool {
+        State::can_be_finished(&self.bounds, key_of_work)
     }
 
     /// Whether every live route has reconciled the latest change, and the agent knows it. Only keys that are suspended
@@ -55,7 +55,7 @@ impl World {
     fn has_arrived(&self, state: &State) -> bool {
         (0..KEYS).all(|key| {
             let routes = self.bounds.routes[key];
-            let alive = |route: &usize| self.can_be_finished(Work { receiver: 0, key, route: *route });
+            let alive = |route: &usize| self.can_be_finished(WorkKey(0, key, *route));
             let stuck = !(0..routes).all(|route| alive(&route));
             let seen = (0..routes).filter(alive).all(|route| {
                 state.reconciled[key][route] >= state.version[key] && !state.agent.waits[key][route]
@@ -78,15 +78,15 @@ impl World {
         if state.agent.poll.is_some() {
             return Some(Action::NoAnswerToPoll);
         }
-        for work in self.all_work() {
-            let Work { receiver, key, route } = work;
+        for key_of_work in self.all_work() {
+            let WorkKey(receiver, key, route) = key_of_work;
             let slot = &state.receivers[receiver].work[key][route];
             if slot.running.is_some() {
-                if self.can_be_finished(work) {
-                    return Some(Action::Finish(work));
+                if self.can_be_finished(key_of_work) {
+                    return Some(Action::Finish(key_of_work));
                 }
             } else if slot.queued.is_some() {
-                return Some(Action::Start(work));
+                return Some(Action::Start(key_of_work));
             }
         }
         if state.agent.outbox.dirty().unsent() > 0 && self.can_send_batch(state) {
@@ -180,21 +180,21 @@ impl Model for World {
         if state.agent.poll.is_some_and(|poll| may_fail || !state.awaits(poll)) {
             actions.push(Action::NoAnswerToPoll);
         }
-        for work in self.all_work() {
-            let Work { receiver, key, route } = work;
+        for key_of_work in self.all_work() {
+            let WorkKey(receiver, key, route) = key_of_work;
             let slot = &state.receivers[receiver].work[key][route];
             if slot.running.is_some() {
-                if self.can_be_finished(work) {
-                    actions.push(Action::Finish(work));
+                if self.can_be_finished(key_of_work) {
+                    actions.push(Action::Finish(key_of_work));
                 }
                 if may_fail {
-                    actions.push(Action::Fail(work));
+                    actions.push(Action::Fail(key_of_work));
                 }
             } else if slot.queued.is_some() {
-                actions.push(Action::Start(work));
+                actions.push(Action::Start(key_of_work));
             }
             if may_fail && (slot.running.is_some() || slot.queued.is_some()) {
-                actions.push(Action::Drop(work));
+                actions.push(Action::Drop(key_of_work));
             }
         }
         if may_trouble && state.switches < switches {

@@ -124,11 +124,7 @@ pub(crate) enum Letter {
 
 /// Receiver, object and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Work {
-    pub(crate) receiver: usize,
-    pub(crate) key: usize,
-    pub(crate) route: usize,
-}
+pub(crate) struct WorkKey(pub(crate) usize, pub(crate) usize, pub(crate) usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -139,13 +135,13 @@ pub(crate) enum Action {
     TakeAnswer { message: usize },
     NoAnswerToBatch,
     NoAnswerToPoll,
-    Start(Work),
-    Finish(Work),
+    Start(WorkKey),
+    Finish(WorkKey),
     // Faults.
     Lose { message: usize },
     Repeat { message: usize },
-    Drop(Work),
-    Fail(Work),
+    Drop(WorkKey),
+    Fail(WorkKey),
     Switch,
     CrashAgent,
     CrashReceiver { receiver: usize },
@@ -210,8 +206,7 @@ impl State {
         self.network.iter().any(|message| message.exchange == exchange)
     }
 
-    pub(crate) fn can_be_finished(bounds: &Bounds, work: Work) -> bool {
-        let Work { key, route, .. } = work;
+    pub(crate) fn can_be_finished(bounds: &Bounds, WorkKey(_, key, route): WorkKey) -> bool {
         bounds.suspended != Some(key) && !(bounds.dead_route && route > 0)
     }
 
@@ -256,7 +251,7 @@ impl State {
                 simple.ledger = Ledger::new(simple.session, bounds.capacity);
             }
             for (key, route) in (0..KEYS).flat_map(|key| (0..ROUTES).map(move |route| (key, route))) {
-                let stuck = !Self::can_be_finished(bounds, Work { receiver: index, key, route });
+                let stuck = !Self::can_be_finished(bounds, WorkKey(index, key, route));
                 let Slot { queued, running } = &mut simple.work[key][route];
                 for work in queued.iter_mut().chain(running.iter_mut()) {
                     if stuck {
@@ -328,8 +323,8 @@ impl State {
                 self.faults += u8::from(self.agent.poll.is_some_and(|exchange| self.awaits(exchange)));
                 self.agent.change(|agent| agent.poll = None);
             }
-            Action::Start(work) => self.start(work, rules),
-            Action::Finish(work) => self.finish(work, rules),
+            Action::Start(key_of_work) => self.start(key_of_work, rules),
+            Action::Finish(key_of_work) => self.finish(key_of_work, rules),
             Action::Lose { message } => {
                 self.faults += 1;
                 self.network.remove(message);
@@ -338,13 +333,13 @@ impl State {
                 self.faults += 1;
                 self.network.insert(message, self.network[message].clone());
             }
-            Action::Drop(work) => {
+            Action::Drop(key_of_work) => {
                 self.faults += 1;
-                self.drop_work(work, rules);
+                self.drop_work(key_of_work, rules);
             }
-            Action::Fail(work) => {
+            Action::Fail(key_of_work) => {
                 self.faults += 1;
-                self.fail(work, rules);
+                self.fail(key_of_work, rules);
             }
             Action::Switch => {
                 self.switches += 1;
@@ -369,8 +364,7 @@ impl State {
         }
     }
 
-    fn start(&mut self, work: Work, rules: Rules) {
-        let Work { receiver, key, route } = work;
+    fn start(&mut self, WorkKey(receiver, key, route): WorkKey, rules: Rules) {
         let version = self.version[key];
         self.receivers[receiver].change(|receiver| {
             let Some(mut work) = receiver.work[key][route].queued.take() else { return };
@@ -384,8 +378,7 @@ impl State {
         });
     }
 
-    fn finish(&mut self, work: Work, rules: Rules) {
-        let Work { receiver, key, route } = work;
+    fn finish(&mut self, WorkKey(receiver, key, route): WorkKey, rules: Rules) {
         let view = self.receivers[receiver].change(|receiver| {
             let work = receiver.work[key][route].running.take()?;
             receiver.settle(&work.guards, route, Outcome::Done, rules);
@@ -395,8 +388,7 @@ impl State {
         *reconciled = view.map_or(*reconciled, |view| view.max(*reconciled));
     }
 
-    fn drop_work(&mut self, work: Work, rules: Rules) {
-        let Work { receiver, key, route } = work;
+    fn drop_work(&mut self, WorkKey(receiver, key, route): WorkKey, rules: Rules) {
         self.receivers[receiver].change(|receiver| {
             let Slot { queued, running } = &mut receiver.work[key][route];
             if let Some(work) = running.take().or_else(|| queued.take()) {
@@ -406,8 +398,7 @@ impl State {
     }
 
     /// Queues a failed reconcile again, with its guards.
-    fn fail(&mut self, work: Work, rules: Rules) {
-        let Work { receiver, key, route } = work;
+    fn fail(&mut self, WorkKey(receiver, key, route): WorkKey, rules: Rules) {
         self.receivers[receiver].change(|receiver| {
             let Some(mut work) = receiver.work[key][route].running.take() else { return };
             if rules.is(Mutation::FailedWorkAcknowledges) {
