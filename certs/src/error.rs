@@ -17,11 +17,11 @@ pub enum Error {
 
     /// Unusable name.
     #[error(
-        "'{value}' cannot be used as {what} in a certificate: use non-empty ASCII of at most {limit} characters"
+        "'{value}' cannot be used as {kind} in a certificate: use non-empty ASCII of at most {limit} characters"
     )]
     Name {
         /// `a DNS name` or `an organization`.
-        what: &'static str,
+        kind: &'static str,
         /// Value, cut to 64 characters.
         value: String,
         /// Longest value.

@@ -158,12 +158,12 @@ fn dns_sans(names: &[String]) -> Result<Vec<SanType>, Error> {
         .collect()
 }
 
-fn check(what: &'static str, value: &str, limit: usize) -> Result<(), Error> {
+fn check(kind: &'static str, value: &str, limit: usize) -> Result<(), Error> {
     let usable =
         !value.is_empty() && value.len() <= limit && value.bytes().all(|b| (0x20..0x7f).contains(&b));
-    if usable { Ok(()) } else { Err(unusable(what, value, limit)) }
+    if usable { Ok(()) } else { Err(unusable(kind, value, limit)) }
 }
 
-fn unusable(what: &'static str, value: &str, limit: usize) -> Error {
-    Error::Name { what, value: value.chars().take(64).collect(), limit }
+fn unusable(kind: &'static str, value: &str, limit: usize) -> Error {
+    Error::Name { kind, value: value.chars().take(64).collect(), limit }
 }

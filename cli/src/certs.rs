@@ -21,7 +21,7 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 730, value_name = "DAYS")]
         days: u32,
         #[command(flatten)]
-        place: Place,
+        folder: OutputFolder,
     },
     /// Issue the receiver's certificate: server.crt and server.key.
     Server {
@@ -56,12 +56,12 @@ pub(crate) struct Common {
     #[arg(long, default_value_t = 60, value_name = "DAYS")]
     days: u32,
     #[command(flatten)]
-    place: Place,
+    folder: OutputFolder,
 }
 
 /// Output files.
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct OutputFolder {
     /// Folder for the files.
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     out: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Place {
     force: bool,
 }
 
-impl Place {
+impl OutputFolder {
     /// Existing files fail before anything is issued.
     fn check(&self, name: &str) -> anyhow::Result<()> {
         let there = [self.file(name, "crt"), self.file(name, "key")].into_iter().find(|file| file.exists());
@@ -90,7 +90,8 @@ impl Place {
     fn write(
         &self,
         name: &str,
-        (cert, key): (&str, &PrivateKeyPem),
+        cert: &str,
+        key: &PrivateKeyPem,
         not_after: Timestamp,
         output: Format,
     ) -> anyhow::Result<()> {
@@ -122,18 +123,18 @@ impl Common {
         output: Format,
         issue: impl FnOnce(&Ca) -> Result<Issued, tidewatch_certs::Error>,
     ) -> anyhow::Result<()> {
-        self.place.check(name)?;
+        self.folder.check(name)?;
         let Issued { cert_pem, key_pem, not_after } = issue(&self.ca()?)?;
-        self.place.write(name, (&cert_pem, &key_pem), not_after, output)
+        self.folder.write(name, &cert_pem, &key_pem, not_after, output)
     }
 }
 
 pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     let now = Timestamp::now();
     match command {
-        Command::Ca { name, days, place } => {
+        Command::Ca { name, days, folder } => {
             let ca = Ca::create(&name, validity(days), now)?;
-            place.write("ca", (ca.cert_pem(), ca.key_pem()), ca.not_after(), output)
+            folder.write("ca", ca.cert_pem(), ca.key_pem(), ca.not_after(), output)
         }
         Command::Server { common, ip } => {
             if common.dns.is_empty() && ip.is_empty() {

@@ -26,7 +26,7 @@ pub(crate) struct Windows {
     min: Duration,
     /// Value of a Kyma to test the patterns with, for example region=westeurope (repeatable). Fields:
     /// globalAccountID, plan, region, platformRegion.
-    #[arg(long = "value", value_name = "FIELD=VALUE", value_parser = known)]
+    #[arg(long = "value", value_name = "FIELD=VALUE", value_parser = field_value)]
     values: Vec<(Field, String)>,
     /// Time that decides whether a window is past [default: now].
     #[arg(long, value_name = "TIME")]
@@ -84,7 +84,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| "a negative time".to_owned())
 }
 
-fn known(text: &str) -> Result<(Field, String), String> {
+fn field_value(text: &str) -> Result<(Field, String), String> {
     let (name, value) = text.split_once('=').ok_or("write FIELD=VALUE")?;
     let field = Field::ALL.into_iter().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
         format!("there is no field '{name}'; there are {}", Field::ALL.map(Field::name).join(", "))
@@ -136,12 +136,12 @@ mod tests {
 
     #[test]
     fn values_name_their_field() {
-        assert_eq!(known("globalaccountid=a=b"), Ok((Field::GlobalAccountId, "a=b".to_owned())));
+        assert_eq!(field_value("globalaccountid=a=b"), Ok((Field::GlobalAccountId, "a=b".to_owned())));
         assert_eq!(
-            known("zone=x"),
+            field_value("zone=x"),
             Err("there is no field 'zone'; there are globalAccountID, plan, region, platformRegion"
                 .to_owned())
         );
-        assert!(known("region").is_err());
+        assert!(field_value("region").is_err());
     }
 }

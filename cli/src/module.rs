@@ -1,7 +1,7 @@
 //! `tidewatch module`: for module teams.
 
+mod acceptable;
 mod credentials;
-mod look;
 mod template;
 
 use std::{
@@ -96,7 +96,7 @@ impl Push {
             found.credentials().map(|found| (base.registry().to_owned(), found)).into_iter().collect();
         let registry = Registry::new(RegistryConfig { insecure, credentials, ..RegistryConfig::default() })?;
         let bar = Arc::new(Bar::default());
-        let options = PushOptions { overwrite: self.overwrite, progress: Some(told(&bar)) };
+        let options = PushOptions { overwrite: self.overwrite, progress: Some(progress(&bar)) };
         let pushed = push_with(&registry, &self.to, &package, &options).await;
         bar.finish();
         let pushed = pushed.map_err(|error| explained(error, &to, &found))?;
@@ -142,11 +142,11 @@ impl Push {
             default_cr: None,
             images: self.image.clone(),
         };
-        look::at(&package.raw_manifest).with_context(|| self.manifest.display().to_string())?;
+        acceptable::check(&package.raw_manifest).with_context(|| self.manifest.display().to_string())?;
         pack(&package, home).map_err(|error| of_file(error, &self.manifest))?;
         if let Some(file) = &self.default_cr {
             let text = files::read(file)?;
-            look::at(&text).with_context(|| file.display().to_string())?;
+            acceptable::check(&text).with_context(|| file.display().to_string())?;
             package.default_cr = Some(text);
             pack(&package, home).map_err(|error| of_file(error, file))?;
         }
@@ -167,16 +167,16 @@ fn of_file(error: OciError, file: &Path) -> anyhow::Error {
     if about_content { error.context(file.display().to_string()) } else { error }
 }
 
-fn told(bar: &Arc<Bar>) -> Progress {
+fn progress(bar: &Arc<Bar>) -> Progress {
     /// Bytes; smaller uploads are too quick.
     const LARGE: u64 = 1024 * 1024;
     let bar = Arc::clone(bar);
-    Arc::new(move |sent, all| bar.at("pushing", sent, all, all >= LARGE))
+    Arc::new(move |sent, all| bar.show("pushing", sent, all, all >= LARGE))
 }
 
 fn explained(error: OciError, to: &str, found: &Found) -> anyhow::Error {
     let next = match &error {
-        OciError::Exists { .. } => Some("give it a new version, or say --overwrite".to_owned()),
+        OciError::Exists { .. } => Some("give it a new version, or use --overwrite".to_owned()),
         OciError::Unauthorized { .. } => Some(found.next_step()),
         _ => None,
     };

@@ -26,14 +26,14 @@ impl Bar {
     }
 
     /// Sets the position; hidden unless `large`.
-    pub(crate) fn at(&self, what: &'static str, done: u64, of: u64, large: bool) {
+    pub(crate) fn show(&self, action: &'static str, done: u64, of: u64, large: bool) {
         if !large || !std::io::stderr().is_terminal() {
             return;
         }
         if self.bar.is_hidden() || self.bar.length() != Some(of) {
             self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
             self.bar.set_length(of);
-            self.bar.set_message(what);
+            self.bar.set_message(action);
         }
         self.bar.set_position(done);
     }

@@ -108,7 +108,10 @@ pub fn may_be_ended(folder: &Path, force: bool) -> Result<bool> {
     }
     let asks = io::stdin().is_terminal() && io::stdout().is_terminal();
     if asks {
-        stdio::say(&format!("A demo is running in {}. End it, and begin a new one? [y/N]", folder.display()));
+        stdio::line(&format!(
+            "A demo is running in {}. End it, and begin a new one? [y/N]",
+            folder.display()
+        ));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
         if matches!(answer.trim(), "y" | "Y" | "yes") {

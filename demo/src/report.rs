@@ -43,7 +43,7 @@ impl Default for Terminal {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar, started: tokio::time::Instant::now(), say: stdio::say }
+        Self { bar, started: tokio::time::Instant::now(), say: stdio::line }
     }
 }
 

@@ -246,7 +246,7 @@ impl Cast for Simulated {
             paths: Settings { poll: Duration::ZERO, resync: Duration::ZERO, ..Settings::default() },
             limits: tidewatch_listener::Limits::default(),
             queued: 1_000,
-            place: "demo".to_owned(),
+            identity: "demo".to_owned(),
             // A sleeping machine must not end the demo.
             lease: Duration::from_secs(*lease::DURATIONS.end()),
             pause: false,

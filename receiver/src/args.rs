@@ -80,7 +80,7 @@ pub struct Args {
     pub modules: String,
     /// Registry of external modules (repeatable). A ModuleTemplate selects it as the last repository context
     /// of its descriptor; all other components are read from --modules.
-    #[arg(long, value_name = "HOST[:PORT][/PATH]", value_parser = registry_place)]
+    #[arg(long, value_name = "HOST[:PORT][/PATH]", value_parser = registry_address)]
     pub external_registry: Vec<String>,
     /// Registry that may be used without TLS (repeatable). Loopback addresses need no permission.
     #[arg(long, value_name = "HOST[:PORT]")]
@@ -162,7 +162,7 @@ pub struct Args {
     /// Log level, or targets with levels [default: info; warn in a dry run].
     #[arg(long, env = "TIDEWATCH_LOG", value_name = "LEVELS")]
     pub log_level: Option<String>,
-    /// Base URL of the OpenTelemetry collector that receives spans by OTLP over HTTP, such as http://collector:4318 (default: none are
+    /// Base URL of the OpenTelemetry collector that receives spans by OTLP over HTTP, as a rule with port 4318 (default: none are
     /// exported).
     #[cfg(feature = "otlp")]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
@@ -269,7 +269,7 @@ fn route_address(text: &str) -> Result<(String, String), String> {
 }
 
 /// Parses a registry as a ModuleTemplate spells it. They are compared as text, so another spelling would never match.
-fn registry_place(text: &str) -> Result<String, String> {
+fn registry_address(text: &str) -> Result<String, String> {
     let (host, path) = text.split_once('/').unwrap_or((text, "-"));
     let (name, port) = host.split_once(':').unwrap_or((host, "443"));
     let good = !name.is_empty()
@@ -291,8 +291,8 @@ fn listed_name(text: &str) -> Result<String, String> {
 }
 
 fn workers(text: &str) -> Result<usize, String> {
-    let said = text.parse().ok().filter(|count| (1..=1024).contains(count));
-    said.ok_or_else(|| "use a number from 1 to 1024".to_owned())
+    let parsed = text.parse().ok().filter(|count| (1..=1024).contains(count));
+    parsed.ok_or_else(|| "use a number from 1 to 1024".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
@@ -300,8 +300,9 @@ fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
 }
 
 fn lease_seconds(text: &str) -> Result<Duration, String> {
-    let said = text.parse().ok().filter(|seconds| DURATIONS.contains(seconds));
-    said.map(Duration::from_secs)
+    let parsed = text.parse().ok().filter(|seconds| DURATIONS.contains(seconds));
+    parsed
+        .map(Duration::from_secs)
         .ok_or_else(|| format!("use a number from {} to {}", DURATIONS.start(), DURATIONS.end()))
 }
 
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn a_registry_that_no_template_could_name_is_refused() {
         for good in ["ghcr.example", "guests.example:5000/kyma", "127.0.0.1:5000/a/b", "localhost"] {
-            assert_eq!(registry_place(good), Ok(good.to_owned()));
+            assert_eq!(registry_address(good), Ok(good.to_owned()));
         }
         let bad = [
             "",
@@ -347,7 +348,7 @@ mod tests {
             "a/b c",
         ];
         for bad in bad {
-            assert!(registry_place(bad).is_err(), "{bad}");
+            assert!(registry_address(bad).is_err(), "{bad}");
         }
     }
 
@@ -420,11 +421,11 @@ mod tests {
             "--ill-at-least=6",
             "--ill-stretch=7",
         ];
-        let said = parse(&args).unwrap();
-        let seconds =
-            [said.proven_for, said.grace, said.poll, said.resync, said.poll_unreachable].map(|d| d.as_secs());
+        let parsed = parse(&args).unwrap();
+        let seconds = [parsed.proven_for, parsed.grace, parsed.poll, parsed.resync, parsed.poll_unreachable]
+            .map(|d| d.as_secs());
         assert_eq!(
-            (seconds, said.ill_share, said.ill_at_least, said.ill_stretch),
+            (seconds, parsed.ill_share, parsed.ill_at_least, parsed.ill_stretch),
             ([1, 2, 3, 4, 5], 0.025, 6, 7)
         );
     }

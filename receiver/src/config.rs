@@ -42,8 +42,8 @@ pub struct Config {
     pub limits: Limits,
     /// Ready keys above which events are refused.
     pub queued: usize,
-    /// This process's place in the Lease.
-    pub place: String,
+    /// This process's host in the Lease.
+    pub identity: String,
     /// Validity of the Lease.
     pub lease: Duration,
     /// Write nothing in runtimes.
@@ -126,7 +126,7 @@ impl From<Args> for Config {
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
             paths: paths.into(),
-            place: identity.unwrap_or_else(host_name),
+            identity: identity.unwrap_or_else(host_name),
             lease,
             pause,
             maintenance_policy,

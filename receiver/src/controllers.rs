@@ -65,7 +65,7 @@ impl ControllerMetrics {
             errors: runtime.counter_vec("reconcile_errors_total", "Reconciles that have failed.", &of)?,
             final_errors: runtime.counter_vec(
                 "terminal_reconcile_errors_total",
-                "Those of them that only a change can mend.",
+                "Failed reconciles that are not tried again before a change.",
                 &of,
             )?,
             panics: runtime.counter_vec("reconcile_panics_total", "Reconciles that have panicked.", &of)?,
@@ -104,7 +104,7 @@ impl ControllerMetrics {
             )?,
             answers: registry.named_as("rest_client").counter_vec(
                 "requests_total",
-                "Requests to API servers, by what they were answered.",
+                "Requests to API servers, by status code.",
                 &["code", "host", "method"],
             )?,
         };
@@ -234,7 +234,7 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
     let counted = working.clone();
     queue.gauge_vec_fn(
         "unfinished_work_seconds",
-        "For how long the keys that are being reconciled have been, together.",
+        "Sum of the ages of all running reconciles.",
         &labels,
         move |set| {
             CONTROLLERS.iter().zip(counted()).for_each(|(name, sum)| set(&[name, name], sum.seconds));
@@ -242,7 +242,7 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
     )?;
     queue.gauge_vec_fn(
         "longest_running_processor_seconds",
-        "For how long the key has been reconciled that has been for longest.",
+        "Age of the longest running reconcile.",
         &labels,
         move |set| {
             CONTROLLERS.iter().zip(working()).for_each(|(name, sum)| set(&[name, name], sum.longest));
@@ -286,8 +286,8 @@ mod tests {
         let keys = [(&a, 1), (&b, 3), (&path, 7)].map(|(key, age)| (key, Duration::from_secs(age)));
         let sums = sums(keys.into_iter());
         let of = |name: &str| CONTROLLERS.iter().zip(sums).find(|(of, _)| **of == name).unwrap().1;
-        let told = |name: &str| (of(name).keys, of(name).seconds, of(name).longest);
-        assert_eq!((told("manifest"), told("kyma")), ((2.0, 4.0, 3.0), (0.0, 0.0, 0.0)));
+        let values = |name: &str| (of(name).keys, of(name).seconds, of(name).longest);
+        assert_eq!((values("manifest"), values("kyma")), ((2.0, 4.0, 3.0), (0.0, 0.0, 0.0)));
     }
 
     #[test]

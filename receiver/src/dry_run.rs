@@ -42,7 +42,7 @@ use crate::{
     registry_credentials::RegistryCredentials,
 };
 
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Prints the report and returns the exit code.
 pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> {
@@ -70,42 +70,42 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let registry =
         Registry::new("tidewatch_receiver", BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")))?;
     if let Some(mut windows) = PolicyFile::new(maintenance_policy, &engine, &registry)? {
-        windows.look().await;
+        windows.reload().await;
         wrong.extend(windows.unusable().map(|why| format!("the maintenance policy cannot be used: {why}")));
     }
 
-    let (stop, known) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
-    let (stopped, ready, works) = (stop.clone(), Arc::clone(&known), engine.clone());
+    let (stop, loaded) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+    let (stopped, ready, running) = (stop.clone(), Arc::clone(&loaded), engine.clone());
     let work = tokio::spawn(async move {
-        works.run(stopped, move || ready.store(true, Ordering::Release)).await;
+        running.run(stopped, move || ready.store(true, Ordering::Release)).await;
     });
-    wrong.extend(watch(&engine, &book, &known, limit).await);
+    wrong.extend(watch(&engine, &book, &loaded, limit).await);
     stop.cancel();
     // Reconciles in flight have deadlines.
     let _ended = work.await;
-    if known.load(Ordering::Acquire) && engine.state().read().kymas.names().is_empty() {
+    if loaded.load(Ordering::Acquire) && engine.state().read().kymas.names().is_empty() {
         wrong.push(format!("there is no Kyma in the namespace {namespace}; --namespace names another one"));
     }
-    Ok(told(&engine, &external, &book, wrong))
+    Ok(report(&engine, &external, &book, wrong))
 }
 
 /// Waits for all reconciles; returns a timeout's message.
-async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration) -> Vec<String> {
+async fn watch(engine: &Engine, book: &Book, loaded: &AtomicBool, limit: Duration) -> Vec<String> {
     let (mut progress, begun, mut idle) = (Progress::new(), Instant::now(), 0_u32);
     let mut asked = false;
     // Twice: a reconcile that just ended may request another.
     while idle < 2 {
         if begun.elapsed() > limit {
             progress.finish();
-            let why = if known.load(Ordering::Acquire) {
+            let why = if loaded.load(Ordering::Acquire) {
                 "not all was looked at"
             } else {
                 "the control plane did not answer"
             };
             return vec![format!("{why} within {} s; give it more time by --dry-run-limit", limit.as_secs())];
         }
-        tokio::time::sleep(LOOK).await;
-        if !asked && known.load(Ordering::Acquire) {
+        tokio::time::sleep(CHECK_EVERY).await;
+        if !asked && loaded.load(Ordering::Acquire) {
             ask(engine);
             asked = true;
         }
@@ -114,7 +114,7 @@ async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration
                 queue.ready().all(|(_, keys)| keys == 0) && queue.working() == 0 && queue.delayed() == 0
             });
         idle = if is_idle { idle + 1 } else { 0 };
-        progress.show(book.looked_at(), engine.state().read().kymas.names().len());
+        progress.show(book.reconciled_kymas(), engine.state().read().kymas.names().len());
     }
     progress.finish();
     Vec::new()
@@ -136,15 +136,15 @@ fn ask(engine: &Engine) {
     }
 }
 
-fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<String>) -> Report {
-    if book.left_out() > 0 {
-        missing.push(format!("there was no room for {} writes", book.left_out()));
+fn report(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<String>) -> Report {
+    if book.dropped() > 0 {
+        missing.push(format!("{} writes are left out: more objects than a report holds", book.dropped()));
     }
     let state = engine.state().read();
     let runtimes = state.kymas.names().into_iter().map(|name| {
         let left_alone = state.kymas.get(&name).is_some_and(|kyma| kyma.is_skipped());
         let mut page = book.page(&name);
-        if !page.looked_at {
+        if !page.is_reconciled {
             page.failures.push("it was not looked at".to_owned());
         }
         if !left_alone {

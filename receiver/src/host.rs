@@ -25,7 +25,7 @@ use crate::{
     klm::Certificates,
     path_watch::PathWatch,
     paths::Refusal,
-    route::{self, Direction, Refused, SECOND_LOOK, Told, V2},
+    route::{self, Direction, Refused, ReportedEvent, SECOND_LOOK, V2},
 };
 
 /// This engine's manager name in v2 paths.
@@ -122,8 +122,8 @@ impl EngineHost {
         event: &v3::Event<'_>,
         ticket: &mut Ticket,
     ) -> Fate {
-        let told = told(runtime, request, event);
-        let targets = route::wanted(&told, &self.engine.state().read());
+        let reported = reported(runtime, request, event);
+        let targets = route::wanted(&reported, &self.engine.state().read());
         let guards = ticket.hold(Route::engine(), targets.len());
         let owned = !targets.is_empty();
         for (key, guard) in targets.into_iter().zip(guards) {
@@ -132,9 +132,9 @@ impl EngineHost {
             } else {
                 Box::new(Held(guard))
             };
-            let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
+            let (class, cause) = (route::class(&reported, &key), Some(route::cause(&reported)));
             if let Some(ask) = self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
-                tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %told.object, %key, "event queued");
+                tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %reported.object, %key, "event queued");
                 self.engine.queue().push(key, ask);
             }
         }
@@ -168,7 +168,7 @@ impl Host for EngineHost {
     }
 
     fn received(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
-        self.paths.heard(&runtime.kyma, request.health.clone());
+        self.paths.received(&runtime.kyma, request.health.clone());
         self.paths.certificate(&runtime.kyma, runtime.not_after);
         if let Some(certificates) = &self.certificates {
             certificates.seen(&runtime.kyma, runtime.renewed_by);
@@ -249,7 +249,7 @@ impl Host for EngineHost {
                 None => self.refuse(runtime, Refused::UnknownWatch, manager),
             };
         }
-        let told = Told {
+        let reported = ReportedEvent {
             kyma: runtime.kyma.clone(),
             epoch: V2.to_owned(),
             seq: 0,
@@ -258,15 +258,15 @@ impl Host for EngineHost {
             of_kind: false,
             listed: false,
         };
-        let targets = route::wanted(&told, &self.engine.state().read());
+        let targets = route::wanted(&reported, &self.engine.state().read());
         if targets.is_empty() {
             return Fate::Unowned;
         }
         for key in targets {
-            let class = route::class(&told, &key);
-            let push = Push { class, cause: Some(route::cause(&told)), guards: Vec::new() };
+            let class = route::class(&reported, &key);
+            let push = Push { class, cause: Some(route::cause(&reported)), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
-            route::look_again(&self.engine, key, &told);
+            route::reconcile_again(&self.engine, key, &reported);
         }
         Fate::Queued
     }
@@ -276,8 +276,8 @@ fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 
-fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> Told {
-    Told {
+fn reported(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> ReportedEvent {
+    ReportedEvent {
         kyma: runtime.kyma.clone(),
         epoch: request.epoch.to_string(),
         seq: event.seq.0,

@@ -190,7 +190,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
 async fn a_report_of_everything_waits_for_those_who_changed_something() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
-    let tell = |seq: u64, listed: bool| {
+    let report = |seq: u64, listed: bool| {
         let event = v3::Event {
             seq: Seq(seq),
             watch: "of-the-file".into(),
@@ -214,11 +214,11 @@ async fn a_report_of_everything_waits_for_those_who_changed_something() {
     let ready = |class: Class| {
         host.engine.queue().inspect(|queue| queue.ready().find(|(of, _)| *of == class).map(|(_, n)| n))
     };
-    tell(1, true);
+    report(1, true);
     assert_eq!((ready(Class::Resync), ready(Class::UserEdit)), (Some(1), Some(0)));
-    tell(2, false);
+    report(2, false);
     assert_eq!((ready(Class::Resync), ready(Class::UserEdit)), (Some(0), Some(1)), "somebody waits for it");
-    tell(3, true);
+    report(3, true);
     let lease = host.engine.queue().next().await;
     assert_eq!((lease.class, lease.cause_count), (Class::UserEdit, 3));
     lease.end(Ended::Done);

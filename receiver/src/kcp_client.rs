@@ -126,11 +126,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();
-        let said = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
-        assert!(said.contains("line ") && !said.contains("very-secret"), "{said}");
+        let message = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
+        assert!(message.contains("line ") && !message.contains("very-secret"), "{message}");
         std::fs::remove_file(&file).unwrap();
-        let said = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
-        assert_eq!(said.matches("No such file").count(), 1, "{said}");
-        assert!(said.contains(&file.display().to_string()), "{said}");
+        let message = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
+        assert_eq!(message.matches("No such file").count(), 1, "{message}");
+        assert!(message.contains(&file.display().to_string()), "{message}");
     }
 }

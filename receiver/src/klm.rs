@@ -25,6 +25,7 @@ use tidewatch_tls::Store;
 
 /// The Go manager's default: 14 days.
 const CLOSE_TO_EXPIRY: SignedDuration = SignedDuration::from_hours(14 * 24);
+const CLOSE_HELP: &str = "Whether the certificate by which agents verify the receiver ends within 14 days.";
 /// As in the Go manager.
 const LONG_RECONCILE_SECONDS: f64 = 60.0;
 /// Manifests with such a series, at most.
@@ -92,7 +93,7 @@ impl KlmMetrics {
     pub fn register(registry: &Registry, objects: bool) -> Result<Self, MetricsError> {
         let requeues = registry.named_as("lifecycle_mgr").counter_vec(
             "requeue_reason_total",
-            "Reconciles that are done again by themselves, by what they wait for or failed at.",
+            "Reconciles that are repeated without an event, by reason.",
             &["requeue_reason", "requeue_type"],
         )?;
         for (reason, kind) in REASONS.iter().flat_map(|reason| TYPES.map(|kind| (*reason, kind))) {
@@ -101,7 +102,7 @@ impl KlmMetrics {
         let duration = || {
             registry.named_as("").gauge_vec(
                 "reconcile_duration_seconds",
-                "How long the last reconcile of a Manifest took that took a minute or more.",
+                "Duration of a Manifest's last reconcile, if it took a minute or more.",
                 &["manifest_name"],
             )
         };
@@ -135,9 +136,9 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
     let outcome = *outcome;
     let kind = if record.is_error() { "unexpected" } else { "intended" };
     // Statuses are written last.
-    let said = |stage: &Stage| matches!(stage, Stage::WriteKcp | Stage::WriteRuntime);
+    let is_report = |stage: &Stage| matches!(stage, Stage::WriteKcp | Stage::WriteRuntime);
     let steps = || stages.iter().map(|time| time.stage);
-    let at = steps().rfind(|stage| !said(stage)).or_else(|| steps().next_back());
+    let at = steps().rfind(|stage| !is_report(stage)).or_else(|| steps().next_back());
     let waits = kind == "intended";
     // Only upgrades both apply and delete.
     let removes = steps().all(|stage| stage != Stage::Apply);
@@ -179,17 +180,17 @@ impl Certificates {
     pub fn seen(&self, kyma: &str, renewed_by: Timestamp) {
         let mut all = self.0.lock();
         match all.get_mut(kyma) {
-            Some(known) => *known = renewed_by,
+            Some(before) => *before = renewed_by,
             None => drop(all.insert(kyma.to_owned(), renewed_by)),
         }
     }
 
-    /// Calls `tell` for existing Kymas: 1 if overdue.
-    fn each(&self, is_there: impl Fn(&str) -> bool, now: Timestamp, mut tell: impl FnMut(&str, f64)) {
+    /// Calls `set` for existing Kymas: 1 if overdue.
+    fn each(&self, is_there: impl Fn(&str) -> bool, now: Timestamp, mut set: impl FnMut(&str, f64)) {
         let mut all = self.0.lock();
         all.retain(|kyma, _| is_there(kyma));
         for (kyma, renewed_by) in &*all {
-            tell(kyma, f64::from(u8::from(*renewed_by <= now)));
+            set(kyma, f64::from(u8::from(*renewed_by <= now)));
         }
     }
 }
@@ -202,10 +203,10 @@ pub fn register_sizes(
     objects: bool,
 ) -> Result<Option<Certificates>, MetricsError> {
     let registry = registry.named_as("lifecycle_mgr");
-    let known = engine.clone();
+    let shared = engine.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of modules is far below 2^52")]
     registry.gauge_fn("mandatory_modules", "Versions of mandatory modules that are offered.", move || {
-        known.state().read().catalog.mandatory().len() as f64
+        shared.state().read().catalog.mandatory().len() as f64
     })?;
     let fips = f64::from(u8::from(tidewatch_tls::provider().fips()));
     registry.gauge_fn(
@@ -214,11 +215,9 @@ pub fn register_sizes(
         move || fips,
     )?;
     let own = Arc::clone(store);
-    registry.gauge_fn(
-        "gateway_secret_server_cert_close_to_expiry",
-        "Whether the certificate by which agents know the receiver ends within a day.",
-        move || f64::from(u8::from(is_close(own.not_after(), Timestamp::now()))),
-    )?;
+    registry.gauge_fn("gateway_secret_server_cert_close_to_expiry", CLOSE_HELP, move || {
+        f64::from(u8::from(is_close(own.not_after(), Timestamp::now())))
+    })?;
     if objects { register_objects(&registry, engine).map(Some) } else { Ok(None) }
 }
 
@@ -232,15 +231,15 @@ fn works(engine: &Engine) -> bool {
 }
 
 fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates, MetricsError> {
-    let (certificates, known) = (Certificates::default(), engine.clone());
+    let (certificates, shared) = (Certificates::default(), engine.clone());
     let seen = certificates.clone();
     registry.gauge_vec_fn(
         "self_signed_cert_not_renew",
-        "Whether the certificate by which a Kyma's agent was last heard should have been renewed by now.",
+        "Whether the certificate of the last request of a Kyma's agent is overdue for renewal.",
         &["kyma_name"],
         move |set| {
-            let names: HashSet<String> = known.state().read().kymas.names().into_iter().collect();
-            let works = works(&known);
+            let names: HashSet<String> = shared.state().read().kymas.names().into_iter().collect();
+            let works = works(&shared);
             seen.each(
                 |kyma| names.contains(kyma),
                 Timestamp::now(),
@@ -252,27 +251,27 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
             );
         },
     )?;
-    let known = engine.clone();
+    let shared = engine.clone();
     registry.gauge_vec_fn(
         "kyma_state",
         "1 for the state that a Kyma is in.",
         &["kyma_name", "state", "shoot", "instance_id"],
         move |set| {
-            for kyma in kyma_series(&known) {
+            for kyma in kyma_series(&shared) {
                 for_each_state(&KYMA_STATES, kyma.state, |state, value| {
                     set(&[&kyma.name, state, &kyma.shoot, &kyma.instance], value);
                 });
             }
         },
     )?;
-    let known = engine.clone();
+    let shared = engine.clone();
     registry.gauge_vec_fn(
         "module_state",
-        "1 for the state that a Kyma tells of a module.",
+        "1 for the state of a module in its Kyma.",
         &["module_name", "kyma_name", "state", "shoot", "instance_id"],
         move |set| {
-            for kyma in kyma_series(&known) {
-                let modules = known.state().read().kymas.module_states(&kyma.name);
+            for kyma in kyma_series(&shared) {
+                let modules = shared.state().read().kymas.module_states(&kyma.name);
                 for (module, now) in &modules {
                     for_each_state(&MODULE_STATES, *now, |state, value| {
                         set(&[module, &kyma.name, state, &kyma.shoot, &kyma.instance], value);
@@ -281,14 +280,14 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
             }
         },
     )?;
-    let known = engine.clone();
+    let shared = engine.clone();
     registry.gauge_vec_fn(
         "mandatory_module_state",
         "1 for the state that a mandatory module of a Kyma is in.",
         &["module_name", "kyma_name", "state"],
         move |set| {
-            for kyma in kymas(&known) {
-                for module in mandatory_modules(&known, &kyma) {
+            for kyma in kymas(&shared) {
+                for module in mandatory_modules(&shared, &kyma) {
                     for_each_state(&MODULE_STATES, module.state, |state, value| {
                         set(&[&module.name, &kyma, state], value);
                     });
@@ -299,9 +298,9 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
     Ok(certificates)
 }
 
-fn for_each_state(all: &[State], now: State, mut tell: impl FnMut(&'static str, f64)) {
+fn for_each_state(all: &[State], now: State, mut set: impl FnMut(&'static str, f64)) {
     for state in all {
-        tell(state.as_str(), f64::from(u8::from(*state == now)));
+        set(state.as_str(), f64::from(u8::from(*state == now)));
     }
 }
 

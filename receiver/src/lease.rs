@@ -27,7 +27,7 @@ pub const NAME: &str = "893110f7.kyma-project.io";
 pub const DURATION: Duration = Duration::from_secs(15);
 /// Permitted seconds: two hanging requests, up to the Go manager's wait, which ignores the Lease's value.
 pub const DURATIONS: RangeInclusive<u64> = 15..=180;
-const LOOK: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_secs(2);
 /// Leaves time to repeat a hanging renewal.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -38,8 +38,8 @@ pub struct Candidate {
     pub client: Client,
     /// The Lease's namespace.
     pub namespace: String,
-    /// Usually the pod's name. A Lease of the same place belongs to an ended process.
-    pub place: String,
+    /// Usually the pod's name. It runs one process at a time, so a Lease of the same host belongs to an ended process.
+    pub host: String,
     /// This process.
     pub id: String,
     /// Validity: [`DURATIONS`] seconds.
@@ -90,7 +90,7 @@ impl Candidate {
     }
 
     fn holder(&self) -> String {
-        format!("{}_{}", self.place, self.id)
+        format!("{}_{}", self.host, self.id)
     }
 
     /// Waits until this process is the leader.
@@ -102,8 +102,8 @@ impl Candidate {
             let read = match within(api.get_opt(NAME)).await {
                 Ok(read) => read,
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "who works on the control plane is not known; trying again");
-                    tokio::time::sleep(LOOK).await;
+                    tracing::warn!(error = %chain(&error), "the Lease {NAME} cannot be read; trying again");
+                    tokio::time::sleep(RETRY).await;
                     continue;
                 }
             };
@@ -117,15 +117,15 @@ impl Candidate {
                 && seen.as_ref().is_none_or(|(before, _)| before.holder != record.holder)
                 && !record.holder.is_empty()
             {
-                tracing::info!(holder = record.holder, "somebody else holds the Lease; waiting");
+                tracing::info!(holder = record.holder, "another process holds the Lease; waiting");
             }
             seen = record.clone().map(|record| (record, since));
-            match step(record.as_ref(), &self.place, &self.holder(), now - since) {
-                Step::Wait(left) => tokio::time::sleep(left.clamp(Duration::from_millis(50), LOOK)).await,
+            match step(record.as_ref(), &self.host, &self.holder(), now - since) {
+                Step::Wait(left) => tokio::time::sleep(left.clamp(Duration::from_millis(50), RETRY)).await,
                 Step::Take => match self.write(read.as_ref(), now).await {
                     Ok(term) => return term,
                     Err(error) => {
-                        tracing::info!(error = %chain(&error), "the Lease was not taken; looking again");
+                        tracing::info!(error = %chain(&error), "the Lease was not taken; reading it again");
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
                 },
@@ -217,7 +217,7 @@ impl Term {
 
     /// Releases the Lease, after the last write.
     pub async fn release(self) {
-        let let_go = async {
+        let release = async {
             let Some(mut lease) = self.candidate.api().get_opt(NAME).await? else { return Ok(()) };
             if Record::of(&lease).holder != self.candidate.holder() {
                 return Ok(());
@@ -228,10 +228,10 @@ impl Term {
             }
             self.candidate.api().replace(NAME, &PostParams::default(), &lease).await.map(drop)
         };
-        match within(let_go).await {
-            Ok(()) => tracing::info!("the Lease is let go"),
+        match within(release).await {
+            Ok(()) => tracing::info!("the Lease is released"),
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "the Lease is not let go; it runs out by itself");
+                tracing::warn!(error = %chain(&error), "the Lease is not released; it expires");
             }
         }
     }

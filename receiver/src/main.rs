@@ -19,12 +19,12 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     let Program { args, dry } = Program::read();
     let level = args.log_level.as_deref().unwrap_or(if dry.dry_run { "warn" } else { "info" });
-    let telemetry = match Telemetry::start(&args, level) {
-        Ok(telemetry) => telemetry,
+    let end_telemetry = match start_telemetry(&args, level) {
+        Ok(end) => end,
         Err(error) => return fail(USAGE, error.as_ref()),
     };
     let code = run(args, &dry);
-    telemetry.finish();
+    end_telemetry();
     code
 }
 
@@ -47,37 +47,29 @@ fn run(args: Args, dry: &DryRunArgs) -> ExitCode {
     }
 }
 
-/// Log lines and, with the feature `otlp`, the export of spans.
-struct Telemetry {
-    #[cfg(feature = "otlp")]
-    export: Option<tidewatch_receiver::otlp::Export>,
+/// Starts log lines and, with the feature `otlp`, the export of spans. Returns the function that ends them.
+#[cfg(not(feature = "otlp"))]
+fn start_telemetry(args: &Args, level: &str) -> anyhow::Result<impl FnOnce() + use<>> {
+    logging::init(args.log_format, level)?;
+    Ok(|| {})
 }
 
-impl Telemetry {
-    #[cfg(not(feature = "otlp"))]
-    fn start(args: &Args, level: &str) -> anyhow::Result<Self> {
-        logging::init(args.log_format, level)?;
-        Ok(Self {})
-    }
-
-    #[cfg(feature = "otlp")]
-    fn start(args: &Args, level: &str) -> anyhow::Result<Self> {
-        let Some(endpoint) = &args.otlp_endpoint else {
-            logging::init(args.log_format, level)?;
-            return Ok(Self { export: None });
+#[cfg(feature = "otlp")]
+fn start_telemetry(args: &Args, level: &str) -> anyhow::Result<impl FnOnce() + use<>> {
+    use tidewatch_receiver::otlp::Export;
+    let export = args.otlp_endpoint.as_deref().map(Export::start).transpose();
+    let export =
+        match export.map_err(|error| anyhow::Error::new(error).context("--otlp-endpoint cannot be used"))? {
+            Some((export, layer)) => {
+                logging::init_with(layer, args.log_format, level)?;
+                Some(export)
+            }
+            None => {
+                logging::init(args.log_format, level)?;
+                None
+            }
         };
-        let (export, layer) = tidewatch_receiver::otlp::Export::start(endpoint)
-            .map_err(|error| anyhow::Error::new(error).context("--otlp-endpoint cannot be used"))?;
-        logging::init_with(layer, args.log_format, level)?;
-        Ok(Self { export: Some(export) })
-    }
-
-    fn finish(self) {
-        #[cfg(feature = "otlp")]
-        if let Some(export) = self.export {
-            export.finish();
-        }
-    }
+    Ok(move || export.into_iter().for_each(Export::finish))
 }
 
 fn fail(code: u8, error: &(dyn std::error::Error + 'static)) -> ExitCode {

@@ -14,7 +14,7 @@ use tokio::{fs::File, io::AsyncReadExt};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Check interval. Compares content, as a mounted ConfigMap changes by symbolic links.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
@@ -46,11 +46,11 @@ impl PolicyFile {
             "maintenance_policy_read_success",
             "Whether the policy of maintenance windows could be read the last time; 1 without one.",
         )?;
-        let known = readable.clone();
+        let shared = readable.clone();
         registry.named_as("lifecycle_mgr").gauge_fn(
             "maintenance_window_config_read_success",
-            "The same, under the name that is known.",
-            move || known.get(),
+            "Whether the policy of maintenance windows could be read the last time; 1 without one. The Go manager's name for maintenance_policy_read_success.",
+            move || shared.get(),
         )?;
         readable.set(1.0);
         let engine = engine.clone();
@@ -58,11 +58,11 @@ impl PolicyFile {
     }
 
     /// Applies a changed, usable file.
-    pub async fn look(&mut self) {
+    pub async fn reload(&mut self) {
         let read = self.read().await;
         self.readable.set(f64::from(u8::from(read.is_ok())));
-        let told = read.as_ref().map(|(hash, _)| *hash).map_err(|error| chain(error).to_string());
-        if self.last.as_ref() == Some(&told) {
+        let result = read.as_ref().map(|(hash, _)| *hash).map_err(|error| chain(error).to_string());
+        if self.last.as_ref() == Some(&result) {
             return;
         }
         match read {
@@ -73,11 +73,11 @@ impl PolicyFile {
             Err(error) => {
                 tracing::error!(
                     error = %chain(&error),
-                    "the policy of maintenance windows cannot be used; the one before stays"
+                    "the policy of maintenance windows cannot be used; the previous one stays in force"
                 );
             }
         }
-        self.last = Some(told);
+        self.last = Some(result);
     }
 
     async fn read(&self) -> Result<(u64, Policy), Unusable> {
@@ -102,9 +102,9 @@ impl PolicyFile {
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
             }
-            self.look().await;
+            self.reload().await;
         }
     }
 }

@@ -8,9 +8,9 @@ use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Polls and resyncs, by reason.
-    pub looks: IntCounterVec,
+    pub checks: IntCounterVec,
     /// Events that were echoes.
-    pub no_news: IntCounter,
+    pub echoes: IntCounter,
     reconciles: IntCounterVec,
     queued: HistogramVec,
     work: HistogramVec,
@@ -21,12 +21,12 @@ impl Metrics {
     /// Registers them.
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         Ok(Self {
-            looks: registry.counter_vec(
+            checks: registry.counter_vec(
                 "looks_total",
-                "Runtimes looked at without an event, by reason.",
+                "Runtimes reconciled without an event, by reason.",
                 &["reason"],
             )?,
-            no_news: registry.counter(
+            echoes: registry.counter(
                 "seen_events_total",
                 "Events that asked for nothing: a reconcile had read, written or deleted that very version of the object.",
             )?,
@@ -49,7 +49,7 @@ impl Metrics {
             )?,
             stages: registry.histogram_vec(
                 "stage_seconds",
-                "What the work of a reconcile went to, by stage.",
+                "Time of reconciles per stage.",
                 &["kind", "stage"],
                 LAG_SECONDS,
             )?,

@@ -12,7 +12,7 @@ use tidewatch_engine::{
 };
 use tidewatch_wire::v3::Health;
 
-use crate::paths::{Look, Paths, Refusal, Settings, Step};
+use crate::paths::{Check, Paths, Refusal, Settings, Step};
 
 const TICK: Duration = Duration::from_secs(1);
 /// In ticks.
@@ -41,9 +41,9 @@ impl PathWatch {
         self.paths.lock().registered(kymas.iter().copied(), self.now());
     }
 
-    /// See [`Paths::heard`].
-    pub fn heard(&self, kyma: &str, health: Option<Health>) {
-        self.paths.lock().heard(kyma, health, self.now());
+    /// See [`Paths::received`].
+    pub fn received(&self, kyma: &str, health: Option<Health>) {
+        self.paths.lock().received(kyma, health, self.now());
     }
 
     /// See [`Paths::certificate`].
@@ -67,12 +67,12 @@ impl PathWatch {
     }
 
     /// Reads the paths.
-    pub fn inspect<T>(&self, look: impl FnOnce(&Paths, Tick) -> T) -> T {
-        look(&self.paths.lock(), self.now())
+    pub fn inspect<T>(&self, read: impl FnOnce(&Paths, Tick) -> T) -> T {
+        read(&self.paths.lock(), self.now())
     }
 
-    /// Ticks until shutdown. `looked` counts polls and resyncs.
-    pub async fn run(self, engine: Engine, looked: impl Fn(Look), drain: Watch) {
+    /// Ticks until shutdown. `counted` receives polls and resyncs.
+    pub async fn run(self, engine: Engine, counted: impl Fn(Check), drain: Watch) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut count = 0_u32;
@@ -93,48 +93,52 @@ impl PathWatch {
                 self.paths.lock().tick(|kyma| state.agents.configuration(kyma), self.now())
             };
             let is_ill = self.paths.lock().ill();
-            if is_ill != was_ill {
-                tracing::error!(is_ill, "many runtimes are unproven at once: the path itself is looked for");
+            if is_ill && !was_ill {
+                tracing::error!(
+                    "too many runtimes are unproven at once: the event path itself has failed; polls are rarer"
+                );
+            } else if was_ill && !is_ill {
+                tracing::error!("the event path works again");
             }
             for step in steps {
-                perform(&engine, step, &looked);
+                perform(&engine, step, &counted);
             }
         }
     }
 }
 
-fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
+fn perform(engine: &Engine, step: Step, counted: &impl Fn(Check)) {
     match step {
         Step::Configure { kyma } => {
             tracing::info!(kyma, "the agent works by another configuration: it is written again");
             engine.configure_agent(&kyma, Some(Trigger::OtherConfiguration));
         }
-        Step::Tell { kyma, report } => {
+        Step::Report { kyma, report } => {
             tracing::info!(kyma, reason = report.reason, detail = report.message, "event path");
             let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
             engine.tell_path(&kyma, report);
         }
-        Step::Look { kyma, look } => {
-            looked(look);
-            let (class, cause) = match look {
-                Look::Poll => (Class::Poll, Trigger::FallbackPoll),
-                Look::Resync => (Class::Resync, Trigger::SafetyResync),
+        Step::Check { kyma, check } => {
+            counted(check);
+            let (class, cause) = match check {
+                Check::Poll => (Class::Poll, Trigger::FallbackPoll),
+                Check::Resync => (Class::Resync, Trigger::SafetyResync),
             };
             // A removed role silently stops a watch.
             engine.configure_agent(&kyma, Some(cause.clone()));
-            if look == Look::Resync {
+            if check == Check::Resync {
                 // Otherwise only the Kyma's reconcile requests it, and may fail.
                 engine.check_catalog(&kyma, Some(cause.clone()));
             }
             let manifests = engine.state().read().manifests.list(&kyma);
-            for key in looked_at(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
+            for key in checked_keys(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
                 engine.ask(key, class, Some(cause.clone()));
             }
         }
     }
 }
 
-fn looked_at(kyma: &str, manifests: impl Iterator<Item = String>) -> Vec<WorkKey> {
+fn checked_keys(kyma: &str, manifests: impl Iterator<Item = String>) -> Vec<WorkKey> {
     let of = || kyma.to_owned();
     let plans = [WorkKey::Kyma { kyma: of() }, WorkKey::Mandatory { kyma: of() }];
     plans.into_iter().chain(manifests.map(|name| WorkKey::Manifest { kyma: of(), name })).collect()
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_look_at_a_runtime_sees_to_its_mandatory_modules_too() {
-        let keys = looked_at("a", ["m".to_owned()].into_iter());
+        let keys = checked_keys("a", ["m".to_owned()].into_iter());
         let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
         assert_eq!(keys, ["Kyma/a", "Mandatory/a", "Manifest/m"]);
     }

@@ -87,24 +87,35 @@ impl State {
     }
 }
 
-/// Reason for a look without an event.
+/// Reason for a reconcile without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Check {
     /// Not proven.
     Poll,
     /// Safety resync.
     Resync,
 }
 
+impl Check {
+    /// Returns the metrics label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Resync => "resync",
+        }
+    }
+}
+
 /// An action of [`Paths::tick`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Reconcile the runtime; at a resync the catalog too.
-    Look {
+    Check {
         /// The Kyma.
         kyma: String,
         /// The reason.
-        look: Look,
+        check: Check,
     },
     /// Rewrite the agent's configuration and role.
     Configure {
@@ -112,7 +123,7 @@ pub enum Step {
         kyma: String,
     },
     /// Set the Kyma's condition.
-    Tell {
+    Report {
         /// The Kyma.
         kyma: String,
         /// The content.
@@ -125,14 +136,14 @@ struct Path {
     state: State,
     since: Tick,
     /// Last v3 request.
-    heard: Option<Tick>,
+    received: Option<Tick>,
     /// Last returned canary.
     canary: Option<Tick>,
     health: Health,
     /// Expected configuration; empty: any.
     expected: String,
     /// Previous configuration; the next tick may expect it.
-    left: String,
+    previous: String,
     /// Last configuration change.
     renewed: Option<Tick>,
     /// Unexpected configuration since.
@@ -143,10 +154,10 @@ struct Path {
     flips: Pace,
     /// By the last reconcile.
     reachable: bool,
-    next_look: Tick,
+    next_check: Tick,
     report: Option<Report>,
     /// Agent active without a longer pause since.
-    speaks: Option<Tick>,
+    connected: Option<Tick>,
     /// Certificate expiry.
     not_after: Option<Timestamp>,
     refusals: Refusals,
@@ -179,13 +190,13 @@ impl Paths {
     }
 
     /// Records a v3 request, also before registration.
-    pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
+    pub fn received(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
         let path =
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
-        let before = path.heard.replace(now);
-        let known = before.is_some();
+        let before = path.received.replace(now);
+        let is_first = before.is_none();
         if before.is_none_or(|before| now.saturating_sub(before) > self.settings.proven_for) {
-            path.speaks = Some(now);
+            path.connected = Some(now);
         }
         if let Some(health) = health {
             // Changed by hand: no rollout is in flight.
@@ -195,15 +206,15 @@ impl Paths {
                 path.configure = Some(now.max(path.flips.until()));
             }
             if health.configuration != path.health.configuration {
-                path.left = std::mem::take(&mut path.health.configuration);
-                path.renewed = known.then_some(now);
+                path.previous = std::mem::take(&mut path.health.configuration);
+                path.renewed = (!is_first).then_some(now);
             }
             path.health = health;
         }
         if path.state == State::Unreachable {
             // Check for missed changes.
             path.reachable = true;
-            path.next_look = now;
+            path.next_check = now;
         }
     }
 
@@ -241,43 +252,10 @@ impl Paths {
         let mut steps = Vec::new();
         let mut fell: Vec<String> = Vec::new();
         for (kyma, path) in runtimes.iter_mut() {
-            let expected = expected(kyma);
-            let renewed = path.expected != expected;
-            if renewed {
-                expected.clone_into(&mut path.expected);
-            }
-            let fault = path.fault(settings, now);
-            // The agent had the new configuration and lost it.
-            if renewed && path.configure.is_some() && path.left == expected {
-                path.configure = Some(now.max(path.flips.until()));
-            }
-            if path.configure.is_some_and(|at| at <= now) {
-                path.configure = Some(now + settings.grace);
-                steps.push(Step::Configure { kyma: kyma.clone() });
-            }
-            let next = path.next_state(fault.is_none(), settings, now);
-            if next != path.state {
-                // Polls replace a resync; unknown runtimes keep theirs.
-                if next == State::Proven && path.state != State::Unknown {
-                    path.next_look = now + settings.resync.mul_f64(0.9 + 0.2 * fraction(kyma));
-                } else if path.state != State::Unproven && next == State::Unproven {
-                    fell.push(kyma.clone());
-                }
-                (path.state, path.since) = (next, now);
-            }
-            // Keep the condition from before a restart.
-            if path.state != State::Unknown {
-                // A received agent is not the refused peer.
-                let refused = if path.is_silent(settings, now) {
-                    path.refusals.told(settings.grace, now)
-                } else {
-                    None
-                };
-                let report = Report::new(path.state, fault, refused);
-                if path.report.as_ref() != Some(&report) {
-                    path.report = Some(report.clone());
-                    steps.push(Step::Tell { kyma: kyma.clone(), report });
-                }
+            let before = path.state;
+            path.advance(kyma, expected(kyma), settings, now, &mut steps);
+            if before != State::Unproven && path.state == State::Unproven {
+                fell.push(kyma.clone());
             }
         }
         let unproven = runtimes.values().filter(|p| p.state == State::Unproven).count();
@@ -285,24 +263,24 @@ impl Paths {
         for kyma in fell {
             if let Some(path) = runtimes.get_mut(&kyma) {
                 let wait = if *ill { settings.poll * settings.ill_stretch } else { Duration::ZERO };
-                path.next_look = now + wait.mul_f64(fraction(&kyma));
+                path.next_check = now + wait.mul_f64(fraction(&kyma));
             }
         }
-        for (kyma, path) in runtimes.iter_mut().filter(|(_, p)| p.next_look <= now) {
+        for (kyma, path) in runtimes.iter_mut().filter(|(_, p)| p.next_check <= now) {
             let spread = 0.9 + 0.2 * fraction(kyma);
-            let (look, pause) = match path.state {
+            let (check, pause) = match path.state {
                 // In grace.
                 State::Unknown => continue,
-                State::Proven => (Look::Resync, settings.resync),
-                State::Unproven if *ill => (Look::Poll, settings.poll * settings.ill_stretch),
-                State::Unproven => (Look::Poll, settings.poll),
-                State::Unreachable => (Look::Poll, settings.poll_unreachable),
+                State::Proven => (Check::Resync, settings.resync),
+                State::Unproven if *ill => (Check::Poll, settings.poll * settings.ill_stretch),
+                State::Unproven => (Check::Poll, settings.poll),
+                State::Unreachable => (Check::Poll, settings.poll_unreachable),
             };
-            path.next_look = now + pause.max(Duration::from_secs(1)).mul_f64(spread);
-            if pause.is_zero() || look == Look::Poll && settings.poll.is_zero() {
+            path.next_check = now + pause.max(Duration::from_secs(1)).mul_f64(spread);
+            if pause.is_zero() || check == Check::Poll && settings.poll.is_zero() {
                 continue;
             }
-            steps.push(Step::Look { kyma: kyma.clone(), look });
+            steps.push(Step::Check { kyma: kyma.clone(), check });
         }
         steps
     }
@@ -346,7 +324,7 @@ impl Paths {
             .iter()
             .map(|(kyma, p)| {
                 let age = |at: Option<Tick>| at.map(|at| now.saturating_sub(at));
-                Worst { kyma: kyma.clone(), state: p.state, heard: age(p.heard), canary: age(p.canary) }
+                Worst { kyma: kyma.clone(), state: p.state, received: age(p.received), canary: age(p.canary) }
             })
             .collect();
         let rank = |worst: &Worst| {
@@ -357,7 +335,7 @@ impl Paths {
                 State::Unreachable => 3,
             };
             let age = |age: Option<Duration>| std::cmp::Reverse(age.unwrap_or(Duration::MAX));
-            (order, age(worst.canary), age(worst.heard), worst.kyma.clone())
+            (order, age(worst.canary), age(worst.received), worst.kyma.clone())
         };
         all.sort_by_cached_key(rank);
         all.truncate(most);
@@ -373,7 +351,7 @@ pub struct Worst {
     /// Its state.
     pub state: State,
     /// Age of the last request.
-    pub heard: Option<Duration>,
+    pub received: Option<Duration>,
     /// Age of the last canary.
     pub canary: Option<Duration>,
 }
@@ -381,7 +359,7 @@ pub struct Worst {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
     /// No v3 request.
-    NeverHeard,
+    NeverReceived,
     /// No recent canary.
     NoCanary,
     /// Stale watches.
@@ -395,20 +373,20 @@ impl Path {
         Self {
             state: State::Unknown,
             since: now,
-            heard: None,
+            received: None,
             canary: None,
             health: Health::default(),
             expected: String::new(),
-            left: String::new(),
+            previous: String::new(),
             renewed: None,
             other_configuration: None,
             configure: None,
             flips: Pace::default(),
             reachable: true,
             // Spread resyncs to avoid a wave after a start.
-            next_look: now + settings.resync.mul_f64(fraction(kyma)),
+            next_check: now + settings.resync.mul_f64(fraction(kyma)),
             report: None,
-            speaks: None,
+            connected: None,
             not_after: None,
             refusals: Refusals::default(),
         }
@@ -419,14 +397,14 @@ impl Path {
         if other {
             self.other_configuration.get_or_insert(now);
             // Agents report within this time.
-            if self.heard.is_some() {
+            if self.received.is_some() {
                 self.configure.get_or_insert(now + settings.proven_for);
             }
         } else {
             (self.other_configuration, self.configure) = (None, None);
         }
-        if self.heard.is_none() {
-            return Some(Fault::NeverHeard);
+        if self.received.is_none() {
+            return Some(Fault::NeverReceived);
         }
         if self.canary.is_none_or(|at| now.saturating_sub(at) > settings.proven_for) {
             return Some(Fault::NoCanary);
@@ -441,8 +419,45 @@ impl Path {
         late.then_some(Fault::Configuration)
     }
 
+    /// Finds the present state, and adds the steps that follow from it.
+    fn advance(&mut self, kyma: &str, expected: &str, settings: &Settings, now: Tick, steps: &mut Vec<Step>) {
+        let renewed = self.expected != expected;
+        if renewed {
+            expected.clone_into(&mut self.expected);
+        }
+        let fault = self.fault(settings, now);
+        // The agent had the new configuration and lost it.
+        if renewed && self.configure.is_some() && self.previous == expected {
+            self.configure = Some(now.max(self.flips.until()));
+        }
+        if self.configure.is_some_and(|at| at <= now) {
+            self.configure = Some(now + settings.grace);
+            steps.push(Step::Configure { kyma: kyma.to_owned() });
+        }
+        let next = self.next_state(fault.is_none(), settings, now);
+        if next != self.state {
+            // Polls replace a resync; unknown runtimes keep their time.
+            if next == State::Proven && self.state != State::Unknown {
+                self.next_check = now + settings.resync.mul_f64(0.9 + 0.2 * fraction(kyma));
+            }
+            (self.state, self.since) = (next, now);
+        }
+        // Keep the condition from before a restart.
+        if self.state == State::Unknown {
+            return;
+        }
+        // A received agent is not the refused peer.
+        let is_silent = self.is_silent(settings, now);
+        let refused = if is_silent { self.refusals.reported(settings.grace, now) } else { None };
+        let report = Report::new(self.state, fault, refused);
+        if self.report.as_ref() != Some(&report) {
+            self.report = Some(report.clone());
+            steps.push(Step::Report { kyma: kyma.to_owned(), report });
+        }
+    }
+
     fn is_silent(&self, settings: &Settings, now: Tick) -> bool {
-        self.heard.is_none_or(|at| now.saturating_sub(at) > settings.proven_for)
+        self.received.is_none_or(|at| now.saturating_sub(at) > settings.proven_for)
     }
 
     fn next_state(&self, good: bool, settings: &Settings, now: Tick) -> State {
@@ -450,7 +465,7 @@ impl Path {
             return State::Proven;
         }
         // Waiting does not mend a refused certificate.
-        let is_refused = self.heard.is_none() && self.refusals.is_verified();
+        let is_refused = self.received.is_none() && self.refusals.is_verified();
         if self.state == State::Unknown && now.saturating_sub(self.since) <= settings.grace && !is_refused {
             return State::Unknown;
         }

@@ -14,7 +14,7 @@ pub const NAME: &str = "tidewatch-engine";
 const KEY: &str = "paused";
 
 /// Any value but a clear no pauses.
-fn says(map: Option<&ConfigMap>) -> bool {
+fn is_paused(map: Option<&ConfigMap>) -> bool {
     let value = map.and_then(|map| map.data.as_ref()).and_then(|data| data.get(KEY));
     value.is_some_and(|value| !matches!(value.trim(), "" | "false" | "no" | "off" | "0"))
 }
@@ -30,11 +30,11 @@ pub async fn follow(client: Client, namespace: String, always: bool, switch: Swi
     let one = watcher::Config::default().fields(&format!("metadata.name={NAME}")).timeout(200);
     let mut events = watcher(api, one).default_backoff().boxed();
     let mut listed = None;
-    let mut told = None;
-    let mut tell = |map: Option<&ConfigMap>| {
-        let paused = says(map);
-        if told.replace(paused) != Some(paused) {
-            tracing::info!(paused, "the ConfigMap {NAME} says whether runtimes are written to");
+    let mut last = None;
+    let mut apply = |map: Option<&ConfigMap>| {
+        let paused = is_paused(map);
+        if last.replace(paused) != Some(paused) {
+            tracing::info!(paused, "the ConfigMap {NAME} decides whether the engine writes to runtimes");
             switch.paused(paused);
         }
     };
@@ -42,11 +42,11 @@ pub async fn follow(client: Client, namespace: String, always: bool, switch: Swi
         match event {
             Ok(watcher::Event::Init) => listed = None,
             Ok(watcher::Event::InitApply(map)) => listed = Some(map),
-            Ok(watcher::Event::InitDone) => tell(listed.take().as_ref()),
-            Ok(watcher::Event::Apply(map)) => tell(Some(&map)),
-            Ok(watcher::Event::Delete(_)) => tell(None),
+            Ok(watcher::Event::InitDone) => apply(listed.take().as_ref()),
+            Ok(watcher::Event::Apply(map)) => apply(Some(&map)),
+            Ok(watcher::Event::Delete(_)) => apply(None),
             Err(error) => {
-                tracing::warn!(%error, "the ConfigMap {NAME} cannot be watched; it counts as it was last seen");
+                tracing::warn!(%error, "the ConfigMap {NAME} cannot be watched; its last state applies");
             }
         }
     }
@@ -61,12 +61,12 @@ mod tests {
     #[test]
     fn what_is_no_clear_no_pauses() {
         let of = |value: &str| {
-            says(Some(&ConfigMap {
+            is_paused(Some(&ConfigMap {
                 data: Some(BTreeMap::from([(KEY.to_owned(), value.to_owned())])),
                 ..ConfigMap::default()
             }))
         };
-        assert!(!says(None) && !says(Some(&ConfigMap::default())));
+        assert!(!is_paused(None) && !is_paused(Some(&ConfigMap::default())));
         assert!(of("true") && of("yes please"));
         assert!(!of("false") && !of(" off\n") && !of(""));
     }

@@ -10,7 +10,7 @@ use tokio::{fs::File, io::AsyncReadExt};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Check interval. Compares content, as a mounted Secret changes by symbolic links.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// A problem with the file.
 #[derive(Debug, thiserror::Error)]
@@ -68,13 +68,13 @@ impl RegistryCredentials {
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
             }
             let read = self.read().await.map_err(|error| chain(&error).to_string());
             if let Err(error) = &read
                 && self.last.as_ref() != Err(error)
             {
-                tracing::error!(%error, "the credentials of registries cannot be used; those before stay");
+                tracing::error!(%error, "the credentials of registries cannot be used; the previous ones stay in force");
             }
             self.last = read;
         }

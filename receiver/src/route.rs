@@ -22,7 +22,7 @@ pub const SECOND_LOOK: Duration = Duration::from_secs(20);
 
 /// An event without the object's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedEvent {
     /// The runtime's Kyma, by certificate.
     pub kyma: String,
     /// The agent's epoch, or [`V2`].
@@ -91,8 +91,8 @@ pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Di
 
 /// Returns the reconciles for any event.
 #[must_use]
-pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
-    let Told { kyma, watch, object, of_kind, .. } = event;
+pub fn wanted(event: &ReportedEvent, state: &KcpState) -> Vec<WorkKey> {
+    let ReportedEvent { kyma, watch, object, of_kind, .. } = event;
     if watch == v3::CANARY {
         return vec![WorkKey::EventPath { kyma: kyma.clone() }];
     }
@@ -104,7 +104,7 @@ pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
 
 /// Returns a reconcile's urgency.
 #[must_use]
-pub fn class(event: &Told, key: &WorkKey) -> Class {
+pub fn class(event: &ReportedEvent, key: &WorkKey) -> Class {
     if event.watch == v3::CANARY {
         Class::Path
     } else if matches!(key, WorkKey::Catalog { .. }) {
@@ -120,8 +120,8 @@ pub fn class(event: &Told, key: &WorkKey) -> Class {
 
 /// Returns a reconcile's cause.
 #[must_use]
-pub fn cause(event: &Told) -> Trigger {
-    let Told { epoch, seq, watch, object, .. } = event;
+pub fn cause(event: &ReportedEvent) -> Trigger {
+    let ReportedEvent { epoch, seq, watch, object, .. } = event;
     Trigger::Event {
         epoch: epoch.clone(),
         seq: *seq,
@@ -132,7 +132,7 @@ pub fn cause(event: &Told) -> Trigger {
 }
 
 /// Requests a second reconcile: v2 events come from admission webhooks, before the commit.
-pub fn look_again(engine: &Engine, key: WorkKey, event: &Told) {
+pub fn reconcile_again(engine: &Engine, key: WorkKey, event: &ReportedEvent) {
     let (class, object) = (class(event, &key), event.object.clone());
     engine.queue().look_again(key, class, Some(Trigger::SecondLook { object }), SECOND_LOOK);
 }
@@ -149,13 +149,13 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
 /// Returns the reconciles for an object; empty if nothing depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     let (group, kind) = (&object.gvk.group, &object.gvk.kind);
-    let in_ours = object.namespace == names::RUNTIME_NAMESPACE;
+    let in_kyma_namespace = object.namespace == names::RUNTIME_NAMESPACE;
     if group == names::GROUP && kind == "Kyma" {
-        let ours = in_ours && object.name == names::RUNTIME_KYMA_NAME;
-        return if ours { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
+        let is_list_of_modules = in_kyma_namespace && object.name == names::RUNTIME_KYMA_NAME;
+        return if is_list_of_modules { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
     let manifests = state.owners.interested(kyma, object);
-    keys(kyma, (group, kind, Some(&object.name)), in_ours, manifests, state)
+    keys(kyma, Changed { group, kind, name: Some(&object.name), in_kyma_namespace }, manifests, state)
 }
 
 /// Returns the reconciles for all objects of a kind.
@@ -164,22 +164,26 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
     let manifests = state.owners.interested_in_kind(kyma, group, kind);
-    keys(kyma, (group, kind, None), true, manifests, state)
+    keys(kyma, Changed { group, kind, name: None, in_kyma_namespace: true }, manifests, state)
 }
 
-/// `in_ours`: possibly in Kyma's namespace.
-fn keys(
-    kyma: &str,
-    (group, kind, name): (&str, &str, Option<&str>),
-    in_ours: bool,
-    manifests: Vec<String>,
-    state: &KcpState,
-) -> Vec<WorkKey> {
-    let of_kyma = is_template(group, kind) && in_ours && takes_templates(kyma, state)
+/// A changed object; without a name, any of its kind.
+struct Changed<'a> {
+    group: &'a str,
+    kind: &'a str,
+    name: Option<&'a str>,
+    /// It is, or may be, in the namespace of the runtime's Kyma.
+    in_kyma_namespace: bool,
+}
+
+fn keys(kyma: &str, changed: Changed<'_>, manifests: Vec<String>, state: &KcpState) -> Vec<WorkKey> {
+    let Changed { group, kind, name, in_kyma_namespace } = changed;
+    let of_kyma = is_template(group, kind) && in_kyma_namespace && takes_templates(kyma, state)
         || is_definition(group, kind) && state.kymas.waits(kyma).for_definition(name)
         || engine_owned::is_prepared(group, kind, name) && state.kymas.contains(kyma);
     let of_mandatory = is_definition(group, kind) && state.kymas.waits(kyma).mandatory_for_definition(name);
-    let of_catalog = engine_owned::is_of_catalog(group, kind) && in_ours && state.kymas.contains(kyma);
+    let of_catalog =
+        engine_owned::is_of_catalog(group, kind) && in_kyma_namespace && state.kymas.contains(kyma);
     let of_agent = is_definition(group, kind) && state.kymas.waits(kyma).lacks_kinds;
     let kyma = || kyma.to_owned();
     let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma(), name });
@@ -272,7 +276,7 @@ mod tests {
         assert_eq!(texts(&targets("harbour", &mine, &state)), both);
         assert!(targets("harbour", &stray, &state).is_empty());
         assert_eq!(of_kind(&state), both);
-        let event = Told {
+        let event = ReportedEvent {
             kyma: "harbour".into(),
             epoch: "e".into(),
             seq: 1,

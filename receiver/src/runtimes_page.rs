@@ -81,8 +81,8 @@ fn header(view: &View<'_>, now: Timestamp) -> Value {
         "eventPathCause": view.cause,
         "lastCanary": ago(view.canary),
         "agent": {
-            "heard": ago(view.heard),
-            "connectedSince": ago(view.speaks),
+            "heard": ago(view.received),
+            "connectedSince": ago(view.connected),
             "certificateEnds": view.not_after,
             "lastRefusal": refusal,
         },
@@ -98,12 +98,12 @@ fn all(engine: &Engine, paths: &PathWatch) -> Reply {
     let state = engine.state().read();
     let worst: Vec<_> = worst
         .into_iter()
-        .map(|Worst { kyma, state: path, heard, canary }| {
+        .map(|Worst { kyma, state: path, received, canary }| {
             json!({
                 "runtime": state.kymas.get(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
                 "kyma": kyma,
                 "eventPath": path.label(),
-                "heardSeconds": heard.map(|age| age.as_secs()),
+                "heardSeconds": received.map(|age| age.as_secs()),
                 "canarySeconds": canary.map(|age| age.as_secs()),
             })
         })

@@ -46,7 +46,7 @@ struct Inner {
 
 /// A session's record.
 #[derive(Clone)]
-pub struct Place {
+pub struct SessionRecord {
     /// KCP's client.
     pub client: Client,
     /// Namespace of Kymas.
@@ -101,8 +101,8 @@ impl Sessions {
     }
 
     /// Adds this session to the record. Retries until KCP responds. After a refusal, agents report everything.
-    pub async fn record(&self, place: &Place) {
-        let (api, session) = (place.api(), place.session);
+    pub async fn record(&self, record: &SessionRecord) {
+        let (api, session) = (record.api(), record.session);
         loop {
             let error = match within(append(&api, session)).await {
                 Ok(past) => {
@@ -123,8 +123,8 @@ impl Sessions {
     }
 
     /// Records marks. Returns if KCP was restored: the process must end, as its acknowledgements are void.
-    pub async fn keep(&self, place: &Place) {
-        let api = place.api();
+    pub async fn keep(&self, record: &SessionRecord) {
+        let api = record.api();
         if self.0.past.get().is_none() {
             // The session has no entry.
             return std::future::pending().await;
@@ -134,12 +134,12 @@ impl Sessions {
             if !self.0.worked.swap(false, Ordering::AcqRel) {
                 continue;
             }
-            match within(raise(&api, place.session, self.mark())).await {
+            match within(raise(&api, record.session, self.mark())).await {
                 Ok(Outcome::Recorded(mark)) => self.0.mark.store(mark, Ordering::Release),
                 Ok(Outcome::Restored) => {
                     tracing::error!(
-                        "the control plane does not know this session any more: it was restored from a backup, or its \
-                         ConfigMap {NAME} was changed by hand; ending, to begin with what it knows"
+                        "the control plane has no record of this session any more: it was restored from a backup, or its \
+                         ConfigMap {NAME} was edited; ending, to restart from the restored state"
                     );
                     return;
                 }
@@ -152,7 +152,7 @@ impl Sessions {
     }
 }
 
-impl Place {
+impl SessionRecord {
     fn api(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }

@@ -20,9 +20,48 @@ pub fn register(
     #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
     registry.gauge_fn(
         "events_held",
-        "Events whose work has not finished, what --max-held-events limits.",
+        "Events whose reconcile has not finished; --max-held-events limits them.",
         move || ledger.held() as f64,
     )?;
+    register_queue(registry, engine)?;
+    let waiting = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of Kymas is far below 2^52")]
+    registry.gauge_fn(
+        "maintenance_waiting",
+        "Runtimes with an update that waits for a maintenance window.",
+        move || waiting.waiting_for_windows() as f64,
+    )?;
+    let suspended = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+    registry.gauge_fn(
+        "runtimes_parked",
+        "Runtimes that are suspended because they do not answer.",
+        move || suspended.parked_runtimes() as f64,
+    )?;
+    let policy = engine.clone();
+    registry.gauge_fn(
+        "central_policy_read_success",
+        "Whether the ConfigMap of the platform's policy could be read the last time; 1 without one.",
+        move || f64::from(u8::from(policy.state().read().policy.fault().is_none())),
+    )?;
+    let asked = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of registries is far below 2^52")]
+    registry.gauge_vec_fn(
+        "registry_breaker_open",
+        "Registries that failed and are not asked for a while.",
+        &["host"],
+        move |set| {
+            let (host, is_open, others) = asked.registries_left_alone();
+            if !host.is_empty() {
+                set(&[&host], f64::from(u8::from(is_open)));
+            }
+            set(&["other"], others as f64);
+        },
+    )?;
+    register_paths(registry, paths)
+}
+
+fn register_queue(registry: &Registry, engine: &Engine) -> Result<(), MetricsError> {
     let queue = engine.queue().clone();
     registry.gauge_vec_fn(
         "queue_ready",
@@ -45,49 +84,14 @@ pub fn register(
     #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
     registry.gauge_fn(
         "queue_later",
-        "Keys that are looked at at a set time: their turn in a rollout, a window, the end of a version.",
+        "Keys that are due at a set time: their turn in a rollout, a window, the end of a version.",
         move || queue.inspect(|q| q.later() as f64),
     )?;
     let queue = engine.queue().clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
     registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
         queue.inspect(|q| q.working() as f64)
-    })?;
-    let waiting = engine.clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of Kymas is far below 2^52")]
-    registry.gauge_fn(
-        "maintenance_waiting",
-        "Runtimes with an update that waits for a maintenance window.",
-        move || waiting.waiting_for_windows() as f64,
-    )?;
-    let parked = engine.clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
-    registry.gauge_fn(
-        "runtimes_parked",
-        "Runtimes that are left alone for a while because they do not answer.",
-        move || parked.parked_runtimes() as f64,
-    )?;
-    let policy = engine.clone();
-    registry.gauge_fn(
-        "central_policy_read_success",
-        "Whether the ConfigMap of the platform's policy could be read the last time; 1 without one.",
-        move || f64::from(u8::from(policy.state().read().policy.fault().is_none())),
-    )?;
-    let asked = engine.clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of registries is far below 2^52")]
-    registry.gauge_vec_fn(
-        "registry_breaker_open",
-        "Registries that did not work and are left alone for a while.",
-        &["host"],
-        move |set| {
-            let (host, is_open, others) = asked.registries_left_alone();
-            if !host.is_empty() {
-                set(&[&host], f64::from(u8::from(is_open)));
-            }
-            set(&["other"], others as f64);
-        },
-    )?;
-    register_paths(registry, paths)
+    })
 }
 
 #[allow(

@@ -1,6 +1,11 @@
 //! Follows an event by its spans: intake, queue, reconcile, calls.
 
-use std::{convert::Infallible, fmt, future, sync::Arc};
+use std::{
+    convert::Infallible,
+    fmt::{self, Write},
+    future,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -53,7 +58,7 @@ impl Spans {
 
 impl Visit for Seen {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.fields += &format!("{field}={value:?} ");
+        write!(self.fields, "{field}={value:?} ").unwrap();
     }
 }
 
@@ -75,11 +80,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-struct Reconciled(mpsc::UnboundedSender<String>);
+struct Ends(mpsc::Sender<String>);
 
-impl Observer for Reconciled {
+impl Observer for Ends {
     fn reconciled(&self, key: &WorkKey, _: &Record) {
-        let _ = self.0.send(key.to_string());
+        let _ = self.0.try_send(key.to_string());
     }
 
     fn reachable(&self, _: &str, _: bool) {}
@@ -176,8 +181,8 @@ fn peer() -> Arc<Peer> {
 async fn spans_of_an_event_lead_from_the_intake_to_each_call() {
     let spans = Spans::default();
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
-    let (reconciled, mut ended) = mpsc::unbounded_channel();
-    let host = host_on(kcp(), Arc::new(Reconciled(reconciled)));
+    let (sender, mut ended) = mpsc::channel(64);
+    let host = host_on(kcp(), Arc::new(Ends(sender)));
     let engine = host.engine.clone();
     let (intake, _drain) = intake(host);
     assert_eq!(intake.serve(peer(), request()).await.status(), 200);

@@ -6,19 +6,22 @@ use tidewatch_fake_apiserver::{Unacceptable, unacceptable};
 use tidewatch_oci::manifests_of;
 
 /// Reported objects, at most.
-const MOST: usize = 10;
+const MAX_REPORTED: usize = 10;
 
-pub(super) fn at(yaml: &str) -> anyhow::Result<()> {
+pub(super) fn check(yaml: &str) -> anyhow::Result<()> {
     let objects = manifests_of(yaml.as_bytes(), "")?;
-    let wrong: Vec<String> =
-        objects.iter().filter_map(|object| Some(told(object, &unacceptable(object)?))).take(MOST).collect();
+    let wrong: Vec<String> = objects
+        .iter()
+        .filter_map(|object| Some(described(object, &unacceptable(object)?)))
+        .take(MAX_REPORTED)
+        .collect();
     if wrong.is_empty() {
         return Ok(());
     }
     bail!("no API server takes {}", wrong.join("; "))
 }
 
-fn told(object: &Value, unacceptable: &Unacceptable) -> String {
+fn described(object: &Value, unacceptable: &Unacceptable) -> String {
     let Unacceptable { field, cause } = unacceptable;
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (kind, namespace, name) = (text("/kind"), text("/metadata/namespace"), text("/metadata/name"));
@@ -35,16 +38,16 @@ mod tests {
     fn object_field_and_cause_are_named() {
         let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {ports: [{name: a, port: 80}, {name: b, port: 80}]}\n";
         assert_eq!(
-            at(service).unwrap_err().to_string(),
+            check(service).unwrap_err().to_string(),
             "no API server takes Service shop/web: spec.ports: [port=80,protocol=\"TCP\"] is there twice; \
              server-side apply merges this list by that key"
         );
         let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: once-}\n";
-        let told = at(job).unwrap_err().to_string();
+        let message = check(job).unwrap_err().to_string();
         assert!(
-            told.contains("document 1 (line 1)") && told.contains("metadata.generateName 'once-'"),
-            "{told}"
+            message.contains("document 1 (line 1)") && message.contains("metadata.generateName 'once-'"),
+            "{message}"
         );
-        at("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n").unwrap();
+        check("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n").unwrap();
     }
 }

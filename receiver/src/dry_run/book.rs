@@ -13,7 +13,7 @@ use tidewatch_engine::{
     key::OutcomeKind,
 };
 
-use super::fields::{MOST, differing};
+use super::fields::{MAX_FIELDS, differing};
 
 /// More make the report incomplete.
 const OBJECTS: usize = 200_000;
@@ -54,7 +54,7 @@ impl Change {
 
     pub(super) fn group(&self) -> Group {
         let condition = |type_: &str| format!("status.conditions[{type_}]");
-        let ways =
+        let expected_conditions =
             [conditions::SKR_WEBHOOK, conditions::MODULE_CATALOG, conditions::RUNTIME_EVENTS].map(condition);
         let terms = format!("metadata.annotations[{}]", annotations::MODULE_TERMS);
         let is_of_the_watcher =
@@ -68,15 +68,16 @@ impl Change {
             }
         };
         // A runtime's conditions have its own generation, not KCP's.
-        let is_way = |field: &String| {
+        let is_expected = |field: &String| {
             let of_itself =
                 field.starts_with("status.conditions[") && field.ends_with("].observedGeneration");
-            ways.iter().any(|way| field.starts_with(way)) || self.side == "runtime" && of_itself
+            expected_conditions.iter().any(|condition| field.starts_with(condition))
+                || self.side == "runtime" && of_itself
         };
         let status_only = self.operations.iter().all(|operation| matches!(*operation, "status" | "merge"));
         let is_exchange = match (self.side, self.kind()) {
             ("kcp", "Watcher") => status_only,
-            (_, "Kyma") => status_only && self.fields.iter().all(is_way),
+            (_, "Kyma") => status_only && self.fields.iter().all(is_expected),
             ("runtime", _) if self.operations.iter().eq([&"delete"]) => is_of_the_watcher(),
             ("runtime", _) => is_of_the_agent(),
             _ => false,
@@ -102,8 +103,8 @@ struct Inner {
     changes: BTreeMap<(String, &'static str, String), Change>,
     failures: BTreeMap<String, BTreeSet<String>>,
     troubles: BTreeMap<String, BTreeSet<String>>,
-    looked_at: BTreeSet<String>,
-    left_out: usize,
+    reconciled: BTreeSet<String>,
+    dropped: usize,
 }
 
 #[derive(Debug, Default)]
@@ -116,17 +117,17 @@ pub(super) struct Page {
     pub(super) failures: Vec<String>,
     /// Found in Error or Warning, with the reason.
     pub(super) troubles: Vec<String>,
-    pub(super) looked_at: bool,
+    pub(super) is_reconciled: bool,
 }
 
 impl Book {
-    pub(super) fn looked_at(&self) -> usize {
-        self.0.lock().looked_at.len()
+    pub(super) fn reconciled_kymas(&self) -> usize {
+        self.0.lock().reconciled.len()
     }
 
     /// Dropped writes.
-    pub(super) fn left_out(&self) -> usize {
-        self.0.lock().left_out
+    pub(super) fn dropped(&self) -> usize {
+        self.0.lock().dropped
     }
 
     /// `kyma` is empty for other objects.
@@ -140,7 +141,7 @@ impl Book {
             changes: changes.map(|(_, change)| change.clone()).collect(),
             failures: of(&inner.failures),
             troubles: of(&inner.troubles),
-            looked_at: inner.looked_at.contains(kyma),
+            is_reconciled: inner.reconciled.contains(kyma),
         }
     }
 }
@@ -160,7 +161,7 @@ impl Recorder for Book {
         let mut inner = self.0.lock();
         let key = (kyma, side, object.clone());
         if inner.changes.len() >= OBJECTS && !inner.changes.contains_key(&key) {
-            inner.left_out += 1;
+            inner.dropped += 1;
             return;
         }
         let change = inner.changes.entry(key).or_insert_with(|| Change {
@@ -171,7 +172,7 @@ impl Recorder for Book {
         });
         change.operations.insert(operation);
         change.fields.extend(fields);
-        while change.fields.len() > MOST + 1 {
+        while change.fields.len() > MAX_FIELDS + 1 {
             change.fields.pop_last();
         }
     }
@@ -181,7 +182,7 @@ impl Observer for Book {
     fn reconciled(&self, key: &WorkKey, record: &Record) {
         let mut inner = self.0.lock();
         if let WorkKey::Kyma { kyma } = key {
-            inner.looked_at.insert(kyma.clone());
+            inner.reconciled.insert(kyma.clone());
         }
         if matches!(record.outcome, OutcomeKind::Failed | OutcomeKind::Lost) {
             let lines = if record.is_found { &mut inner.troubles } else { &mut inner.failures };

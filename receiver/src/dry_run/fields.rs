@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 /// Reported paths per object, at most.
-pub(super) const MOST: usize = 20;
+pub(super) const MAX_FIELDS: usize = 20;
 
 /// Metadata set by the API server.
 const SERVERS: [&str; 6] =
     ["managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"];
 
-/// Returns at most [`MOST`] + 1 paths, as `spec.containers[main].image`; of a Secret's data only that it differs.
+/// Returns at most [`MAX_FIELDS`] + 1 paths, as `spec.containers[main].image`; of a Secret's data only that it differs.
 pub(super) fn differing(before: &Value, after: &Value, is_secret: bool) -> BTreeSet<String> {
     let mut walk = Walk { is_secret, found: BTreeSet::new() };
     walk.value("", before, after);
@@ -25,7 +25,7 @@ struct Walk {
 
 impl Walk {
     fn value(&mut self, at: &str, before: &Value, after: &Value) {
-        if before == after || self.found.len() > MOST {
+        if before == after || self.found.len() > MAX_FIELDS {
             return;
         }
         match (before, after) {
@@ -69,8 +69,8 @@ impl Walk {
         if before.len() != after.len() {
             return self.found(at);
         }
-        for (place, (before, after)) in before.iter().zip(after).enumerate() {
-            self.value(&format!("{at}[{place}]"), before, after);
+        for (index, (before, after)) in before.iter().zip(after).enumerate() {
+            self.value(&format!("{at}[{index}]"), before, after);
         }
     }
 
@@ -133,7 +133,7 @@ mod tests {
         let many = |value: u64| -> Value {
             json!({"data": (0..100).map(|n| (format!("k{n}"), json!(value))).collect::<Map<_, _>>()})
         };
-        assert_eq!(paths(many(1), many(2)).len(), MOST + 1);
+        assert_eq!(paths(many(1), many(2)).len(), MAX_FIELDS + 1);
     }
 
     #[test]

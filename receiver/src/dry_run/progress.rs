@@ -10,7 +10,7 @@ const LINE: Duration = Duration::from_secs(10);
 
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    said: Instant,
+    printed_at: Instant,
 }
 
 impl Progress {
@@ -24,15 +24,15 @@ impl Progress {
             }
             bar
         });
-        Self { bar, said: Instant::now() }
+        Self { bar, printed_at: Instant::now() }
     }
 
     pub(super) fn show(&mut self, done: usize, all: usize) {
         if let Some(bar) = &self.bar {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
-        } else if self.said.elapsed() >= LINE {
-            self.said = Instant::now();
+        } else if self.printed_at.elapsed() >= LINE {
+            self.printed_at = Instant::now();
             stdio::note(&format!("{done} of {all} runtimes looked at"));
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     book::{Change, Group, Page},
-    fields::MOST,
+    fields::MAX_FIELDS,
 };
 
 /// Output format.
@@ -100,8 +100,8 @@ pub struct Write {
 impl From<Change> for Write {
     fn from(change: Change) -> Self {
         let Change { side, object, operations, fields } = change;
-        let more = fields.len() > MOST;
-        let fields = fields.into_iter().take(MOST).collect();
+        let more = fields.len() > MAX_FIELDS;
+        let fields = fields.into_iter().take(MAX_FIELDS).collect();
         Self { side, object, operations: operations.into_iter().collect(), fields, more }
     }
 }
@@ -171,8 +171,8 @@ impl Report {
             count(&|entry| entry.left_alone),
             count(&|entry| !entry.extensions.is_empty()),
         );
-        for why in &self.missing {
-            let _ = writeln!(text, "not complete: {why}");
+        for reason in &self.missing {
+            let _ = writeln!(text, "not complete: {reason}");
         }
         text.push_str(match self.verdict {
             Verdict::Expected => "nothing would change but the watcher's exchange; nothing was written",
@@ -189,7 +189,7 @@ fn paragraph(text: &mut String, title: &str, entry: &Entry) {
         let _ = writeln!(text, "  left alone: skip-reconciliation");
     }
     // Deletions first.
-    let (removed, changed): (Vec<&Write>, _) =
+    let (removed, changed): (Vec<&Write>, Vec<&Write>) =
         entry.changes.iter().partition(|write| matches!(write.operations.as_slice(), ["delete"]));
     for (words, writes) in [
         ("would be removed", removed),
@@ -244,7 +244,7 @@ mod tests {
 
     fn entry(changes: Vec<Change>, failures: &[&str]) -> Entry {
         let failures = failures.iter().map(|f| (*f).to_owned()).collect();
-        let page = Page { changes, failures, looked_at: true, ..Page::default() };
+        let page = Page { changes, failures, is_reconciled: true, ..Page::default() };
         Entry::of(page, Vec::new(), false)
     }
 
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn what_is_in_trouble_already_was_looked_at_all_the_same() {
         let page =
-            Page { troubles: vec!["Kyma/a: no such channel".into()], looked_at: true, ..Page::default() };
+            Page { troubles: vec!["Kyma/a: no such channel".into()], is_reconciled: true, ..Page::default() };
         let report = Report::new(
             Entry::default(),
             BTreeMap::from([("a".to_owned(), Entry::of(page, Vec::new(), false))]),

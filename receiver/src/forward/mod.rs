@@ -32,7 +32,7 @@ use client::{Client, Sent};
 use lane::{Change, Ended, Job, Lane, Limits, Settle};
 use target::{Overrides, Target, TargetFault, targets};
 
-const LOOK: Duration = Duration::from_secs(1);
+const REFRESH: Duration = Duration::from_secs(1);
 /// Managers with own labels; others share [`OTHER`].
 const MAX_LABELS: usize = 64;
 const OTHER: &str = "other";
@@ -194,11 +194,11 @@ impl<G: Settle> Forwarders<G> {
     /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         let table = Arc::clone(&self.0.table.lock());
-        if table.version == self.0.watchers.version() { table } else { self.look() }
+        if table.version == self.0.watchers.version() { table } else { self.refresh() }
     }
 
     /// Creates new managers' lanes; removed ones refuse their events.
-    fn look(&self) -> Arc<Table> {
+    fn refresh(&self) -> Arc<Table> {
         let inner = &self.0;
         // Held throughout, so the newest Watchers win.
         let mut forwarders = inner.forwarders.lock();
@@ -218,7 +218,7 @@ impl<G: Settle> Forwarders<G> {
             if !stays {
                 tracing::info!(
                     manager,
-                    "no Watcher names this manager any more; what waits for it is let go"
+                    "no Watcher names this manager any more; its pending events are refused"
                 );
                 forwarder.stop.cancel();
                 forwarder.lane.lock().refuse_all();
@@ -246,8 +246,8 @@ impl<G: Settle> Forwarders<G> {
 
     fn forwarder(&self, target: &Arc<Target>) -> Forwarder<G> {
         let mut labels = self.0.labels.lock();
-        let known = labels.contains(&target.manager);
-        let own = known || (labels.len() < MAX_LABELS && labels.insert(target.manager.clone()));
+        let has_label = labels.contains(&target.manager);
+        let own = has_label || (labels.len() < MAX_LABELS && labels.insert(target.manager.clone()));
         Forwarder {
             label: if own { target.manager.clone() } else { OTHER.to_owned() },
             client: Mutex::new(Arc::new(Client::new(Arc::clone(target), self.0.limits.deadline))),
@@ -302,7 +302,7 @@ impl<G: Settle> Forwarders<G> {
             tokio::select! {
                 () = drain.signaled() => return,
                 () = self.0.born.notified() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(REFRESH) => {}
             }
         }
     }

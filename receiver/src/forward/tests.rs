@@ -61,16 +61,16 @@ impl Watchers for Fake {
 }
 
 /// Reports its end.
-struct Tell(String, mpsc::Sender<String>, bool);
+struct Notify(String, mpsc::Sender<String>, bool);
 
-impl Tell {
+impl Notify {
     fn end(&mut self, how: &str) {
         self.2 = true;
         self.1.try_send(format!("{} {how}", self.0)).unwrap();
     }
 }
 
-impl Settle for Tell {
+impl Settle for Notify {
     fn done(mut self) {
         self.end("done");
     }
@@ -79,7 +79,7 @@ impl Settle for Tell {
     }
 }
 
-impl Drop for Tell {
+impl Drop for Notify {
     fn drop(&mut self) {
         if !self.2 {
             let _ = self.1.try_send(format!("{} dropped", self.0));
@@ -89,11 +89,11 @@ impl Drop for Tell {
 
 struct World {
     fake: Fake,
-    forwarders: Forwarders<Tell>,
+    forwarders: Forwarders<Notify>,
     registry: Registry,
     certificate: Arc<[u8]>,
-    tell: mpsc::Sender<String>,
-    told: mpsc::Receiver<String>,
+    sender: mpsc::Sender<String>,
+    settled: mpsc::Receiver<String>,
     drain: Drain,
 }
 
@@ -109,7 +109,7 @@ impl World {
             ..Limits::default()
         };
         let forwarders = Forwarders::new("ours", fake.clone(), overrides, limits, &registry).unwrap();
-        let (tell, told) = mpsc::channel(1000);
+        let (sender, settled) = mpsc::channel(1000);
         let drain = Drain::new();
         drain.spawn("forward", forwarders.clone().run(drain.watch()));
         let ca = Ca::create("test", SignedDuration::from_hours(1), Timestamp::now()).unwrap();
@@ -127,13 +127,13 @@ impl World {
         let certificate = Arc::from(der.unwrap().as_ref());
         // The host does this before each offer.
         drop(forwarders.table());
-        Self { fake, forwarders, registry, certificate, tell, told, drain }
+        Self { fake, forwarders, registry, certificate, sender, settled, drain }
     }
 
     fn take(&self, manager: &str, name: &str) -> Taken {
         let gvk = Gvk { group: "g".into(), version: "v1".into(), kind: "Thing".into() };
         let object = ObjectRef { gvk, namespace: "n".into(), name: name.into() };
-        let guard = Tell(format!("{manager}/{name}"), self.tell.clone(), false);
+        let guard = Notify(format!("{manager}/{name}"), self.sender.clone(), false);
         let change = Change {
             key: Key { runtime: "r1".into(), object },
             certificate: Arc::clone(&self.certificate),
@@ -143,8 +143,8 @@ impl World {
         self.forwarders.take(manager, change, None)
     }
 
-    async fn told(&mut self) -> String {
-        tokio::time::timeout(SOON, self.told.recv()).await.expect("a guard's end in time").unwrap()
+    async fn settled(&mut self) -> String {
+        tokio::time::timeout(SOON, self.settled.recv()).await.expect("a guard's end in time").unwrap()
     }
 
     fn metrics(&self) -> String {
@@ -202,15 +202,15 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 #[tokio::test]
 async fn the_service_gets_what_the_go_agent_would_have_sent() {
-    let (tell, mut told) = mpsc::channel(10);
+    let (sender, mut settled) = mpsc::channel(10);
     let connections = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&connections);
     let address = service(move |mut stream| {
         counter.fetch_add(1, Ordering::SeqCst);
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             while let Some(request) = request(&mut stream).await {
-                tell.send(request).await.unwrap();
+                sender.send(request).await.unwrap();
                 stream.write_all(OK).await.unwrap();
             }
         }
@@ -219,7 +219,7 @@ async fn the_service_gets_what_the_go_agent_would_have_sent() {
     let mut world = World::new(&[("keeper", address)]);
     for name in ["a", "b", "c"] {
         assert_eq!(world.take("keeper", name), Taken::Held);
-        let (head, body) = told.recv().await.unwrap();
+        let (head, body) = settled.recv().await.unwrap();
         assert!(head.starts_with("POST /v2/keeper/event HTTP/1.1\r\n"), "{head}");
         assert!(head.contains("\r\nhost: svc.ops.svc:80\r\n"), "{head}");
         assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{head}");
@@ -229,7 +229,7 @@ async fn the_service_gets_what_the_go_agent_would_have_sent() {
             r#"{{"watched":{{"Namespace":"n","Name":"{name}"}},"watchedGvk":{{"group":"g","version":"v1","kind":"Thing"}}}}"#
         );
         assert_eq!(body, expected);
-        assert_eq!(world.told().await, format!("keeper/{name} done"));
+        assert_eq!(world.settled().await, format!("keeper/{name} done"));
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1, "one connection is kept");
     world.metric("t_forwards_total{manager=\"keeper\",result=\"taken\"} 3").await;
@@ -246,7 +246,7 @@ async fn a_service_that_closes_after_each_answer_loses_nothing() {
     let mut world = World::new(&[("keeper", address)]);
     for name in ["a", "b", "c", "d"] {
         world.take("keeper", name);
-        assert_eq!(world.told().await, format!("keeper/{name} done"));
+        assert_eq!(world.settled().await, format!("keeper/{name} done"));
     }
 }
 
@@ -333,8 +333,8 @@ async fn hostile_services_acknowledge_nothing_and_delay_nobody() {
         world.take("good", &format!("o{n}"));
     }
     for _ in 0..20 {
-        let told = world.told().await;
-        assert!(told.starts_with("good/") && told.ends_with(" done"), "{told}");
+        let settled = world.settled().await;
+        assert!(settled.starts_with("good/") && settled.ends_with(" done"), "{settled}");
     }
     for (manager, _, result) in all {
         let line = format!("t_forwards_total{{manager=\"{manager}\",result=\"{result}\"}} ");
@@ -344,26 +344,26 @@ async fn hostile_services_acknowledge_nothing_and_delay_nobody() {
     assert!(!world.metrics().contains("result=\"taken\"} 0"));
     assert_eq!(world.metrics().matches("result=\"taken\"").count(), 1, "{}", world.metrics());
     assert_eq!(elsewhere.load(Ordering::SeqCst), 0, "no redirect is followed");
-    assert!(world.told.try_recv().is_err(), "nothing else was acknowledged");
+    assert!(world.settled.try_recv().is_err(), "nothing else was acknowledged");
 }
 
 #[tokio::test]
 async fn an_endless_body_is_left() {
-    let (tell, mut told) = mpsc::channel(10);
+    let (sender, mut settled) = mpsc::channel(10);
     let address = service(move |mut stream| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             let _ = request(&mut stream).await;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000000\r\n\r\n").await;
             while stream.write_all(&[b'y'; 4096]).await.is_ok() {}
-            tell.send(()).await.unwrap();
+            sender.send(()).await.unwrap();
         }
     })
     .await;
     let mut world = World::new(&[("keeper", address)]);
     world.take("keeper", "a");
-    assert_eq!(world.told().await, "keeper/a done");
-    let closed = tokio::time::timeout(SOON, told.recv()).await;
+    assert_eq!(world.settled().await, "keeper/a done");
+    let closed = tokio::time::timeout(SOON, settled.recv()).await;
     assert_eq!(closed.expect("the connection is closed"), Some(()));
 }
 
@@ -405,18 +405,18 @@ async fn a_service_that_comes_up_late_gets_what_was_held() {
         let _ = request(&mut stream).await;
         stream.write_all(OK).await.unwrap();
     }));
-    assert_eq!(world.told().await, "keeper/a done");
+    assert_eq!(world.settled().await, "keeper/a done");
 }
 
 #[tokio::test]
 async fn a_removed_manager_lets_go_and_shutdown_gives_back() {
-    let (tell, mut closed) = mpsc::channel(10);
+    let (sender, mut closed) = mpsc::channel(10);
     let silent = service(move |mut stream| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             let _ = request(&mut stream).await;
             let _ = stream.read_buf(&mut Vec::with_capacity(1)).await;
-            tell.send(()).await.unwrap();
+            sender.send(()).await.unwrap();
         }
     })
     .await;
@@ -424,13 +424,13 @@ async fn a_removed_manager_lets_go_and_shutdown_gives_back() {
     world.take("keeper", "a");
     world.take("other", "b");
     world.fake.set(&["other"]);
-    assert_eq!(world.told().await, "keeper/a refused");
+    assert_eq!(world.settled().await, "keeper/a refused");
     closed.recv().await.unwrap();
     assert!(world.forwarders.table().manager("keeper").is_none());
     assert_eq!(world.take("keeper", "c"), Taken::Full, "nobody takes it");
-    assert_eq!(world.told().await, "keeper/c dropped");
+    assert_eq!(world.settled().await, "keeper/c dropped");
     let _ = world.drain.shutdown(SOON).await;
-    let World { forwarders, registry, mut told, tell, fake: _, certificate: _, drain: _ } = world;
-    drop((forwarders, registry, tell));
-    assert_eq!(told.recv().await.unwrap(), "other/b dropped");
+    let World { forwarders, registry, mut settled, sender, fake: _, certificate: _, drain: _ } = world;
+    drop((forwarders, registry, sender));
+    assert_eq!(settled.recv().await.unwrap(), "other/b dropped");
 }

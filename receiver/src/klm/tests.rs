@@ -87,17 +87,21 @@ fn each_reason_that_is_known_has_a_series_from_the_start() {
 fn a_certificate_that_is_not_renewed_in_time_is_told_for_as_long_as_there_is_its_kyma() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let certificates = Certificates::default();
-    let told = |now| {
-        let mut told = Vec::new();
-        certificates.each(|kyma| kyma != "gone", at(now), |kyma, value| told.push((kyma.to_owned(), value)));
-        told
+    let values = |now| {
+        let mut values = Vec::new();
+        certificates.each(
+            |kyma| kyma != "gone",
+            at(now),
+            |kyma, value| values.push((kyma.to_owned(), value)),
+        );
+        values
     };
     certificates.seen("k", at(900));
     certificates.seen("gone", at(900));
-    assert_eq!(told(899), [("k".to_owned(), 0.0)]);
-    assert_eq!(told(900), [("k".to_owned(), 1.0)]);
+    assert_eq!(values(899), [("k".to_owned(), 0.0)]);
+    assert_eq!(values(900), [("k".to_owned(), 1.0)]);
     certificates.seen("k", at(1_800));
-    assert_eq!(told(900), [("k".to_owned(), 0.0)], "it was renewed");
+    assert_eq!(values(900), [("k".to_owned(), 0.0)], "it was renewed");
 }
 
 fn record(next: Option<f64>, seconds: f64) -> Record {
@@ -225,7 +229,7 @@ async fn only_a_receiver_that_works_tells_of_each_object() {
     certificates.seen("harbour", Timestamp::UNIX_EPOCH);
     let all = ["kyma_state", "mandatory_module_state", "module_state", "self_signed_cert_not_renew"];
     // A standby keeps its data.
-    for (mode, told) in [
+    for (mode, values) in [
         (Mode::Live, &all[..]),
         (Mode::Standby, &all[..0]),
         (Mode::Paused, &all[..]),
@@ -236,16 +240,16 @@ async fn only_a_receiver_that_works_tells_of_each_object() {
         let page = registry.encode().unwrap();
         let shown: Vec<_> =
             all.into_iter().filter(|name| page.contains(&format!("\nlifecycle_mgr_{name}{{"))).collect();
-        assert_eq!(shown, told, "{label}\n{page}");
+        assert_eq!(shown, values, "{label}\n{page}");
     }
 }
 
 #[test]
 fn one_of_the_states_is_1() {
-    let mut told = Vec::new();
-    for_each_state(&KYMA_STATES, State::Ready, |state, value| told.push((state, value)));
+    let mut values = Vec::new();
+    for_each_state(&KYMA_STATES, State::Ready, |state, value| values.push((state, value)));
     let ready = [("Processing", 0.0), ("Deleting", 0.0), ("Ready", 1.0), ("Error", 0.0), ("Warning", 0.0)];
-    assert_eq!(told, ready);
+    assert_eq!(values, ready);
 }
 
 #[test]
@@ -253,4 +257,5 @@ fn a_certificate_is_close_to_its_end_as_early_as_the_go_manager_says_so() {
     let now = Timestamp::UNIX_EPOCH;
     let ends_in = |hours: i64| is_close(now + SignedDuration::from_hours(hours), now);
     assert_eq!([14 * 24, 14 * 24 - 1, -1].map(ends_in), [false, true, true]);
+    assert!(CLOSE_HELP.contains(&format!("{} days", CLOSE_TO_EXPIRY.as_hours() / 24)), "{CLOSE_HELP}");
 }

@@ -37,12 +37,12 @@ pub(super) enum Step {
     Wait(Duration),
 }
 
-/// Decides for `me` at `place`.
-pub(super) fn step(lease: Option<&Record>, place: &str, me: &str, unchanged: Duration) -> Step {
+/// Decides for the candidate `me` of `host`.
+pub(super) fn step(lease: Option<&Record>, host: &str, me: &str, unchanged: Duration) -> Step {
     let Some(lease) = lease else { return Step::Take };
-    // A place runs one process at a time.
-    let at_this_place = lease.holder.rsplit_once('_').is_some_and(|(at, _)| at == place);
-    if lease.holder.is_empty() || lease.holder == me || at_this_place || unchanged >= lease.duration {
+    // A host runs one process at a time.
+    let is_of_host = lease.holder.rsplit_once('_').is_some_and(|(of, _)| of == host);
+    if lease.holder.is_empty() || lease.holder == me || is_of_host || unchanged >= lease.duration {
         return Step::Take;
     }
     Step::Wait(lease.duration.saturating_sub(unchanged))
@@ -63,12 +63,8 @@ mod tests {
         let step =
             |lease: Option<&Record>, seconds| step(lease, "pod-a", "pod-a_1", Duration::from_secs(seconds));
         assert_eq!(step(None, 0), Step::Take);
-        assert_eq!(step(Some(&held("", 180, 1)), 0), Step::Take, "let go");
-        assert_eq!(
-            step(Some(&held("pod-a_0", 180, 1)), 0),
-            Step::Take,
-            "a process of this place that has ended"
-        );
+        assert_eq!(step(Some(&held("", 180, 1)), 0), Step::Take, "released");
+        assert_eq!(step(Some(&held("pod-a_0", 180, 1)), 0), Step::Take, "an ended process of this host");
         assert_eq!(step(Some(&held("pod-a2_0", 180, 1)), 0), Step::Wait(Duration::from_mins(3)));
         assert_eq!(step(Some(&held("klm-7f_0", 180, 1)), 179), Step::Wait(Duration::from_secs(1)));
         assert_eq!(step(Some(&held("klm-7f_0", 180, 1)), 180), Step::Take);
@@ -107,11 +103,11 @@ mod tests {
             let mut processes: Vec<Process> =
                 rates.into_iter().map(|rate| Process { rate, term: None, seen: None }).collect();
             let (mut time, mut version) = (0.0, 0);
-            for (who, pause, works) in script {
+            for (index, pause, works) in script {
                 time += pause;
-                let who = who % processes.len();
-                let id = format!("p{who}_x");
-                let process = &mut processes[who];
+                let index = index % processes.len();
+                let id = format!("p{index}_x");
+                let process = &mut processes[index];
                 let now = time * process.rate;
                 if process.term.is_some_and(|at| now - at >= limit) {
                     process.term = None;
@@ -126,7 +122,7 @@ mod tests {
                     }
                     let own = lease.as_ref().is_some_and(|l| l.holder == id);
                     let takes = process.term.is_none() || own;
-                    let decided = step(lease.as_ref(), &format!("p{who}"), &id, Duration::from_secs_f64(unchanged));
+                    let decided = step(lease.as_ref(), &format!("p{index}"), &id, Duration::from_secs_f64(unchanged));
                     if takes && decided == Step::Take {
                         version += 1;
                         lease = Some(held(&id, duration.as_secs(), version));

@@ -32,7 +32,7 @@ struct Kept {
     /// Equal ones in a row.
     count: u64,
     /// The condition's refusal and its time. Rarely replaced, as each change is a write.
-    told: (Refusal, Tick),
+    reported: (Refusal, Tick),
 }
 
 impl Refusal {
@@ -80,20 +80,20 @@ impl Refusals {
             }
             Some(kept) => (kept.last, kept.count) = (refusal, 1),
             None => {
-                let told = (refusal.clone(), now);
-                self.0 = Some(Box::new(Kept { last: refusal, count: 1, told }));
+                let reported = (refusal.clone(), now);
+                self.0 = Some(Box::new(Kept { last: refusal, count: 1, reported }));
             }
         }
     }
 
     /// Returns the condition's refusal; changes at most once per `pause`.
-    pub(super) fn told(&mut self, pause: Duration, now: Tick) -> Option<&Refusal> {
+    pub(super) fn reported(&mut self, pause: Duration, now: Tick) -> Option<&Refusal> {
         let kept = self.0.as_mut()?;
-        let (told, since) = &kept.told;
-        if !told.is_again(&kept.last) && now.saturating_sub(*since) > pause {
-            kept.told = (kept.last.clone(), now);
+        let (reported, since) = &kept.reported;
+        if !reported.is_again(&kept.last) && now.saturating_sub(*since) > pause {
+            kept.reported = (kept.last.clone(), now);
         }
-        Some(&kept.told.0)
+        Some(&kept.reported.0)
     }
 
     pub(super) fn is_verified(&self) -> bool {

@@ -32,7 +32,7 @@ impl Report {
                 let message = "events arrive; the runtime is not polled".into();
                 return Self { proven: true, reason: "Proven", message };
             }
-            Some(Fault::NeverHeard) => ("NoAgent", "no agent of this runtime was heard".to_owned()),
+            Some(Fault::NeverReceived) => ("NoAgent", "no agent of this runtime was heard".to_owned()),
             Some(Fault::NoCanary) => ("NoCanary", "the agent's canary does not come back".to_owned()),
             Some(Fault::Blind(watches)) => {
                 let more = watches.len().saturating_sub(NAMED);

@@ -20,18 +20,18 @@ fn fleet(size: usize) -> (Paths, Vec<String>) {
 /// Sends a heartbeat and a canary of each runtime.
 fn beat(paths: &mut Paths, kymas: &[String], now: Tick) {
     for kyma in kymas {
-        paths.heard(kyma, Some(healthy()), now);
+        paths.received(kyma, Some(healthy()), now);
         paths.canary(kyma, now);
     }
 }
 
-fn looks(steps: &[Step]) -> Vec<Look> {
-    steps.iter().filter_map(|s| if let Step::Look { look, .. } = s { Some(*look) } else { None }).collect()
+fn checks(steps: &[Step]) -> Vec<Check> {
+    steps.iter().filter_map(|s| if let Step::Check { check, .. } = s { Some(*check) } else { None }).collect()
 }
 
-fn told(steps: &[Step]) -> Vec<&'static str> {
+fn reports(steps: &[Step]) -> Vec<&'static str> {
     let told =
-        steps.iter().filter_map(|s| if let Step::Tell { report, .. } = s { Some(report) } else { None });
+        steps.iter().filter_map(|s| if let Step::Report { report, .. } = s { Some(report) } else { None });
     told.map(|r| r.reason).collect()
 }
 
@@ -45,8 +45,8 @@ fn a_runtime_that_proves_itself_is_not_polled() {
             beat(&mut paths, &kymas, at(second));
         }
         let steps = paths.tick(|_| "c1", at(second));
-        assert!(second == 2 || told(&steps).is_empty());
-        polls += looks(&steps).iter().filter(|l| **l == Look::Poll).count();
+        assert!(second == 2 || reports(&steps).is_empty());
+        polls += checks(&steps).iter().filter(|l| **l == Check::Poll).count();
     }
     assert_eq!((paths.state("k0"), polls), (Some(State::Proven), 0));
 }
@@ -57,16 +57,16 @@ fn a_lost_canary_is_noticed_and_the_runtime_polled_within_90_seconds() {
     beat(&mut paths, &kymas, at(10));
     paths.tick(|_| "c1", at(10));
     // Second 70's canary is lost.
-    paths.heard("k0", Some(healthy()), at(70));
+    paths.received("k0", Some(healthy()), at(70));
     let noticed = (71..200).find(|&second| {
         let steps = paths.tick(|_| "c1", at(second));
-        looks(&steps) == [Look::Poll] && told(&steps) == ["NoCanary"]
+        checks(&steps) == [Check::Poll] && reports(&steps) == ["NoCanary"]
     });
     assert!(noticed.is_some_and(|second| second <= 70 + 90), "{noticed:?}");
     let again = (noticed.unwrap() + 1..1000).find(|&s| !paths.tick(|_| "c1", at(s)).is_empty()).unwrap();
     assert!((100..140).contains(&(again - noticed.unwrap())), "then every two minutes: {again}");
     beat(&mut paths, &kymas, at(1000));
-    assert_eq!(told(&paths.tick(|_| "c1", at(1000))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(1000))), ["Proven"]);
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn one_blind_watch_does_not_hide_behind_a_good_canary() {
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
     let blind = Health { configuration: "c1".into(), blind: vec!["pods".into()] };
-    paths.heard("k0", Some(blind), at(2));
+    paths.received("k0", Some(blind), at(2));
     paths.canary("k0", at(2));
     let steps = paths.tick(|_| "c1", at(2));
-    assert_eq!((told(&steps), looks(&steps)), (vec!["BlindWatch"], vec![Look::Poll]));
+    assert_eq!((reports(&steps), checks(&steps)), (vec!["BlindWatch"], vec![Check::Poll]));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_new_configuration_has_a_grace() {
             beat(&mut paths, &kymas, at(second));
         }
         let expected = if second < 100 { "c1" } else { "c2" };
-        reasons.extend(told(&paths.tick(|_| expected, at(second))).into_iter().map(|r| (second, r)));
+        reasons.extend(reports(&paths.tick(|_| expected, at(second))).into_iter().map(|r| (second, r)));
     }
     assert_eq!(reasons, [(1, "Proven"), (281, "OldConfiguration")]);
 }
@@ -110,17 +110,17 @@ fn a_runtime_that_sleeps_is_asked_rarely_and_looked_at_when_it_wakes() {
     let mut polls = 0;
     for second in (2..=86_400).step_by(5) {
         let steps = paths.tick(|_| "c1", at(second));
-        polls += looks(&steps).len();
+        polls += checks(&steps).len();
         if !steps.is_empty() {
             paths.reachable("k0", false);
         }
     }
     assert_eq!(paths.state("k0"), Some(State::Unreachable));
     assert!((22..=29).contains(&polls), "{polls} polls a day");
-    paths.heard("k0", Some(healthy()), at(90_000));
-    assert_eq!(looks(&paths.tick(|_| "c1", at(90_000))), [Look::Poll], "it is back: look at once");
+    paths.received("k0", Some(healthy()), at(90_000));
+    assert_eq!(checks(&paths.tick(|_| "c1", at(90_000))), [Check::Poll], "it is back: look at once");
     paths.canary("k0", at(90_001));
-    assert_eq!(told(&paths.tick(|_| "c1", at(90_001))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(90_001))), ["Proven"]);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_ill_path_is_no_stampede() {
     let mut most = 0;
     let mut all = 0;
     for second in 2..1500 {
-        let polls = looks(&paths.tick(|_| "c1", at(second))).len();
+        let polls = checks(&paths.tick(|_| "c1", at(second))).len();
         most = most.max(polls);
         all += polls;
     }
@@ -148,7 +148,7 @@ fn a_few_unproven_runtimes_are_polled_though_they_are_a_large_share() {
     let (mut paths, kymas) = fleet(2);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
-    let polled = (2..100).any(|s| looks(&paths.tick(|_| "c1", at(s))).len() == 2);
+    let polled = (2..100).any(|s| checks(&paths.tick(|_| "c1", at(s))).len() == 2);
     assert!(polled && !paths.ill());
 }
 
@@ -159,7 +159,7 @@ fn the_safety_resync_is_spread() {
     for minute in 0..(13 * 60) {
         let now = at(minute * 60 + 1);
         beat(&mut paths, &kymas, now);
-        let resyncs = looks(&paths.tick(|_| "c1", now)).len();
+        let resyncs = checks(&paths.tick(|_| "c1", now)).len();
         most = most.max(resyncs);
         all += resyncs;
     }
@@ -182,7 +182,7 @@ fn what_is_never_to_be_polled_is_never_polled() {
     let mut paths = Paths::new(Settings { poll_unreachable: Duration::ZERO, ..Settings::default() });
     paths.registered(["k0"].into_iter(), at(0));
     paths.reachable("k0", false);
-    let polls = (1..7200).flat_map(|second| looks(&paths.tick(|_| "c1", at(second)))).count();
+    let polls = (1..7200).flat_map(|second| checks(&paths.tick(|_| "c1", at(second)))).count();
     // The first poll finds out.
     assert_eq!((paths.state("k0"), polls <= 1), (Some(State::Unreachable), true), "{polls}");
 }
@@ -192,7 +192,7 @@ fn the_worst_come_first() {
     let (mut paths, kymas) = fleet(4);
     beat(&mut paths, &kymas[..2], at(100));
     beat(&mut paths, &kymas[2..3], at(130));
-    paths.heard("k3", Some(healthy()), at(130));
+    paths.received("k3", Some(healthy()), at(130));
     beat(&mut paths, &kymas[1..2], at(150));
     // k0 is late; k3's grace is over.
     paths.tick(|_| "c1", at(185));
@@ -208,10 +208,10 @@ fn the_worst_come_first() {
 #[test]
 fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
     let mut paths = Paths::new(Settings::default());
-    paths.heard("k0", Some(healthy()), at(1));
+    paths.received("k0", Some(healthy()), at(1));
     paths.canary("k0", at(1));
     paths.registered(["k0"].into_iter(), at(2));
-    assert_eq!(told(&paths.tick(|_| "c1", at(2))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(2))), ["Proven"]);
 }
 
 fn configured(steps: &[Step]) -> usize {
@@ -227,7 +227,7 @@ fn a_configuration_that_is_changed_by_hand_is_written_again_at_once() {
     let mut written = Vec::new();
     for second in 2..400 {
         if second % 60 == 2 {
-            paths.heard("k0", other(), at(second));
+            paths.received("k0", other(), at(second));
             paths.canary("k0", at(second));
         }
         if configured(&paths.tick(|_| "c1", at(second))) > 0 {
@@ -246,9 +246,9 @@ fn a_roll_out_is_not_taken_for_a_change_by_hand() {
     paths.tick(|_| "c1", at(1));
     paths.tick(|_| "c2", at(2));
     // The agent lags by one heartbeat.
-    paths.heard("k0", Some(healthy()), at(3));
+    paths.received("k0", Some(healthy()), at(3));
     assert_eq!(configured(&paths.tick(|_| "c2", at(3))), 0);
-    paths.heard("k0", Some(Health { configuration: "c2".into(), blind: Vec::new() }), at(63));
+    paths.received("k0", Some(Health { configuration: "c2".into(), blind: Vec::new() }), at(63));
     assert!((63..600).all(|second| configured(&paths.tick(|_| "c2", at(second))) == 0));
     paths.tick(|_| "c3", at(600));
     let written: Vec<_> =
@@ -264,12 +264,12 @@ fn one_that_is_changed_before_the_next_look_is_written_again_at_that_look() {
     let works_by =
         |configuration: &str| Some(Health { configuration: configuration.into(), ..Health::default() });
     // The agent is faster than the tick.
-    paths.heard("k0", works_by("c2"), at(2));
-    paths.heard("k0", works_by("by hand"), at(2));
+    paths.received("k0", works_by("c2"), at(2));
+    paths.received("k0", works_by("by hand"), at(2));
     assert_eq!(configured(&paths.tick(|_| "c2", at(3))), 1);
     assert_eq!(configured(&paths.tick(|_| "c2", at(4))), 0, "once");
     // Others get their grace.
-    paths.heard("k0", works_by("c2"), at(5));
+    paths.received("k0", works_by("c2"), at(5));
     paths.tick(|_| "c2", at(5));
     assert_eq!(configured(&paths.tick(|_| "c3", at(6))), 0);
 }
@@ -283,12 +283,12 @@ fn each_runtime_has_a_configuration_of_its_own_to_work_by() {
         if second % 60 == 1 {
             for (kyma, configuration) in kymas.iter().zip(["c0", "any"]) {
                 let health = Health { configuration: configuration.into(), blind: Vec::new() };
-                paths.heard(kyma, Some(health), at(second));
+                paths.received(kyma, Some(health), at(second));
                 paths.canary(kyma, at(second));
             }
         }
         for step in paths.tick(expected, at(second)) {
-            if let Step::Tell { kyma, report } = step {
+            if let Step::Report { kyma, report } = step {
                 told_of.push((kyma, report.reason));
             }
         }
@@ -302,26 +302,26 @@ fn each_runtime_has_a_configuration_of_its_own_to_work_by() {
 fn new_watches_of_a_proven_runtime_have_time_to_list() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
-    assert_eq!(told(&paths.tick(|_| "c1", at(1))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(1))), ["Proven"]);
     let lists = || Some(Health { configuration: "c2".into(), blind: vec!["engine.pods.spec".into()] });
     let mut reasons = Vec::new();
     for second in 2..400 {
         if second % 60 == 2 {
-            paths.heard("k0", lists(), at(second));
+            paths.received("k0", lists(), at(second));
             paths.canary("k0", at(second));
         }
         let steps = paths.tick(|_| "c2", at(second));
-        reasons.extend(told(&steps).into_iter().map(|reason| (second, reason)));
+        reasons.extend(reports(&steps).into_iter().map(|reason| (second, reason)));
     }
     assert_eq!(reasons, [(183, "BlindWatch")], "one that never does is told");
     // Without a new configuration there is no grace.
     beat(&mut paths, &kymas, at(400));
-    paths.heard("k0", Some(Health { configuration: "c1".into(), ..Health::default() }), at(700));
+    paths.received("k0", Some(Health { configuration: "c1".into(), ..Health::default() }), at(700));
     paths.canary("k0", at(700));
-    assert_eq!(told(&paths.tick(|_| "c1", at(700))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(700))), ["Proven"]);
     beat(&mut paths, &kymas, at(1000));
-    paths.heard("k0", Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()] }), at(1000));
-    assert_eq!(told(&paths.tick(|_| "c1", at(1000))), ["BlindWatch"]);
+    paths.received("k0", Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()] }), at(1000));
+    assert_eq!(reports(&paths.tick(|_| "c1", at(1000))), ["BlindWatch"]);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_configuration_that_flips_all_the_time_is_written_again_ever_more_seldom() {
         // Reverted a second after each write.
         let is_right = written.last() == Some(&(second - 1));
         let configuration = if is_right { "c1" } else { "by hand" };
-        paths.heard(
+        paths.received(
             "k0",
             Some(Health { configuration: configuration.into(), blind: Vec::new() }),
             at(second),
@@ -361,7 +361,7 @@ fn refusal(reason: &'static str, issuer: &str, verified: bool) -> Refusal {
 
 fn messages(steps: &[Step]) -> Vec<String> {
     let told =
-        steps.iter().filter_map(|s| if let Step::Tell { report, .. } = s { Some(report) } else { None });
+        steps.iter().filter_map(|s| if let Step::Report { report, .. } = s { Some(report) } else { None });
     told.map(|report| format!("{}: {}", report.reason, report.message)).collect()
 }
 
@@ -385,7 +385,7 @@ fn a_refused_agent_is_told_of_with_its_certificate_until_it_is_let_in() {
     let view = paths.view("k0", at(120)).unwrap();
     assert_eq!(view.refusals.last().map(|(last, count)| (last.reason, count)), Some(("san_mismatch", 118)));
     beat(&mut paths, &kymas, at(121));
-    assert_eq!(told(&paths.tick(|_| "c1", at(121))), ["Proven"]);
+    assert_eq!(reports(&paths.tick(|_| "c1", at(121))), ["Proven"]);
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn who_only_claims_to_be_an_agent_changes_nothing_while_the_agent_is_heard() {
     for second in 1..600 {
         if second % 60 == 1 {
             // Heartbeats without canaries.
-            paths.heard("k0", Some(healthy()), at(second));
+            paths.received("k0", Some(healthy()), at(second));
         }
         paths.refused("k0", stranger(), at(second));
         paths.refused("k1", stranger(), at(second));
@@ -429,13 +429,13 @@ fn refusals_at_any_rate_are_few_writes() {
 #[test]
 fn an_agent_that_speaks_after_a_restart_is_not_one_that_was_never_heard() {
     let (mut paths, _) = fleet(2);
-    paths.heard("k0", Some(healthy()), at(5));
+    paths.received("k0", Some(healthy()), at(5));
     paths.tick(|_| "c1", at(6));
     let (speaks, silent) = (paths.view("k0", at(6)).unwrap(), paths.view("k1", at(6)).unwrap());
-    assert_eq!((speaks.state, speaks.speaks), (State::Unknown, Some(SECOND)));
+    assert_eq!((speaks.state, speaks.connected), (State::Unknown, Some(SECOND)));
     assert!(speaks.cause.contains("its next canary"), "{}", speaks.cause);
-    assert!(silent.cause.contains("not been heard") && silent.speaks.is_none(), "{}", silent.cause);
+    assert!(silent.cause.contains("not been heard") && silent.connected.is_none(), "{}", silent.cause);
     let worst = paths.worst(2, at(6));
-    let heard: Vec<_> = worst.iter().map(|worst| (worst.kyma.as_str(), worst.heard)).collect();
+    let heard: Vec<_> = worst.iter().map(|worst| (worst.kyma.as_str(), worst.received)).collect();
     assert_eq!(heard, [("k1", None), ("k0", Some(SECOND))], "who is silent is worse off");
 }

@@ -15,11 +15,11 @@ pub struct View<'a> {
     /// The cause, as text.
     pub cause: &'a str,
     /// Last v3 request.
-    pub heard: Option<Duration>,
+    pub received: Option<Duration>,
     /// Last returned canary.
     pub canary: Option<Duration>,
     /// Connected since; `None` if silent.
-    pub speaks: Option<Duration>,
+    pub connected: Option<Duration>,
     /// Expiry of the last certificate.
     pub not_after: Option<Timestamp>,
     /// Refused peers.
@@ -30,7 +30,7 @@ impl<'a> View<'a> {
     pub(super) fn new(path: &'a Path, is_silent: bool, now: Tick) -> Self {
         let age = |at: Option<Tick>| at.map(|at| now.saturating_sub(at));
         // No report yet.
-        let unknown = match path.heard {
+        let unknown = match path.received {
             Some(_) => "its agent speaks; its next canary, within a minute, proves that events arrive",
             None => "its agent has not been heard since this receiver began",
         };
@@ -41,9 +41,9 @@ impl<'a> View<'a> {
         Self {
             state: path.state,
             cause,
-            heard: age(path.heard),
+            received: age(path.received),
             canary: age(path.canary),
-            speaks: age(path.speaks.filter(|_| !is_silent)),
+            connected: age(path.connected.filter(|_| !is_silent)),
             not_after: path.not_after,
             refusals: &path.refusals,
         }

@@ -136,6 +136,7 @@ mod tests {
         }
         let filter = filter("info,kube=warn").unwrap();
         assert!(filter.would_enable("tidewatch_agent", &Level::INFO));
+        assert!(!filter.would_enable("tidewatch_engine", &Level::DEBUG), "the level of all spans");
         assert!(
             !filter.would_enable("kube::any", &Level::INFO) && filter.would_enable("kube::any", &Level::WARN)
         );

@@ -8,7 +8,7 @@ pub fn result(text: &str) -> io::Result<()> {
 }
 
 /// Writes to standard output, ignoring errors.
-pub fn say(text: &str) {
+pub fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 

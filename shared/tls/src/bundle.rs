@@ -41,10 +41,10 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// Invalid PEM.
-    #[error("the {what} is not valid PEM; give one or more CERTIFICATE blocks")]
+    #[error("the {part} is not valid PEM; give one or more CERTIFICATE blocks")]
     Certificates {
         /// `CA bundle` or `certificate chain`.
-        what: &'static str,
+        part: &'static str,
         /// Cause.
         #[source]
         source: pem::Error,
@@ -53,15 +53,13 @@ pub enum BundleError {
     #[error("the {0} has no certificate; give one or more CERTIFICATE blocks")]
     NoCertificate(&'static str),
     /// Too many certificates.
-    #[error(
-        "the {0} has more than {MAX_CERTIFICATES} certificates; leave out those that are not used any more"
-    )]
+    #[error("the {0} has more than {MAX_CERTIFICATES} certificates; remove the unused ones")]
     TooMany(&'static str),
     /// Invalid X.509.
-    #[error("certificate {number} of the {what} is not a valid X.509 certificate; issue it again")]
+    #[error("certificate {number} of the {part} is not a valid X.509 certificate; issue it again")]
     Malformed {
         /// `CA bundle` or `certificate chain`.
-        what: &'static str,
+        part: &'static str,
         /// From 1.
         number: usize,
     },
@@ -114,13 +112,13 @@ impl Bundle {
     pub fn parse(pem: &Pem) -> Result<Self, BundleError> {
         let mut roots = RootCertStore::empty();
         for (index, ca) in certificates("CA bundle", &pem.ca)?.into_iter().enumerate() {
-            let malformed = |_| BundleError::Malformed { what: "CA bundle", number: index + 1 };
+            let malformed = |_| BundleError::Malformed { part: "CA bundle", number: index + 1 };
             roots.add(ca).map_err(malformed)?;
         }
         let chain = certificates("certificate chain", &pem.cert)?;
         let mut validity = None;
         for (index, der) in chain.iter().enumerate() {
-            let malformed = || BundleError::Malformed { what: "certificate chain", number: index + 1 };
+            let malformed = || BundleError::Malformed { part: "certificate chain", number: index + 1 };
             let (_, parsed) = X509Certificate::from_der(der).map_err(|_| malformed())?;
             validity.get_or_insert_with(|| parsed.validity().clone());
         }
@@ -200,17 +198,17 @@ impl fmt::Debug for Pem {
 }
 
 pub(crate) fn certificates(
-    what: &'static str,
+    part: &'static str,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, BundleError> {
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         if found.len() == MAX_CERTIFICATES {
-            return Err(BundleError::TooMany(what));
+            return Err(BundleError::TooMany(part));
         }
-        found.push(certificate.map_err(|source| BundleError::Certificates { what, source })?);
+        found.push(certificate.map_err(|source| BundleError::Certificates { part, source })?);
     }
-    if found.is_empty() { Err(BundleError::NoCertificate(what)) } else { Ok(found) }
+    if found.is_empty() { Err(BundleError::NoCertificate(part)) } else { Ok(found) }
 }
 
 fn key_error(error: rustls::Error) -> BundleError {

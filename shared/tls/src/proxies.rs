@@ -84,7 +84,7 @@ impl Set {
     fn parse(ca: &[u8], proxies: &[u8]) -> Result<Self, BundleError> {
         let mut roots = RootCertStore::empty();
         for (index, ca) in certificates("CA bundle", ca)?.into_iter().enumerate() {
-            let malformed = |_| BundleError::Malformed { what: "CA bundle", number: index + 1 };
+            let malformed = |_| BundleError::Malformed { part: "CA bundle", number: index + 1 };
             roots.add(ca).map_err(malformed)?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn a_proxys_word_is_verified_like_a_handshake() {
-        let (ours, other) = (ca("ours"), ca("other"));
-        let (proxy, proxy_pem) = client(&ours, "proxy");
-        let (runtime, _) = client(&ours, "runtime-1");
-        let proxies = Proxies::new(ours.cert_pem().as_bytes(), proxy_pem.as_bytes()).unwrap();
+        let (trusted, other) = (ca("trusted"), ca("other"));
+        let (proxy, proxy_pem) = client(&trusted, "proxy");
+        let (runtime, _) = client(&trusted, "runtime-1");
+        let proxies = Proxies::new(trusted.cert_pem().as_bytes(), proxy_pem.as_bytes()).unwrap();
         assert!(proxies.trusts(&proxy) && !proxies.trusts(&runtime) && !Proxies::none().trusts(&proxy));
 
         let header = xfcc::format(&runtime).unwrap();
@@ -212,19 +212,19 @@ mod tests {
         }
         let forged = xfcc::format(&client(&other, "runtime-1").0).unwrap();
         assert_eq!(error(&[forged.as_bytes()], now), "xfcc_not_verified");
-        let of_ca = CertificateDer::from_pem_slice(ours.cert_pem().as_bytes()).unwrap();
+        let of_ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).unwrap();
         assert_eq!(error(&[xfcc::format(&of_ca).unwrap().as_bytes()], now), "xfcc_not_verified");
         assert!(Proxies::none().client(values(), now).is_err());
     }
 
     #[tokio::test]
     async fn files_are_followed_and_the_last_good_ones_stay() {
-        let ours = ca("ours");
-        let ((first, first_pem), (second, second_pem)) = (client(&ours, "p1"), client(&ours, "p2"));
+        let trusted = ca("trusted");
+        let ((first, first_pem), (second, second_pem)) = (client(&trusted, "p1"), client(&trusted, "p2"));
         let dir = tempfile::tempdir().unwrap();
         let files = ProxyFiles { ca: dir.path().join("ca"), proxies: dir.path().join("proxies") };
         assert!(matches!(Proxies::load(&files).await, Err(ProxiesError::Files(_))));
-        std::fs::write(&files.ca, ours.cert_pem()).unwrap();
+        std::fs::write(&files.ca, trusted.cert_pem()).unwrap();
         std::fs::write(&files.proxies, &first_pem).unwrap();
         let proxies = Proxies::load(&files).await.unwrap();
         assert!(proxies.trusts(&first) && !proxies.reload(&files).await.unwrap());

@@ -85,15 +85,15 @@ impl SeqSet {
         }
     }
 
-    /// The set without the ascending `known` numbers.
+    /// The set without these numbers, which ascend.
     #[must_use]
-    pub fn without(&self, known: impl Iterator<Item = Seq>) -> Self {
+    pub fn without(&self, numbers: impl Iterator<Item = Seq>) -> Self {
         let mut missing = Self::new();
-        let mut known = known.map(|seq| seq.0).peekable();
+        let mut numbers = numbers.map(|seq| seq.0).peekable();
         for (&start, &end) in &self.ranges {
-            while known.next_if(|&k| k < start).is_some() {}
+            while numbers.next_if(|&k| k < start).is_some() {}
             let mut next = Some(start);
-            while let Some(k) = known.next_if(|&k| k <= end) {
+            while let Some(k) = numbers.next_if(|&k| k <= end) {
                 if let Some(next) = next.filter(|&next| next < k) {
                     missing.ranges.insert(next, k - 1);
                 }

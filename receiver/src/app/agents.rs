@@ -1,0 +1,157 @@
+//! Serves agents: intake, ledgers, and other managers' lanes.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use prometheus::IntCounterVec;
+use tidewatch_drain::{Drain, Watch};
+use tidewatch_engine::{Engine, index::RuntimeLookup};
+use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, Metrics, RefusalLog, listener};
+use tidewatch_telemetry::metrics::Registry;
+use tokio::{net::TcpListener, sync::oneshot};
+
+use super::{core::Core, files::Certificates};
+use crate::{
+    claims::ClaimBook,
+    config::StartError,
+    forward::{Forwarders, lane, target::Overrides},
+    host::{EngineHost, OWN_MANAGER, refused_metric},
+    klm, sizes,
+};
+
+const SWEEP: Duration = Duration::from_mins(1);
+
+/// Ledgers and lanes of all agents.
+pub(super) struct Agents {
+    pub(super) deliveries: Deliveries,
+    /// Set once KCP is fully read; before, no runtime is known.
+    pub(super) loaded: Arc<AtomicBool>,
+    forwarders: Forwarders<Guard>,
+    metrics: Metrics,
+    refused: IntCounterVec,
+    renewals: Option<klm::Certificates>,
+    limits: Limits,
+    queued: usize,
+}
+
+impl Agents {
+    /// Creates them. Above `queued` ready keys, the intake refuses events.
+    pub(super) fn new(
+        core: &Core,
+        certificates: &Certificates,
+        routes: Overrides,
+        limits: Limits,
+        queued: usize,
+        object_metrics: bool,
+        registry: &Registry,
+    ) -> Result<Self, StartError> {
+        let engine = &core.engine;
+        let deliveries = Deliveries::new(core.session).with_capacity(limits.held);
+        sizes::register(registry, engine, &deliveries, &core.paths)?;
+        Ok(Self {
+            forwarders: Forwarders::new(
+                OWN_MANAGER,
+                engine.clone(),
+                routes,
+                lane::Limits::default(),
+                registry,
+            )?,
+            metrics: Metrics::register(registry)?,
+            refused: refused_metric(registry)?,
+            renewals: klm::register_sizes(registry, engine, &certificates.store, object_metrics)?,
+            loaded: Arc::default(),
+            deliveries,
+            limits,
+            queued,
+        })
+    }
+
+    /// Forwards events, and drops the records of unregistered runtimes.
+    pub(super) fn forward(&self, core: &Core, drain: &Drain) {
+        let records = Records {
+            engine: core.engine.clone(),
+            deliveries: self.deliveries.clone(),
+            claims: core.claims.clone(),
+            forwarders: self.forwarders.clone(),
+        };
+        drain.spawn("ledger-sweep", records.sweep(drain.watch()));
+        drain.spawn_critical("forward", self.forwarders.clone().run(drain.watch()));
+    }
+
+    /// Serves agents from `recorded` on, when the past sessions are known.
+    pub(super) fn serve(
+        self,
+        listener: TcpListener,
+        core: &Core,
+        certificates: &Certificates,
+        recorded: oneshot::Receiver<()>,
+        drain: &Drain,
+    ) {
+        let intake = Arc::new(Intake {
+            admission: admission(self.limits, self.queued, &core.engine),
+            host: Arc::new(EngineHost {
+                engine: core.engine.clone(),
+                forwarders: self.forwarders,
+                paths: core.paths.clone(),
+                claims: core.claims.clone(),
+                ready: self.loaded,
+                namespace: core.namespace.clone(),
+                refused: self.refused,
+                lines: RefusalLog::new(),
+                certificates: self.renewals,
+            }),
+            deliveries: self.deliveries,
+            metrics: self.metrics,
+            drain: drain.watch(),
+            proxies: Arc::clone(&certificates.proxies),
+            clock: Timestamp::now,
+        });
+        let (store, stop) = (Arc::clone(&certificates.store), drain.watch());
+        drain.spawn_critical("events", async move {
+            tokio::select! {
+                _ = recorded => {}
+                () = stop.signaled() => {}
+            }
+            listener::serve(listener, store, intake, Timestamp::now, stop).await;
+        });
+    }
+}
+
+/// Admits events until `queued` keys are ready.
+fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
+    let queue = engine.queue().clone();
+    Admission::new(limits, Timestamp::now()).with_work(move || {
+        let ready: usize = queue.inspect(|q| q.ready().map(|(_, keys)| keys).sum());
+        #[expect(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+        let load = ready as f64 / queued.max(1) as f64;
+        load
+    })
+}
+
+/// What is kept per runtime.
+struct Records {
+    engine: Engine,
+    deliveries: Deliveries,
+    claims: ClaimBook,
+    forwarders: Forwarders<Guard>,
+}
+
+impl Records {
+    async fn sweep(self, drain: Watch) {
+        loop {
+            tokio::select! {
+                () = drain.signaled() => return,
+                () = tokio::time::sleep(SWEEP) => {}
+            }
+            self.engine.tidy();
+            // One read lock per lookup: holding it across a lane's lock may deadlock.
+            let registered = |id: &str| self.engine.state().read().kymas.runtime(id) != RuntimeLookup::Unknown;
+            self.forwarders.keep_runtimes(registered);
+            self.deliveries.retain(registered);
+            self.claims.retain(registered);
+        }
+    }
+}
