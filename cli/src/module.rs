@@ -156,12 +156,13 @@ impl Push {
 
 /// Name errors concern an option, others the file.
 fn of_file(error: OciError, file: &Path) -> anyhow::Error {
-    if matches!(error, OciError::Invalid { what: "component name" | "image reference", .. }) {
+    if matches!(error, OciError::Invalid { subject: "component name" | "image reference", .. }) {
         return usage(&error.to_string());
     }
     let about_content = matches!(
         &error,
-        OciError::Manifests { .. } | OciError::Invalid { what: "manifest" | "default custom resource", .. }
+        OciError::Manifests { .. }
+            | OciError::Invalid { subject: "manifest" | "default custom resource", .. }
     );
     let error = anyhow::Error::from(error);
     if about_content { error.context(file.display().to_string()) } else { error }

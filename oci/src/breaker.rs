@@ -16,13 +16,14 @@ use tokio::time::Instant;
 use super::OciError;
 
 /// Maximum time in the open state.
-const LONGEST: Duration = Duration::from_hours(1);
+const MAX_OPEN: Duration = Duration::from_hours(1);
 /// Time in the open state without `Retry-After`: 1 s, doubling to 5 min with each failed probe.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
 /// Failures in a row that open the breaker.
 const FAILURES: u32 = 3;
 /// Wait during a probe.
-const WHILE_ASKING: Duration = Duration::from_secs(2);
+const WAIT_DURING_PROBE: Duration = Duration::from_secs(2);
 /// Maximum breakers. Further registries have none.
 const REGISTRIES: usize = 64;
 
@@ -32,14 +33,16 @@ enum Verdict {
     /// No answer, or a server error.
     Fails,
     /// The registry requests a pause, maybe of this length.
-    Asks(Option<Duration>),
+    RequestsPause(Option<Duration>),
 }
 
 impl Verdict {
     const fn of(error: &OciError) -> Self {
         match error {
-            OciError::RateLimited { retry_after, .. } => Self::Asks(*retry_after),
-            OciError::Status { status: 500.., retry_after: Some(wait), .. } => Self::Asks(Some(*wait)),
+            OciError::RateLimited { retry_after, .. } => Self::RequestsPause(*retry_after),
+            OciError::Status { status: 500.., retry_after: Some(wait), .. } => {
+                Self::RequestsPause(Some(*wait))
+            }
             OciError::Status { status: 500.., .. }
             | OciError::Unreachable { .. }
             | OciError::Timeout { .. } => Self::Fails,
@@ -61,14 +64,14 @@ struct Breaker {
 struct Open {
     until: Instant,
     /// A probe is in flight.
-    asking: bool,
+    probing: bool,
     cause: Arc<OciError>,
 }
 
 #[derive(Debug)]
 enum Admission {
     /// Send it; `true`: as a probe.
-    Ask(bool),
+    Send(bool),
     /// Reject it for this time.
     Wait(Arc<OciError>, Duration),
 }
@@ -80,14 +83,14 @@ impl Breaker {
 
     fn admit(&mut self, now: Instant) -> Admission {
         match &mut self.open {
-            None => Admission::Ask(false),
+            None => Admission::Send(false),
             Some(open) if now < open.until => {
                 Admission::Wait(Arc::clone(&open.cause), open.until.duration_since(now))
             }
-            Some(open) if open.asking => Admission::Wait(Arc::clone(&open.cause), WHILE_ASKING),
+            Some(open) if open.probing => Admission::Wait(Arc::clone(&open.cause), WAIT_DURING_PROBE),
             Some(open) => {
-                open.asking = true;
-                Admission::Ask(true)
+                open.probing = true;
+                Admission::Send(true)
             }
         }
     }
@@ -96,8 +99,8 @@ impl Breaker {
     fn failed(&mut self, now: Instant, cause: OciError, probe: bool, spread: f64) {
         let verdict = Verdict::of(&cause);
         self.failures = self.failures.saturating_add(1);
-        let asked = match verdict {
-            Verdict::Asks(wait) => wait,
+        let requested = match verdict {
+            Verdict::RequestsPause(wait) => wait,
             // In flight when it opened.
             Verdict::Fails if self.open.is_some() && !probe => return,
             Verdict::Fails if self.open.is_none() && self.failures < FAILURES => return,
@@ -107,19 +110,19 @@ impl Breaker {
         if probe || self.open.is_none() {
             self.opened = self.opened.saturating_add(1);
         }
-        let doubled = BACKOFF.0.saturating_mul(1 << self.opened.saturating_sub(1).min(16)).min(BACKOFF.1);
-        let wait = asked.unwrap_or_else(|| doubled.mul_f64(1.0 + spread / 4.0)).min(LONGEST);
+        let doubled = MIN_BACKOFF.saturating_mul(1 << self.opened.saturating_sub(1).min(16)).min(MAX_BACKOFF);
+        let wait = requested.unwrap_or_else(|| doubled.mul_f64(1.0 + spread / 4.0)).min(MAX_OPEN);
         let until = now + wait;
         // Not before a wait that a caller already received.
         let before = self.open.as_ref().filter(|_| !probe);
-        let asking = before.is_some_and(|open| open.asking);
+        let probing = before.is_some_and(|open| open.probing);
         let until = before.map_or(until, |open| open.until.max(until));
-        self.open = Some(Open { until, asking, cause: Arc::new(cause) });
+        self.open = Some(Open { until, probing, cause: Arc::new(cause) });
     }
 
     fn abandoned(&mut self) {
         if let Some(open) = &mut self.open {
-            open.asking = false;
+            open.probing = false;
         }
     }
 }
@@ -128,27 +131,33 @@ impl Breaker {
 pub(super) struct Breakers(Mutex<BTreeMap<String, Breaker>>);
 
 impl Breakers {
-    /// Admits a request. Its result goes to [`Asked::ended`].
+    /// Admits a request. Its result goes to [`Admitted::ended`].
     ///
     /// # Errors
-    /// [`OciError::LeftAlone`] while the breaker is open.
-    pub(super) fn ask<'a>(&'a self, registry: &'a str, patience: Duration) -> Result<Asked<'a>, OciError> {
+    /// [`OciError::CircuitOpen`] while the breaker is open.
+    pub(super) fn admit<'a>(
+        &'a self,
+        registry: &'a str,
+        timeout: Duration,
+    ) -> Result<Admitted<'a>, OciError> {
         let now = Instant::now();
-        let admission = self.0.lock().get_mut(registry).map_or(Admission::Ask(false), |b| b.admit(now));
+        let admission = self.0.lock().get_mut(registry).map_or(Admission::Send(false), |b| b.admit(now));
         match admission {
-            Admission::Ask(probe) => {
-                Ok(Asked { breakers: self, registry, probe, since: now, patience, told: false })
+            Admission::Send(probe) => {
+                Ok(Admitted { breakers: self, registry, probe, since: now, timeout, is_recorded: false })
             }
             Admission::Wait(cause, retry_after) => {
-                Err(OciError::LeftAlone { registry: registry.to_owned(), retry_after, cause })
+                Err(OciError::CircuitOpen { registry: registry.to_owned(), retry_after, cause })
             }
         }
     }
 
-    /// Registries with an open breaker.
+    /// Registries whose breaker is open. One whose time is over is half open.
     pub(super) fn open(&self) -> Vec<String> {
+        let now = Instant::now();
+        let is_open = |breaker: &Breaker| breaker.open.as_ref().is_some_and(|open| now < open.until);
         let breakers = self.0.lock();
-        breakers.iter().filter(|(_, b)| b.open.is_some()).map(|(registry, _)| registry.clone()).collect()
+        breakers.iter().filter(|(_, b)| is_open(b)).map(|(registry, _)| registry.clone()).collect()
     }
 
     fn failed(&self, registry: &str, cause: OciError, probe: bool) {
@@ -161,7 +170,7 @@ impl Breakers {
         breaker.failed(Instant::now(), cause, probe, chance());
         if let (false, Some(open)) = (was_open, &breaker.open) {
             let seconds = open.until.duration_since(Instant::now()).as_secs();
-            tracing::warn!(registry, error = %open.cause, seconds, "the registry is left alone for a while");
+            tracing::warn!(registry, error = %open.cause, seconds, "the registry fails; its circuit breaker opens");
         }
     }
 
@@ -183,21 +192,21 @@ fn chance() -> f64 {
         / f64::from(u32::MAX)
 }
 
-/// An admitted request. Without an answer after `patience`, it counts as timed out.
+/// An admitted request. Without an answer after `timeout`, it counts as timed out.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct Admitted<'a> {
     breakers: &'a Breakers,
     registry: &'a str,
     probe: bool,
     since: Instant,
-    patience: Duration,
-    told: bool,
+    timeout: Duration,
+    is_recorded: bool,
 }
 
-impl Asked<'_> {
+impl Admitted<'_> {
     /// Records the result.
     pub(super) fn ended<T>(mut self, result: &Result<T, OciError>) {
-        self.told = true;
+        self.is_recorded = true;
         match result {
             Err(error) if Verdict::of(error) != Verdict::Works => {
                 self.breakers.failed(self.registry, error.clone(), self.probe);
@@ -207,15 +216,15 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        if self.told {
+        if self.is_recorded {
             return;
         }
         let after = Instant::now().duration_since(self.since);
-        if after >= self.patience {
-            let what = format!("an answer of registry {}", self.registry);
-            self.breakers.failed(self.registry, OciError::Timeout { what, after }, self.probe);
+        if after >= self.timeout {
+            let subject = format!("an answer of registry {}", self.registry);
+            self.breakers.failed(self.registry, OciError::Timeout { subject, after }, self.probe);
         } else if self.probe
             && let Some(breaker) = self.breakers.0.lock().get_mut(self.registry)
         {
@@ -242,7 +251,7 @@ mod tests {
 
     fn waits(breaker: &mut Breaker, now: Instant) -> Option<u64> {
         match breaker.admit(now) {
-            Admission::Ask(_) => None,
+            Admission::Send(_) => None,
             Admission::Wait(_, wait) => Some(wait.as_secs()),
         }
     }
@@ -256,10 +265,10 @@ mod tests {
         breaker.failed(now, limited(Some(5)), false, 0.0);
         assert_eq!(waits(&mut breaker, now + Duration::from_secs(599)), Some(1));
         let later = now + Duration::from_mins(10);
-        assert!(matches!(breaker.admit(later), Admission::Ask(true)));
-        assert_eq!(waits(&mut breaker, later), Some(2), "somebody asks for all");
+        assert!(matches!(breaker.admit(later), Admission::Send(true)));
+        assert_eq!(waits(&mut breaker, later), Some(2), "one probe is in flight");
         breaker.abandoned();
-        assert!(matches!(breaker.admit(later), Admission::Ask(true)), "that one was given up");
+        assert!(matches!(breaker.admit(later), Admission::Send(true)), "the probe was abandoned");
         breaker.failed(later, limited(Some(99_999)), true, 0.0);
         assert_eq!(waits(&mut breaker, later), Some(3600));
     }
@@ -275,7 +284,7 @@ mod tests {
         for expected in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
             assert_eq!(waits(&mut breaker, now), Some(expected));
             now += Duration::from_secs(expected);
-            assert!(matches!(breaker.admit(now), Admission::Ask(true)));
+            assert!(matches!(breaker.admit(now), Admission::Send(true)));
             breaker.failed(now, status(500), true, 0.0);
         }
         breaker.failed(now, status(500), true, 1.0);
@@ -285,36 +294,37 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn everybody_hears_of_the_failure_and_of_the_end_of_it() {
         let breakers = Breakers::default();
-        let patience = Duration::from_secs(15);
-        let ask = || breakers.ask(HOST, patience);
-        ask().unwrap().ended(&Err::<(), _>(limited(Some(60))));
+        let timeout = Duration::from_secs(15);
+        let admit = || breakers.admit(HOST, timeout);
+        admit().unwrap().ended(&Err::<(), _>(limited(Some(60))));
         assert_eq!(breakers.open(), [HOST]);
-        let error = ask().unwrap_err();
+        let error = admit().unwrap_err();
         assert_eq!((error.metric_label(), error.retry_after()), ("left_alone", Some(Duration::from_mins(1))));
         assert!(std::error::Error::source(&error).unwrap().to_string().contains("limits our request rate"));
         assert!(error.to_string().contains(HOST) && error.is_retryable());
-        breakers.ask("other.example", patience).unwrap().ended(&Ok(()));
+        breakers.admit("other.example", timeout).unwrap().ended(&Ok(()));
         tokio::time::advance(Duration::from_mins(1)).await;
-        let probe = ask().unwrap();
-        assert!(ask().is_err());
+        assert!(breakers.open().is_empty(), "the next request is a probe");
+        let probe = admit().unwrap();
+        assert!(admit().is_err());
         drop(probe);
-        ask().unwrap().ended(&Ok(()));
+        admit().unwrap().ended(&Ok(()));
         assert!(breakers.open().is_empty() && breakers.0.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_there_is_an_answer_and_silence_is_none() {
         let breakers = Breakers::default();
-        let ask = || breakers.ask(HOST, Duration::from_secs(15)).unwrap();
+        let admit = || breakers.admit(HOST, Duration::from_secs(15)).unwrap();
         for _ in 0..10 {
-            ask().ended(&Err::<(), _>(OciError::NotFound { what: "it".into() }));
-            drop(ask());
+            admit().ended(&Err::<(), _>(OciError::NotFound { subject: "it".into() }));
+            drop(admit());
         }
-        assert!(breakers.0.lock().is_empty(), "neither is one that was given up at once");
+        assert!(breakers.0.lock().is_empty(), "an abandoned request is no failure");
         for _ in 0..FAILURES {
-            let asked = ask();
+            let admitted = admit();
             tokio::time::advance(Duration::from_secs(15)).await;
-            drop(asked);
+            drop(admitted);
         }
         assert_eq!(breakers.open(), [HOST]);
     }
@@ -327,16 +337,16 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             let start = runtime.block_on(async { Instant::now() });
             let (mut breaker, mut now, mut probing) = (Breaker::new(), start, false);
-            for (what, number, spread) in steps {
-                match what {
+            for (step, number, spread) in steps {
+                match step {
                     0 => now += Duration::from_secs(number),
                     1 => match breaker.admit(now) {
-                        Admission::Ask(true) => {
+                        Admission::Send(true) => {
                             prop_assert!(!probing);
                             probing = true;
                         }
-                        Admission::Ask(false) => prop_assert!(breaker.open.is_none()),
-                        Admission::Wait(_, wait) => prop_assert!(wait <= LONGEST),
+                        Admission::Send(false) => prop_assert!(breaker.open.is_none()),
+                        Admission::Wait(_, wait) => prop_assert!(wait <= MAX_OPEN),
                     },
                     2 if probing => {
                         breaker.failed(now, status(500), true, spread);
@@ -347,7 +357,7 @@ mod tests {
             }
             // A probe always follows.
             breaker.abandoned();
-            prop_assert!(matches!(breaker.admit(now + LONGEST), Admission::Ask(_)));
+            prop_assert!(matches!(breaker.admit(now + MAX_OPEN), Admission::Send(_)));
         }
     }
 }

@@ -30,7 +30,8 @@ const DEFAULT_TOKEN_LIFE: u64 = 60;
 const TOKEN_SLACK: u64 = 10;
 /// One per repository; engines have some hundred modules.
 const TOKENS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-const USER_AGENT: &str = concat!("tidewatch/", env!("CARGO_PKG_VERSION"));
+/// `User-Agent` of reads. Pushes have another one.
+pub const USER_AGENT: &str = concat!("tidewatch/", env!("CARGO_PKG_VERSION"));
 
 /// Authentication to a registry.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -64,14 +65,14 @@ pub(super) enum Part {
 
 #[derive(Debug)]
 pub(super) struct Distribution {
-    secure: Client,
-    plain: Client,
+    https: Client,
+    http: Client,
     insecure: Arc<[String]>,
     credentials: RwLock<BTreeMap<String, Credentials>>,
     tokens: Mutex<LruCache<String, Token>>,
     breakers: Breakers,
     /// Requests without an answer for longer have timed out.
-    patience: Duration,
+    timeout: Duration,
 }
 
 #[derive(Clone)]
@@ -100,7 +101,7 @@ impl Distribution {
     pub(super) fn new(
         insecure: Arc<[String]>,
         credentials: BTreeMap<String, Credentials>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, OciError> {
         let build = |proxy: bool| {
             let allowed = Arc::clone(&insecure);
@@ -118,13 +119,13 @@ impl Distribution {
             builder.build().map_err(|source| OciError::Client { source: Arc::new(source) })
         };
         Ok(Self {
-            secure: build(true)?,
-            plain: build(false)?,
+            https: build(true)?,
+            http: build(false)?,
             credentials: RwLock::new(credentials),
             tokens: Mutex::new(LruCache::new(TOKENS)),
             breakers: Breakers::default(),
             insecure,
-            patience,
+            timeout,
         })
     }
 
@@ -146,17 +147,17 @@ impl Distribution {
         accept: &str,
         limit: u64,
     ) -> Result<Vec<u8>, OciError> {
-        let asked = self.breakers.ask(&reference.registry, self.patience)?;
-        let result = self.ask(reference, part, accept, limit).await;
-        asked.ended(&result);
+        let admitted = self.breakers.admit(&reference.registry, self.timeout)?;
+        let result = self.send(reference, part, accept, limit).await;
+        admitted.ended(&result);
         result
     }
 
-    pub(super) fn left_alone(&self) -> Vec<String> {
+    pub(super) fn open_circuits(&self) -> Vec<String> {
         self.breakers.open()
     }
 
-    async fn ask(
+    async fn send(
         &self,
         reference: &Reference,
         part: Part,
@@ -197,8 +198,8 @@ impl Distribution {
 
     fn client(&self, reference: &Reference) -> &Client {
         match reference.scheme {
-            Scheme::Http => &self.plain,
-            Scheme::Https => &self.secure,
+            Scheme::Http => &self.http,
+            Scheme::Https => &self.https,
         }
     }
 
@@ -213,7 +214,7 @@ impl Distribution {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(unauthorized(reference)),
-            StatusCode::NOT_FOUND => Err(OciError::NotFound { what: reference.to_string() }),
+            StatusCode::NOT_FOUND => Err(OciError::NotFound { subject: reference.to_string() }),
             StatusCode::TOO_MANY_REQUESTS => {
                 Err(OciError::RateLimited { registry, retry_after: retry_after(response.headers()) })
             }
@@ -269,7 +270,7 @@ impl Distribution {
         if !service.is_empty() {
             url.query_pairs_mut().append_pair("service", service);
         }
-        let client = if url.scheme() == "http" { &self.plain } else { &self.secure };
+        let client = if url.scheme() == "http" { &self.http } else { &self.https };
         let mut request = client.get(url);
         if let Credentials::Basic { username, password } = self.credentials(&reference.registry) {
             request = request.basic_auth(username, Some(password));
@@ -340,8 +341,13 @@ fn may_visit(url: &Url, insecure: &[String]) -> bool {
     }
 }
 
-async fn read(mut response: Response, registry: &str, what: &str, limit: u64) -> Result<Vec<u8>, OciError> {
-    let too_large = || OciError::TooLarge { what: what.to_owned(), limit };
+async fn read(
+    mut response: Response,
+    registry: &str,
+    subject: &str,
+    limit: u64,
+) -> Result<Vec<u8>, OciError> {
+    let too_large = || OciError::TooLarge { subject: subject.to_owned(), limit };
     if response.content_length().is_some_and(|length| length > limit) {
         return Err(too_large());
     }

@@ -133,9 +133,9 @@ mod tests {
             (r#"{"auths": {"a.example": {"auth": "c2VjcmV0OnNlY3JldA=="}"#, "line 1, column"),
             ("secret", "line 1, column"),
         ] {
-            let said = credentials_of(text).unwrap_err().to_string();
-            assert!(said.contains(says), "{said}");
-            assert!(!said.contains("secret") && !said.contains("c2Vj"), "{said}");
+            let message = credentials_of(text).unwrap_err().to_string();
+            assert!(message.contains(says), "{message}");
+            assert!(!message.contains("secret") && !message.contains("c2Vj"), "{message}");
         }
     }
 }

@@ -26,44 +26,44 @@ pub enum OciError {
         repository: String,
     },
     /// No such manifest or blob.
-    #[error("{what} is not in the registry; check the component name, version and registry address")]
+    #[error("{subject} is not in the registry; check the component name, version and registry address")]
     NotFound {
         /// Missing content.
-        what: String,
+        subject: String,
     },
     /// Content with a wrong digest, discarded.
     #[error(
-        "{what} has digest {found}, expected {expected}; the registry's content is damaged or tampered with"
+        "{subject} has digest {found}, expected {expected}; the registry's content is damaged or tampered with"
     )]
     DigestMismatch {
         /// Content.
-        what: String,
+        subject: String,
         /// Expected digest.
         expected: Digest,
         /// Actual digest.
         found: Digest,
     },
     /// Content above the limit.
-    #[error("{what} is larger than the limit of {limit} bytes")]
+    #[error("{subject} is larger than the limit of {limit} bytes")]
     TooLarge {
         /// Content.
-        what: String,
+        subject: String,
         /// Limit in bytes.
         limit: u64,
     },
     /// Malformed content.
-    #[error("{what} is malformed: {reason}")]
+    #[error("{subject} is malformed: {reason}")]
     Malformed {
         /// Content.
-        what: String,
+        subject: String,
         /// Reason.
         reason: String,
     },
     /// Unusable manifests.
-    #[error("{what} holds no usable Kubernetes manifests")]
+    #[error("{subject} holds no usable Kubernetes manifests")]
     Manifests {
         /// File.
-        what: String,
+        subject: String,
         /// Document and reason.
         #[source]
         source: RenderError,
@@ -77,10 +77,10 @@ pub enum OciError {
         retry_after: Option<Duration>,
     },
     /// The deadline passed.
-    #[error("{what} took longer than {} ms", after.as_millis())]
+    #[error("{subject} took longer than {} ms", after.as_millis())]
     Timeout {
         /// Operation.
-        what: String,
+        subject: String,
         /// Deadline.
         after: Duration,
     },
@@ -95,8 +95,8 @@ pub enum OciError {
         retry_after: Option<Duration>,
     },
     /// The breaker is open.
-    #[error("registry {registry} is left alone for a while, since it did not work")]
-    LeftAlone {
+    #[error("registry {registry} failed; further requests are suspended for a while")]
+    CircuitOpen {
         /// `host[:port]`.
         registry: String,
         /// Wait, at most one hour.
@@ -106,15 +106,13 @@ pub enum OciError {
         cause: Arc<Self>,
     },
     /// The version exists with other content. A descriptor contains the registry's name, so other names differ, too.
-    #[error(
-        "{what} is in the registry already, with other content (or pushed by another name of the registry, which is in it)"
-    )]
+    #[error("{subject} exists in the registry with other content; the content includes the registry's name")]
     Exists {
         /// Pushed reference.
-        what: String,
+        subject: String,
     },
     /// The registry rejected a push.
-    #[error("registry {registry} did not take the push: {reason}; its log may say more")]
+    #[error("registry {registry} refused the push: {reason}; its log may contain the cause")]
     Refused {
         /// `host[:port]`.
         registry: String,
@@ -122,10 +120,10 @@ pub enum OciError {
         reason: String,
     },
     /// Invalid reference, base URL, digest or credential.
-    #[error("{what} is not valid: {reason}")]
+    #[error("{subject} is not valid: {reason}")]
     Invalid {
         /// Input.
-        what: &'static str,
+        subject: &'static str,
         /// Reason.
         reason: String,
     },
@@ -158,7 +156,7 @@ impl OciError {
             Self::RateLimited { .. } => "rate_limited",
             Self::Timeout { .. } => "timeout",
             Self::Status { .. } => "status",
-            Self::LeftAlone { .. } => "left_alone",
+            Self::CircuitOpen { .. } => "left_alone",
             Self::Exists { .. } => "exists",
             Self::Refused { .. } => "refused",
             Self::Invalid { .. } => "invalid",
@@ -174,7 +172,7 @@ impl OciError {
             | Self::NotFound { .. }
             | Self::RateLimited { .. }
             | Self::Timeout { .. }
-            | Self::LeftAlone { .. }
+            | Self::CircuitOpen { .. }
             | Self::Unauthorized { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             _ => false,
@@ -185,12 +183,12 @@ impl OciError {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::Status { retry_after, .. } => *retry_after,
-            Self::LeftAlone { retry_after, .. } => Some(*retry_after),
+            Self::CircuitOpen { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }
 
-    pub(super) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Malformed { what: what.into(), reason: reason.into() }
+    pub(super) fn malformed(subject: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Malformed { subject: subject.into(), reason: reason.into() }
     }
 }

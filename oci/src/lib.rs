@@ -12,11 +12,13 @@
 mod breaker;
 mod byte_lru;
 mod cache;
+mod crypto;
 mod descriptor;
 mod distribution;
 mod docker_config;
 mod error;
 mod pack;
+mod push;
 mod reference;
 mod registry;
 pub(crate) mod render;
@@ -24,28 +26,14 @@ pub(crate) mod render;
 mod tests;
 mod unpack;
 
-use std::sync::OnceLock;
-
 pub use byte_lru::ByteLru;
+pub use crypto::install_crypto_provider;
 pub use descriptor::{Access, ComponentDescriptor, Resource};
-pub use distribution::Credentials;
+pub use distribution::{Credentials, USER_AGENT};
 pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_for, credentials_of};
 pub use error::OciError;
-pub use pack::{
-    ModulePackage, Packed, PackedBlob, Progress, PushOptions, Pushed, pack, push, push_new, push_with,
-};
+pub use pack::{ModulePackage, Packed, PackedBlob, pack};
+pub use push::{Progress, PushOptions, Pushed, push, push_new, push_with};
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
 pub use render::{Mistake, RenderError, Rendered, manifests_of, render, unnamed};
-
-/// Installs aws-lc-rs as the process-wide rustls provider, if there is none. Idempotent.
-///
-/// The HTTP library panics without one, and `oci-client` accepts no other way. Other code names its provider
-/// explicitly.
-pub fn install_crypto_provider() {
-    static INSTALLED: OnceLock<()> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        // Another provider is installed, and stays.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    });
-}

@@ -1,37 +1,17 @@
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+//! Packs a module's manifests into an OCI artifact.
 
-use bytes::Bytes;
-use futures::stream::{self, Stream};
-use oci_client::{
-    client::{ClientConfig, ClientProtocol},
-    errors::{OciDistributionError, OciErrorCode},
-    secrets::RegistryAuth,
-};
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
-    BaseUrl, Credentials, Digest, OciError, Reference, Registry, Scheme,
-    reference::Selector,
-    registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE, within},
+    BaseUrl, Digest, OciError,
+    registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE},
     render::{is_one_object, render},
     unpack::tar_of,
 };
 
 const TAR_TYPE: &str = "application/x-tar";
-/// A few blobs, with several requests each.
-const PUSH_DEADLINE: Duration = Duration::from_mins(2);
-/// Bytes per additional second, for slow lines.
-const SLOWEST: u64 = 64 * 1024;
-/// Bytes between progress reports.
-const CHUNK: usize = 64 * 1024;
 
 /// Content of a module version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +58,6 @@ pub struct PackedBlob {
     pub resource: Option<String>,
 }
 
-/// Result of a push.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pushed {
-    /// Digest of the image manifest.
-    pub digest: Digest,
-    /// Digest of the `raw-manifest` layer.
-    pub raw_manifest_digest: Digest,
-}
-
 impl PackedBlob {
     fn new(media_type: impl Into<String>, data: Vec<u8>, resource: Option<String>) -> Self {
         Self { media_type: media_type.into(), digest: Digest::of(&data), data, resource }
@@ -104,38 +75,27 @@ impl PackedBlob {
     }
 }
 
+impl Packed {
+    /// Uploaded before the manifest.
+    pub(super) fn blobs(&self) -> impl Iterator<Item = &PackedBlob> {
+        self.layers.iter().chain([&self.config])
+    }
+}
+
 /// Packs a module like OCM tools, with tars for the descriptor and each local resource. Deterministic. Manifests must
 /// pass [`render`].
 ///
 /// The descriptor names its registry, `home`. Otherwise the Go manager finds no layers (`img.Parse`), and its
 /// Manifest has no source.
 pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError> {
-    let ModulePackage { component_name, version, raw_manifest, default_cr, images, sources } = package;
+    let ModulePackage { component_name, version, images, .. } = package;
     if !is_component_name(component_name) {
         let reason = format!(
             "'{component_name}' has to be a domain and a path in lower case, such as example.com/module/lighthouse"
         );
-        return Err(OciError::Invalid { what: "component name", reason });
+        return Err(OciError::Invalid { subject: "component name", reason });
     }
-    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
-    if let Some(cr) = default_cr {
-        layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
-        // The template names one object.
-        if !is_one_object(cr) {
-            let reason =
-                "it has to be exactly one object (apiVersion, kind, metadata.name), and no list".to_owned();
-            return Err(OciError::Invalid { what: "default custom resource", reason });
-        }
-    }
-    for (name, yaml) in sources {
-        // It becomes part of unescaped JSON.
-        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        if name.is_empty() || !plain || layers.iter().any(|layer| layer.resource.as_deref() == Some(name)) {
-            let reason = "it is empty, not plain or there already".to_owned();
-            return Err(OciError::Invalid { what: "source name", reason });
-        }
-        layers.push(resource_layer(name, "manifest.yaml", yaml)?);
-    }
+    let mut layers = resource_layers(package)?;
     let raw_manifest_digest = layers[0].digest.clone();
 
     let taken = layers.iter().filter_map(|layer| layer.resource.clone()).collect();
@@ -178,6 +138,33 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
 }
 
+/// The layers of the raw manifest, the default custom resource and further sources.
+fn resource_layers(package: &ModulePackage) -> Result<Vec<PackedBlob>, OciError> {
+    let ModulePackage { raw_manifest, default_cr, sources, .. } = package;
+    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
+    if let Some(cr) = default_cr {
+        layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
+        // The template names one object.
+        if !is_one_object(cr) {
+            let reason =
+                "it has to be exactly one object (apiVersion, kind, metadata.name), and no list".to_owned();
+            return Err(OciError::Invalid { subject: "default custom resource", reason });
+        }
+    }
+    for (name, yaml) in sources {
+        // It becomes part of unescaped JSON.
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if name.is_empty() || !plain || layers.iter().any(|layer| layer.resource.as_deref() == Some(name)) {
+            let reason =
+                "it is empty, a duplicate, or has other characters than letters, digits, '-', '_' and '.'"
+                    .to_owned();
+            return Err(OciError::Invalid { subject: "source name", reason });
+        }
+        layers.push(resource_layer(name, "manifest.yaml", yaml)?);
+    }
+    Ok(layers)
+}
+
 /// Whether OCM tools and `ModuleReleaseMeta` accept the name: a domain of at least two parts, and a path.
 fn is_component_name(name: &str) -> bool {
     let begins = |part: &str| part.starts_with(|first: char| first.is_ascii_lowercase());
@@ -200,10 +187,10 @@ fn is_component_name(name: &str) -> bool {
 fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
     let rendered =
-        render(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
+        render(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { subject: name.to_owned(), source })?;
     if let Some(mistake) = rendered.mistakes.first() {
         let reason = format!("'{name}': {mistake}; take one of them out");
-        return Err(OciError::Invalid { what: "manifest", reason });
+        return Err(OciError::Invalid { subject: "manifest", reason });
     }
     Ok(PackedBlob::new(TAR_TYPE, tar, Some(name.to_owned())))
 }
@@ -240,7 +227,10 @@ fn image_resources(
         let last = without_digest.rsplit('/').next().unwrap_or_default();
         let (base, tag) = last.split_once(':').unwrap_or((last, ""));
         if base.is_empty() {
-            return Err(OciError::Invalid { what: "image reference", reason: "it has no name".to_owned() });
+            return Err(OciError::Invalid {
+                subject: "image reference",
+                reason: "it has no name".to_owned(),
+            });
         }
         let mut name = base.to_owned();
         let mut number = 2;
@@ -262,208 +252,6 @@ fn image_resources(
 
 fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>, OciError> {
     tar_of(files).map_err(|e| OciError::malformed("archive", format!("it cannot be written: {e}")))
-}
-
-/// Packs a module and pushes it to `<base>/component-descriptors/<component>:<version>`.
-///
-/// Skips existing blobs, and moves an existing tag. Deadline: two minutes, plus a second per 64 KiB. Failed pushes
-/// are repeatable. For tools only: answers are less bounded than by [`Registry`].
-pub async fn push(registry: &Registry, base_url: &str, package: &ModulePackage) -> Result<Pushed, OciError> {
-    push_with(registry, base_url, package, &PushOptions { overwrite: true, ..PushOptions::default() }).await
-}
-
-/// Like [`push`], but keeps an existing version with other content.
-///
-/// # Errors
-/// [`OciError::Exists`] for such a version.
-pub async fn push_new(
-    registry: &Registry,
-    base_url: &str,
-    package: &ModulePackage,
-) -> Result<Pushed, OciError> {
-    push_with(registry, base_url, package, &PushOptions::default()).await
-}
-
-/// Receives sent and total bytes.
-pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
-
-/// Options of a push.
-#[derive(Clone, Default)]
-pub struct PushOptions {
-    /// Whether to replace a version with other content.
-    pub overwrite: bool,
-    /// Progress observer.
-    pub progress: Option<Progress>,
-}
-
-impl fmt::Debug for PushOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushOptions").field("overwrite", &self.overwrite).finish_non_exhaustive()
-    }
-}
-
-/// [`push`] or [`push_new`], by option.
-pub async fn push_with(
-    registry: &Registry,
-    base_url: &str,
-    package: &ModulePackage,
-    options: &PushOptions,
-) -> Result<Pushed, OciError> {
-    let home = registry.base(base_url)?;
-    let packed = pack(package, &home)?;
-    let target = home.component(&package.component_name, &package.version)?;
-    let upload = Upload::new(&packed, options);
-    let deadline = PUSH_DEADLINE + Duration::from_secs(upload.size / SLOWEST);
-    within(deadline, &format!("pushing {target}"), upload.run(registry, &target)).await?;
-    Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
-}
-
-struct Upload<'a> {
-    packed: &'a Packed,
-    options: &'a PushOptions,
-    size: u64,
-    sent: Arc<AtomicU64>,
-}
-
-impl<'a> Upload<'a> {
-    fn new(packed: &'a Packed, options: &'a PushOptions) -> Self {
-        let size = packed.blobs().map(|blob| blob.data.len() as u64).sum();
-        Self { packed, options, size, sent: Arc::default() }
-    }
-
-    async fn run(&self, registry: &Registry, target: &Reference) -> Result<(), OciError> {
-        let failed = |error| failure(target, error);
-        let (client, image, auth) = client(registry, target).await?;
-        if !self.options.overwrite {
-            match client.fetch_manifest_digest(&image, &auth).await.map_err(failed) {
-                Ok(there) if there != self.packed.digest.as_str() => {
-                    return Err(OciError::Exists { what: target.to_string() });
-                }
-                Ok(_) | Err(OciError::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        for blob in self.packed.blobs() {
-            let (digest, size) = (blob.digest.as_str(), blob.data.len() as u64);
-            if client.blob_exists(&image, digest).await.map_err(failed)? {
-                tell(self.options.progress.as_ref(), &self.sent, size, self.size);
-            } else {
-                let chunks = self.chunks(blob);
-                client.push_blob_stream(&image, chunks, digest, Some(size)).await.map_err(failed)?;
-            }
-        }
-        let content_type = http::HeaderValue::from_static(MANIFEST_TYPE);
-        let manifest = self.packed.manifest.clone();
-        client.push_manifest_raw(&image, manifest, content_type).await.map_err(failed)?;
-        Ok(())
-    }
-
-    /// Chunks of a blob, each reported when requested.
-    fn chunks(
-        &self,
-        blob: &PackedBlob,
-    ) -> impl Stream<Item = Result<Bytes, OciDistributionError>> + Send + use<> {
-        let (progress, sent, all) = (self.options.progress.clone(), Arc::clone(&self.sent), self.size);
-        let mut rest = Bytes::from(blob.data.clone());
-        stream::iter(std::iter::from_fn(move || {
-            let chunk = rest.split_to(rest.len().min(CHUNK));
-            tell(progress.as_ref(), &sent, chunk.len() as u64, all);
-            (!chunk.is_empty()).then_some(Ok(chunk))
-        }))
-    }
-}
-
-fn tell(progress: Option<&Progress>, sent: &AtomicU64, more: u64, all: u64) {
-    let sent = sent.fetch_add(more, Ordering::Relaxed) + more;
-    if let Some(progress) = progress {
-        progress(sent, all);
-    }
-}
-
-impl Packed {
-    /// Uploaded before the manifest.
-    fn blobs(&self) -> impl Iterator<Item = &PackedBlob> {
-        self.layers.iter().chain([&self.config])
-    }
-}
-
-async fn client(
-    registry: &Registry,
-    target: &Reference,
-) -> Result<(oci_client::Client, oci_client::Reference, RegistryAuth), OciError> {
-    let config = ClientConfig {
-        protocol: match target.scheme {
-            Scheme::Http => ClientProtocol::Http,
-            Scheme::Https => ClientProtocol::Https,
-        },
-        use_monolithic_push: true,
-        connect_timeout: Some(Duration::from_secs(10)),
-        ..ClientConfig::default()
-    };
-    let client = oci_client::Client::try_from(config).map_err(|error| failure(target, error))?;
-    let auth = match registry.credentials(&target.registry) {
-        Credentials::Anonymous => RegistryAuth::Anonymous,
-        Credentials::Basic { username, password } => RegistryAuth::Basic(username, password),
-    };
-    client.store_auth_if_needed(&target.registry, &auth).await;
-    let Selector::Tag(tag) = &target.selector else {
-        return Err(OciError::Invalid { what: "push target", reason: "it has no tag".to_owned() });
-    };
-    let image =
-        oci_client::Reference::with_tag(target.registry.clone(), target.repository.clone(), tag.clone());
-    Ok((client, image, auth))
-}
-
-/// Drops the library's messages, which contain URLs and whole answers.
-fn failure(target: &Reference, error: OciDistributionError) -> OciError {
-    let registry = target.registry.clone();
-    match error {
-        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => {
-            OciError::Unauthorized { registry, repository: target.repository.clone() }
-        }
-        OciDistributionError::ServerError { code, .. } => by_status(target, code),
-        OciDistributionError::RequestError(error) => match error.status() {
-            Some(status) => by_status(target, status.as_u16()),
-            None => OciError::Unreachable { registry, source: Arc::new(error.without_url()) },
-        },
-        OciDistributionError::ImageManifestNotFoundError(_) => {
-            OciError::NotFound { what: target.to_string() }
-        }
-        OciDistributionError::RegistryError { envelope, .. }
-            if envelope.errors.iter().any(|error| is_missing(&error.code)) =>
-        {
-            OciError::NotFound { what: target.to_string() }
-        }
-        OciDistributionError::RegistryError { envelope, .. }
-            if envelope.errors.iter().any(|error| is_denial(&error.code)) =>
-        {
-            OciError::Unauthorized { registry, repository: target.repository.clone() }
-        }
-        OciDistributionError::RegistryError { envelope, .. } => {
-            let codes: Vec<_> = envelope.errors.iter().map(|error| format!("{:?}", error.code)).collect();
-            OciError::Refused { registry, reason: format!("it says {}", codes.join(", ")) }
-        }
-        _ => OciError::Refused { registry, reason: "its answer is not one that a registry gives".to_owned() },
-    }
-}
-
-/// Codes for a missing tag or repository.
-const fn is_missing(code: &OciErrorCode) -> bool {
-    matches!(code, OciErrorCode::ManifestUnknown | OciErrorCode::NameUnknown | OciErrorCode::NotFound)
-}
-
-const fn is_denial(code: &OciErrorCode) -> bool {
-    matches!(code, OciErrorCode::Denied | OciErrorCode::Unauthorized)
-}
-
-fn by_status(target: &Reference, status: u16) -> OciError {
-    let registry = target.registry.clone();
-    match status {
-        401 | 403 => OciError::Unauthorized { registry, repository: target.repository.clone() },
-        404 => OciError::NotFound { what: target.to_string() },
-        429 => OciError::RateLimited { registry, retry_after: None },
-        status => OciError::Status { registry, status, retry_after: None },
-    }
 }
 
 #[cfg(test)]
@@ -563,8 +351,8 @@ mod tests {
             ("apiVersion: x.io/v1\nmetadata: {name: a}\n", "kind is missing"),
         ] {
             let error = packed(wrong.to_owned()).unwrap_err();
-            let OciError::Manifests { what, source } = &error else { panic!("{error}") };
-            assert!(what == "default-cr" && source.to_string().contains(why), "{source}");
+            let OciError::Manifests { subject, source } = &error else { panic!("{error}") };
+            assert!(subject == "default-cr" && source.to_string().contains(why), "{source}");
         }
     }
 

@@ -251,8 +251,8 @@ fn check_tag(tag: &str) -> Result<(), OciError> {
     }
 }
 
-fn invalid(what: &'static str, reason: &str) -> OciError {
-    OciError::Invalid { what, reason: reason.to_owned() }
+fn invalid(subject: &'static str, reason: &str) -> OciError {
+    OciError::Invalid { subject, reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -177,8 +177,8 @@ impl Registry {
     }
 
     /// Registries (`host[:port]`) with an open breaker.
-    pub fn left_alone(&self) -> Vec<String> {
-        self.inner.distribution.left_alone()
+    pub fn open_circuits(&self) -> Vec<String> {
+        self.inner.distribution.open_circuits()
     }
 
     pub(super) fn base(&self, base_url: &str) -> Result<BaseUrl, OciError> {
@@ -196,10 +196,10 @@ impl Registry {
 
     async fn within<T>(
         &self,
-        what: &str,
+        subject: &str,
         work: impl Future<Output = Result<T, OciError>>,
     ) -> Result<T, OciError> {
-        within(self.inner.deadline, &format!("reading {what}"), work).await
+        within(self.inner.deadline, &format!("reading {subject}"), work).await
     }
 
     /// Joins or starts a download. Its own deadline prevents late callers from keeping it alive for ever.
@@ -249,7 +249,7 @@ impl Inner {
             Digest::parse(&layer.digest).map_err(|_| malformed("a layer has no sha256 digest".to_owned()))?;
         if layer.size > MAX_DESCRIPTOR {
             return Err(OciError::TooLarge {
-                what: format!("descriptor of {reference}"),
+                subject: format!("descriptor of {reference}"),
                 limit: MAX_DESCRIPTOR,
             });
         }
@@ -285,8 +285,8 @@ impl Inner {
         let bytes = self.distribution.get(reference, Part::Blob, ANY, limit).await?;
         let found = Digest::of(&bytes);
         if found != *digest {
-            let (what, expected) = (reference.to_string(), digest.clone());
-            return Err(OciError::DigestMismatch { what, expected, found });
+            let (subject, expected) = (reference.to_string(), digest.clone());
+            return Err(OciError::DigestMismatch { subject, expected, found });
         }
         Ok(bytes.into())
     }
@@ -294,11 +294,11 @@ impl Inner {
 
 pub(super) async fn within<T>(
     deadline: Duration,
-    what: &str,
+    subject: &str,
     work: impl Future<Output = Result<T, OciError>>,
 ) -> Result<T, OciError> {
     match tokio::time::timeout(deadline, work).await {
         Ok(result) => result,
-        Err(_) => Err(OciError::Timeout { what: what.to_owned(), after: deadline }),
+        Err(_) => Err(OciError::Timeout { subject: subject.to_owned(), after: deadline }),
     }
 }

@@ -28,26 +28,26 @@ pub enum RenderError {
         reason: String,
     },
     /// Invalid YAML, or YAML above the budgets.
-    #[error("invalid YAML at {place}: {reason}")]
+    #[error("invalid YAML at {position}: {reason}")]
     Yaml {
         /// Position.
-        place: Place,
+        position: Position,
         /// Parser message, without an excerpt.
         reason: String,
     },
     /// No Kubernetes object.
-    #[error("{place} is no Kubernetes object: {reason}")]
+    #[error("{position} is no Kubernetes object: {reason}")]
     Object {
         /// Position.
-        place: Place,
+        position: Position,
         /// Missing part.
         reason: String,
     },
     /// Too many objects or values.
-    #[error("the layer holds more than {limit} {what}; split the module")]
+    #[error("the layer holds more than {limit} {unit}; split the module")]
     TooLarge {
         /// `objects` or `values`.
-        what: &'static str,
+        unit: &'static str,
         /// Limit.
         limit: usize,
     },
@@ -58,7 +58,7 @@ pub enum RenderError {
 
 /// Position in a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// File; empty for a layer without archive.
     pub file: String,
     /// Document from 1.
@@ -67,7 +67,7 @@ pub struct Place {
     pub line: Option<u64>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.file.is_empty() {
             write!(f, "{}: ", self.file)?;
@@ -97,7 +97,7 @@ pub enum Mistake {
     /// Key of a mapping; the last value counts.
     Key {
         /// Position of the second one.
-        place: Place,
+        position: Position,
         /// Plain key.
         key: Option<String>,
     },
@@ -108,8 +108,8 @@ pub enum Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Key { place, key: Some(key) } => write!(f, "{place} has the key '{key}' twice"),
-            Self::Key { place, key: None } => write!(f, "{place} has a key twice"),
+            Self::Key { position, key: Some(key) } => write!(f, "{position} has the key '{key}' twice"),
+            Self::Key { position, key: None } => write!(f, "{position} has a key twice"),
             Self::Object(id) => write!(f, "{id} is there twice"),
         }
     }
@@ -158,9 +158,9 @@ fn render_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Ren
         for (value, line) in documents {
             nodes += count_nodes(&value);
             if nodes > max_nodes {
-                return Err(RenderError::TooLarge { what: "values", limit: max_nodes });
+                return Err(RenderError::TooLarge { unit: "values", limit: max_nodes });
             }
-            collect(value, &|| place(file, Some(line)), &mut rendered)?;
+            collect(value, &|| position(file, Some(line)), &mut rendered)?;
         }
     }
     if rendered.objects.is_empty() {
@@ -204,15 +204,15 @@ fn documents(file: &File, max_nodes: usize) -> Result<(Documents, Option<Mistake
         if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
             reason.truncate(end);
         }
-        RenderError::Yaml { place: place(file, line), reason }
+        RenderError::Yaml { position: position(file, line), reason }
     })?;
     let parsed = documents.into_iter().map(|document| (document.value, document.referenced.line()));
-    let repeated =
-        repeated.map(|twice| Mistake::Key { place: place(file, Some(twice.line)), key: twice.key });
+    let repeated = repeated
+        .map(|repeated| Mistake::Key { position: position(file, Some(repeated.line)), key: repeated.key });
     Ok((parsed.filter(|(value, _)| !value.is_null()).collect(), repeated))
 }
 
-fn place(file: &File, line: Option<u64>) -> Place {
+fn position(file: &File, line: Option<u64>) -> Position {
     let line = line.filter(|line| *line > 0);
     let before = usize::try_from(line.unwrap_or(1) - 1).unwrap_or(usize::MAX);
     let mut document = 1;
@@ -225,7 +225,7 @@ fn place(file: &File, line: Option<u64>) -> Place {
             content = true;
         }
     }
-    Place { file: file.path.clone(), document, line }
+    Position { file: file.path.clone(), document, line }
 }
 
 fn count_nodes(value: &Value) -> usize {
@@ -237,8 +237,12 @@ fn count_nodes(value: &Value) -> usize {
 }
 
 /// The parser bounds the depth.
-fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> Result<(), RenderError> {
-    let refuse = |reason: &str| Err(RenderError::Object { place: place(), reason: reason.to_owned() });
+fn collect(
+    value: Value,
+    position: &dyn Fn() -> Position,
+    rendered: &mut Rendered,
+) -> Result<(), RenderError> {
+    let refuse = |reason: &str| Err(RenderError::Object { position: position(), reason: reason.to_owned() });
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     if !value.is_object() {
         return refuse("it is not a mapping");
@@ -253,7 +257,7 @@ fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> 
         let Value::Object(mut list) = value else { return refuse("it is not a mapping") };
         return match list.remove("items") {
             Some(Value::Array(items)) => {
-                items.into_iter().try_for_each(|item| collect(item, place, rendered))
+                items.into_iter().try_for_each(|item| collect(item, position, rendered))
             }
             None | Some(Value::Null) => Ok(()),
             Some(_) => refuse("items of the list is not a sequence"),
@@ -261,10 +265,10 @@ fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> 
     }
     if !named {
         let Some(reason) = unnamed(&value) else { return refuse("metadata.name is missing") };
-        rendered.unnamed.get_or_insert_with(|| RenderError::Object { place: place(), reason });
+        rendered.unnamed.get_or_insert_with(|| RenderError::Object { position: position(), reason });
     }
     if rendered.objects.len() >= MAX_OBJECTS {
-        return Err(RenderError::TooLarge { what: "objects", limit: MAX_OBJECTS });
+        return Err(RenderError::TooLarge { unit: "objects", limit: MAX_OBJECTS });
     }
     rendered.objects.push(value);
     Ok(())
@@ -276,7 +280,7 @@ pub fn unnamed(object: &Value) -> Option<String> {
     let prefix = object.pointer("/metadata/generateName")?.as_str().filter(|prefix| !prefix.is_empty())?;
     let kind = object["kind"].as_str().unwrap_or_default();
     Some(format!(
-        "metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each look; give it a name"
+        "metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each sync; give it a name"
     ))
 }
 
@@ -353,20 +357,22 @@ mod tests {
             let rendered = render(yaml.as_bytes(), "").unwrap();
             (rendered.objects, rendered.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
-        let (objects, told) = mistakes(&(object("a") + "---\n" + &object("b") + "data: {x: '1', x: '2'}\n"));
+        let (objects, messages) =
+            mistakes(&(object("a") + "---\n" + &object("b") + "data: {x: '1', x: '2'}\n"));
         assert_eq!(objects[1]["data"], json!({"x": "2"}));
-        assert_eq!(told, ["document 2 (line 8) has the key 'x' twice"]);
-        let (objects, told) = mistakes(&(object("a") + "metadata: {name: b, labels: {commit: 31e99017}}\n"));
+        assert_eq!(messages, ["document 2 (line 8) has the key 'x' twice"]);
+        let (objects, messages) =
+            mistakes(&(object("a") + "metadata: {name: b, labels: {commit: 31e99017}}\n"));
         assert_eq!(objects[0]["metadata"], json!({"name": "b", "labels": {"commit": "31e99017"}}));
-        assert_eq!(told.len(), 1);
-        let twice = object("a") + "---\n" + &object("b") + "---\n" + &object("a");
-        let (objects, told) = mistakes(&twice);
+        assert_eq!(messages.len(), 1);
+        let repeated = object("a") + "---\n" + &object("b") + "---\n" + &object("a");
+        let (objects, messages) = mistakes(&repeated);
         assert_eq!(
-            (names(&objects), told.len()),
+            (names(&objects), messages.len()),
             (vec!["a", "b", "a"], 1),
-            "which of them counts is the bundle's to say"
+            "the bundle decides which one counts"
         );
-        assert!(told[0].ends_with("is there twice") && told[0].contains('a'), "{told:?}");
+        assert!(messages[0].ends_with("is there twice") && messages[0].contains('a'), "{messages:?}");
         assert_eq!(mistakes(&vec![object("a"); 100].join("---\n")).1.len(), MAX_MISTAKES);
         assert_eq!(mistakes(PAIR).1, Vec::<String>::new());
     }
@@ -419,13 +425,13 @@ mod tests {
         let many = vec![object("a"); MAX_OBJECTS + 1].join("---\n");
         assert!(matches!(
             manifests_of(many.as_bytes(), ""),
-            Err(RenderError::TooLarge { what: "objects", .. })
+            Err(RenderError::TooLarge { unit: "objects", .. })
         ));
         let wide = object("a") + "data: [" + &"1,".repeat(600) + "]\n";
         assert!(matches!(render_within(500, wide.as_bytes(), ""), Err(RenderError::Yaml { .. })));
         let files = tar_of(&[("a.yaml", &wide), ("b.yaml", &wide)]).unwrap();
         let error = render_within(1000, &files, "").unwrap_err();
-        assert_eq!(error, RenderError::TooLarge { what: "values", limit: 1000 });
+        assert_eq!(error, RenderError::TooLarge { unit: "values", limit: 1000 });
     }
 
     proptest::proptest! {

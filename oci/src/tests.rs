@@ -132,7 +132,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         state.token_reads.fetch_add(1, Ordering::SeqCst);
         // "user:pass"
         if authorization.as_ref().is_none_or(|value| value != "Basic dXNlcjpwYXNz") {
-            return Ok(reply(StatusCode::UNAUTHORIZED, "who are you"));
+            return Ok(reply(StatusCode::UNAUTHORIZED, "unauthorized"));
         }
         assert!(query.contains("scope=repository%3Acomponent-descriptors"), "{query}");
         let token = if fault == Fault::EvilToken { "evil\\ntoken" } else { "good-token" };
@@ -249,7 +249,7 @@ async fn a_version_that_is_to_be_new_does_not_take_the_place_of_another_content(
     assert_ne!(
         push(&registry, &fake.address, &other).await.unwrap().digest,
         first.digest,
-        "who says so moves it"
+        "overwrite moves the tag"
     );
 }
 
@@ -278,7 +278,7 @@ async fn a_layer_on_disk_is_not_downloaded_again() {
     for _ in 0..2 {
         fresh().component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
     }
-    assert_eq!(fake.blob_reads(), 2, "nor is what describes it; which that is, the tag says each time");
+    assert_eq!(fake.blob_reads(), 2, "the descriptor is cached too; the tag is resolved each time");
 }
 
 #[tokio::test]
@@ -314,7 +314,7 @@ async fn a_rate_limit_says_when_to_come_back() {
         }
     }
     assert_eq!(fake.state.limited.load(Ordering::SeqCst), 1);
-    assert_eq!(registry.left_alone(), [fake.address.as_str()]);
+    assert_eq!(registry.open_circuits(), [fake.address.as_str()]);
     assert_eq!(fake.blob_reads(), 0, "no retry inside");
 }
 
@@ -432,14 +432,14 @@ async fn what_a_tenant_names_is_read_without_our_credentials_and_our_cache() {
         disk: Some("cache".into()),
         ..RegistryConfig::default()
     };
-    let theirs = config.for_tenants();
-    assert!(theirs.disk.is_none() && theirs.memory_budget < config.memory_budget);
-    let (ours, theirs) = (registry(RegistryConfig { disk: None, ..config }), registry(theirs));
-    ours.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
-    ours.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap();
+    let tenants = config.for_tenants();
+    assert!(tenants.disk.is_none() && tenants.memory_budget < config.memory_budget);
+    let (operators, tenants) = (registry(RegistryConfig { disk: None, ..config }), registry(tenants));
+    operators.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
+    operators.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap();
     for refused in [
-        theirs.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
-        theirs.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap_err(),
+        tenants.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
+        tenants.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap_err(),
     ] {
         assert_eq!(refused.metric_label(), "unauthorized");
     }

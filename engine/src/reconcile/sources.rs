@@ -134,9 +134,9 @@ impl Registries {
     /// The platform's registry, whether it is suspended, and the number of other suspended registries.
     pub(crate) fn suspended_registries(&self) -> (String, bool, usize) {
         let host = self.registry.host(&self.config.modules).unwrap_or_default();
-        let open = self.registry.left_alone();
+        let open = self.registry.open_circuits();
         let is_open = open.contains(&host);
-        (host, is_open, open.len() - usize::from(is_open) + self.tenants.left_alone().len())
+        (host, is_open, open.len() - usize::from(is_open) + self.tenants.open_circuits().len())
     }
 
     pub(crate) async fn sources_of(&self, choices: &[ResolvedModule]) -> Result<Sources, Error> {
@@ -251,7 +251,7 @@ async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Res
     let descriptor = registry.component_descriptor(&modules, component, version).await?;
     let resource = descriptor.raw_manifest()?;
     let (digest, media_type) = resource.local_blob().ok_or_else(|| OciError::Malformed {
-        what: format!("the descriptor of {component}:{version}"),
+        subject: format!("the descriptor of {component}:{version}"),
         reason: "its raw-manifest is not a local blob".into(),
     })?;
     Ok(Arc::new(Source {
@@ -285,7 +285,7 @@ mod tests {
                 Box::pin(async move {
                     reads.fetch_add(1, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    Err(OciError::NotFound { what: "it".into() })
+                    Err(OciError::NotFound { subject: "it".into() })
                 })
             })
         };
