@@ -56,30 +56,31 @@ impl Agent {
                 return;
             }
             let fresh = Epoch::from_bits(state.rng.bits());
-            let kept = own.epoch.filter(|_| world.mistake == Some(Mistake::SameEpochAfterACrash));
+            let reused = own.epoch.filter(|_| world.mistake == Some(Mistake::SameEpochAfterACrash));
             if let Some(old) = own.epoch {
                 state.oracle.epoch_ended(old);
             }
-            let epoch = kept.unwrap_or(fresh);
+            let epoch = reused.unwrap_or(fresh);
             own.epoch = Some(epoch);
-            own.heard = None;
+            own.last_answer = None;
             own.watched.iter_mut().for_each(Cluster::forgotten);
             let max_dirty = if state.rng.per_mille(250) { 2 } else { 1_000_000 };
             (epoch, max_dirty, own.metrics.clone(), own.resumed.subscribe())
         };
         let readiness = Readiness::new();
-        let (changes, taken) = mpsc::channel(CHANNEL);
+        let (changes, received) = mpsc::channel(CHANNEL);
         let net = Net::new(world, runtime);
         let settings = Settings { max_dirty, ..Settings::default() };
         let outbox =
             Outbox::new(epoch, BTreeMap::from([(WATCHES[1].to_owned(), vec![Route::manager(MANAGER)])]));
         let guard = readiness.register("receiver");
-        let told = resumed.clone();
-        let sender = Sender::new(outbox, taken, net, settings, metrics.clone(), clock, guard, told);
+        let sender_resumed = resumed.clone();
+        let sender =
+            Sender::new(outbox, received, net, settings, metrics.clone(), clock, guard, sender_resumed);
         let (shelf, memory) = digest::memory();
         let conditions = Conditions::new();
-        let watches = conditions.clone();
-        let sender = sender.with_watches(move |watch| watches.get(watch)?.last_data);
+        let observed = conditions.clone();
+        let sender = sender.with_watches(move |watch| observed.get(watch)?.last_data);
         let sender = sender.with_jitter(jitter).with_memory(memory, KeepNames::OfOthers);
         let baseline = sender.baseline();
         let agent = Self { tasks: Tasks::default(), drain: Drain::new(), progress: sender.progress() };
@@ -101,12 +102,12 @@ impl Agent {
             check_every: CHECK,
             resumed,
         };
-        let baselines = apart(&agent.tasks, shared.baseline.clone());
+        let baselines = one_per_watch(&agent.tasks, shared.baseline.clone());
         for (number, (unready, baseline)) in unready.into_iter().zip(baselines).enumerate() {
             let shared = Shared { baseline, ..shared.clone() };
             let watcher = Watcher::new(spec(number), 1_000, shared, unready);
-            let which = Watch { runtime, number, conditions: conditions.clone() };
-            agent.tasks.spawn(observe(Arc::clone(world), which, watcher));
+            let watch = Watch { runtime, number, conditions: conditions.clone() };
+            agent.tasks.spawn(observe(Arc::clone(world), watch, watcher));
         }
         // Waits for the watches above.
         agent.tasks.spawn(keep(Arc::clone(world), runtime, conditions, shelf));
@@ -126,8 +127,8 @@ impl Agent {
     }
 }
 
-async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
-    let Watch { runtime, number, .. } = which;
+async fn observe(world: Arc<World>, watch: Watch, mut watcher: Watcher) {
+    let Watch { runtime, number, .. } = watch;
     let resolved = Resolved { resource: resource(number), namespaced: true };
     loop {
         let lister = Arc::downgrade(&world);
@@ -138,7 +139,7 @@ async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
         // A list would find the events lost by `ExpiredWatchGoesOn`.
         let trusted = matches!(world.mistake, Some(Mistake::WatchesAreTrusted | Mistake::ExpiredWatchGoesOn));
         let beside = (!trusted).then(|| Beside { list: Box::new(list), jitter });
-        let events = cluster::watch(Arc::clone(&world), which.clone());
+        let events = cluster::watch(Arc::clone(&world), watch.clone());
         if !watcher.feed(events, &resolved, beside).await {
             return;
         }
@@ -148,14 +149,14 @@ async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
 }
 
 /// One channel per watch: a shared one wakes receivers in any order, so runs would differ.
-fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WATCHES.len()] {
-    let told = WATCHES.map(|_| watch::Sender::new(Baseline::default()));
-    let own = told.each_ref().map(watch::Sender::subscribe);
+fn one_per_watch(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WATCHES.len()] {
+    let senders = WATCHES.map(|_| watch::Sender::new(Baseline::default()));
+    let own = senders.each_ref().map(watch::Sender::subscribe);
     tasks.spawn(async move {
         loop {
             let baseline = all.borrow_and_update().clone();
-            for told in &told {
-                told.send_replace(baseline.clone());
+            for sender in &senders {
+                sender.send_replace(baseline.clone());
             }
             if all.changed().await.is_err() {
                 return;
@@ -170,8 +171,8 @@ fn after_the_first_list(tasks: &Tasks, changes: mpsc::Sender<Message>) -> mpsc::
     let (shim, mut first) = mpsc::channel::<Message>(CHANNEL);
     let open = tokio::time::Instant::now() + Duration::from_millis(500);
     tasks.spawn(async move {
-        while let Some(told) = first.recv().await {
-            if tokio::time::Instant::now() >= open && changes.send(told).await.is_err() {
+        while let Some(report) = first.recv().await {
+            if tokio::time::Instant::now() >= open && changes.send(report).await.is_err() {
                 return;
             }
         }

@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     mistake::Mistake,
-    oracle::{WATCHES, number, object_name},
+    oracle::{Object, WATCHES, number, object_name},
     step::{Kind, Point},
     world::{Process, World},
 };
@@ -80,7 +80,7 @@ pub(crate) struct Cluster {
     /// Both events dropped, and the change's number. No list shows them.
     pub(crate) unnoticed: BTreeMap<usize, u64>,
     /// Deleted before a watch showed them; `unnoticed` if the agent ends.
-    untold: BTreeSet<usize>,
+    unreported: BTreeSet<usize>,
     /// Whether the agent has a list. It reports a `resync` after further ones.
     listed: bool,
     pub(crate) changed: Arc<Notify>,
@@ -100,7 +100,7 @@ impl Cluster {
             shown: BTreeSet::new(),
             known: BTreeSet::new(),
             unnoticed: BTreeMap::new(),
-            untold: BTreeSet::new(),
+            unreported: BTreeSet::new(),
             listed: false,
             changed: Arc::default(),
         }
@@ -130,7 +130,7 @@ impl Cluster {
         self.version += 1;
         let stored = Stored { uid, generation, version: self.version };
         self.objects.insert(object, stored.clone());
-        self.untold.remove(&object);
+        self.unreported.remove(&object);
         self.log(object, stored, false);
     }
 
@@ -155,7 +155,7 @@ impl Cluster {
         if let Some(stored) = self.objects.remove(&object) {
             self.version += 1;
             if !self.known.contains(&object) {
-                self.untold.insert(object);
+                self.unreported.insert(object);
             }
             let stored = Stored { version: self.version, ..stored };
             self.log(object, stored, true);
@@ -234,7 +234,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    fn heard(&self) {
+    fn record_activity(&self) {
         self.conditions.received(WATCHES[self.number]);
     }
 }
@@ -250,7 +250,7 @@ pub(crate) fn watch(world: Arc<World>, watch: Watch) -> impl Stream<Item = Event
 pub(crate) async fn list(world: &Arc<World>, runtime: usize, watch: usize) -> Option<Vec<Metadata>> {
     let delay = world.lock().rng.millis(1, 200);
     tokio::time::sleep(delay).await;
-    if world.rolls(runtime, Kind::ListBroken, 60) {
+    if world.happens(runtime, Kind::ListBroken, 60) {
         return None;
     }
     world.step(Kind::Delivered, runtime, 1_000_000);
@@ -258,74 +258,77 @@ pub(crate) async fn list(world: &Arc<World>, runtime: usize, watch: usize) -> Op
 }
 
 async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Event> {
-    let (runtime, number_of) = (watch.runtime, watch.number);
-    let mut bookmark = false;
     match phase {
-        Phase::Start => {
-            let delay = world.lock().rng.millis(1, 50);
-            tokio::time::sleep(delay).await;
-            let state = &mut *world.lock();
-            let cluster = &mut state.runtimes[runtime].watched[number_of];
-            if !cluster.listed {
-                let gone = cluster.untold.iter().map(|n| (*n, state.oracle.actual((runtime, *n))));
-                cluster.unnoticed.extend(gone);
+        Phase::Start => Some(Ok(start_list(world, watch, phase).await)),
+        Phase::Listing { .. } => Some(next_listed(world, watch, phase).await),
+        Phase::Watching { .. } => next_watched(world, watch, phase).await,
+    }
+}
+
+async fn start_list(world: &World, watch: &Watch, phase: &mut Phase) -> watcher::Event<Metadata> {
+    let runtime = watch.runtime;
+    let delay = world.lock().rng.millis(1, 50);
+    tokio::time::sleep(delay).await;
+    let state = &mut *world.lock();
+    let cluster = &mut state.runtimes[runtime].watched[watch.number];
+    if !cluster.listed {
+        let change = |number: &usize| (*number, state.oracle.actual(Object { runtime, number: *number }));
+        cluster.unnoticed.extend(cluster.unreported.iter().map(change));
+    }
+    let listed = cluster.objects.keys().copied().collect();
+    *phase = Phase::Listing { left: cluster.list(), version: cluster.version, listed };
+    watcher::Event::Init
+}
+
+async fn next_listed(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Event {
+    let runtime = watch.runtime;
+    world.point(Point::AgentListing, Process::Agent(runtime), 3).await;
+    if world.happens(runtime, Kind::ListBroken, 55) {
+        let delay = world.lock().rng.millis(500, 5_000);
+        tokio::time::sleep(delay).await;
+        *phase = Phase::Start;
+        return Err(watcher::Error::InitialListFailed(kube::Error::Api(refused(500))));
+    }
+    let Phase::Listing { left, version, listed } = phase else { return Ok(watcher::Event::InitDone) };
+    let cluster = &mut world.lock().runtimes[runtime].watched[watch.number];
+    if let Some(object) = left.pop_front() {
+        cluster.shown.insert(number(object.metadata.name.as_deref().unwrap_or_default()));
+        return Ok(watcher::Event::InitApply(object));
+    }
+    if std::mem::replace(&mut cluster.listed, true) {
+        cluster.unnoticed.clear();
+        cluster.unreported.clear();
+    }
+    cluster.known = std::mem::take(listed);
+    *phase = Phase::Watching { version: *version };
+    Ok(watcher::Event::InitDone)
+}
+
+async fn next_watched(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Event> {
+    let mut is_bookmark_due = false;
+    loop {
+        let (changed, stalled) = match step(world, watch, phase) {
+            Next::Event(event) => {
+                watch.record_activity();
+                world.point(Point::AgentWatching, Process::Agent(watch.runtime), 10).await;
+                return Some(*event);
             }
-            let listed = cluster.objects.keys().copied().collect();
-            *phase = Phase::Listing { left: cluster.list(), version: cluster.version, listed };
-            Some(Ok(watcher::Event::Init))
+            Next::End => return None,
+            Next::Wait(changed, stalled) => (changed, stalled),
+        };
+        let now = Instant::now();
+        if stalled <= now && std::mem::take(&mut is_bookmark_due) {
+            watch.record_activity();
         }
-        Phase::Listing { left, version, listed } => {
-            world.point(Point::AgentListing, Process::Agent(runtime), 3).await;
-            if world.rolls(runtime, Kind::ListBroken, 55) {
-                let delay = world.lock().rng.millis(500, 5_000);
-                tokio::time::sleep(delay).await;
-                *phase = Phase::Start;
-                return Some(Err(watcher::Error::InitialListFailed(kube::Error::Api(refused(500)))));
-            }
-            match left.pop_front() {
-                Some(object) => {
-                    let shown = number(object.metadata.name.as_deref().unwrap_or_default());
-                    let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
-                    cluster.shown.insert(shown);
-                    Some(Ok(watcher::Event::InitApply(object)))
-                }
-                None => {
-                    let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
-                    if std::mem::replace(&mut cluster.listed, true) {
-                        cluster.unnoticed.clear();
-                        cluster.untold.clear();
-                    }
-                    cluster.known = std::mem::take(listed);
-                    *phase = Phase::Watching { version: *version };
-                    Some(Ok(watcher::Event::InitDone))
-                }
-            }
+        let changed = changed.notified();
+        tokio::select! {
+            biased;
+            () = changed => {}
+            () = tokio::time::sleep_until(stalled), if stalled > now => {}
+            () = tokio::time::sleep(BOOKMARK), if stalled <= now => is_bookmark_due = true,
         }
-        Phase::Watching { .. } => loop {
-            let (changed, stalled) = match step(world, watch, phase) {
-                Next::Event(event) => {
-                    watch.heard();
-                    world.point(Point::AgentWatching, Process::Agent(runtime), 10).await;
-                    return Some(*event);
-                }
-                Next::End => return None,
-                Next::Wait(changed, stalled) => (changed, stalled),
-            };
-            let now = Instant::now();
-            // This is a bookmark.
-            if stalled <= now && std::mem::take(&mut bookmark) {
-                watch.heard();
-            }
-            let changed = changed.notified();
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = tokio::time::sleep_until(stalled), if stalled > now => {}
-                () = tokio::time::sleep(BOOKMARK), if stalled <= now => bookmark = true,
-            }
-            let delay = world.lock().rng.millis(1, 5);
-            tokio::time::sleep(delay).await;
-        },
+        let delay = world.lock().rng.millis(1, 5);
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -365,12 +368,14 @@ fn step(world: &World, watch: &Watch, phase: &mut Phase) -> Next {
             break logged;
         }
         if logged.gone && !cluster.known.contains(&logged.object) {
-            cluster.unnoticed.insert(logged.object, state.oracle.actual((runtime, logged.object)));
+            cluster
+                .unnoticed
+                .insert(logged.object, state.oracle.actual(Object { runtime, number: logged.object }));
         }
         state.trace.add(world.at_ms(), Kind::Swallowed, runtime, logged.version);
     };
     cluster.unnoticed.remove(&logged.object);
-    cluster.untold.remove(&logged.object);
+    cluster.unreported.remove(&logged.object);
     if logged.gone {
         cluster.known.remove(&logged.object);
     } else {

@@ -19,8 +19,8 @@ use crate::{
     world::{Process, RECEIVERS, RUNTIMES, World},
 };
 
-/// Largest body, in bytes.
-const BODY: usize = 64 * 1024;
+/// Bytes.
+const MAX_BODY: usize = 64 * 1024;
 pub(crate) const NAMESPACE: &str = "control";
 
 #[derive(Clone, Debug, Default)]
@@ -42,11 +42,11 @@ impl Control {
         self.sessions.clone().map_or_else(|| refused(StatusCode::NOT_FOUND), |map| (StatusCode::OK, map))
     }
 
-    fn write(&mut self, mut map: Value, over: bool) -> (StatusCode, Value) {
+    fn write(&mut self, mut map: Value, replaces: bool) -> (StatusCode, Value) {
         let version = |map: &Value| map["metadata"]["resourceVersion"].clone();
         match &self.sessions {
-            Some(_) if !over => return refused(StatusCode::CONFLICT),
-            None if over => return refused(StatusCode::NOT_FOUND),
+            Some(_) if !replaces => return refused(StatusCode::CONFLICT),
+            None if replaces => return refused(StatusCode::NOT_FOUND),
             Some(now) if version(now) != version(&map) => return refused(StatusCode::CONFLICT),
             _ => {}
         }
@@ -73,9 +73,9 @@ fn refused(status: StatusCode) -> (StatusCode, Value) {
         StatusCode::CONFLICT => "Conflict",
         _ => "InternalError",
     };
-    let words = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "simulated",
+    let status_body = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "simulated",
         "reason": reason, "code": status.as_u16() });
-    (status, words)
+    (status, status_body)
 }
 
 pub(crate) fn client(world: &Arc<World>, receiver: usize) -> Client {
@@ -98,7 +98,7 @@ pub(crate) fn client(world: &Arc<World>, receiver: usize) -> Client {
 async fn answer(world: &Arc<World>, receiver: usize, request: Request<Body>) -> (StatusCode, Value) {
     let (parts, body) = request.into_parts();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
-    let Ok(body) = Limited::new(body, BODY).collect().await else {
+    let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
         return refused(StatusCode::PAYLOAD_TOO_LARGE);
     };
     let (delay, again) = {
@@ -106,7 +106,7 @@ async fn answer(world: &Arc<World>, receiver: usize, request: Request<Body>) -> 
         (rng.millis(1, 100), rng.millis(1, 100))
     };
     tokio::time::sleep(delay).await;
-    if world.rolls(receiver, Kind::RequestLost, 50) {
+    if world.happens(receiver, Kind::RequestLost, 50) {
         return std::future::pending().await;
     }
     let process = Process::Receiver(receiver);
@@ -122,7 +122,7 @@ async fn answer(world: &Arc<World>, receiver: usize, request: Request<Body>) -> 
             _ => control.read(),
         }
     };
-    if world.rolls(receiver, Kind::AnswerLost, 50) {
+    if world.happens(receiver, Kind::AnswerLost, 50) {
         return std::future::pending().await;
     }
     tokio::time::sleep(again).await;
@@ -158,8 +158,8 @@ impl World {
                     backup.knows(session, mark)
                 });
             let within = |runtime: usize| {
-                let heard = state.runtimes[runtime].heard;
-                unnoticed || heard.is_some_and(|(session, mark)| backup.knows(session, mark))
+                let last = state.runtimes[runtime].last_answer;
+                unnoticed || last.is_some_and(|last| backup.knows(last.session, last.mark))
             };
             for runtime in 0..RUNTIMES {
                 let counts = &mut state.trace.counts;

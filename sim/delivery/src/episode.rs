@@ -37,8 +37,8 @@ pub struct Report {
 pub struct Failure {
     /// Seed that reproduces it.
     pub seed: u64,
-    /// Description.
-    pub what: String,
+    /// The violated rule.
+    pub violation: String,
     /// Steps until then.
     pub counts: Counts,
     /// Last steps.
@@ -49,8 +49,8 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, what, counts, last, hash: _ } = self;
-        writeln!(f, "TIDEWATCH_SEED={seed} fails at step {}: {what}", counts.steps())?;
+        let Self { seed, violation, counts, last, hash: _ } = self;
+        writeln!(f, "TIDEWATCH_SEED={seed} fails at step {}: {violation}", counts.steps())?;
         last.iter().try_for_each(|action| writeln!(f, "{action}"))
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn simulate(
     let (counts, hash) = (state.trace.counts.clone(), state.trace.hash());
     Ok(match state.violation.clone() {
         None => Ok(Report { counts, hash }),
-        Some(what) => Err(Failure { seed, what, counts, last: state.trace.last(), hash }),
+        Some(violation) => Err(Failure { seed, violation, counts, last: state.trace.last(), hash }),
     })
 }
 
@@ -132,7 +132,7 @@ async fn faults(world: &Arc<World>, steps: u64) {
         act(world);
         let pause = pause(world);
         tokio::time::sleep(pause).await;
-        world.heal_what_is_due();
+        world.heal_expired_faults();
     }
 }
 
@@ -145,130 +145,160 @@ fn pause(world: &World) -> Duration {
     }
 }
 
+/// Random choices of one action.
+#[derive(Clone, Copy)]
+struct Draw {
+    /// From 0 to 999.
+    action: u64,
+    runtime: usize,
+    object: usize,
+    /// Duration of a fault in milliseconds; also decides between variants.
+    detail: u64,
+}
+
+impl Draw {
+    fn new(world: &World) -> Self {
+        let rng = &mut world.lock().rng;
+        Self {
+            action: rng.below(1000),
+            runtime: rng.index(RUNTIMES),
+            object: rng.index(OBJECTS),
+            detail: if rng.per_mille(850) { rng.below(4_000) } else { rng.below(45_000) },
+        }
+    }
+
+    fn duration(self) -> Duration {
+        Duration::from_millis(self.detail)
+    }
+
+    fn until(self) -> Instant {
+        Instant::now() + self.duration()
+    }
+}
+
 fn act(world: &Arc<World>) {
-    let (choice, runtime, object, more) = {
-        let mut state = world.lock();
-        let rng = &mut state.rng;
-        (
-            rng.below(1000),
-            rng.index(RUNTIMES),
-            rng.index(OBJECTS),
-            if rng.per_mille(850) { rng.below(4_000) } else { rng.below(45_000) },
-        )
-    };
-    let lasts = Duration::from_millis(more);
-    let until = Instant::now() + lasts;
+    let draw = Draw::new(world);
+    let Draw { action, runtime, object, detail } = draw;
     let (restoring, steady) = {
         let state = world.lock();
         (state.restoring && !state.steady, state.steady)
     };
-    match choice {
-        0..=54 | 860..=909 if restoring => restore_control(world, more),
-        385..=424 => {
-            world.step(Kind::Timer, runtime, more);
+    match action {
+        0..=54 | 860..=909 if restoring => restore_control(world, detail),
+        385..=424 => world.step(Kind::Timer, runtime, detail),
+        425..=468 => jump_clock(world, draw),
+        469..=603 => disturb_watch(world, draw),
+        604..=649 | 774..=804 if steady => world.step(Kind::Timer, runtime, detail),
+        604..=649 => {
+            world.step(Kind::Switch, runtime, detail);
+            world.switch();
         }
-        425..=468 => {
-            world.step(Kind::ClockJump, runtime, more);
-            world.jump_clock();
-            if more % 4 == 0 {
-                // The machine was suspended.
-                let own = &mut world.lock().runtimes[runtime];
-                own.resumed.send_modify(|pauses| *pauses += 1);
-                for cluster in &mut own.watched {
-                    cluster.ending = true;
-                    cluster.changed.notify_waiters();
-                }
-            }
+        650..=746 => disturb_network(world, draw),
+        747..=756 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
+        757..=773 => world.restart_agent(runtime),
+        774..=789 => world.crash(Point::ReceiverAnywhere, Process::Receiver(runtime % RECEIVERS)),
+        790..=804 => world.restart_receiver(runtime % RECEIVERS),
+        805..=859 if detail % 8 == 0 => {
+            world.step(Kind::Timer, runtime, detail);
+            back_up(world, runtime);
         }
-        469..=516 => {
-            world.step(Kind::WatchEnded, runtime, more);
-            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
+        805..=859 => restore_runtime(world, runtime, detail),
+        910..=957 => delete_unseen(world, runtime, object),
+        958..=972 => {
+            world.step(Kind::ServiceDead, 9, detail);
+            world.lock().service.dead = Some(draw.until());
+        }
+        973..=987 => {
+            world.step(Kind::ServiceSlow, 9, detail);
+            world.lock().service.slow = Some(draw.until());
+        }
+        _ => change(world, runtime, object, action % 12),
+    }
+}
+
+fn jump_clock(world: &World, draw: Draw) {
+    world.step(Kind::ClockJump, draw.runtime, draw.detail);
+    world.jump_clock();
+    if draw.detail.is_multiple_of(4) {
+        // The machine was suspended.
+        let own = &mut world.lock().runtimes[draw.runtime];
+        own.resumed.send_modify(|pauses| *pauses += 1);
+        for cluster in &mut own.watched {
             cluster.ending = true;
             cluster.changed.notify_waiters();
         }
-        517..=561 => {
-            world.step(Kind::WatchStalled, runtime, more);
-            world.lock().runtimes[runtime].watched[watch_of(object)].stalled = until;
+    }
+}
+
+fn disturb_watch(world: &World, draw: Draw) {
+    let kind = match draw.action {
+        469..=516 => Kind::WatchEnded,
+        517..=561 => Kind::WatchStalled,
+        _ => Kind::WatchExpired,
+    };
+    world.step(kind, draw.runtime, draw.detail);
+    let cluster = &mut world.lock().runtimes[draw.runtime].watched[watch_of(draw.object)];
+    match kind {
+        Kind::WatchEnded => cluster.ending = true,
+        Kind::WatchStalled => {
+            cluster.stalled = draw.until();
+            return;
         }
-        562..=603 => {
-            world.step(Kind::WatchExpired, runtime, more);
-            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
-            (cluster.stalled, cluster.expiring) = (until + lasts * 2, true);
-            cluster.changed.notify_waiters();
-        }
-        604..=649 | 774..=804 if steady => {
-            world.step(Kind::Timer, runtime, more);
-        }
-        604..=649 => {
-            world.step(Kind::Switch, runtime, more);
-            world.switch();
-        }
+        _ => (cluster.stalled, cluster.expiring) = (draw.until() + draw.duration() * 2, true),
+    }
+    cluster.changed.notify_waiters();
+}
+
+fn disturb_network(world: &Arc<World>, draw: Draw) {
+    let Draw { runtime, detail, .. } = draw;
+    match draw.action {
         650..=669 => {
-            world.step(Kind::Overload, runtime, more);
-            world.lock().overloaded = Some(until.min(Instant::now() + Duration::from_secs(3)));
+            world.step(Kind::Overload, runtime, detail);
+            world.lock().overloaded = Some(draw.until().min(Instant::now() + Duration::from_secs(3)));
         }
         670..=694 => {
-            world.step(Kind::Partitioned, runtime, more);
-            world.partition(runtime, lasts);
+            world.step(Kind::Partitioned, runtime, detail);
+            world.partition(runtime, draw.duration());
         }
         695..=715 => {
-            world.step(Kind::Slow, runtime, more);
-            world.lock().runtimes[runtime].slow = Some(until);
+            world.step(Kind::Slow, runtime, detail);
+            world.lock().runtimes[runtime].slow = Some(draw.until());
         }
-        716..=746 => {
-            let certificate = match more % 4 {
+        _ => {
+            let certificate = match detail % 4 {
                 0 => Certificate::Distrusted,
                 1 => Certificate::Missing,
                 2 => Certificate::OtherDomain,
                 _ => Certificate::Good,
             };
-            world.step(Kind::Certificate, runtime, more % 4);
+            world.step(Kind::Certificate, runtime, detail % 4);
             let own = &mut world.lock().runtimes[runtime];
-            (own.certificate, own.refused) = (certificate, Some(until));
+            (own.certificate, own.refused) = (certificate, Some(draw.until()));
             own.material += 1;
             own.renewed.send_replace(());
         }
-        747..=756 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
-        757..=773 => world.restart_agent(runtime),
-        774..=789 => world.crash(Point::ReceiverAnywhere, Process::Receiver(runtime % RECEIVERS)),
-        790..=804 => world.restart_receiver(runtime % RECEIVERS),
-        805..=859 if more % 8 == 0 => {
-            world.step(Kind::Timer, runtime, more);
-            back_up(world, runtime);
-        }
-        805..=859 => restore_runtime(world, runtime, more),
-        910..=957 => delete_unseen(world, runtime, object),
-        958..=972 => {
-            world.step(Kind::ServiceDead, 9, more);
-            world.lock().service.dead = Some(until);
-        }
-        973..=987 => {
-            world.step(Kind::ServiceSlow, 9, more);
-            world.lock().service.slow = Some(until);
-        }
-        _ => change(world, runtime, object, choice % 12),
     }
 }
 
 /// Restores the last backup, or a new one after up to 2 minutes.
-fn restore_control(world: &Arc<World>, more: u64) {
-    if more.is_multiple_of(6) {
-        world.step(Kind::ControlRestored, 9, more);
-        return world.restore_control_plane(!more.is_multiple_of(3));
+fn restore_control(world: &Arc<World>, detail: u64) {
+    if detail.is_multiple_of(6) {
+        world.step(Kind::ControlRestored, 9, detail);
+        return world.restore_control_plane(!detail.is_multiple_of(3));
     }
-    world.step(Kind::Timer, 9, more);
+    world.step(Kind::Timer, 9, detail);
     world.back_up_control_plane();
     let after = world.lock().rng.millis(1, 120_000);
     let world = Arc::clone(world);
     tokio::spawn(async move {
         tokio::time::sleep(after).await;
-        let goes_on = {
+        let continues = {
             let state = world.lock();
             !state.quiet && !state.steady
         };
-        if goes_on {
-            world.step(Kind::ControlRestored, 9, more);
-            world.restore_control_plane(!more.is_multiple_of(3));
+        if continues {
+            world.step(Kind::ControlRestored, 9, detail);
+            world.restore_control_plane(!detail.is_multiple_of(3));
         }
     });
 }
@@ -279,16 +309,16 @@ fn back_up(world: &World, runtime: usize) {
     own.watched.iter_mut().for_each(Cluster::back_up);
 }
 
-fn restore_runtime(world: &Arc<World>, runtime: usize, more: u64) {
-    world.step(Kind::Restored, runtime, more);
+fn restore_runtime(world: &Arc<World>, runtime: usize, detail: u64) {
+    world.step(Kind::Restored, runtime, detail);
     world.crash(Point::AgentAnywhere, Process::Agent(runtime));
     let mut state = world.lock();
     let State { runtimes, oracle, .. } = &mut *state;
     let own = &mut runtimes[runtime];
     own.kept = own.backup.clone();
     for cluster in &mut own.watched {
-        for (object, exists) in cluster.restore() {
-            oracle.changed((runtime, object), exists);
+        for (number, exists) in cluster.restore() {
+            oracle.changed(Object { runtime, number }, exists);
         }
     }
     oracle.names_restored(runtime, |object| own.kept.names_object(object));
@@ -304,13 +334,14 @@ fn delete_unseen(world: &Arc<World>, runtime: usize, object: usize) {
     change(world, runtime, found.unwrap_or(OWN + object % parts), 5);
 }
 
-pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
+/// `choice`: from 0 to 11; 0 is an update, 5 a deletion.
+pub(crate) fn change(world: &World, runtime: usize, object: usize, choice: u64) {
     let at = world.at_ms();
     let mut state = world.lock();
     let state = &mut *state;
     let down = state.runtimes[runtime].agent.is_none() && watch_of(object) > 0;
     let cluster = &mut state.runtimes[runtime].watched[watch_of(object)];
-    let (kind, changes): (_, &[bool]) = match what {
+    let (kind, changes): (_, &[bool]) = match choice {
         _ if !cluster.exists(object) => (Kind::Create, &[true]),
         0..=2 => (Kind::Update, &[true]),
         3..=5 if down => (Kind::DeletedDown, &[false]),
@@ -327,7 +358,7 @@ pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
     }
     state.trace.add(at, kind, runtime, object as u64);
     for exists in changes {
-        state.oracle.changed((runtime, object), *exists);
+        state.oracle.changed(Object { runtime, number: object }, *exists);
     }
 }
 
@@ -335,7 +366,7 @@ async fn restarts(world: &Arc<World>) {
     let pause = world.lock().rng.millis(0, 90_000);
     tokio::time::sleep(pause).await;
     for runtime in 0..RUNTIMES {
-        let (how, changes) = {
+        let (restart, changes) = {
             let rng = &mut world.lock().rng;
             (rng.below(5), [None, None, Some((rng.index(OBJECTS), rng.below(10)))][rng.index(3)])
         };
@@ -346,13 +377,13 @@ async fn restarts(world: &Arc<World>) {
             1 => restore_runtime(world, runtime, 4),
             _ => {}
         }
-        match how {
+        match restart {
             0 => {}
             1 | 2 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
             _ => world.restart_agent(runtime),
         }
-        if let Some((object, what)) = changes {
-            change(world, runtime, object, what);
+        if let Some((object, choice)) = changes {
+            change(world, runtime, object, choice);
         }
     }
     tokio::time::sleep(Duration::from_secs(9)).await;
@@ -361,7 +392,7 @@ async fn restarts(world: &Arc<World>) {
 /// Ends all faults and requires all work to finish.
 pub(crate) async fn rest(world: &Arc<World>) {
     world.lock().quiet = true;
-    world.heal_what_is_due();
+    world.heal_expired_faults();
     start(world);
     let (begun, after) = (Instant::now(), world.lock().trace.counts.steps());
     loop {
@@ -369,8 +400,8 @@ pub(crate) async fn rest(world: &Arc<World>) {
         if world.lock().violation.is_some() {
             return;
         }
-        let open = open(world);
-        if open.is_empty() {
+        let unfinished = unfinished(world);
+        if unfinished.is_empty() {
             let mut state = world.lock();
             // Objects that no agent could observe.
             let unnoticed = state.oracle.behind(shown(&state), |_, _| false).len();
@@ -379,30 +410,31 @@ pub(crate) async fn rest(world: &Arc<World>) {
         }
         if begun.elapsed() > REST_WITHIN {
             return world
-                .violated(|| format!("does not come to rest after step {after}: {}", open.join("; ")));
+                .violated(|| format!("does not come to rest after step {after}: {}", unfinished.join("; ")));
         }
     }
 }
 
 fn shown(state: &State) -> impl Fn(Object) -> bool {
-    |(runtime, object)| state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
+    |Object { runtime, number }| state.runtimes[runtime].watched[watch_of(number)].shown.contains(&number)
 }
 
-fn open(world: &World) -> Vec<String> {
+fn unfinished(world: &World) -> Vec<String> {
     let state = world.lock();
-    let unnoticed = |(runtime, object): Object, change: u64| {
-        state.runtimes[runtime].watched[watch_of(object)].unnoticed.get(&object) == Some(&change)
+    let unnoticed = |object: Object, change: u64| {
+        let Object { runtime, number } = object;
+        state.runtimes[runtime].watched[watch_of(number)].unnoticed.get(&number) == Some(&change)
     };
-    let mut open = state.oracle.behind(shown(&state), unnoticed);
+    let mut unfinished = state.oracle.behind(shown(&state), unnoticed);
     for (number, runtime) in state.runtimes.iter().enumerate() {
         match &runtime.agent {
-            None => open.push(format!("agent {number} does not run")),
+            None => unfinished.push(format!("agent {number} does not run")),
             Some(agent) if agent.dirty() > 0 => {
-                open.push(format!("agent {number}: {} dirty", agent.dirty()));
+                unfinished.push(format!("agent {number}: {} dirty", agent.dirty()));
             }
             Some(_) => {}
         }
     }
-    open.extend(state.receivers.iter().flatten().filter_map(|receiver| receiver.open()));
-    open
+    unfinished.extend(state.receivers.iter().flatten().filter_map(|receiver| receiver.unfinished()));
+    unfinished
 }

@@ -30,7 +30,7 @@ pub(crate) struct Service {
 
 pub(crate) struct Forward {
     lane: Mutex<Lane<Guard>>,
-    under_way: Mutex<Vec<Key>>,
+    in_flight: Mutex<Vec<Key>>,
     changed: Notify,
     start: Instant,
 }
@@ -46,7 +46,7 @@ impl Forward {
         };
         Arc::new(Self {
             lane: Mutex::new(Lane::new(limits)),
-            under_way: Mutex::default(),
+            in_flight: Mutex::default(),
             changed: Notify::new(),
             start: Instant::now(),
         })
@@ -62,12 +62,12 @@ impl Forward {
 
     /// Returns false if the lane is full.
     pub(crate) fn take(&self, world: &World, key: Key, guard: (String, Guard)) -> bool {
-        let told = match world.mistake {
-            Some(Mistake::WaitingIsTold) => true,
-            Some(Mistake::UnderWayIsTold) => self.under_way.lock().contains(&key),
+        let is_notified = match world.mistake {
+            Some(Mistake::WaitingCountsAsNotified) => true,
+            Some(Mistake::InFlightCountsAsNotified) => self.in_flight.lock().contains(&key),
             _ => false,
         };
-        let guard = if told {
+        let guard = if is_notified {
             guard.1.finished();
             None
         } else {
@@ -84,7 +84,7 @@ impl Forward {
             loop {
                 let Some(job) = self.lane.lock().next(self.now()) else { break };
                 let Some(tasks) = tasks.upgrade() else { return };
-                self.under_way.lock().push(job.key.clone());
+                self.in_flight.lock().push(job.key.clone());
                 tasks.spawn(Arc::clone(&self).send(Arc::clone(&world), receiver, job));
             }
             let wake = self.lane.lock().wake().map(|tick| self.start + tick);
@@ -105,21 +105,21 @@ impl Forward {
     async fn send(self: Arc<Self>, world: Arc<World>, receiver: usize, job: Job) {
         let process = Process::Receiver(receiver);
         world.point(Point::Forwarding, process, 15).await;
-        let object = (number(&job.key.runtime), number(&job.key.object.name));
-        let answer = tokio::time::timeout(DEADLINE, ask(&world, object)).await;
+        let object = Object { runtime: number(&job.key.runtime), number: number(&job.key.object.name) };
+        let answer = tokio::time::timeout(DEADLINE, request(&world, object)).await;
         let mut ended = answer.unwrap_or(Ended::Silent);
         world.point(Point::Forwarded, process, 15).await;
-        if world.mistake == Some(Mistake::RefusedIsTold) && ended == Ended::Answered {
+        if world.mistake == Some(Mistake::RefusalCountsAsNotified) && ended == Ended::Answered {
             ended = Ended::Taken;
         }
-        self.under_way.lock().retain(|key| *key != job.key);
+        self.in_flight.lock().retain(|key| *key != job.key);
         self.lane.lock().finished(&job.key, job.flight, ended, jitter(), self.now());
         self.changed.notify_one();
     }
 }
 
 /// The service reads the object on request.
-async fn ask(world: &Arc<World>, (runtime, object): Object) -> Ended {
+async fn request(world: &Arc<World>, object: Object) -> Ended {
     let at = world.at_ms();
     let (kind, before, after) = {
         let mut state = world.lock();
@@ -127,14 +127,14 @@ async fn ask(world: &Arc<World>, (runtime, object): Object) -> Ended {
         let (rng, service) = (&mut state.rng, &state.service);
         let (kind, longest) = match rng.below(100) {
             _ if service.dead.is_some() => (Kind::ServiceDead, 20_000),
-            _ if state.quiet => (Kind::Told, 20),
+            _ if state.quiet => (Kind::Notified, 20),
             0..=37 => (Kind::ServiceRefused, 2_000),
             38..=54 => (Kind::ServiceDead, 20_000),
             55..=76 => (Kind::ServiceSlow, 12_000),
             _ if service.slow.is_some() => (Kind::ServiceSlow, 12_000),
-            _ => (Kind::Told, 200),
+            _ => (Kind::Notified, 200),
         };
-        state.trace.add(at, kind, runtime, object as u64);
+        state.trace.add(at, kind, object.runtime, object.number as u64);
         (kind, rng.millis(1, longest), rng.millis(1, longest))
     };
     match kind {
@@ -144,19 +144,19 @@ async fn ask(world: &Arc<World>, (runtime, object): Object) -> Ended {
         }
         _ => {
             // The service continues after a timeout.
-            let (heard, told) = tokio::sync::oneshot::channel();
+            let (answer, answered) = tokio::sync::oneshot::channel();
             let world = Arc::clone(world);
             tokio::spawn(async move {
                 tokio::time::sleep(before).await;
                 {
                     let mut state = world.lock();
-                    let named = state.runtimes[runtime].kept.names_object(object);
-                    state.oracle.told((runtime, object), named);
+                    let named = state.runtimes[object.runtime].kept.names_object(object.number);
+                    state.oracle.notified(object, named);
                 }
                 tokio::time::sleep(after).await;
-                let _ = heard.send(());
+                let _ = answer.send(());
             });
-            told.await.map_or(Ended::Silent, |()| Ended::Taken)
+            answered.await.map_or(Ended::Silent, |()| Ended::Taken)
         }
     }
 }

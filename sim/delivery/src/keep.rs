@@ -22,7 +22,7 @@ pub(crate) async fn keep(world: Arc<World>, runtime: usize, conditions: Conditio
     let Shelf { found, snapshots, stored, names, names_stored } = shelf;
     let delay = world.lock().rng.millis(1, 100);
     tokio::time::sleep(delay).await;
-    let left = world.lock().runtimes[runtime].kept.clone();
+    let kept = world.lock().runtimes[runtime].kept.clone();
     let listed = async {
         while !conditions.settled() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -30,8 +30,8 @@ pub(crate) async fn keep(world: Arc<World>, runtime: usize, conditions: Conditio
     };
     let _in_time = tokio::time::timeout(LISTING, listed).await;
     let forgotten = world.mistake == Some(Mistake::NamesAreForgotten);
-    let left_names = if forgotten { Names::default() } else { Names::found(left.names) };
-    if found.send(Found { digest: left.digest, names: left_names }).is_err() {
+    let names_found = if forgotten { Names::default() } else { Names::found(kept.names) };
+    if found.send(Found { digest: kept.digest, names: names_found }).is_err() {
         return;
     }
     let digests = keep_digest(&world, runtime, snapshots, stored);
@@ -75,7 +75,7 @@ async fn keep_names(
             tokio::time::sleep(Duration::from_secs(10)).await;
         }
         world.point(Point::AgentNaming, Process::Agent(runtime), 30).await;
-        let (delay, again, heard) = {
+        let (delay, again, confirmation) = {
             let mut state = world.lock();
             let refused = !state.quiet && state.rng.per_mille(200);
             let rng = &mut state.rng;
@@ -84,7 +84,7 @@ async fn keep_names(
         tokio::time::sleep(delay + again.unwrap_or_default()).await;
         world.lock().runtimes[runtime].kept.names.clone_from(&snapshot.watches);
         world.point(Point::AgentNamed, Process::Agent(runtime), 30).await;
-        tokio::time::sleep(heard).await;
+        tokio::time::sleep(confirmation).await;
         stored.send_replace(snapshot.revision);
     }
 }

@@ -40,11 +40,11 @@ pub enum Mistake {
     /// No lists check the watches.
     WatchesAreTrusted,
     /// Acknowledgement of a queued request.
-    WaitingIsTold,
+    WaitingCountsAsNotified,
     /// Any answer of another manager taken as acceptance.
-    RefusedIsTold,
+    RefusalCountsAsNotified,
     /// Request in flight taken to cover a later change.
-    UnderWayIsTold,
+    InFlightCountsAsNotified,
 }
 
 impl Mistake {
@@ -66,8 +66,8 @@ impl Mistake {
         Self::ResyncIsIgnored,
         Self::NamesAreForgotten,
         Self::WatchesAreTrusted,
-        Self::WaitingIsTold,
-        Self::RefusedIsTold,
-        Self::UnderWayIsTold,
+        Self::WaitingCountsAsNotified,
+        Self::RefusalCountsAsNotified,
+        Self::InFlightCountsAsNotified,
     ];
 }

@@ -9,7 +9,7 @@ use std::{
 
 use http::{HeaderMap, StatusCode, header};
 use jiff::Timestamp;
-use tidewatch_agent::send::{Channel, Fate as Use, SendError, Transport};
+use tidewatch_agent::send::{Channel, Fate as ConnectionFate, SendError, Transport};
 use tidewatch_tls::HandshakeFailure;
 use tidewatch_wire::{Route, SeqSet, v3};
 use tokio::{
@@ -21,12 +21,16 @@ use crate::{
     mistake::Mistake,
     receiver::Receiver,
     step::{Kind, Point},
-    world::{Certificate, Process, World},
+    world::{Certificate, LastAnswer, Process, World},
 };
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-pub(crate) type Raw = (StatusCode, HeaderMap, Vec<u8>);
+pub(crate) struct Raw {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
 
 #[derive(Clone)]
 pub(crate) struct Net {
@@ -81,7 +85,7 @@ impl Net {
         }
         world.point(Point::AgentConnecting, Process::Agent(runtime), 15).await;
         let distrusted = world.lock().runtimes[runtime].certificate == Certificate::Distrusted;
-        if distrusted || world.rolls(runtime, Kind::Handshake, 180) {
+        if distrusted || world.happens(runtime, Kind::Handshake, 180) {
             if distrusted {
                 world.step(Kind::Certificate, runtime, 0);
             }
@@ -120,16 +124,16 @@ impl Transport for Net {
         )
     }
 
-    fn fate(&self, connection: &Connection) -> Use {
-        let Some(world) = self.world.upgrade() else { return Use::Keep };
+    fn fate(&self, connection: &Connection) -> ConnectionFate {
+        let Some(world) = self.world.upgrade() else { return ConnectionFate::Keep };
         let state = world.lock();
         let own = &state.runtimes[self.runtime];
         if own.certificate == Certificate::Distrusted {
-            Use::End("untrusted")
+            ConnectionFate::End("untrusted")
         } else if own.material == connection.material {
-            Use::Keep
+            ConnectionFate::Keep
         } else {
-            Use::Replace
+            ConnectionFate::Replace
         }
     }
 
@@ -189,7 +193,7 @@ async fn exchange(
         return Err(SendError::Closed);
     };
     world.point(Point::AgentAnswered, Process::Agent(runtime), 2).await;
-    answer_fate(&world, &wire, runtime, raw.0, &raw.2).await?;
+    answer_fate(&world, &wire, runtime, raw.status, &raw.body).await?;
     let mut response = read(&raw)?;
     if request.resume.is_some() {
         let counts = &mut world.lock().trace.counts;
@@ -198,15 +202,16 @@ async fn exchange(
     {
         let own = &mut world.lock().runtimes[runtime];
         if own.epoch == Some(response.epoch) {
-            let before = own.heard.filter(|(session, _)| *session == response.session).map_or(0, |(_, m)| m);
-            own.heard = Some((response.session, before.max(response.mark)));
+            let session = response.session;
+            let before = own.last_answer.filter(|last| last.session == session).map_or(0, |last| last.mark);
+            own.last_answer = Some(LastAnswer { session, mark: before.max(response.mark) });
         }
     }
-    let early = world.lock().oracle.answered(&response);
-    if let Some(what) = early {
-        world.violated(|| what);
+    let violation = world.lock().oracle.answered(&response);
+    if let Some(violation) = violation {
+        world.violated(|| violation);
     }
-    distort(&world, &mut response);
+    apply_mistake(&world, &mut response);
     Ok(response)
 }
 
@@ -241,7 +246,7 @@ fn deliver(
     });
 }
 
-fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
+fn fate(world: &World, runtime: usize, is_connect: bool) -> Fate {
     let at = world.at_ms();
     let mut state = world.lock();
     let state = &mut *state;
@@ -256,13 +261,15 @@ fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
     } else {
         match rng.below(100) {
             0..=6 => (Kind::RequestLost, Fate::Lost),
-            7..=18 if !connects => (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000))),
+            7..=18 if !is_connect => {
+                (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000)))
+            }
             19..=23 => (Kind::Reset, Fate::Breaks),
             24..=26 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
             _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
         }
     };
-    state.trace.add(at, kind, runtime, u64::from(connects));
+    state.trace.add(at, kind, runtime, u64::from(is_connect));
     fate
 }
 
@@ -296,8 +303,8 @@ async fn answer_fate(
             }
         };
         let text = String::from_utf8_lossy(body);
-        let patience = text.contains("retryAfterMs") || text.contains("\"older\"");
-        let kind = if patience && kind == Kind::Delivered { Kind::Overload } else { kind };
+        let is_overload = text.contains("retryAfterMs") || text.contains("\"older\"");
+        let kind = if is_overload && kind == Kind::Delivered { Kind::Overload } else { kind };
         state.trace.add(at, kind, runtime, body.len() as u64);
         fate
     };
@@ -315,7 +322,8 @@ async fn answer_fate(
     }
 }
 
-fn read((status, headers, body): &Raw) -> Result<v3::Response, SendError> {
+fn read(raw: &Raw) -> Result<v3::Response, SendError> {
+    let Raw { status, headers, body } = raw;
     if *status == StatusCode::OK {
         return serde_json::from_slice(body).map_err(|e| SendError::Malformed(Box::new(e)));
     }
@@ -327,7 +335,7 @@ fn read((status, headers, body): &Raw) -> Result<v3::Response, SendError> {
     })
 }
 
-fn distort(world: &World, response: &mut v3::Response) {
+fn apply_mistake(world: &World, response: &mut v3::Response) {
     if world.mistake == Some(Mistake::UnknownIsIgnored) {
         response.unknown = SeqSet::new();
     }

@@ -1,6 +1,9 @@
 //! Compares the state of runtimes with reconciles.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+};
 
 use tidewatch_engine::WorkKey;
 use tidewatch_wire::{
@@ -16,8 +19,17 @@ pub(crate) const OBJECTS: usize = 9;
 pub(crate) const WATCHES: [&str; 2] = ["things", "parts"];
 pub(crate) const MANAGER: &str = "central";
 
-/// Runtime and number.
-pub(crate) type Object = (usize, usize);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Object {
+    pub(crate) runtime: usize,
+    pub(crate) number: usize,
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.runtime, self.number)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
@@ -32,7 +44,7 @@ pub(crate) struct Oracle {
     /// Changes when a number was first sent. An acknowledging reconcile starts later.
     sent: HashMap<(Epoch, Seq), Vec<(Object, u64)>>,
     /// Change at the last notification.
-    told: BTreeMap<Object, u64>,
+    notified: BTreeMap<Object, u64>,
     /// Names missing after a restore: deletions are not reported.
     unknown: BTreeSet<Object>,
 }
@@ -54,22 +66,26 @@ pub(crate) fn watch_of(object: usize) -> usize {
 }
 
 /// Keys to reconcile; none for another manager's object.
-pub(crate) fn targets((runtime, object): Object) -> Vec<WorkKey> {
-    if watch_of(object) > 0 {
+pub(crate) fn targets(object: Object) -> Vec<WorkKey> {
+    let Object { runtime, number } = object;
+    if watch_of(number) > 0 {
         return Vec::new();
     }
     let kyma = runtime_name(runtime);
-    let manifest = WorkKey::Manifest { kyma: kyma.clone(), name: format!("m{}", object % 3) };
-    if object == 0 { vec![WorkKey::Kyma { kyma }, manifest] } else { vec![manifest] }
+    let manifest = WorkKey::Manifest { kyma: kyma.clone(), name: format!("m{}", number % 3) };
+    if number == 0 { vec![WorkKey::Kyma { kyma }, manifest] } else { vec![manifest] }
 }
 
 pub(crate) fn objects_of(key: &WorkKey) -> Vec<Object> {
     let runtime = number(key.kyma());
-    (0..OWN).map(|n| (runtime, n)).filter(|object| targets(*object).contains(key)).collect()
+    (0..OWN)
+        .map(|number| Object { runtime, number })
+        .filter(|object| targets(*object).contains(key))
+        .collect()
 }
 
 pub(crate) fn all_targets(runtime: usize) -> Vec<WorkKey> {
-    let mut all: Vec<_> = (0..OWN).flat_map(|object| targets((runtime, object))).collect();
+    let mut all: Vec<_> = (0..OWN).flat_map(|number| targets(Object { runtime, number })).collect();
     all.sort();
     all.dedup();
     all
@@ -125,16 +141,16 @@ impl Oracle {
     }
 
     /// Records a notification. `named`: the runtime stores the name, unless the request predates a restore.
-    pub(crate) fn told(&mut self, object: Object, named: bool) {
+    pub(crate) fn notified(&mut self, object: Object, named: bool) {
         let actual = self.actual(object);
-        self.told.insert(object, actual);
+        self.notified.insert(object, actual);
         if named {
             self.unknown.remove(&object);
         }
     }
 
     pub(crate) fn names_restored(&mut self, runtime: usize, known: impl Fn(usize) -> bool) {
-        self.unknown.extend((OWN..OBJECTS).filter(|n| !known(*n)).map(|n| (runtime, n)));
+        self.unknown.extend((OWN..OBJECTS).filter(|n| !known(*n)).map(|number| Object { runtime, number }));
     }
 
     /// Forgets an epoch: its answers have no reader.
@@ -150,7 +166,8 @@ impl Oracle {
                 Change::Resync => 0..0,
                 Change::Changed | Change::Gone => number(&event.name)..number(&event.name) + 1,
             };
-            let seen = objects.map(|n| ((runtime, n), self.actual((runtime, n)))).collect();
+            let objects = objects.map(|number| Object { runtime, number });
+            let seen = objects.map(|object| (object, self.actual(object))).collect();
             self.sent.entry((request.epoch, event.seq)).or_insert(seen);
         }
     }
@@ -167,19 +184,19 @@ impl Oracle {
                 continue;
             }
             for (object, version) in objects {
-                let told = self.told.get(object).copied().unwrap_or_default();
-                if watch_of(object.1) > 0 && told < *version {
+                let notified = self.notified.get(object).copied().unwrap_or_default();
+                if watch_of(object.number) > 0 && notified < *version {
                     return Some(format!(
-                        "{object:?}: number {seq} was let go when its manager had not been told of change {version}, \
-                         but of {told}"
+                        "{object:?}: number {seq} was acknowledged before its manager was notified of change {version}, \
+                         only of {notified}"
                     ));
                 }
                 for key in targets(*object) {
                     let seen = self.settled.get(&(key.clone(), *object)).copied().unwrap_or_default();
                     if seen < *version {
                         return Some(format!(
-                            "{object:?}: number {seq} was let go when its change {version} had not been seen by \
-                             {key}, which has seen {seen}"
+                            "{object:?}: number {seq} was acknowledged before {key} had seen change {version}, \
+                             only {seen}"
                         ));
                     }
                 }
@@ -204,12 +221,14 @@ impl Oracle {
             if !was(actual) && unnoticed(*object, actual) {
                 continue;
             }
-            if watch_of(object.1) > 0 {
-                let told = self.told.get(object).copied().unwrap_or_default();
-                let knows = was(told) && !self.unknown.contains(object);
+            if watch_of(object.number) > 0 {
+                let notified = self.notified.get(object).copied().unwrap_or_default();
+                let knows = was(notified) && !self.unknown.contains(object);
                 // Objects never reported have no deletion to report.
-                if told != actual && (was(actual) || knows) {
-                    behind.push(format!("{object:?}: {actual} changes, its manager was told of {told}"));
+                if notified != actual && (was(actual) || knows) {
+                    behind.push(format!(
+                        "{object:?}: {actual} changes, its manager was notified of {notified}"
+                    ));
                 }
             }
             for key in targets(*object) {

@@ -49,7 +49,7 @@ const WORKERS: usize = 3;
 /// Concurrent reconciles per runtime.
 const PER_RUNTIME: usize = 2;
 /// Numbers that a small ledger remembers.
-const SMALL: usize = 3;
+const SMALL_LEDGER: usize = 3;
 
 type Queue = WorkQueue<WorkKey, (), Guard>;
 
@@ -78,7 +78,7 @@ impl Receiver {
             (session, state.rng.per_mille(300), state.oracle.not_ready())
         };
         let deliveries = Deliveries::new(session);
-        let deliveries = if small { deliveries.remembering(SMALL) } else { deliveries };
+        let deliveries = if small { deliveries.remembering(SMALL_LEDGER) } else { deliveries };
         let (queue, drain) = (Queue::new(PER_RUNTIME), Drain::new());
         let (sessions, forward) = (Sessions::default(), Forward::new(small));
         let claims = ClaimBook::new(session, sessions.clone());
@@ -115,9 +115,9 @@ impl Receiver {
         let (restarts, this) = (Arc::clone(world), Arc::downgrade(&receiver));
         receiver.tasks.spawn(async move {
             sessions.record(&place).await;
-            recorded.tell();
+            recorded.set();
             sessions.keep(&place).await;
-            restarts.noticed(&this);
+            restarts.restart_stale_receiver(&this);
         });
         let tasks = Arc::downgrade(&receiver.tasks);
         receiver.tasks.spawn(forward.run(Arc::clone(world), number, tasks));
@@ -145,7 +145,7 @@ impl Receiver {
         self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards: Vec::new() });
     }
 
-    pub(crate) fn open(&self) -> Option<String> {
+    pub(crate) fn unfinished(&self) -> Option<String> {
         let (ready, delayed, working) = self.queue.inspect(|queue| {
             (queue.ready().map(|(_, n)| n).sum::<usize>(), queue.delayed(), queue.working())
         });
@@ -201,19 +201,19 @@ impl Receiver {
 /// Whether the session is recorded. Unlike a `watch`, it wakes waiters in order.
 #[derive(Debug, Default)]
 struct Recorded {
-    is: AtomicBool,
-    told: Notify,
+    is_recorded: AtomicBool,
+    notify: Notify,
 }
 
 impl Recorded {
-    fn tell(&self) {
-        self.is.store(true, Ordering::Release);
-        self.told.notify_waiters();
+    fn set(&self) {
+        self.is_recorded.store(true, Ordering::Release);
+        self.notify.notify_waiters();
     }
 
     async fn wait(&self) {
-        while !self.is.load(Ordering::Acquire) {
-            self.told.notified().await;
+        while !self.is_recorded.load(Ordering::Acquire) {
+            self.notify.notified().await;
         }
     }
 }
@@ -231,7 +231,7 @@ async fn serve(world: &World, intake: Arc<Intake>, runtime: usize, body: Vec<u8>
     let (parts, body) = intake.serve(Arc::new(peer), request).await.into_parts();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let body = Limited::new(body, limits::V3_BODY_BYTES).collect().await.ok()?;
-    Some((parts.status, parts.headers, body.to_bytes().to_vec()))
+    Some(Raw { status: parts.status, headers: parts.headers, body: body.to_bytes().to_vec() })
 }
 
 fn domain(runtime: usize) -> String {
@@ -315,11 +315,13 @@ impl Host for Engine {
         if event.watch == WATCHES[1] {
             return self.forward(&world, runtime, event, &mut ticket);
         }
-        let number_of = number(&runtime.id);
+        let runtime = number(&runtime.id);
         let targets = match event.change {
             v3::Change::Resync if world.mistake == Some(Mistake::ResyncIsIgnored) => Vec::new(),
-            v3::Change::Resync => all_targets(number_of),
-            v3::Change::Changed | v3::Change::Gone => targets((number_of, number(&event.name))),
+            v3::Change::Resync => all_targets(runtime),
+            v3::Change::Changed | v3::Change::Gone => {
+                targets(Object { runtime, number: number(&event.name) })
+            }
         };
         let mut guards = if world.mistake == Some(Mistake::AcknowledgeOnReceipt) {
             ticket.done(Route::engine());
@@ -342,6 +344,13 @@ impl Host for Engine {
 /// Low, so that full reports and resent events take turns.
 fn limits() -> Limits {
     Limits { resent: Rate { per_second: 20.0, burst: 40.0 }, ..Limits::default() }
+}
+
+/// Simulated course of a reconcile.
+struct Plan {
+    delay: Duration,
+    end: End,
+    retry: Duration,
 }
 
 enum End {
@@ -367,7 +376,7 @@ async fn reconcile(
 ) {
     let key = lease.key().clone();
     let runtime = number(key.kyma());
-    if world.mistake == Some(Mistake::WorkIsSkipped) && world.rolls(runtime, Kind::WorkDone, 100) {
+    if world.mistake == Some(Mistake::WorkIsSkipped) && world.happens(runtime, Kind::WorkDone, 100) {
         lease.take_guards().into_iter().for_each(Guard::finished);
         return lease.end(Ended::Done);
     }
@@ -379,10 +388,10 @@ async fn reconcile(
     for object in objects_of(&key) {
         let delay = world.lock().rng.millis(0, 100);
         tokio::time::sleep(delay).await;
-        read.push((object, look(world, object)));
+        read.push((object, read_version(world, object)));
     }
     world.point(Point::WorkRead, process, 5).await;
-    let (delay, end, retry) = plan(&mut world.lock(), runtime, lease.attempt);
+    let Plan { delay, end, retry } = plan(&mut world.lock(), runtime, lease.attempt);
     tokio::time::sleep(delay).await;
     world.point(Point::WorkApplied, process, 5).await;
     if !matches!(end, End::Dropped) {
@@ -423,29 +432,29 @@ async fn reconcile(
     }
 }
 
-fn look(world: &World, object: Object) -> u64 {
+fn read_version(world: &World, object: Object) -> u64 {
     let mut state = world.lock();
     let actual = state.oracle.actual(object);
-    let old = world.mistake == Some(Mistake::StaleRead) && state.rng.per_mille(300);
-    if old { actual.saturating_sub(1) } else { actual }
+    let is_stale = world.mistake == Some(Mistake::StaleRead) && state.rng.per_mille(300);
+    if is_stale { actual.saturating_sub(1) } else { actual }
 }
 
-fn plan(state: &mut State, runtime: usize, attempt: u32) -> (Duration, End, Duration) {
+fn plan(state: &mut State, runtime: usize, attempt: u32) -> Plan {
     let slow = if state.rng.per_mille(100) { 8_000 } else { 400 };
     let delay = state.rng.millis(1, slow);
     let retry = Duration::from_millis(500 << attempt.min(5)) + state.rng.millis(0, 200);
     // A partition may cut the engine's path, too.
-    let cut = state.runtimes[runtime].partitioned.is_some_and(|until| until > Instant::now());
+    let is_cut = state.runtimes[runtime].partitioned.is_some_and(|until| until > Instant::now());
     let end = match state.rng.below(100) {
         _ if state.directed.fails => End::Failed,
         _ if state.quiet => End::Done,
         0..=13 => End::Failed,
         14..=26 => End::Lost,
         27..=40 => End::Dropped,
-        41..=70 if cut => End::Failed,
+        41..=70 if is_cut => End::Failed,
         _ => End::Done,
     };
-    (delay, end, retry)
+    Plan { delay, end, retry }
 }
 
 impl World {
@@ -462,7 +471,7 @@ impl World {
     }
 
     /// Restarts a receiver that detected a restored control plane.
-    fn noticed(self: &Arc<Self>, receiver: &Weak<Receiver>) {
+    fn restart_stale_receiver(self: &Arc<Self>, receiver: &Weak<Receiver>) {
         let Some(receiver) = receiver.upgrade() else { return };
         let number = receiver.number;
         let current = self.lock().receivers[number].clone();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     episode::{Failure, Report, change, rest, simulate},
     mistake::Mistake,
-    oracle::targets,
+    oracle::{Object, targets},
     step::{Kind, Point},
     world::{Process, RECEIVERS, World},
 };
@@ -51,7 +51,6 @@ pub fn follow(script: &[Do], mistake: Option<Mistake>) -> anyhow::Result<Result<
 
 async fn act(world: &Arc<World>, step: Do) {
     match step {
-        // Change 0 is an update, 5 a deletion.
         Do::Put(object) => change(world, 0, object, 0),
         Do::Delete(object) => change(world, 0, object, 5),
         Do::Swallow(swallows) => world.lock().directed.swallows = swallows,
@@ -62,7 +61,7 @@ async fn act(world: &Arc<World>, step: Do) {
                 state.receivers[state.active].clone()
             };
             let Some(receiver) = receiver else { return };
-            for key in targets((0, object)) {
+            for key in targets(Object { runtime: 0, number: object }) {
                 receiver.reconcile(key);
             }
         }

@@ -96,7 +96,7 @@ kinds! {
     /// Service refused.
     ServiceRefused = "service-refused",
     /// Service accepted an event.
-    Told = "told",
+    Notified = "told",
 }
 
 macro_rules! points {

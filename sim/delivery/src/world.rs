@@ -83,9 +83,16 @@ pub(crate) struct Runtime {
     pub(crate) resumed: watch::Sender<u64>,
     pub(crate) wires: Vec<Weak<Wire>>,
     pub(crate) epoch: Option<Epoch>,
-    /// Session and highest mark that the running agent received.
-    pub(crate) heard: Option<(SessionId, u64)>,
+    /// From answers that the running agent received.
+    pub(crate) last_answer: Option<LastAnswer>,
     pub(crate) metrics: Metrics,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastAnswer {
+    pub(crate) session: SessionId,
+    /// The session's highest mark.
+    pub(crate) mark: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -152,7 +159,7 @@ impl World {
             resumed: watch::Sender::new(0),
             wires: Vec::new(),
             epoch: None,
-            heard: None,
+            last_answer: None,
             metrics,
         });
         let state = State {
@@ -189,7 +196,7 @@ impl World {
     }
 
     /// Decides whether a fault happens. A fault is a step.
-    pub(crate) fn rolls(&self, runtime: usize, kind: Kind, per_mille: u64) -> bool {
+    pub(crate) fn happens(&self, runtime: usize, kind: Kind, per_mille: u64) -> bool {
         let at = self.at_ms();
         let mut state = self.lock();
         let hit = !state.quiet && state.rng.per_mille(per_mille);
@@ -199,17 +206,17 @@ impl World {
         hit
     }
 
-    pub(crate) fn violated(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn violated(&self, violation: impl FnOnce() -> String) {
         let mut state = self.lock();
         if state.violation.is_none() {
-            state.violation = Some(what());
+            state.violation = Some(violation());
         }
     }
 
     pub(crate) fn jump_clock(&self) {
         let mut state = self.lock();
-        let far = [2, 90, 4_000, 3_000_000][state.rng.index(4)];
-        let by = i64::try_from(state.rng.below(2 * far)).unwrap_or(0) - i64::try_from(far).unwrap_or(0);
+        let range = [2, 90, 4_000, 3_000_000][state.rng.index(4)];
+        let by = i64::try_from(state.rng.below(2 * range)).unwrap_or(0) - i64::try_from(range).unwrap_or(0);
         // Stays in `Timestamp`'s range.
         JUMPED.set((JUMPED.get() + by) % 100_000_000);
     }
@@ -289,26 +296,26 @@ impl World {
         }
     }
 
-    pub(crate) fn partition(self: &Arc<Self>, runtime: usize, lasts: Duration) {
-        let until = Instant::now() + lasts;
+    pub(crate) fn partition(self: &Arc<Self>, runtime: usize, duration: Duration) {
+        let until = Instant::now() + duration;
         let mut state = self.lock();
         state.runtimes[runtime].partitioned = Some(until);
-        if lasts > PINGS {
+        if duration > PINGS {
             for wire in state.runtimes[runtime].wires.iter().filter_map(Weak::upgrade) {
                 break_later(wire, true);
             }
         }
     }
 
-    pub(crate) fn heal_what_is_due(&self) {
+    pub(crate) fn heal_expired_faults(&self) {
         let now = Instant::now();
         let mut state = self.lock();
         let quiet = state.quiet;
-        let over = |until: Option<Instant>| until.filter(|until| *until > now && !quiet);
+        let still = |until: Option<Instant>| until.filter(|until| *until > now && !quiet);
         for runtime in &mut state.runtimes {
-            runtime.partitioned = over(runtime.partitioned);
-            runtime.slow = over(runtime.slow);
-            runtime.refused = over(runtime.refused);
+            runtime.partitioned = still(runtime.partitioned);
+            runtime.slow = still(runtime.slow);
+            runtime.refused = still(runtime.refused);
             if runtime.refused.is_none() {
                 runtime.certificate = Certificate::Good;
             }
@@ -317,9 +324,9 @@ impl World {
                 cluster.changed.notify_waiters();
             }
         }
-        state.overloaded = over(state.overloaded);
-        state.service.dead = over(state.service.dead);
-        state.service.slow = over(state.service.slow);
+        state.overloaded = still(state.overloaded);
+        state.service.dead = still(state.service.dead);
+        state.service.slow = still(state.service.slow);
     }
 
     pub(crate) fn is_partitioned(&self, runtime: usize) -> bool {
@@ -327,8 +334,8 @@ impl World {
     }
 }
 
-fn break_later(wire: Arc<Wire>, cut_off: bool) {
-    if cut_off {
+fn break_later(wire: Arc<Wire>, is_partitioned: bool) {
+    if is_partitioned {
         tokio::spawn(async move {
             tokio::time::sleep(PINGS).await;
             wire.break_now();

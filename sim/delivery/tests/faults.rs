@@ -25,11 +25,11 @@ fn nothing_is_lost() {
     println!("restored control planes: {} agents beyond, {} within", counts.beyond, counts.within);
     println!("came and went unnoticed: {}", counts.unnoticed);
     if one.is_none() {
-        assert!(counts.unnoticed < 5, "what is not asked for stays a rarity");
-        assert!(counts.confirmed > 100 && counts.refused > 100, "agents go on where they ended, or do not");
+        assert!(counts.unnoticed < 5, "unobservable objects are rare");
+        assert!(counts.confirmed > 100 && counts.refused > 100, "some claims are confirmed, some refused");
         assert!(
             counts.beyond > 100 && counts.within > 100,
-            "a restored control plane knows of some, or does not"
+            "some agents know more than a restored control plane, some do not"
         );
         assert_eq!(counts.rare(), [""; 0], "each kind is at least one step in a hundred");
         let never: Vec<Point> = counts.crashes().filter(|(_, n)| *n == 0).map(|(point, _)| point).collect();
@@ -66,9 +66,13 @@ fn every_mistake_is_found() {
             missed.push(mistake);
             continue;
         };
-        println!("{mistake:?}: after {steps} steps, seed {}: {}", failure.seed, failure.what);
+        println!("{mistake:?}: after {steps} steps, seed {}: {}", failure.seed, failure.violation);
         let again = play(failure.seed, Some(*mistake)).unwrap().unwrap_err();
-        assert_eq!((again.what, again.hash), (failure.what, failure.hash), "the seed shows it again");
+        assert_eq!(
+            (again.violation, again.hash),
+            (failure.violation, failure.hash),
+            "the seed shows it again"
+        );
     }
     assert_eq!(missed, [&Mistake::StaleRead; 0], "mistakes that are not found");
 }

@@ -18,7 +18,7 @@ struct Args {
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
 fn main() -> anyhow::Result<ExitCode> {
     let Args { steps, seed } = Args::parse();
-    let (mut counts, mut said) = (Counts::default(), 0);
+    let (mut counts, mut reported) = (Counts::default(), 0);
     for seed in seed.. {
         match play(seed, None)? {
             Ok(report) => counts.add(&report.counts),
@@ -28,9 +28,9 @@ fn main() -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        if counts.steps() >= said + 100_000 {
-            said = counts.steps();
-            eprintln!("{said} of {steps} steps, seed {seed}");
+        if counts.steps() >= reported + 100_000 {
+            reported = counts.steps();
+            eprintln!("{reported} of {steps} steps, seed {seed}");
         }
         if counts.steps() >= steps {
             break;
