@@ -39,7 +39,7 @@ type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 const RUNTIMES: u64 = 10_000;
 /// Goal for 10,000 runtimes.
-const MOST_MIB: u64 = 4_096;
+const MAX_MIB: u64 = 4_096;
 /// Concurrent connects.
 const AT_ONCE: usize = 64;
 const LISTED: &str = "listed";
@@ -106,12 +106,12 @@ async fn play(runtimes: u64) -> Result {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    let said = child.stdout.take().ok_or("no output")?;
-    let most = tokio::task::spawn_blocking(move || -> Result<u64> {
-        let mut most = 0;
-        for line in BufReader::new(said).lines() {
+    let output = child.stdout.take().ok_or("no output")?;
+    let peak = tokio::task::spawn_blocking(move || -> Result<u64> {
+        let mut peak = 0;
+        for line in BufReader::new(output).lines() {
             let now = resident_mib()?;
-            most = most.max(now);
+            peak = peak.max(now);
             match line?.as_str() {
                 LISTED => println!("{now:>7} MiB with a client of each that has listed its Deployments"),
                 WATCHED => {
@@ -121,14 +121,14 @@ async fn play(runtimes: u64) -> Result {
                 other => return Err(format!("the clients said: {other}").into()),
             }
         }
-        Ok(most)
+        Ok(peak)
     })
     .await??;
     // Closing its input ends it.
     drop(child.stdin.take());
     child.wait()?;
-    let goal = MOST_MIB * runtimes / RUNTIMES;
-    println!("goal: {goal} MiB for {runtimes} runtimes: {}", if most <= goal { "met" } else { "missed" });
+    let goal = MAX_MIB * runtimes / RUNTIMES;
+    println!("goal: {goal} MiB for {runtimes} runtimes: {}", if peak <= goal { "met" } else { "missed" });
     Ok(())
 }
 

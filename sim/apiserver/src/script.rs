@@ -116,44 +116,51 @@ pub struct Counted {
     /// Cluster, if counted separately; else empty.
     pub cluster: String,
     /// `User-Agent` program, or else the user.
-    pub who: String,
+    pub client: String,
     /// Authorization verb.
     pub verb: &'static str,
     /// Number of calls.
     pub calls: u64,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Series {
+    cluster: String,
+    client: String,
+    verb: &'static str,
+}
+
 /// Counts calls, then delegates.
 #[derive(Debug)]
 pub struct Tally {
     inner: Arc<dyn Faults>,
-    apart: Vec<String>,
-    counts: Mutex<BTreeMap<(String, String, &'static str), u64>>,
+    separate: Vec<String>,
+    counts: Mutex<BTreeMap<Series, u64>>,
 }
 
 impl Tally {
-    /// Counts each cluster in `apart` separately.
-    pub fn new(inner: Arc<dyn Faults>, apart: Vec<String>) -> Self {
-        Self { inner, apart, counts: Mutex::default() }
+    /// Counts each cluster in `separate` separately.
+    pub fn new(inner: Arc<dyn Faults>, separate: Vec<String>) -> Self {
+        Self { inner, separate, counts: Mutex::default() }
     }
 
     /// Returns the counts.
     pub fn counts(&self) -> Vec<Counted> {
-        let one = |((cluster, who, verb), calls): (&(String, String, &'static str), &u64)| Counted {
-            cluster: cluster.clone(),
-            who: who.clone(),
-            verb,
-            calls: *calls,
-        };
-        self.counts.lock().iter().map(one).collect()
+        let counts = self.counts.lock();
+        let counts = counts.iter().map(|(series, calls)| {
+            let Series { cluster, client, verb } = series.clone();
+            Counted { cluster, client, verb, calls: *calls }
+        });
+        counts.collect()
     }
 }
 
 impl Faults for Tally {
     fn fault(&self, call: &Call<'_>) -> Fault {
-        let cluster = if self.apart.iter().any(|name| name == call.cluster) { call.cluster } else { "" };
-        let who = if call.agent.is_empty() { call.user } else { call.agent };
-        *self.counts.lock().entry((cluster.to_owned(), who.to_owned(), call.verb)).or_default() += 1;
+        let cluster = if self.separate.iter().any(|name| name == call.cluster) { call.cluster } else { "" };
+        let client = if call.agent.is_empty() { call.user } else { call.agent };
+        let series = Series { cluster: cluster.to_owned(), client: client.to_owned(), verb: call.verb };
+        *self.counts.lock().entry(series).or_default() += 1;
         self.inner.fault(call)
     }
 }
@@ -250,8 +257,8 @@ mod tests {
         }
         tally.fault(&Call { agent: "kubectl", ..call("one", "engine", "list") });
         let counts: Vec<_> =
-            tally.counts().into_iter().map(|c| (c.cluster, c.who, c.verb, c.calls)).collect();
-        let one = |cluster: &str, who: &str, calls| (cluster.to_owned(), who.to_owned(), "list", calls);
+            tally.counts().into_iter().map(|c| (c.cluster, c.client, c.verb, c.calls)).collect();
+        let one = |cluster: &str, client: &str, calls| (cluster.to_owned(), client.to_owned(), "list", calls);
         assert_eq!(counts, [one("", "engine", 2), one("", "kubectl", 1), one("kcp", "engine", 1)]);
     }
 }

@@ -57,13 +57,13 @@ mod tests {
     #[test]
     fn field_and_cause_are_told_of_what_no_api_server_takes() {
         let port = json!({"port": 80, "name": "a"});
-        let twice = json!({"port": 80, "protocol": "TCP", "name": "b"});
+        let duplicate = json!({"port": 80, "protocol": "TCP", "name": "b"});
         let named = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}});
         let secret =
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"a": "b c"}});
         for (object, field, cause) in [
             (
-                service(&json!({"ports": [port, twice]})),
+                service(&json!({"ports": [port, duplicate]})),
                 "spec.ports",
                 r#"[port=80,protocol="TCP"] is there twice"#,
             ),
@@ -73,8 +73,8 @@ mod tests {
             (named("a", json!({"v": "a b"})), "metadata.labels", "a valid label"),
             (secret, "", "base64"),
         ] {
-            let told = unacceptable(&object).unwrap();
-            assert!(told.field == field && told.cause.contains(cause), "{told:?}");
+            let found_error = unacceptable(&object).unwrap();
+            assert!(found_error.field == field && found_error.cause.contains(cause), "{found_error:?}");
         }
     }
 
@@ -82,10 +82,10 @@ mod tests {
     fn what_may_be_taken_is_not_refused() {
         let udp = json!([{"port": 53, "name": "a"}, {"port": 53, "protocol": "UDP", "name": "b"}]);
         let newer = json!({"ports": [{"port": 80}], "fieldOfANewerVersion": 1});
-        let theirs =
+        let custom =
             json!({"apiVersion": "example.org/v1", "kind": "Any", "metadata": {"name": "A_b"}, "spec": 1});
         for object in
-            [service(&json!({ "ports": udp })), service(&newer), theirs, json!({"kind": 1}), json!(null)]
+            [service(&json!({ "ports": udp })), service(&newer), custom, json!({"kind": 1}), json!(null)]
         {
             assert_eq!(unacceptable(&object), None, "{object}");
         }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 const CLUSTERS: u64 = 30;
 /// Bytes. Required: 10,000 clusters of 100 objects in 4 GiB, which is 4,294.
-const MOST_PER_OBJECT: u64 = 2_600;
+const MAX_PER_OBJECT: u64 = 2_600;
 
 fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
@@ -71,7 +71,7 @@ fn clusters_start_fast_and_their_objects_cost_little() {
         let (many, bytes) = size(&mut one, plural, group);
         println!("{plural}: {} bytes each as JSON", bytes / many);
     }
-    assert!(each < MOST_PER_OBJECT, "{each} bytes for each object");
+    assert!(each < MAX_PER_OBJECT, "{each} bytes for each object");
     drop((first, clusters));
 
     let began = Instant::now();

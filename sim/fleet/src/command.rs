@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Most runtimes: names have five digits.
-const MOST: usize = 99_999;
+const MAX_RUNTIMES: usize = 99_999;
 /// Hidden command that runs the receiver.
 pub const RECEIVER_COMMAND: &str = "simulate-receiver";
 
@@ -53,13 +53,13 @@ pub struct Simulate {
     #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     output: Format,
     /// Number of runtimes.
-    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = count(1..=MOST))]
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = count(1..=MAX_RUNTIMES))]
     runtimes: usize,
     /// Number of modules in each runtime.
-    #[arg(long, default_value_t = 3, value_name = "COUNT", value_parser = count(1..=modules::MOST))]
+    #[arg(long, default_value_t = 3, value_name = "COUNT", value_parser = count(1..=modules::MAX_MODULES))]
     modules: usize,
     /// Number of objects in each module, without the default custom resource.
-    #[arg(long, default_value_t = modules::FEWEST_OBJECTS, value_name = "COUNT", value_parser = count(modules::FEWEST_OBJECTS..=modules::MOST_OBJECTS))]
+    #[arg(long, default_value_t = modules::MIN_OBJECTS, value_name = "COUNT", value_parser = count(modules::MIN_OBJECTS..=modules::MAX_OBJECTS))]
     objects: usize,
     /// Scenario: a file, or the name of a built-in scenario (see --list).
     #[arg(long, default_value = "steady", value_name = "NAME|FILE")]
@@ -126,10 +126,10 @@ pub async fn run(simulate: Simulate) -> Result<bool> {
         writable("--out", out)?;
     }
     // One future, so that no signal is lost.
-    let mut told = Box::pin(interrupted());
+    let mut interruption = Box::pin(interrupted());
     let started = tokio::select! {
         started = Box::pin(Run::start(settings, Arc::clone(&progress))) => started,
-        how = &mut told => bail!(how),
+        how = &mut interruption => bail!(how),
     };
     let run = match started {
         Ok(run) => run,
@@ -140,7 +140,7 @@ pub async fn run(simulate: Simulate) -> Result<bool> {
     };
     let played = tokio::select! {
         played = Box::pin(play(&run, &simulate, &progress)) => played,
-        how = told => Err(anyhow::anyhow!(how)),
+        how = interruption => Err(anyhow::anyhow!(how)),
     };
     progress.finish();
     run.end().await;
@@ -238,10 +238,10 @@ async fn play(run: &Run, simulate: &Simulate, progress: &Progress) -> Result<Rep
         run.fleet().write_kubeconfigs(folder)?;
         run.register().await?;
         let folder = folder.display();
-        progress.say(&format!("{folder}/kcp.kubeconfig and {folder}/runtimes/*.kubeconfig are written"));
-        progress.say(&format!("modules are in the registry {}", run.fleet().registry.url()));
+        progress.message(&format!("{folder}/kcp.kubeconfig and {folder}/runtimes/*.kubeconfig are written"));
+        progress.message(&format!("modules are in the registry {}", run.fleet().registry.url()));
         if !simulate.now {
-            progress.say("start your controller; press Enter to play the scenario, Ctrl-C to end");
+            progress.message("start your controller; press Enter to play the scenario, Ctrl-C to end");
             entered().await;
         }
     } else {
@@ -252,15 +252,15 @@ async fn play(run: &Run, simulate: &Simulate, progress: &Progress) -> Result<Rep
 
 /// Resolves on Enter; never at the end of input.
 async fn entered() {
-    let (tell, told) = oneshot::channel();
+    let (confirm, confirmed) = oneshot::channel();
     // Reads of standard input cannot be cancelled.
     std::thread::spawn(move || {
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {
-            let _late = tell.send(());
+            let _late = confirm.send(());
         }
     });
-    if told.await.is_err() {
+    if confirmed.await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -33,7 +33,7 @@ use crate::{
 const KCP_LOG: usize = 65_536;
 const KCP_OBJECTS: usize = 4_000_000;
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(500);
-const SOMEBODY: &str = "somebody";
+const USER: &str = "somebody";
 
 /// The simulated clusters and registry.
 pub struct Fleet {
@@ -55,7 +55,7 @@ pub struct Fleet {
     pub size: Size,
     /// Prefix of tokens.
     pub secret: String,
-    somebody: Arc<User>,
+    user: Arc<User>,
 }
 
 impl Fleet {
@@ -96,20 +96,10 @@ impl Fleet {
             hosted.allow_token(Token(names::agent_token(&secret, runtime)), simulated::agent_user());
             all.push(hosted);
         }
-        let somebody = Arc::new(admin(SOMEBODY));
+        let user = Arc::new(admin(USER));
         let needed = role::objects(fleet::AGENT_ROLE)?;
-        let fleet = Self {
-            server,
-            registry,
-            kcp,
-            runtimes: all,
-            script,
-            tally,
-            kcp_kubeconfig,
-            size,
-            secret,
-            somebody,
-        };
+        let fleet =
+            Self { server, registry, kcp, runtimes: all, script, tally, kcp_kubeconfig, size, secret, user };
         for hosted in &fleet.runtimes {
             for (id, object) in &needed {
                 fleet.apply(hosted, id, object.clone())?;
@@ -248,11 +238,11 @@ impl Fleet {
 
     /// Sends a request; false if the object does not exist.
     pub fn ask(&self, hosted: &Hosted, id: &Id, verb: Verb) -> Result<bool> {
-        let what = verb.name();
+        let action = verb.name();
         match self.outcome(hosted, id, verb) {
             Outcome::Refused(refusal) if refusal.code == 404 => Ok(false),
             Outcome::Refused(refusal) => {
-                Err(anyhow!(refusal.message)).with_context(|| format!("{what} {}/{}", id.resource, id.name))
+                Err(anyhow!(refusal.message)).with_context(|| format!("{action} {}/{}", id.resource, id.name))
             }
             _ => Ok(true),
         }
@@ -263,9 +253,9 @@ impl Fleet {
         let target = Target { group, version, resource, namespace, name, subresource: String::new() };
         // No other patch accepts `force`.
         let force = matches!(verb, Verb::Patch(PatchKind::Apply, _)).then_some(true);
-        let query = Query { field_manager: SOMEBODY.into(), force, ..Query::default() };
-        let user = Arc::clone(&self.somebody);
-        let request = Request { user, agent: SOMEBODY.into(), verb, target, query };
+        let query = Query { field_manager: USER.into(), force, ..Query::default() };
+        let user = Arc::clone(&self.user);
+        let request = Request { user, agent: USER.into(), verb, target, query };
         hosted.apply(&request, Timestamp::now())
     }
 }

@@ -6,11 +6,11 @@ use tidewatch_api::names::RUNTIME_NAMESPACE;
 /// Highest version.
 pub const VERSIONS: u32 = 9;
 /// Most modules; each adds a CRD.
-pub const MOST: usize = 100;
+pub const MAX_MODULES: usize = 100;
 /// Fewest objects of a module.
-pub const FEWEST_OBJECTS: usize = 4;
+pub const MIN_OBJECTS: usize = 4;
 /// Most objects of a module.
-pub const MOST_OBJECTS: usize = 100;
+pub const MAX_OBJECTS: usize = 100;
 
 /// Size of each runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
             crd(module, &crd_name),
         ),
     ];
-    all.extend((0..count.saturating_sub(FEWEST_OBJECTS)).map(|place| further(&own, place)));
+    all.extend((0..count.saturating_sub(MIN_OBJECTS)).map(|index| further(&own, index)));
     if number.is_multiple_of(2) {
         // Each upgrade creates or prunes an object.
         let extra = format!("{own}-extra");
@@ -122,15 +122,15 @@ pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
 }
 
 /// An additional object, equal in all versions.
-fn further(own: &str, place: usize) -> (Id, Value) {
+fn further(own: &str, index: usize) -> (Id, Value) {
     const RBAC: &str = "rbac.authorization.k8s.io";
-    let (space, name) = (RUNTIME_NAMESPACE, format!("{own}-{place}"));
+    let (space, name) = (RUNTIME_NAMESPACE, format!("{own}-{index}"));
     let app = json!({"app.kubernetes.io/name": own});
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
     let subjects = json!([{"kind": "ServiceAccount", "name": format!("{own}-keeper"), "namespace": space}]);
-    let role = |kind: &str| json!({"apiGroup": RBAC, "kind": kind, "name": format!("{own}-{}", place.saturating_sub(1))});
+    let role = |kind: &str| json!({"apiGroup": RBAC, "kind": kind, "name": format!("{own}-{}", index.saturating_sub(1))});
     // Roles precede bindings.
-    let (group, version, kind, resource, rest) = match place % 7 {
+    let (group, version, kind, resource, rest) = match index % 7 {
         0 => (
             "",
             "v1",
@@ -155,7 +155,7 @@ fn further(own: &str, place: usize) -> (Id, Value) {
             let spec = json!({"spec": {"podSelector": {"matchLabels": app}, "policyTypes": ["Egress"]}});
             ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", spec)
         }
-        _ => ("", "v1", "ConfigMap", "configmaps", json!({"data": {"place": place.to_string()}})),
+        _ => ("", "v1", "ConfigMap", "configmaps", json!({"data": {"place": index.to_string()}})),
     };
     let namespace = if kind.starts_with("Cluster") { "" } else { space };
     let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
@@ -229,28 +229,26 @@ mod tests {
 
     #[test]
     fn names_are_letters_and_differ() {
-        let names: BTreeSet<String> = (0..MOST).map(name).collect();
-        assert_eq!(names.len(), MOST);
+        let names: BTreeSet<String> = (0..MAX_MODULES).map(name).collect();
+        assert_eq!(names.len(), MAX_MODULES);
         assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
     }
 
     #[test]
     fn each_step_up_changes_creates_or_prunes() {
-        let ids = |number| {
-            objects(0, number, FEWEST_OBJECTS).into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>()
-        };
+        let ids =
+            |number| objects(0, number, MIN_OBJECTS).into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>();
         assert_eq!(ids(2).difference(&ids(1)).count(), 1);
         assert_eq!(ids(2).difference(&ids(3)).count(), 1);
         let image = |number| {
-            objects(0, number, FEWEST_OBJECTS)[0].1["spec"]["template"]["spec"]["containers"][0]["image"]
-                .clone()
+            objects(0, number, MIN_OBJECTS)[0].1["spec"]["template"]["spec"]["containers"][0]["image"].clone()
         };
         assert_ne!(image(1), image(2));
     }
 
     #[test]
     fn a_module_has_as_many_objects_as_are_asked_for_and_each_once() {
-        for count in [FEWEST_OBJECTS, 14, MOST_OBJECTS] {
+        for count in [MIN_OBJECTS, 14, MAX_OBJECTS] {
             let ids: BTreeSet<Id> = objects(0, 1, count).into_iter().map(|(id, _)| id).collect();
             assert_eq!(ids.len(), count);
         }

@@ -121,8 +121,8 @@ impl Oracle {
     }
 
     /// Reads the desired state.
-    pub fn world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
-        look(&self.world.read())
+    pub fn world<T>(&self, read: impl FnOnce(&World) -> T) -> T {
+        read(&self.world.read())
     }
 
     /// Changes the desired state.
@@ -140,12 +140,12 @@ impl Oracle {
         asked.is_ok() && fine
     }
 
-    /// Calls `tell` for each difference until it returns false. Returns the number of comparisons.
+    /// Calls `differs` for each difference until it returns false. Returns the number of comparisons.
     fn differences(
         &self,
         runtime: usize,
         module: usize,
-        mut tell: impl FnMut(&Id, &'static str) -> bool,
+        mut differs: impl FnMut(&Id, &'static str) -> bool,
     ) -> Result<usize> {
         let desired = self.world.read().desired(runtime, module);
         let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(0) };
@@ -158,13 +158,13 @@ impl Oracle {
                 Some(_) => "different",
                 None => "missing",
             };
-            if !tell(id, is) {
+            if !differs(id, is) {
                 return Ok(compared);
             }
         }
         for id in unwanted {
             compared += 1;
-            if self.fleet.get(hosted, id)?.is_some() && !tell(id, "there, and should not be") {
+            if self.fleet.get(hosted, id)?.is_some() && !differs(id, "there, and should not be") {
                 return Ok(compared);
             }
         }
@@ -183,8 +183,8 @@ impl Oracle {
                     true
                 })?;
                 verdict.lost += found.len();
-                let room = EXAMPLES.saturating_sub(verdict.examples.len());
-                verdict.examples.extend(found.into_iter().take(room));
+                let capacity = EXAMPLES.saturating_sub(verdict.examples.len());
+                verdict.examples.extend(found.into_iter().take(capacity));
             }
             let kyma = self.fleet.get(&self.fleet.kcp, &kcp_kyma(runtime))?;
             let ready = kyma.is_some_and(|kyma| kyma["status"]["state"] == "Ready");
@@ -196,7 +196,7 @@ impl Oracle {
 
     /// The Deployment that users change.
     pub fn deployment(module: usize) -> Option<Id> {
-        modules::objects(module, 1, modules::FEWEST_OBJECTS).into_iter().next().map(|(id, _)| id)
+        modules::objects(module, 1, modules::MIN_OBJECTS).into_iter().next().map(|(id, _)| id)
     }
 }
 
@@ -221,8 +221,7 @@ mod tests {
     async fn an_empty_runtime_has_lost_everything_that_it_should_have() -> Result<()> {
         let drain = Drain::new();
         let fleet = Arc::new(
-            Fleet::start(2, modules::Size { modules: 1, objects: modules::FEWEST_OBJECTS }, 7, &drain)
-                .await?,
+            Fleet::start(2, modules::Size { modules: 1, objects: modules::MIN_OBJECTS }, 7, &drain).await?,
         );
         let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
         assert_eq!(oracle.judge().await?, Verdict::default(), "nobody is registered");

@@ -40,7 +40,7 @@ pub struct Counters {
 pub struct Progress {
     bars: Option<(MultiProgress, ProgressBar, ProgressBar, ProgressBar)>,
     started: Instant,
-    said: AtomicU64,
+    last_line: AtomicU64,
 }
 
 impl Progress {
@@ -64,11 +64,11 @@ impl Progress {
             line.enable_steady_tick(Duration::from_millis(200));
             (all, fine, agents, line)
         });
-        Self { bars, started: Instant::now(), said: AtomicU64::new(0) }
+        Self { bars, started: Instant::now(), last_line: AtomicU64::new(0) }
     }
 
     /// Prints a permanent line.
-    pub fn say(&self, text: &str) {
+    pub fn message(&self, text: &str) {
         let at = self.started.elapsed().as_secs_f64();
         self.print(&format!("{at:7.1} s  {text}"));
     }
@@ -101,8 +101,8 @@ impl Progress {
             return;
         }
         let due = self.started.elapsed().as_secs() / LINE.as_secs();
-        if self.said.swap(due, Ordering::Relaxed) != due {
-            self.say(&format!(
+        if self.last_line.swap(due, Ordering::Relaxed) != due {
+            self.message(&format!(
                 "{fine} of {registered} runtimes as desired, {agents_ready} agents at rest; {words}"
             ));
         }

@@ -1,35 +1,19 @@
 //! The report of a run.
 
-use std::fmt::Write;
+mod document;
 
 use serde::Serialize;
 
+use self::document::{Document, time};
 use crate::{metrics::percentile, oracle::Verdict, scenario::Goal};
 
 /// The report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Scenario.
-    pub scenario: String,
-    /// Purpose.
-    pub about: String,
-    /// Seed.
-    pub seed: u64,
-    /// Runtimes.
-    pub runtimes: usize,
-    /// Modules per runtime.
-    pub modules: usize,
-    /// Objects per module.
-    pub objects: usize,
-    /// Cores, shared by all processes.
-    pub cores: usize,
-    /// Load average over 15 minutes. Far above `cores`, other programs interfere.
-    pub load: Option<f64>,
-    /// Non-default flags; empty for another controller.
-    pub receiver_flags: String,
-    /// Whether the build is optimized.
-    pub optimized: bool,
+    /// Settings of the run.
+    #[serde(flatten)]
+    pub setup: RunSetup,
     /// Steps with times.
     pub steps: Vec<StepReport>,
     /// Times from change to desired state.
@@ -52,12 +36,39 @@ pub struct Report {
     pub verdict: Verdict,
 }
 
+/// Settings of a run, and its machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunSetup {
+    /// Scenario.
+    pub scenario: String,
+    /// Purpose.
+    pub about: String,
+    /// Seed.
+    pub seed: u64,
+    /// Runtimes.
+    pub runtimes: usize,
+    /// Modules per runtime.
+    pub modules: usize,
+    /// Objects per module.
+    pub objects: usize,
+    /// Cores, shared by all processes.
+    pub cores: usize,
+    /// Load average over 15 minutes. Far above `cores`, other programs interfere.
+    pub load: Option<f64>,
+    /// Non-default flags; empty for another controller.
+    pub receiver_flags: String,
+    /// Whether the build is optimized.
+    pub optimized: bool,
+}
+
 /// A played step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepReport {
     /// Step.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub step: String,
     /// Duration.
     pub seconds: f64,
     /// Result.
@@ -171,7 +182,8 @@ pub struct Calls {
     /// `runtimes` or `kcp`.
     pub at: String,
     /// Program.
-    pub who: String,
+    #[serde(rename = "who")]
+    pub client: String,
     /// Verb.
     pub verb: String,
     /// Count.
@@ -216,7 +228,7 @@ impl Report {
         let wrong: Vec<_> = wrong
             .iter()
             .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
+            .map(|(count, step)| format!("{count} {step}"))
             .collect();
         format!("FAILED: {}", wrong.join(", "))
     }
@@ -231,19 +243,38 @@ impl Report {
 
     /// Returns Markdown or aligned text.
     pub fn text(&self, markdown: bool) -> String {
-        let mut out = Text { markdown, text: String::new() };
-        let Self { scenario, about, runtimes, modules, objects, seed, cores, .. } = self;
+        let mut out = Document { markdown, text: String::new() };
+        self.header(&mut out);
+        self.results(&mut out);
+        self.phases(&mut out);
+        self.other_processes(&mut out);
+        let rows: Vec<_> = self
+            .steps
+            .iter()
+            .map(|step| vec![step.step.clone(), time(step.seconds), step.note.clone()])
+            .collect();
+        out.table(&["step", "took", ""], &rows);
+        out.line(&self.outcome());
+        out.text
+    }
+
+    fn header(&self, out: &mut Document) {
+        let RunSetup { scenario, about, runtimes, modules, objects, seed, cores, .. } = &self.setup;
         let of_each = format!("{modules} modules of {objects} objects each");
         out.heading(&format!("{scenario}: {runtimes} runtimes, {of_each}, seed {seed}"));
-        let build = if self.optimized { "" } else { " A debug build: its times say nothing." };
+        let build = if self.setup.optimized { "" } else { " A debug build: its times say nothing." };
         let load = self
+            .setup
             .load
             .map_or_else(String::new, |load| format!(" (load average of the last 15 min: {load:.1})"));
         let stop = if about.is_empty() || about.ends_with(['.', '!', '?']) { "" } else { "." };
         out.line(format!("{about}{stop} Everything shares {cores} cores{load}.{build}").trim_start());
-        if !self.receiver_flags.is_empty() {
-            out.line(&format!("Receiver: {}", self.receiver_flags));
+        if !self.setup.receiver_flags.is_empty() {
+            out.line(&format!("Receiver: {}", self.setup.receiver_flags));
         }
+    }
+
+    fn results(&self, out: &mut Document) {
         let Verdict { compared, lost, not_ready, examples } = &self.verdict;
         let rows = vec![
             vec!["lost".into(), lost.to_string(), format!("of {compared} objects compared at the end")],
@@ -252,13 +283,11 @@ impl Report {
             vec!["skipped".into(), self.skipped.to_string(), "changes that could not be made".into()],
         ];
         out.table(&["result", "", ""], &rows);
-        if !examples.is_empty() {
-            let rows: Vec<_> = examples
-                .iter()
-                .map(|lost| vec![lost.runtime.clone(), lost.object.clone(), lost.is.to_owned()])
-                .collect();
-            out.table(&["lost in", "object", "is"], &rows);
-        }
+        let rows: Vec<_> = examples
+            .iter()
+            .map(|lost| vec![lost.runtime.clone(), lost.object.clone(), lost.is.to_owned()])
+            .collect();
+        out.table(&["lost in", "object", "is"], &rows);
         let rows: Vec<_> = self
             .lags
             .iter()
@@ -274,9 +303,11 @@ impl Report {
         if self.registry_refused > 0 {
             out.line(&format!("The registry of modules has refused {} requests.", self.registry_refused));
         }
-        self.phases(&mut out);
+    }
+
+    fn other_processes(&self, out: &mut Document) {
         let AgentsReport { connected, cpu_seconds, peak_mib } = &self.agents;
-        let others = vec![
+        let rows = vec![
             vec![
                 "agents (one process)".into(),
                 format!("{connected} connected"),
@@ -290,18 +321,10 @@ impl Report {
                 format!("{:.0} MiB", self.simulator_peak_mib),
             ],
         ];
-        out.table(&["besides the receiver", "", "CPU", "memory, peak"], &others);
-        let rows: Vec<_> = self
-            .steps
-            .iter()
-            .map(|step| vec![step.what.clone(), time(step.seconds), step.note.clone()])
-            .collect();
-        out.table(&["step", "took", ""], &rows);
-        out.line(&self.outcome());
-        out.text
+        out.table(&["besides the receiver", "", "CPU", "memory, peak"], &rows);
     }
 
-    fn phases(&self, out: &mut Text) {
+    fn phases(&self, out: &mut Document) {
         let head: Vec<&str> =
             std::iter::once("receiver").chain(self.phases.iter().map(|p| p.name.as_str())).collect();
         let row = |name: &str, value: &dyn Fn(&Phase) -> String| {
@@ -310,7 +333,7 @@ impl Report {
         let age = |index: usize| move |p: &Phase| p.queue_age[index].map_or_else(|| "-".to_owned(), time);
         let mut rows = vec![row("duration", &|p| time(p.seconds))];
         // Another controller is not measured.
-        if !self.receiver_flags.is_empty() {
+        if !self.setup.receiver_flags.is_empty() {
             rows.extend([
                 row("reconciles", &|p| format!("{:.0}", p.reconciles)),
                 row("of these failed, tried again", &|p| format!("{:.0}", p.reconciles_failed)),
@@ -337,7 +360,7 @@ impl Report {
                 .map(|c| {
                     vec![
                         c.at.clone(),
-                        c.who.clone(),
+                        c.client.clone(),
                         c.verb.clone(),
                         c.calls.to_string(),
                         format!("{:.1}", c.per_runtime),
@@ -349,73 +372,6 @@ impl Report {
     }
 }
 
-fn time(seconds: f64) -> String {
-    if seconds < 0.0095 {
-        format!("{:.1} ms", seconds * 1e3)
-    } else if seconds < 1.0 {
-        format!("{:.0} ms", seconds * 1e3)
-    } else if seconds < 100.0 {
-        format!("{seconds:.1} s")
-    } else {
-        format!("{seconds:.0} s")
-    }
-}
-
-struct Text {
-    markdown: bool,
-    text: String,
-}
-
-impl Text {
-    fn heading(&mut self, text: &str) {
-        let before = if self.markdown { "### " } else { "" };
-        let _ = writeln!(self.text, "{before}{text}\n");
-    }
-
-    fn line(&mut self, text: &str) {
-        let _ = writeln!(self.text, "{text}\n");
-    }
-
-    fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
-        if rows.is_empty() {
-            return;
-        }
-        let cells = |row: &[String]| row.iter().map(|cell| cell.replace('|', "/")).collect::<Vec<_>>();
-        if self.markdown {
-            let _ = writeln!(self.text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
-            for row in rows {
-                let _ = writeln!(self.text, "| {} |", cells(row).join(" | "));
-            }
-        } else {
-            let widest = |column: usize| {
-                let of = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
-                rows.iter().map(of).max().unwrap_or(0).max(head.get(column).map_or(0, |h| h.chars().count()))
-            };
-            let line = |row: Vec<&str>| {
-                let padded =
-                    row.iter().enumerate().map(|(i, cell)| format!("{cell:<width$}", width = widest(i)));
-                padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-            };
-            let _ = writeln!(
-                self.text,
-                "{}",
-                line(
-                    head.iter()
-                        .map(|cell| cell.to_uppercase())
-                        .collect::<Vec<_>>()
-                        .iter()
-                        .map(String::as_str)
-                        .collect()
-                )
-            );
-            for row in rows {
-                let _ = writeln!(self.text, "{}", line(row.iter().map(String::as_str).collect()));
-            }
-        }
-        self.text.push('\n');
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,12 +380,15 @@ mod tests {
     fn report() -> Report {
         let lost = Lost { runtime: "sim-00001".into(), object: "a/b deployments".into(), is: "missing" };
         Report {
-            scenario: "storm".into(),
-            receiver_flags: "--fallback-poll 0".into(),
-            runtimes: 5,
-            modules: 2,
-            objects: 4,
-            seed: 7,
+            setup: RunSetup {
+                scenario: "storm".into(),
+                receiver_flags: "--fallback-poll 0".into(),
+                runtimes: 5,
+                modules: 2,
+                objects: 4,
+                seed: 7,
+                ..RunSetup::default()
+            },
             lags: vec![Lag::of("drift", vec![0.5, 0.25, 2.0])],
             phases: vec![Phase {
                 name: "scenario".into(),

@@ -54,13 +54,13 @@ pub fn load() -> Option<f64> {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{runtimes} runtimes need {need} open files in one process, and this one may open {have}; raise the hard limit \
-     (ulimit -Hn, LimitNOFILE=) or simulate at most {most} runtimes"
+     (ulimit -Hn, LimitNOFILE=) or simulate at most {max} runtimes"
 )]
 pub struct TooFewFiles {
     runtimes: usize,
     need: u64,
     have: u64,
-    most: u64,
+    max: u64,
 }
 
 const SPARE: u64 = 500;
@@ -81,7 +81,7 @@ fn check(runtimes: usize, have: u64) -> Result<(), TooFewFiles> {
     if need <= have {
         return Ok(());
     }
-    Err(TooFewFiles { runtimes, need, have, most: have.saturating_sub(SPARE) / EACH })
+    Err(TooFewFiles { runtimes, need, have, max: have.saturating_sub(SPARE) / EACH })
 }
 
 #[cfg(test)]

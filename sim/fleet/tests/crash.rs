@@ -35,9 +35,9 @@ fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
                 let (world, whole) = (Arc::clone(&world), Arc::clone(&whole));
                 async move {
                     let plan = Plan::of(seed, whole.writes);
-                    let told = format!("seed {seed}, {plan:?}");
+                    let context = format!("seed {seed}, {plan:?}");
                     let life = Life::new(&world, &format!("seed-{seed}"), plan).await?;
-                    life.live(&ALL, Some(&whole)).await.context(told)
+                    life.live(&ALL, Some(&whole)).await.context(context)
                 }
             })
             .buffer_unordered(TOGETHER);
@@ -77,8 +77,8 @@ fn a_deletion_goes_on_wherever_the_engine_ends() -> Result<()> {
                 async move {
                     let life =
                         Life::new(&world, &format!("{write}-{done}"), Plan::in_deletion(write, done)).await?;
-                    let told = format!("write {write} of the deletion, done: {done}");
-                    Ok::<_, anyhow::Error>(life.live(&LIFE, Some(&whole)).await.context(told)?.crashes)
+                    let context = format!("write {write} of the deletion, done: {done}");
+                    Ok::<_, anyhow::Error>(life.live(&LIFE, Some(&whole)).await.context(context)?.crashes)
                 }
             })
             .buffer_unordered(TOGETHER);

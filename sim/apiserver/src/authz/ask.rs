@@ -73,10 +73,10 @@ impl Ask {
     /// Self-reviews are allowed for all authenticated users.
     pub(super) fn is_self_review(&self) -> bool {
         let Self::Resource { verb, target } = self else { return false };
-        let asked = (target.group.as_str(), target.resource.as_str());
+        let resource = (target.group.as_str(), target.resource.as_str());
         verb == "create"
             && matches!(
-                asked,
+                resource,
                 ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
                     | ("authentication.k8s.io", "selfsubjectreviews")
             )

@@ -13,9 +13,9 @@ enum Right<'a> {
 /// Describes uncovered rights in Kubernetes' wording, sorted.
 pub(crate) fn missing(held: &[&PolicyRule], wanted: &[PolicyRule]) -> Vec<String> {
     let rights = wanted.iter().flat_map(rights);
-    let lacking: Vec<Right<'_>> =
+    let missing_rights: Vec<Right<'_>> =
         rights.filter(|right| !held.iter().any(|rule| covers(rule, right))).collect();
-    describe(&lacking)
+    describe(&missing_rights)
 }
 
 fn rights(rule: &PolicyRule) -> Vec<Right<'_>> {
@@ -54,10 +54,10 @@ fn covers(rule: &PolicyRule, right: &Right<'_>) -> bool {
 }
 
 /// Joins verbs on one resource.
-fn describe(lacking: &[Right<'_>]) -> Vec<String> {
+fn describe(missing_rights: &[Right<'_>]) -> Vec<String> {
     let mut lines = BTreeSet::new();
     let mut verbs_of: Vec<(Right<'_>, Vec<&str>)> = Vec::new();
-    for right in lacking {
+    for right in missing_rights {
         match *right {
             Right::Url { url, verb } => {
                 lines.insert(format!("{{NonResourceURLs:[{url:?}], Verbs:[{verb:?}]}}"));

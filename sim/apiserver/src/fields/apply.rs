@@ -134,11 +134,11 @@ mod tests {
         live: &Value,
         config: &Value,
         managed: &Managed,
-        who: &str,
+        author: &str,
         force: bool,
     ) -> Result<Applied, Vec<Conflict>> {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
-        Apply { writer: &writer(who), sent: config, force, now: 1 }.run(live, config, managed, schema)
+        Apply { writer: &writer(author), sent: config, force, now: 1 }.run(live, config, managed, schema)
     }
 
     #[test]

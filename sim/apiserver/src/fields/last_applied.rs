@@ -8,7 +8,7 @@ use crate::{object::meta, schema::View};
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const MANAGER: &str = "kubectl";
 /// Total of all annotations, in bytes.
-const LARGEST: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 
 /// Fields that `manager` may take without conflict: last-applied, unchanged ones.
 pub(crate) fn takes_over(manager: &str, live: &Value, api_version: &str, schema: View<'_>) -> Set {
@@ -25,22 +25,22 @@ pub(crate) fn takes_over(manager: &str, live: &Value, api_version: &str, schema:
 }
 
 /// Updates an existing annotation.
-pub(crate) fn follow(manager: &str, object: &mut Value, said: &Value) {
+pub(crate) fn follow(manager: &str, object: &mut Value, sent: &Value) {
     let has = annotations(object).and_then(|all| all.get(ANNOTATION)).and_then(Value::as_str);
     if manager != MANAGER || has.is_none_or(str::is_empty) {
         return;
     }
-    let mut said = said.clone();
-    if let Some(Value::Object(all)) = said.pointer_mut("/metadata/annotations") {
+    let mut sent = sent.clone();
+    if let Some(Value::Object(all)) = sent.pointer_mut("/metadata/annotations") {
         all.remove(ANNOTATION);
     }
     // Go's JSON escapes.
     let text =
-        said.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n";
+        sent.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n";
     if let Some(Value::Object(all)) = meta::metadata_mut(object).get_mut("annotations") {
         all.insert(ANNOTATION.into(), text.into());
         let size = |(name, value): (&String, &Value)| name.len() + value.as_str().map_or(0, str::len);
-        if all.iter().map(size).sum::<usize>() > LARGEST {
+        if all.iter().map(size).sum::<usize>() > MAX_BYTES {
             all.remove(ANNOTATION);
         }
     }
@@ -75,12 +75,12 @@ mod tests {
 
     #[test]
     fn the_annotation_follows_what_kubectl_applies() {
-        let said =
+        let sent =
             json!({"kind": "ConfigMap", "data": {"a": "<"}, "metadata": {"annotations": {ANNOTATION: "x"}}});
         let mut object = live(&json!({}));
-        follow("another", &mut object, &said);
+        follow("another", &mut object, &sent);
         assert_eq!(object, live(&json!({})));
-        follow("kubectl", &mut object, &said);
+        follow("kubectl", &mut object, &sent);
         let text = object["metadata"]["annotations"][ANNOTATION].as_str().map(str::to_owned);
         let expected =
             "{\"data\":{\"a\":\"\\u003c\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{}}}\n";

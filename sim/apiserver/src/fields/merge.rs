@@ -9,17 +9,17 @@ use crate::schema::{Relation, View};
 
 pub(crate) fn merge(live: &Value, config: &Value, schema: View<'_>) -> Value {
     match (live, config) {
-        (Value::Object(ours), Value::Object(theirs)) if !schema.map_is_atomic() => {
-            let mut merged = ours.clone();
-            for (name, value) in theirs {
+        (Value::Object(current), Value::Object(sent)) if !schema.map_is_atomic() => {
+            let mut merged = current.clone();
+            for (name, value) in sent {
                 let below = schema.field_or_unknown(name);
-                let value = ours.get(name).map_or_else(|| value.clone(), |live| merge(live, value, below));
+                let value = current.get(name).map_or_else(|| value.clone(), |live| merge(live, value, below));
                 merged.insert(name.clone(), value);
             }
             Value::Object(merged)
         }
-        (Value::Array(ours), Value::Array(theirs)) if schema.list() != Relation::Atomic => {
-            Value::Array(merge_lists(ours, theirs, schema))
+        (Value::Array(current), Value::Array(sent)) if schema.list() != Relation::Atomic => {
+            Value::Array(merge_lists(current, sent, schema))
         }
         // Null only requests existence.
         (Value::Object(_), Value::Null) if !schema.map_is_atomic() => live.clone(),
@@ -29,23 +29,23 @@ pub(crate) fn merge(live: &Value, config: &Value, schema: View<'_>) -> Value {
 }
 
 /// Uses the configuration's order around items that it lacks.
-fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value> {
+fn merge_lists(current: &[Value], sent: &[Value], schema: View<'_>) -> Vec<Value> {
     let list = schema.list();
     let identity = |value: &Value| item(value, &list, schema).unwrap_or_default();
-    let ours: Vec<(String, &Value)> = ours.iter().map(|value| (identity(value), value)).collect();
-    let theirs: Vec<(String, &Value)> = theirs.iter().map(|value| (identity(value), value)).collect();
-    let in_theirs: BTreeSet<&str> = theirs.iter().map(|(id, _)| id.as_str()).collect();
+    let current: Vec<(String, &Value)> = current.iter().map(|value| (identity(value), value)).collect();
+    let sent: Vec<(String, &Value)> = sent.iter().map(|value| (identity(value), value)).collect();
+    let in_sent: BTreeSet<&str> = sent.iter().map(|(id, _)| id.as_str()).collect();
     // The first duplicate wins.
-    let in_ours: BTreeMap<&str, &Value> =
-        ours.iter().rev().map(|(id, value)| (id.as_str(), *value)).collect();
+    let in_current: BTreeMap<&str, &Value> =
+        current.iter().rev().map(|(id, value)| (id.as_str(), *value)).collect();
     let mut shared =
-        theirs.iter().map(|(id, _)| id.as_str()).filter(|id| in_ours.contains_key(id)).peekable();
-    let combined = |id: &str, value: &Value| match in_ours.get(id) {
+        sent.iter().map(|(id, _)| id.as_str()).filter(|id| in_current.contains_key(id)).peekable();
+    let combined = |id: &str, value: &Value| match in_current.get(id) {
         Some(live) => merge(live, value, schema.items()),
         None => value.clone(),
     };
-    let mut merged = Vec::with_capacity(ours.len() + theirs.len());
-    let (mut left, mut right) = (ours.iter().peekable(), theirs.iter().peekable());
+    let mut merged = Vec::with_capacity(current.len() + sent.len());
+    let (mut left, mut right) = (current.iter().peekable(), sent.iter().peekable());
     loop {
         match (left.peek(), right.peek()) {
             (Some((l, _)), Some((r, value))) if l == r => {
@@ -55,12 +55,11 @@ fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value>
                 shared.next_if(|next| *next == r.as_str());
             }
             (Some((l, _)), Some(_))
-                if in_theirs.contains(l.as_str())
-                    && shared.peek().is_some_and(|next| *next != l.as_str()) =>
+                if in_sent.contains(l.as_str()) && shared.peek().is_some_and(|next| *next != l.as_str()) =>
             {
                 left.next();
             }
-            (Some((l, value)), _) if !in_theirs.contains(l.as_str()) => {
+            (Some((l, value)), _) if !in_sent.contains(l.as_str()) => {
                 merged.push((*value).clone());
                 left.next();
             }

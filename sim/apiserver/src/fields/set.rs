@@ -99,30 +99,30 @@ impl Set {
 
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
-        for (name, theirs) in &other.nodes {
-            let ours = all.nodes.entry(name.clone()).or_default();
-            ours.member |= theirs.member;
-            ours.below = ours.below.union(&theirs.below);
+        for (name, right) in &other.nodes {
+            let left = all.nodes.entry(name.clone()).or_default();
+            left.member |= right.member;
+            left.below = left.below.union(&right.below);
         }
         all
     }
 
     pub(crate) fn without(&self, other: &Self) -> Self {
-        self.combine(other, |ours, theirs| ours && !theirs)
+        self.combine(other, |left, right| left && !right)
     }
 
     pub(crate) fn intersection(&self, other: &Self) -> Self {
-        self.combine(other, |ours, theirs| ours && theirs)
+        self.combine(other, |left, right| left && right)
     }
 
     fn combine(&self, other: &Self, member: fn(bool, bool) -> bool) -> Self {
         let nothing = Node::default();
         let mut result = Self::default();
-        for (name, ours) in &self.nodes {
-            let theirs = other.nodes.get(name).unwrap_or(&nothing);
+        for (name, left) in &self.nodes {
+            let right = other.nodes.get(name).unwrap_or(&nothing);
             let node = Node {
-                member: member(ours.member, theirs.member),
-                below: ours.below.combine(&theirs.below, member),
+                member: member(left.member, right.member),
+                below: left.below.combine(&right.below, member),
             };
             result.put(name, node);
         }

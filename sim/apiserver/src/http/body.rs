@@ -114,7 +114,9 @@ fn parse(bytes: &[u8], media: &str, typed: bool) -> Result<Read, Refusal> {
             let text = first_document(text);
             // Most YAML is JSON (RFC 9512, 3.4), which reads faster.
             let json = text.starts_with('{').then(|| repeated::read(text.as_bytes(), false).ok()).flatten();
-            let (mut value, twice) = match json.filter(|(_, twice)| twice.is_empty()) {
+            let (mut value, repeated_fields) = match json
+                .filter(|(_, repeated_fields)| repeated_fields.is_empty())
+            {
                 Some((value, _)) => (value, Vec::new()),
                 None => {
                     let undecodable = |error| Refusal::bad_request(format!("error decoding YAML: {error}"));
@@ -122,10 +124,12 @@ fn parse(bytes: &[u8], media: &str, typed: bool) -> Result<Read, Refusal> {
                 }
             };
             whole_numbers(&mut value);
-            Ok((value, twice))
+            Ok((value, repeated_fields))
         }
         "" | JSON => match repeated::read(bytes, typed) {
-            Ok((value, twice)) => Ok((value, twice.into_iter().map(Repeated::Field).collect())),
+            Ok((value, repeated_fields)) => {
+                Ok((value, repeated_fields.into_iter().map(Repeated::Field).collect()))
+            }
             Err(error) => Err(Refusal::bad_request(format!(
                 "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
             ))),

@@ -1,4 +1,4 @@
-//! Startup errors.
+//! Errors of servers and connections.
 
 use std::{io, net::SocketAddr};
 
@@ -24,3 +24,8 @@ pub enum StartError {
     #[error("there is no cluster {0}")]
     Missing(String),
 }
+
+/// Ends the connection unanswered.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated server drops the connection")]
+pub(crate) struct Dropped;

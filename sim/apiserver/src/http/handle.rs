@@ -13,8 +13,9 @@ use super::{
     answer::{self, Body},
     body::{self, Sent},
     discovery::Served,
+    error::Dropped,
     hosted::Hosted,
-    openapi,
+    openapi::{self, GIT_VERSION},
     representation::{Include, Representation},
     route::{self, Parameters, Path},
     stream,
@@ -26,8 +27,6 @@ use crate::{
     store::{Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
 };
 
-/// Simulated version.
-pub(crate) const GIT_VERSION: &str = "v1.36.3";
 const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// Valid media type, unlike the requested one.
 const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -53,11 +52,6 @@ struct Received {
     parameters: Parameters,
     fault: Fault,
 }
-
-/// Ends the connection unanswered.
-#[derive(Debug, thiserror::Error)]
-#[error("the simulated server drops the connection")]
-pub(crate) struct Dropped;
 
 impl Exchange {
     pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
@@ -363,9 +357,9 @@ fn verb(method: &Method, target: &Target, is_watch: bool) -> Result<Verb, Refusa
 /// Adds the body; returns duplicate fields.
 fn with_body(verb: Verb, body: Sent<'_>) -> Result<(Verb, Vec<Repeated>), Refusal> {
     match verb {
-        Verb::Create(_) => body.object().map(|(object, twice)| (Verb::Create(object), twice)),
-        Verb::Update(_) => body.object().map(|(object, twice)| (Verb::Update(object), twice)),
-        Verb::Patch(..) => body.patch().map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
+        Verb::Create(_) => body.object().map(|(object, repeated)| (Verb::Create(object), repeated)),
+        Verb::Update(_) => body.object().map(|(object, repeated)| (Verb::Update(object), repeated)),
+        Verb::Patch(..) => body.patch().map(|(how, (patch, repeated))| (Verb::Patch(how, patch), repeated)),
         Verb::Delete(_) => Ok((Verb::Delete(body.delete_options()?), Vec::new())),
         Verb::DeleteCollection(_) => Ok((Verb::DeleteCollection(body.delete_options()?), Vec::new())),
         other => Ok((other, Vec::new())),

@@ -11,6 +11,8 @@ use crate::{
     schema::builtin,
 };
 
+/// Simulated version.
+pub(super) const GIT_VERSION: &str = "v1.36.3";
 const TITLE: &str = "Kubernetes";
 
 /// `/openapi/v3`; `prefix` is the cluster's path.
@@ -33,7 +35,7 @@ pub(crate) fn index(served: &Served, prefix: &str) -> Value {
 
 /// `/openapi/v2`, without schemas: `kubectl` then leaves list validation to the server.
 pub(crate) fn empty_v2() -> Value {
-    json!({"swagger": "2.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION}, "paths": {}})
+    json!({"swagger": "2.0", "info": {"title": TITLE, "version": GIT_VERSION}, "paths": {}})
 }
 
 /// Protobuf, the only form that `kubectl` reads.
@@ -43,7 +45,7 @@ pub(crate) fn empty_v2_protobuf() -> Vec<u8> {
         let length = u8::try_from(bytes.len()).unwrap_or_default();
         [&[tag, length], bytes].concat()
     };
-    let info = [field(0x0a, TITLE.as_bytes()), field(0x12, super::handle::GIT_VERSION.as_bytes())].concat();
+    let info = [field(0x0a, TITLE.as_bytes()), field(0x12, GIT_VERSION.as_bytes())].concat();
     [field(0x0a, b"2.0"), field(0x12, &info)].concat()
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
     for kind in kinds {
         let name = definition(kind);
         let mut schema = match &kind.origin {
-            Origin::Builtin(name) => told(builtin::definitions().get(*name)),
+            Origin::Builtin(name) => described(builtin::definitions().get(*name)),
             Origin::Custom(version) => version.schema.clone(),
         };
         schema["x-kubernetes-group-version-kind"] = json!([gvk(kind)]);
@@ -87,16 +89,16 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
             continue;
         };
         references(schema, &mut wanted);
-        schemas.insert(name, told(Some(schema)));
+        schemas.insert(name, described(Some(schema)));
     }
     Some(json!({
-        "openapi": "3.0.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION},
+        "openapi": "3.0.0", "info": {"title": TITLE, "version": GIT_VERSION},
         "paths": paths, "components": {"schemas": schemas},
     }))
 }
 
 /// Kubernetes does not publish that `metadata` is required.
-fn told(schema: Option<&Value>) -> Value {
+fn described(schema: Option<&Value>) -> Value {
     let mut schema = schema.cloned().unwrap_or_default();
     if let Some(Value::Array(required)) = schema.get_mut("required") {
         required.retain(|field| field != "metadata");

@@ -11,53 +11,53 @@ use serde_json::{Map, Value};
 use crate::json::whole_numbers;
 
 /// Maximum duplicates and characters of each, to fit answer headers.
-const MOST: usize = 16;
-const LONGEST: usize = 256;
+const MAX_PATHS: usize = 16;
+const MAX_PATH_BYTES: usize = 256;
 
 /// Returns value and duplicates, in order and unique. If `typed`, fields missing later keep their first
 /// values.
 pub(super) fn read(text: &[u8], typed: bool) -> serde_json::Result<(Value, Vec<String>)> {
-    let mut twice = Twice { places: Vec::new(), seen: 0, typed };
+    let mut repeated = Repeated { paths: Vec::new(), seen: 0, typed };
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let value = Reading { place: &Place::Top, twice: &mut twice }.deserialize(&mut reader)?;
+    let value = Reading { path: &Path::Top, repeated: &mut repeated }.deserialize(&mut reader)?;
     reader.end()?;
-    Ok((value, twice.places))
+    Ok((value, repeated.paths))
 }
 
 /// The YAML reader reports duplicates itself.
 pub(super) fn read_yaml<'de, D: Deserializer<'de>>(reader: D) -> Result<Value, D::Error> {
-    let mut twice = Twice { places: Vec::new(), seen: 0, typed: false };
-    Reading { place: &Place::Top, twice: &mut twice }.deserialize(reader)
+    let mut repeated = Repeated { paths: Vec::new(), seen: 0, typed: false };
+    Reading { path: &Path::Top, repeated: &mut repeated }.deserialize(reader)
 }
 
-struct Twice {
-    places: Vec<String>,
+struct Repeated {
+    paths: Vec<String>,
     /// Includes known places.
     seen: usize,
     typed: bool,
 }
 
-impl Twice {
-    fn add(&mut self, place: &Place<'_>) {
+impl Repeated {
+    fn add(&mut self, path: &Path<'_>) {
         self.seen += 1;
-        if self.seen > MOST {
+        if self.seen > MAX_PATHS {
             return;
         }
-        let place = place.to_string().chars().take(LONGEST).collect();
-        if !self.places.contains(&place) {
-            self.places.push(place);
+        let path = path.to_string().chars().take(MAX_PATH_BYTES).collect();
+        if !self.paths.contains(&path) {
+            self.paths.push(path);
         }
     }
 }
 
 /// Formatted only if reported.
-enum Place<'a> {
+enum Path<'a> {
     Top,
-    Field(&'a Place<'a>, &'a str),
-    Item(&'a Place<'a>, usize),
+    Field(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for Path<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Top => Ok(()),
@@ -105,8 +105,8 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 struct Reading<'a> {
-    place: &'a Place<'a>,
-    twice: &'a mut Twice,
+    path: &'a Path<'a>,
+    repeated: &'a mut Repeated,
 }
 
 impl<'de> DeserializeSeed<'de> for Reading<'_> {
@@ -151,8 +151,8 @@ impl<'de> Visitor<'de> for Reading<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let place = Place::Item(self.place, list.len());
-            match items.next_element_seed(Reading { place: &place, twice: &mut *self.twice })? {
+            let path = Path::Item(self.path, list.len());
+            match items.next_element_seed(Reading { path: &path, repeated: &mut *self.repeated })? {
                 Some(item) => list.push(item),
                 None => return Ok(list.into()),
             }
@@ -162,12 +162,12 @@ impl<'de> Visitor<'de> for Reading<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(Key(name)) = fields.next_key::<Key>()? {
-            let place = Place::Field(self.place, &name);
+            let path = Path::Field(self.path, &name);
             if map.contains_key(&name) {
-                self.twice.add(&place);
+                self.repeated.add(&path);
             }
-            let value = fields.next_value_seed(Reading { place: &place, twice: &mut *self.twice })?;
-            match map.get_mut(&name).filter(|_| self.twice.typed) {
+            let value = fields.next_value_seed(Reading { path: &path, repeated: &mut *self.repeated })?;
+            match map.get_mut(&name).filter(|_| self.repeated.typed) {
                 Some(before) => read_over(before, value),
                 None => _ = map.insert(name, value),
             }
@@ -184,15 +184,15 @@ mod tests {
 
     #[test]
     fn the_last_one_counts_and_each_place_is_told_once() {
-        let (value, twice) =
+        let (value, repeated) =
             read(br#"{"a": {"b": 1, "b": 2, "b": 3}, "l": [{}, {"x": null, "x": true}], "a": {"b": -4, "b": 5.5}}"#, false)
                 .unwrap();
         assert_eq!(value, json!({"a": {"b": 5.5}, "l": [{}, {"x": true}]}));
-        assert_eq!(twice, ["a.b", "l[1].x", "a"]);
-        let (value, twice) =
+        assert_eq!(repeated, ["a.b", "l[1].x", "a"]);
+        let (value, repeated) =
             read(br#"{"a": {"b": 1, "c": [{"x": 1}, 2]}, "a": {"c": [{"y": 1}], "d": null}}"#, true).unwrap();
         assert_eq!(value, json!({"a": {"b": 1, "c": [{"x": 1, "y": 1}], "d": null}}));
-        assert_eq!(twice, ["a"]);
+        assert_eq!(repeated, ["a"]);
         let many = format!("{{{}\"a\": 1}}", "\"a\": 1, \"b\": 2, ".repeat(100));
         assert_eq!(read(many.as_bytes(), true).unwrap().1, ["a", "b"]);
         let yaml = "n: 1\n5: {1.5: a, 1e3: b}\n\"yes\": c\n";

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     accept::{Form, JSON},
     answer::Body,
-    handle::Dropped,
+    error::Dropped,
     hosted::Hosted,
     representation::{Representation, metadata_of},
     table::table,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::{Kind, Origin, Scale, storage_key};
+use super::kind::{Kind, Origin, Scale, storage_key};
 
 const NAMESPACED: bool = true;
 const CLUSTER: bool = false;
@@ -93,7 +93,7 @@ pub(crate) fn by_storage(storage: &str) -> Option<&'static Arc<Kind>> {
 
 impl Row {
     fn kind(&self) -> Kind {
-        let has = |what: char| self.traits.contains(what);
+        let has = |flag: char| self.traits.contains(flag);
         let owned = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         let category = if has('a') {
             "all"

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, Origin,
+    kind::{Kind, Origin},
     validation::{
         self, metadata,
         names::{self, Format},
@@ -19,14 +19,14 @@ pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
     if !prefix.is_empty() {
         let masked =
             prefix.len().checked_sub(2).and_then(|end| prefix.get(..end)).filter(|_| prefix.ends_with('-'));
-        let shown = masked.map_or_else(|| prefix.to_owned(), |most| format!("{most}a"));
+        let shown = masked.map_or_else(|| prefix.to_owned(), |start| format!("{start}a"));
         let wrong = form(&shown);
         causes.extend(wrong.iter().map(|why| Cause::invalid("metadata.generateName", &prefix.into(), why)));
     }
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
     } else {
-        metadata::say(name, form, "metadata.name", &mut causes);
+        metadata::check_format(name, form, "metadata.name", &mut causes);
     }
     // Jobs append eleven characters to their CronJob's name.
     if kind.is("batch", "cronjobs") && name.len() > 52 {

@@ -3,16 +3,15 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Kind, tables};
+use super::{
+    cells::{age, since},
+    kind::Kind,
+    tables,
+};
 
 pub(crate) struct Columns<'a> {
     kind: &'a Kind,
 }
-
-pub(super) type Cell = fn(&Value, Timestamp) -> Value;
-
-/// Name, type, priority (0: always shown), cell.
-pub(super) type Column = (&'static str, &'static str, i32, Cell);
 
 impl<'a> Columns<'a> {
     pub(crate) fn of(kind: &'a Kind) -> Self {
@@ -127,40 +126,6 @@ fn cell(kind: &str, value: &Value, now: Timestamp) -> Value {
     }
 }
 
-pub(super) fn since(time: Option<&Value>, now: Timestamp) -> Value {
-    let Some(time) = time.and_then(Value::as_str).and_then(|time| time.parse::<Timestamp>().ok()) else {
-        return Value::Null;
-    };
-    age(time, now)
-}
-
-fn age(time: Timestamp, now: Timestamp) -> Value {
-    duration(now.as_second().saturating_sub(time.as_second())).into()
-}
-
-const DAY: i64 = 86_400;
-const YEARS_2: i64 = 2 * 365 * DAY;
-const YEARS_8: i64 = 8 * 365 * DAY;
-
-fn duration(seconds: i64) -> String {
-    match seconds {
-        ..0 => "<invalid>".to_owned(),
-        0..120 => format!("{seconds}s"),
-        120..600 if seconds % 60 != 0 => format!("{}m{}s", seconds / 60, seconds % 60),
-        120..10_800 => format!("{}m", seconds / 60),
-        10_800..28_800 if seconds % 3600 >= 60 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
-        10_800..172_800 => format!("{}h", seconds / 3600),
-        172_800..691_200 if seconds % DAY >= 3600 => {
-            format!("{}d{}h", seconds / DAY, seconds % DAY / 3600)
-        }
-        691_200..YEARS_2 => format!("{}d", seconds / DAY),
-        YEARS_2..YEARS_8 if seconds / DAY % 365 != 0 => {
-            format!("{}y{}d", seconds / DAY / 365, seconds / DAY % 365)
-        }
-        _ => format!("{}y", seconds / DAY / 365),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,14 +143,5 @@ mod tests {
         {
             assert_eq!(path(&object, nothing), None, "{nothing}");
         }
-    }
-
-    #[test]
-    fn ages_are_those_of_kubectl() {
-        let shown: Vec<String> =
-            [5, 119, 125, 600, 3600, 11_000, 90_000, 180_000, 900_000].map(duration).into();
-        assert_eq!(shown, ["5s", "119s", "2m5s", "10m", "60m", "3h3m", "25h", "2d2h", "10d"]);
-        let years: Vec<String> = [729, 730, 731, 2919, 2920, 4000].map(|days| duration(days * DAY)).into();
-        assert_eq!(years, ["729d", "2y", "2y1d", "7y364d", "8y", "10y"]);
     }
 }

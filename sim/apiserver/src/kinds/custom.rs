@@ -9,36 +9,17 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Kind, Origin, Scale, storage_key};
-use crate::{
-    json::DEEPEST,
-    schema::{
-        View, builtin,
-        validate::{self, Cause},
-    },
+use super::{
+    kind::{CustomVersion, Kind, Origin, Scale, storage_key},
+    structural,
 };
+use crate::{json::DEEPEST, schema::builtin};
 
 /// Equal CRDs share kinds.
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// By spec hash.
 type Known = HashMap<u64, Weak<Vec<Arc<Kind>>>>;
-
-#[derive(Debug)]
-pub(crate) struct Version {
-    /// Includes apiVersion, kind, metadata.
-    pub(crate) schema: Value,
-    pub(crate) columns: Vec<Value>,
-    /// Such as `spec.color`.
-    pub(crate) selectable: Vec<String>,
-}
-
-impl Version {
-    /// Validates all but metadata.
-    pub(crate) fn check(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
-        validate::check(object, before, View::new(&self.schema, Some(builtin::definitions())))
-    }
-}
 
 /// A CRD's served versions.
 pub(crate) fn kinds(spec: &Value) -> Arc<Vec<Arc<Kind>>> {
@@ -97,7 +78,7 @@ fn kind(spec: &Value, version: &Value) -> Kind {
         }),
         has_generation: true,
         storage: storage_key(&plural, &group),
-        origin: Origin::Custom(Version {
+        origin: Origin::Custom(CustomVersion {
             schema: published(version.pointer("/schema/openAPIV3Schema")),
             columns: list("/additionalPrinterColumns"),
             selectable: list("/selectableFields")
@@ -148,13 +129,5 @@ pub(crate) fn unsupported(object: &Value) -> Option<String> {
 fn mentions(schema: &Value, keyword: &str) -> bool {
     let Some(map) = schema.as_object() else { return false };
     map.get(keyword).and_then(Value::as_array).is_some_and(|rules| !rules.is_empty())
-        || children(map).any(|(_, child)| mentions(child, keyword))
-}
-
-/// Child schemas and their paths.
-pub(super) fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
-    let named = map.get("properties").and_then(Value::as_object).into_iter().flatten();
-    let named = named.map(|(name, child)| (format!("properties[{name}]"), child));
-    let single = ["items", "additionalProperties"].into_iter();
-    named.chain(single.filter_map(|name| Some((name.to_owned(), map.get(name)?))))
+        || structural::children(map).any(|(_, child)| mentions(child, keyword))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Kind, pods, services, validation::quantity};
+use super::{kind::Kind, pods, services, validation::quantity};
 use crate::{
     object::meta::{as_object, child_mut},
     schema::shape,

@@ -1,11 +1,13 @@
 //! Validates CustomResourceDefinitions, except their schemas.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{
     structural,
     validation::{
-        metadata::say,
+        metadata::check_format,
         names::{self, Format},
     },
 };
@@ -30,7 +32,7 @@ pub(crate) fn check(object: &Value) -> Vec<Cause> {
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
     } else {
-        say(group, names::subdomain, "spec.group", &mut causes);
+        check_format(group, names::subdomain, "spec.group", &mut causes);
         if !group.contains('.') {
             causes.push(Cause::invalid(
                 "spec.group",
@@ -80,18 +82,12 @@ fn approval(object: &Value, group: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A DNS label in any case.
-pub(crate) fn kind_name(name: &str) -> Vec<String> {
-    let wrong = names::dns_1035(&name.to_lowercase());
-    wrong.iter().map(|why| format!("may have mixed case, but should otherwise match: {why}")).collect()
-}
-
 fn kind_names(given: &Value, causes: &mut Vec<Cause>) {
     let forms: [(&str, Format); 4] = [
         ("plural", names::dns_1035),
         ("singular", names::dns_1035),
-        ("kind", kind_name),
-        ("listKind", kind_name),
+        ("kind", names::kind),
+        ("listKind", names::kind),
     ];
     // Defaults from a missing kind count as missing.
     let nothing = text(given, "kind").is_empty();
@@ -100,13 +96,13 @@ fn kind_names(given: &Value, causes: &mut Vec<Cause>) {
         match text(given, field) {
             "" => causes.push(Cause::required(&at, "")),
             "List" if nothing && field == "listKind" => causes.push(Cause::required(&at, "")),
-            word => say(word, form, &at, causes),
+            word => check_format(word, form, &at, causes),
         }
     }
     for field in ["shortNames", "categories"] {
         for (index, word) in list(&given[field]).iter().enumerate() {
             let at = format!("spec.names.{field}[{index}]");
-            say(word.as_str().unwrap_or_default(), names::dns_1035, &at, causes);
+            check_format(word.as_str().unwrap_or_default(), names::dns_1035, &at, causes);
         }
     }
     if !nothing && text(given, "kind") == text(given, "listKind") {
@@ -119,13 +115,13 @@ fn conversion(conversion: &Value, causes: &mut Vec<Cause>) {
     match text(conversion, "strategy") {
         "Webhook" => {}
         "None" => {
-            for (field, told) in [
+            for (field, reported) in [
                 ("clientConfig", "webhookClientConfig"),
                 ("conversionReviewVersions", "conversionReviewVersions"),
             ] {
                 if conversion["webhook"].get(field).is_some() {
                     let why = "should not be set when strategy is not set to Webhook";
-                    causes.push(Cause::forbidden(&format!("spec.conversion.{told}"), why));
+                    causes.push(Cause::forbidden(&format!("spec.conversion.{reported}"), why));
                 }
             }
         }
@@ -141,23 +137,21 @@ fn versions(given: &Value, causes: &mut Vec<Cause>) {
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         fail("must have exactly one version marked as storage version");
     }
-    let twice = |(index, version): (usize, &Value)| {
-        versions.iter().take(index).any(|before| before["name"] == version["name"])
-    };
-    if versions.iter().enumerate().any(twice) {
+    let mut names = HashSet::new();
+    if !versions.iter().all(|version| names.insert(&version["name"])) {
         fail("must contain unique version names");
     }
     if let Some(name) = versions.first().map(|version| text(version, "name")).filter(|name| !name.is_empty())
     {
-        say(name, names::dns_1035, "spec.version", causes);
+        check_format(name, names::dns_1035, "spec.version", causes);
     }
     // Common values are stored once, under `spec`.
     let same =
         |field: &str| versions.windows(2).all(|pair| matches!(pair, [a, b] if a.get(field) == b.get(field)));
     for (index, version) in versions.iter().enumerate() {
         let at = format!("spec.versions[{index}]");
-        let place = |field: &str| if same(field) { "spec".to_owned() } else { at.clone() };
-        say(text(version, "name"), names::dns_1035, &format!("{at}.name"), causes);
+        let parent = |field: &str| if same(field) { "spec".to_owned() } else { at.clone() };
+        check_format(text(version, "name"), names::dns_1035, &format!("{at}.name"), causes);
         deprecation(version, &at, causes);
         let first = index == 0;
         match version["schema"].get("openAPIV3Schema") {
@@ -170,14 +164,14 @@ fn versions(given: &Value, causes: &mut Vec<Cause>) {
             Some(schema) => structural::check(schema, &format!("{at}.schema.openAPIV3Schema"), causes),
         }
         if first || !same("subresources") {
-            scale(&version["subresources"], &format!("{}.subresources", place("subresources")), causes);
+            scale(&version["subresources"], &format!("{}.subresources", parent("subresources")), causes);
         }
         if first || !same("additionalPrinterColumns") {
             let field = "additionalPrinterColumns";
-            columns(&version[field], &format!("{}.{field}", place(field)), causes);
+            columns(&version[field], &format!("{}.{field}", parent(field)), causes);
         }
         if first || !same("selectableFields") {
-            let at = format!("{}.selectableFields", place("selectableFields"));
+            let at = format!("{}.selectableFields", parent("selectableFields"));
             selectable(&version["selectableFields"], &version["schema"]["openAPIV3Schema"], &at, causes);
         }
     }
@@ -293,9 +287,9 @@ fn selectable(fields: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause
             fail(&format!("is an invalid path: expected [ or . but got: {first}"));
             continue;
         }
-        let place =
+        let target =
             steps.split('.').skip(1).try_fold(schema, |schema, step| schema.get("properties")?.get(step));
-        match place.map(|place| text(place, "type")) {
+        match target.map(|target| text(target, "type")) {
             None => fail("is an invalid path: does not refer to a valid field"),
             Some("string" | "boolean" | "integer") => {}
             Some(_) => fail(

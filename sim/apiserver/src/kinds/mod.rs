@@ -1,117 +1,17 @@
 //! Built-in and custom kinds.
 
 pub(crate) mod builtin;
+mod cells;
 pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod custom;
 pub(crate) mod defaults;
 pub(crate) mod definition;
+mod kind;
 mod pods;
 pub(crate) mod services;
 mod structural;
 mod tables;
 pub(crate) mod validation;
 
-use std::sync::Arc;
-
-use serde_json::{Map, Value};
-
-use crate::schema::{self, View};
-
-/// One version of a resource.
-#[expect(clippy::struct_field_names, reason = "they are called so in discovery")]
-#[derive(Debug)]
-pub(crate) struct Kind {
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) kind: String,
-    pub(crate) list_kind: String,
-    pub(crate) plural: String,
-    pub(crate) singular: String,
-    pub(crate) short: Vec<String>,
-    pub(crate) categories: Vec<String>,
-    pub(crate) namespaced: bool,
-    pub(crate) has_status: bool,
-    pub(crate) scale: Option<Scale>,
-    /// Whether spec changes count in `metadata.generation`.
-    pub(crate) has_generation: bool,
-    /// Common to all versions.
-    pub(crate) storage: Arc<str>,
-    pub(crate) origin: Origin,
-}
-
-/// Field paths of `/scale`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Scale {
-    /// Without leading dot.
-    pub(crate) spec: String,
-    pub(crate) status: String,
-    pub(crate) selector: Option<String>,
-}
-
-#[derive(Debug)]
-pub(crate) enum Origin {
-    /// Its Kubernetes definition.
-    Builtin(&'static str),
-    Custom(custom::Version),
-}
-
-impl Kind {
-    /// Whether an update may create an object.
-    pub(crate) fn is_created_by_update(&self) -> bool {
-        match self.group.as_str() {
-            "" => matches!(self.kind.as_str(), "Service" | "Event"),
-            "events.k8s.io" | "coordination.k8s.io" | "rbac.authorization.k8s.io" => true,
-            _ => false,
-        }
-    }
-
-    pub(crate) fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
-    }
-
-    /// `plural` or `plural.group`.
-    pub(crate) fn resource(&self) -> String {
-        qualified(&self.plural, &self.group)
-    }
-
-    /// `Kind` or `Kind.group`.
-    pub(crate) fn qualified_kind(&self) -> String {
-        qualified(&self.kind, &self.group)
-    }
-
-    pub(crate) fn is_builtin(&self) -> bool {
-        matches!(self.origin, Origin::Builtin(_))
-    }
-
-    pub(crate) fn custom(&self) -> Option<&custom::Version> {
-        match &self.origin {
-            Origin::Custom(version) => Some(version),
-            Origin::Builtin(_) => None,
-        }
-    }
-
-    pub(crate) fn schema(&self) -> View<'_> {
-        match &self.origin {
-            Origin::Builtin(definition) => schema::builtin::view(definition),
-            Origin::Custom(version) => View::new(&version.schema, Some(schema::builtin::definitions())),
-        }
-    }
-
-    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
-        self.group == group && self.plural == plural
-    }
-
-    /// An object without set fields.
-    pub(crate) fn zero(&self) -> Value {
-        if self.is_builtin() { schema::shape::zero(self.schema()) } else { Value::Object(Map::new()) }
-    }
-}
-
-pub(crate) fn qualified(name: &str, group: &str) -> String {
-    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
-}
-
-pub(crate) fn storage_key(plural: &str, group: &str) -> Arc<str> {
-    crate::object::intern::intern(&qualified(plural, group))
-}
+pub(crate) use kind::{Kind, Origin, qualified, storage_key};

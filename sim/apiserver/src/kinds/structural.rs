@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::custom::children;
 use crate::schema::{
     View, patterns, shape,
     validate::{self, Cause},
@@ -33,7 +32,7 @@ fn flag(map: &Map<String, Value>, keyword: &str) -> bool {
 pub(super) fn check(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     root(schema, path, causes);
     let before = causes.len();
-    place(schema, path, Place::Root, causes);
+    check_schema(schema, path, Position::Root, causes);
     // Defaults need a valid schema.
     if causes.len() == before {
         defaults(schema, path, causes);
@@ -41,7 +40,7 @@ pub(super) fn check(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Root,
     Field,
     Items,
@@ -80,13 +79,13 @@ fn root(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
+fn check_schema(schema: &Value, path: &str, position: Position, causes: &mut Vec<Cause>) {
     let Some(map) = schema.as_object() else { return };
     let at = |field: &str| format!("{path}.{field}");
     if unsupported(map, path, causes) {
         return;
     }
-    kind(map, path, place, causes);
+    kind(map, path, position, causes);
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
         && patterns::compiled(pattern).is_none()
     {
@@ -122,8 +121,8 @@ fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
         }
     }
     for (name, child) in children(map) {
-        let below = if name == "items" { Place::Items } else { Place::Field };
-        self::place(child, &at(&name), below, causes);
+        let below = if name == "items" { Position::Items } else { Position::Field };
+        check_schema(child, &at(&name), below, causes);
     }
 }
 
@@ -141,16 +140,16 @@ fn unsupported(map: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) ->
     causes.len() > before
 }
 
-fn kind(map: &Map<String, Value>, path: &str, place: Place, causes: &mut Vec<Cause>) {
+fn kind(map: &Map<String, Value>, path: &str, position: Position, causes: &mut Vec<Cause>) {
     let (given, at) = (text(map, "type"), format!("{path}.type"));
     let either = flag(map, "x-kubernetes-int-or-string");
     match given {
-        "" if either || flag(map, "x-kubernetes-preserve-unknown-fields") && place != Place::Root => {}
+        "" if either || flag(map, "x-kubernetes-preserve-unknown-fields") && position != Position::Root => {}
         "" => {
-            let why = match place {
-                Place::Root => "must not be empty at the root",
-                Place::Field => "must not be empty for specified object fields",
-                Place::Items => "must not be empty for specified array items",
+            let why = match position {
+                Position::Root => "must not be empty at the root",
+                Position::Field => "must not be empty for specified object fields",
+                Position::Items => "must not be empty for specified array items",
             };
             causes.push(Cause::required(&at, why));
         }
@@ -313,4 +312,12 @@ fn defaults(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (name, child) in children(map) {
         defaults(child, &format!("{path}.{name}"), causes);
     }
+}
+
+/// Child schemas and their paths.
+pub(super) fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
+    let named = map.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let named = named.map(|(name, child)| (format!("properties[{name}]"), child));
+    let single = ["items", "additionalProperties"].into_iter();
+    named.chain(single.filter_map(|name| Some((name.to_owned(), map.get(name)?))))
 }

@@ -3,16 +3,15 @@
 
 use serde_json::Value;
 
-use super::PatchError;
+use super::error::{MAX_OPERATIONS, PatchError};
 use crate::json::{DEEPEST, is_deeper};
 
-pub(super) const MOST_OPERATIONS: usize = 10_000;
-/// Bytes of copied JSON: each copy could double the object.
-const MOST_COPIED: usize = 3 * 1024 * 1024;
+/// Limits copied JSON: each copy could double the object.
+const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
 #[derive(Default)]
 struct Operation<'a> {
-    what: &'a str,
+    op: &'a str,
     path: &'a str,
     from: &'a str,
     value: Value,
@@ -27,7 +26,7 @@ pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     };
     let operations: Vec<Operation<'_>> =
         operations.iter().map(Operation::read).collect::<Option<_>>().ok_or_else(malformed)?;
-    if operations.len() > MOST_OPERATIONS {
+    if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooLarge(operations.len()));
     }
     let (mut patched, mut copied) = (object.clone(), 0);
@@ -48,13 +47,13 @@ impl<'a> Operation<'a> {
             Some(other) => other.as_str(),
         };
         let value = fields.get("value").cloned().unwrap_or_default();
-        Some(Self { what: text("op")?, path: text("path")?, from: text("from")?, value })
+        Some(Self { op: text("op")?, path: text("path")?, from: text("from")?, value })
     }
 
     /// Adds copied bytes to `copied`.
     fn run(self, object: &mut Value, copied: &mut usize) -> Result<(), PatchError> {
-        let Self { what, path, from, value } = self;
-        let done = match what {
+        let Self { op, path, from, value } = self;
+        let done = match op {
             "add" => insert(object, path, shallow(path, value)?),
             "replace" if path.is_empty() && !value.is_null() => {
                 *object = shallow(path, value)?;
@@ -69,7 +68,7 @@ impl<'a> Operation<'a> {
             "copy" => match get(object, from) {
                 Some(value) => {
                     *copied += value.to_string().len();
-                    if *copied > MOST_COPIED {
+                    if *copied > MAX_COPIED_BYTES {
                         return Err(PatchError::Inapplicable);
                     }
                     insert(object, path, shallow(path, value)?)

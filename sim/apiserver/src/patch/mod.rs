@@ -1,81 +1,11 @@
 //! JSON, merge and strategic merge patches. Server-side apply is in [`crate::fields::apply`].
 
+mod error;
 mod json;
+mod merge;
 mod strategic;
 
-use json::MOST_OPERATIONS;
-use serde_json::{Map, Value};
-
-use crate::json::DEEPEST;
+pub(crate) use error::PatchError;
 pub(crate) use json::json;
+pub(crate) use merge::merge;
 pub(crate) use strategic::strategic;
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PatchError {
-    #[error("the patch cannot be read: {0}")]
-    Malformed(String),
-    #[error("the server rejected our request due to an error in our request")]
-    Inapplicable,
-    /// Directive and its map.
-    #[error("unknown patch type: {0} in map: {1}")]
-    Directive(String, String),
-    /// List item and the merge key that it lacks.
-    #[error("map: {0} does not contain declared merge key: {1}")]
-    Keyless(String, String),
-    #[error(
-        "Request entity too large: The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}"
-    )]
-    TooLarge(usize),
-    /// Deeper objects cannot be read back.
-    #[error("the patched object would nest deeper than {DEEPEST} levels")]
-    TooDeep,
-}
-
-/// RFC 7386; also drops nulls inside lists, like API servers.
-pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
-    let Value::Object(changes) = patch else { return without_nulls(patch) };
-    let mut merged = object.as_object().cloned().unwrap_or_default();
-    for (name, change) in changes {
-        if change.is_null() {
-            merged.remove(name);
-        } else {
-            let before = merged.get(name).cloned().unwrap_or(Value::Object(Map::new()));
-            merged.insert(name.clone(), merge(&before, change));
-        }
-    }
-    Value::Object(merged)
-}
-
-/// Null list items stay.
-fn without_nulls(value: &Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let there = map.iter().filter(|(_, value)| !value.is_null());
-            there.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
-        }
-        Value::Array(items) => items.iter().map(without_nulls).collect(),
-        other => other.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_merge_patch_sets_and_removes() {
-        let merged = merge(
-            &json!({"a": {"b": 1, "c": 2}, "l": [1]}),
-            &json!({"a": {"b": null, "d": {"e": null}}, "l": [2]}),
-        );
-        assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [2]}));
-    }
-
-    #[test]
-    fn lists_lose_the_nulls_within_their_items() {
-        let merged = merge(&json!({}), &json!({"l": [null, {"a": null, "b": [{"c": null}]}]}));
-        assert_eq!(merged, json!({"l": [null, {"b": [{}]}]}));
-    }
-}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
+use super::error::PatchError;
 use crate::schema::View;
 
 const DIRECTIVE: &str = "$patch";
@@ -20,12 +20,12 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
         _ => return Err(PatchError::Malformed("a strategic merge patch is an object".to_owned())),
     };
     match changes.get(DIRECTIVE) {
-        Some(Value::String(what)) if what == "replace" => {
+        Some(Value::String(word)) if word == "replace" => {
             let mut whole = changes.clone();
             whole.remove(DIRECTIVE);
             return Ok(Value::Object(whole));
         }
-        Some(Value::String(what)) if what == "delete" => return Ok(Value::Object(Map::new())),
+        Some(Value::String(word)) if word == "delete" => return Ok(Value::Object(Map::new())),
         Some(other) => return Err(PatchError::Directive(shown(other), shown(patch))),
         None => {}
     }
@@ -87,7 +87,7 @@ fn lists(
         }
         return Ok(ordered(before, order.map_or(items, Vec::as_slice), server, None));
     };
-    let directive = |item: &Value, what: &str| item.get(DIRECTIVE).and_then(Value::as_str) == Some(what);
+    let directive = |item: &Value, word: &str| item.get(DIRECTIVE).and_then(Value::as_str) == Some(word);
     if items.iter().any(|item| directive(item, "replace")) {
         return Ok(items.iter().filter(|item| !directive(item, "replace")).cloned().collect());
     }
@@ -102,7 +102,7 @@ fn lists(
         return Ok(ordered(made, order.map_or(items, Vec::as_slice), server, Some(key)));
     }
     for item in items {
-        if let Some(other) = item.get(DIRECTIVE).filter(|what| *what != "delete") {
+        if let Some(other) = item.get(DIRECTIVE).filter(|word| *word != "delete") {
             return Err(PatchError::Directive(shown(other), shown(item)));
         }
         let Some(identity) = item.get(key) else {
@@ -145,23 +145,23 @@ fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str
         Some(key) => item.get(key).map(Value::to_string).unwrap_or_default(),
         None => item.to_string(),
     };
-    let places = |items: &[Value]| -> BTreeMap<String, usize> {
-        items.iter().map(identity).enumerate().map(|(place, id)| (id, place)).collect()
+    let positions = |items: &[Value]| -> BTreeMap<String, usize> {
+        items.iter().map(identity).enumerate().map(|(position, id)| (id, position)).collect()
     };
-    let (wanted, before) = (places(order), places(server));
+    let (wanted, before) = (positions(order), positions(server));
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =
         list.into_iter().partition(|item| wanted.contains_key(&identity(item)));
     named.sort_by_key(|item| wanted.get(&identity(item)).copied());
     others.sort_by_key(|item| before.get(&identity(item)).copied());
-    let place = |item: Option<&Value>| before.get(&identity(item?)).copied();
+    let position = |item: Option<&Value>| before.get(&identity(item?)).copied();
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     let mut result = Vec::new();
     loop {
-        let stood_before = match (place(others.peek()), place(named.peek())) {
+        let was_before = match (position(others.peek()), position(named.peek())) {
             (Some(other), Some(next)) => other < next,
             _ => named.peek().is_none(),
         };
-        match if stood_before { others.next() } else { named.next() } {
+        match if was_before { others.next() } else { named.next() } {
             Some(item) => result.push(item),
             None => return result,
         }

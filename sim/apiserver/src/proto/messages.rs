@@ -17,7 +17,7 @@ pub(super) struct Message {
 
 #[derive(Debug)]
 pub(super) struct Field {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) many: Many,
     pub(super) kind: Kind,
     /// Whether JSON keeps a zero, as for pointers.
@@ -25,7 +25,7 @@ pub(super) struct Field {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     Field(&'static str),
     /// Merged into the message's own fields.
     Inlined,
@@ -88,10 +88,10 @@ fn read(text: &'static str) -> HashMap<&'static str, Message> {
 
 impl Field {
     fn new(name: &'static str, of: &'static str, package: &str) -> Self {
-        let place = match name {
-            "." => Place::Inlined,
-            "=" => Place::Whole,
-            name => Place::Field(name),
+        let location = match name {
+            "." => Location::Inlined,
+            "=" => Location::Whole,
+            name => Location::Field(name),
         };
         let (keeps_zero, of) = of.strip_prefix('*').map_or((false, of), |of| (true, of));
         let (many, of) = match (of.strip_prefix("[]"), of.strip_prefix("{}")) {
@@ -99,7 +99,7 @@ impl Field {
             (None, Some(of)) => (Many::Map, of),
             (None, None) => (Many::One, of),
         };
-        Self { place, many, kind: Kind::of(of, package), keeps_zero }
+        Self { location, many, kind: Kind::of(of, package), keeps_zero }
     }
 }
 
@@ -134,11 +134,11 @@ mod tests {
     fn flat(name: &str) -> Option<BTreeMap<&'static str, &'static Field>> {
         let mut all = BTreeMap::new();
         for field in message(name).unwrap_or_else(|| panic!("there is no message {name}")).fields.values() {
-            match (field.place, &field.kind) {
-                (Place::Whole, _) => return None,
-                (Place::Inlined, Kind::Message(inner)) => all.extend(flat(inner)?),
-                (Place::Inlined, _) => panic!("{name} has no fields to inline"),
-                (Place::Field(own), _) => _ = all.insert(own, field),
+            match (field.location, &field.kind) {
+                (Location::Whole, _) => return None,
+                (Location::Inlined, Kind::Message(inner)) => all.extend(flat(inner)?),
+                (Location::Inlined, _) => panic!("{name} has no fields to inline"),
+                (Location::Field(own), _) => _ = all.insert(own, field),
             }
         }
         Some(all)

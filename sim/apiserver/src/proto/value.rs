@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    messages::{self, Field, Kind, Many, Place},
+    messages::{self, Field, Kind, Location, Many},
     wire::{Fields, Malformed, Wire},
 };
 use crate::object::meta::as_object;
@@ -24,24 +24,25 @@ pub(super) fn message(name: &str, bytes: &[u8]) -> Result<Value, Malformed> {
 fn merge(name: &str, bytes: &[u8], value: &mut Value, depth: usize) -> Result<(), Malformed> {
     let depth = depth.checked_sub(1).ok_or(Malformed::Deep)?;
     let message = messages::message(name);
-    if !message.is_some_and(|message| message.fields.values().any(|field| field.place == Place::Whole)) {
+    if !message.is_some_and(|message| message.fields.values().any(|field| field.location == Location::Whole))
+    {
         as_object(value);
     }
     for field in Fields(bytes) {
         let (number, wire) = field?;
         let Some(field) = message.and_then(|message| message.fields.get(&number)) else { continue };
-        match (field.place, &field.kind) {
-            (Place::Inlined, Kind::Message(inner)) => merge(inner, field.bytes(wire)?, value, depth)?,
-            (Place::Inlined, _) => {}
-            (Place::Whole, _) => {
+        match (field.location, &field.kind) {
+            (Location::Inlined, Kind::Message(inner)) => merge(inner, field.bytes(wire)?, value, depth)?,
+            (Location::Inlined, _) => {}
+            (Location::Whole, _) => {
                 *value = Value::Null;
                 field.put(wire, value, depth)?;
             }
-            (Place::Field(name), _) => {
+            (Location::Field(name), _) => {
                 let map = as_object(value);
-                let place = map.entry(name).or_insert(Value::Null);
-                field.put(wire, place, depth)?;
-                if field.many == Many::One && !field.keeps_zero && is_zero(place) {
+                let target = map.entry(name).or_insert(Value::Null);
+                field.put(wire, target, depth)?;
+                if field.many == Many::One && !field.keeps_zero && is_zero(target) {
                     map.remove(name);
                 }
             }
@@ -63,14 +64,14 @@ pub(super) fn is_zero(value: &Value) -> bool {
 }
 
 impl Field {
-    fn put(&self, wire: Wire<'_>, place: &mut Value, depth: usize) -> Result<(), Malformed> {
+    fn put(&self, wire: Wire<'_>, target: &mut Value, depth: usize) -> Result<(), Malformed> {
         match self.many {
-            Many::One => self.set(wire, place, depth),
+            Many::One => self.set(wire, target, depth),
             Many::List => {
-                if !place.is_array() {
-                    *place = Value::Array(Vec::new());
+                if !target.is_array() {
+                    *target = Value::Array(Vec::new());
                 }
-                let Some(items) = place.as_array_mut() else { return Ok(()) };
+                let Some(items) = target.as_array_mut() else { return Ok(()) };
                 if let (Wire::Bytes(packed), Kind::Int32 | Kind::Int64) = (wire, &self.kind) {
                     let mut packed = Fields(packed);
                     while !packed.0.is_empty() {
@@ -97,17 +98,17 @@ impl Field {
                     Some(value) => value,
                     None => self.zero(depth)?,
                 };
-                as_object(place).insert(key, value);
+                as_object(target).insert(key, value);
                 Ok(())
             }
         }
     }
 
-    fn set(&self, wire: Wire<'_>, place: &mut Value, depth: usize) -> Result<(), Malformed> {
+    fn set(&self, wire: Wire<'_>, target: &mut Value, depth: usize) -> Result<(), Malformed> {
         match &self.kind {
-            Kind::Message(inner) => merge(inner, self.bytes(wire)?, place, depth),
+            Kind::Message(inner) => merge(inner, self.bytes(wire)?, target, depth),
             _ => {
-                *place = self.scalar(wire)?;
+                *target = self.scalar(wire)?;
                 Ok(())
             }
         }
@@ -182,9 +183,9 @@ impl Field {
     }
 
     fn name(&self) -> String {
-        match self.place {
-            Place::Field(name) => name.to_owned(),
-            Place::Inlined | Place::Whole => format!("{:?}", self.kind),
+        match self.location {
+            Location::Field(name) => name.to_owned(),
+            Location::Inlined | Location::Whole => format!("{:?}", self.kind),
         }
     }
 
@@ -192,8 +193,8 @@ impl Field {
         Malformed::Mismatch(wire.number(), self.name())
     }
 
-    fn no_value(&self, what: &str) -> Malformed {
-        Malformed::Value(self.name(), what.to_owned())
+    fn no_value(&self, message: &str) -> Malformed {
+        Malformed::Value(self.name(), message.to_owned())
     }
 }
 

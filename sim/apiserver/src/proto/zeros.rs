@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    messages::{self, Field, Kind, Many, Message, Place, short},
+    messages::{self, Field, Kind, Location, Many, Message, short},
     value::is_zero,
 };
 
@@ -22,9 +22,9 @@ pub(crate) fn drop_zeros(object: &mut Value, definition: &str) {
 /// `listed`: inside a list.
 fn of_message(value: &mut Value, message: &Message, listed: bool) {
     for field in message.fields.values() {
-        match (field.place, &field.kind, value.as_object_mut()) {
-            (Place::Field(name), _, Some(map)) => of_field(map, name, field, listed),
-            (Place::Inlined | Place::Whole, Kind::Message(inner), _) => {
+        match (field.location, &field.kind, value.as_object_mut()) {
+            (Location::Field(name), _, Some(map)) => of_field(map, name, field, listed),
+            (Location::Inlined | Location::Whole, Kind::Message(inner), _) => {
                 of_messages(value, inner, field.many, listed);
             }
             _ => {}

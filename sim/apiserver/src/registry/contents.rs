@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 /// Maximum open uploads; the oldest is dropped.
 const UPLOADS: usize = 64;
 /// For repository and tag names.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call<'a> {
@@ -42,7 +42,7 @@ pub(super) struct Contents {
     uploads: BTreeMap<u64, String>,
     begun: u64,
     /// Bytes.
-    held: u64,
+    used: u64,
     limit: u64,
 }
 
@@ -129,14 +129,14 @@ impl Contents {
         }
         let key = (name.to_owned(), digest.clone());
         if !self.manifests.contains_key(&key) {
-            if !self.has_room(&body) {
+            if !self.reserve(&body) {
                 return full();
             }
             self.manifests.insert(key, (media.to_owned(), body));
         }
         if !reference.starts_with("sha256:") {
             let known = self.tags.get(name).is_some_and(|tags| tags.contains_key(reference));
-            if !known && !self.has_room(&Bytes::new()) {
+            if !known && !self.reserve(&Bytes::new()) {
                 return full();
             }
             self.tags.entry(name.to_owned()).or_default().insert(reference.to_owned(), digest.clone());
@@ -167,7 +167,7 @@ impl Contents {
         }
         let key = (name.to_owned(), digest.to_owned());
         if !self.blobs.contains_key(&key) {
-            if !self.has_room(&body) {
+            if !self.reserve(&body) {
                 return full();
             }
             self.blobs.insert(key, body);
@@ -175,12 +175,12 @@ impl Contents {
         created(format!("/v2/{name}/blobs/{digest}"), digest.to_owned())
     }
 
-    fn has_room(&mut self, body: &Bytes) -> bool {
+    fn reserve(&mut self, body: &Bytes) -> bool {
         // Small entries also cost memory.
         let cost = body.len() as u64 + 1024;
-        let fits = self.held + cost <= self.limit;
+        let fits = self.used + cost <= self.limit;
         if fits {
-            self.held += cost;
+            self.used += cost;
         }
         fits
     }
@@ -212,12 +212,12 @@ fn digest_of(bytes: &[u8]) -> String {
 
 fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    name.len() <= LONGEST_NAME && name.split('/').all(|part| !part.is_empty() && part.chars().all(good))
+    name.len() <= MAX_NAME && name.split('/').all(|part| !part.is_empty() && part.chars().all(good))
 }
 
 fn is_reference(reference: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
-    !reference.is_empty() && reference.len() <= LONGEST_NAME && reference.chars().all(good)
+    !reference.is_empty() && reference.len() <= MAX_NAME && reference.chars().all(good)
 }
 
 fn content(bytes: &Bytes, media: &str, digest: &str) -> Answer {
@@ -276,8 +276,8 @@ mod tests {
         let tags = ask(&mut contents, "GET", "/v2/a/b/tags/list", None, "").body;
         assert_eq!(serde_json::from_slice::<Value>(&tags).unwrap()["tags"], json!(["1.0.0"]));
 
-        let lacking = json!({"layers": [{"digest": digest_of(b"other")}]}).to_string();
-        assert_eq!(ask(&mut contents, "PUT", "/v2/a/b/manifests/2.0.0", None, &lacking).code, 400);
+        let incomplete = json!({"layers": [{"digest": digest_of(b"other")}]}).to_string();
+        assert_eq!(ask(&mut contents, "PUT", "/v2/a/b/manifests/2.0.0", None, &incomplete).code, 400);
         assert_eq!(ask(&mut contents, "PATCH", &location, None, "x").code, 405);
     }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -37,7 +37,7 @@ const MAX_BODY: usize = 32 * 1024 * 1024;
 /// Concurrent connections, each with one upload in memory; more wait.
 const CONNECTIONS: usize = 32;
 /// Per request head and body.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A registry, running until drained.
 #[derive(Clone, Debug)]
@@ -56,6 +56,17 @@ pub struct Trouble {
     pub refuse: Option<u16>,
     /// `Retry-After` in seconds.
     pub retry_after: Option<u64>,
+    /// Beginning of the `User-Agent` of affected clients; `None`: all.
+    pub user_agent: Option<&'static str>,
+}
+
+impl Trouble {
+    /// The faults of this request.
+    fn of(self, headers: &HeaderMap) -> Self {
+        let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+        let is_affected = self.user_agent.is_none_or(|affected| agent.starts_with(affected));
+        if is_affected { self } else { Self::default() }
+    }
 }
 
 impl Registry {
@@ -68,8 +79,8 @@ impl Registry {
         let contents = Arc::new(Mutex::new(Contents::with_limit(LIMIT)));
         let trouble = Arc::new(Mutex::new(Trouble::default()));
         let refused: Arc<AtomicUsize> = Arc::default();
-        let shelf = Shelf { contents, trouble: Arc::clone(&trouble), refused: Arc::clone(&refused) };
-        drain.spawn("simulated-registry", accept(listener, shelf, drain.clone()));
+        let backend = Backend { contents, trouble: Arc::clone(&trouble), refused: Arc::clone(&refused) };
+        drain.spawn("simulated-registry", accept(listener, backend, drain.clone()));
         Ok(Self { address, trouble, refused })
     }
 
@@ -95,13 +106,13 @@ impl Registry {
 }
 
 #[derive(Clone)]
-struct Shelf {
+struct Backend {
     contents: Arc<Mutex<Contents>>,
     trouble: Arc<Mutex<Trouble>>,
     refused: Arc<AtomicUsize>,
 }
 
-async fn accept(listener: TcpListener, shelf: Shelf, drain: Drain) {
+async fn accept(listener: TcpListener, backend: Backend, drain: Drain) {
     let (watch, connections) = (drain.watch(), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         let accepted = async {
@@ -120,38 +131,39 @@ async fn accept(listener: TcpListener, shelf: Shelf, drain: Drain) {
             },
             else => return,
         };
-        let (shelf, watch) = (shelf.clone(), watch.clone());
+        let (backend, watch) = (backend.clone(), watch.clone());
         drain.spawn("simulated-registry-connection", async move {
-            connection(stream, shelf, watch).await;
+            connection(stream, backend, watch).await;
             drop(permit);
         });
     }
 }
 
-async fn connection(stream: TcpStream, shelf: Shelf, watch: Watch) {
+async fn connection(stream: TcpStream, backend: Backend, watch: Watch) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let shelf = shelf.clone();
+        let backend = backend.clone();
         async move {
-            let Trouble { latency, refuse, retry_after } = *shelf.trouble.lock();
+            let trouble = *backend.trouble.lock();
+            let Trouble { latency, refuse, retry_after, .. } = trouble.of(request.headers());
             if !latency.is_zero() {
                 tokio::time::sleep(latency).await;
             }
             Ok::<_, Infallible>(match refuse {
                 Some(code) => {
-                    shelf.refused.fetch_add(1, Ordering::Relaxed);
+                    backend.refused.fetch_add(1, Ordering::Relaxed);
                     let mut answer =
-                        response(request.method(), contents::error(code, "DENIED", "told to refuse"));
+                        response(request.method(), contents::error(code, "DENIED", "injected fault"));
                     if let Some(seconds) = retry_after {
                         answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
                     }
                     answer
                 }
-                None => respond(request, &shelf.contents).await,
+                None => respond(request, &backend.contents).await,
             })
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder.timer(TokioTimer::new()).header_read_timeout(TIMEOUT);
     tokio::select! {
         () = watch.signaled() => {}
         _ = builder.serve_connection(TokioIo::new(stream), service) => {}
@@ -164,7 +176,7 @@ async fn respond(request: Request<Incoming>, contents: &Mutex<Contents>) -> Resp
         return response(&parts.method, contents::error(404, "UNSUPPORTED", "a registry is below /v2/"));
     };
     #[expect(clippy::disallowed_methods, reason = "the body is limited here")]
-    let body = match timeout(PATIENCE, Limited::new(body, MAX_BODY).collect()).await {
+    let body = match timeout(TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => {
             let answer = contents::error(413, "SIZE_INVALID", "the upload is too large, or broke off");

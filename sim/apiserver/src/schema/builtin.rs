@@ -156,36 +156,36 @@ fn facts(definitions: &mut Map<String, Value>) {
         }
         let mut words = line.split_whitespace();
         let Some(definition) = definitions.get_mut(&current) else { continue };
-        let place = match words.next() {
+        let schema_at = match words.next() {
             Some(".") => Some(definition),
             Some(field) => definition.get_mut("properties").and_then(|all| all.get_mut(field)),
             None => None,
         };
-        let Some(place) = place.and_then(Value::as_object_mut) else { continue };
+        let Some(schema_at) = schema_at.and_then(Value::as_object_mut) else { continue };
         for fact in words {
-            note(place, fact);
+            note(schema_at, fact);
         }
         // As above.
-        if let Some(target) = place.remove("$ref") {
-            place.insert("allOf".into(), json!([{"$ref": target}]));
+        if let Some(target) = schema_at.remove("$ref") {
+            schema_at.insert("allOf".into(), json!([{"$ref": target}]));
         }
     }
 }
 
-fn note(place: &mut Map<String, Value>, fact: &str) {
-    let Some((what, value)) = fact.split_once('=') else { return };
-    match (what, value.split_once(':')) {
+fn note(schema_at: &mut Map<String, Value>, fact: &str) {
+    let Some((keyword, value)) = fact.split_once('=') else { return };
+    match (keyword, value.split_once(':')) {
         ("list", Some((kind, keys))) => {
-            place.insert("x-kubernetes-list-type".into(), json!(kind));
-            place.insert("x-kubernetes-list-map-keys".into(), keys.split(',').collect());
+            schema_at.insert("x-kubernetes-list-type".into(), json!(kind));
+            schema_at.insert("x-kubernetes-list-map-keys".into(), keys.split(',').collect());
         }
-        ("list", None) => _ = place.insert("x-kubernetes-list-type".into(), json!(value)),
-        ("map-type", _) => _ = place.insert("x-kubernetes-map-type".into(), json!(value)),
-        ("patch", _) => _ = place.insert("x-kubernetes-patch-strategy".into(), json!(value)),
-        ("key", _) => _ = place.insert("x-kubernetes-patch-merge-key".into(), json!(value)),
+        ("list", None) => _ = schema_at.insert("x-kubernetes-list-type".into(), json!(value)),
+        ("map-type", _) => _ = schema_at.insert("x-kubernetes-map-type".into(), json!(value)),
+        ("patch", _) => _ = schema_at.insert("x-kubernetes-patch-strategy".into(), json!(value)),
+        ("key", _) => _ = schema_at.insert("x-kubernetes-patch-merge-key".into(), json!(value)),
         ("default", _) => {
             let value = serde_json::from_str(value).unwrap_or(Value::Null);
-            place.insert("default".into(), value);
+            schema_at.insert("default".into(), value);
         }
         _ => {}
     }

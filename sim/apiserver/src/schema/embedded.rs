@@ -2,14 +2,8 @@
 
 use serde_json::Value;
 
-use super::{
-    builtin, unreadable,
-    validate::{self, Cause},
-};
-use crate::kinds::{
-    definition,
-    validation::{metadata, names},
-};
+use super::{builtin, cause::Cause, types, unreadable};
+use crate::kinds::validation::{metadata, names};
 
 pub(super) fn check(object: &Value, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
@@ -21,12 +15,12 @@ pub(super) fn check(object: &Value, path: &str, causes: &mut Vec<Cause>) {
                 let why = format!("unexpected GroupVersion string: {version}");
                 causes.push(Cause::invalid(&at(field), &version.into(), &why));
             }
-            Some(kind) if field == "kind" => metadata::say(kind, definition::kind_name, &at(field), causes),
+            Some(kind) if field == "kind" => metadata::check_format(kind, names::kind, &at(field), causes),
             Some(_) => {}
         }
     }
     let Some(given) = object.get("metadata") else { return };
-    if let Some((field, have, want)) = validate::first_type_error(given, builtin::object_meta()) {
+    if let Some((field, have, want)) = types::first_type_error(given, builtin::object_meta()) {
         let path = at(&if field.is_empty() { "metadata".to_owned() } else { format!("metadata.{field}") });
         let message = format!("Invalid value: \"{have}\": {path} in body must be of type {want}: \"{have}\"");
         return causes.push(Cause::new(&path, "FieldValueTypeInvalid", message));
@@ -35,7 +29,7 @@ pub(super) fn check(object: &Value, path: &str, causes: &mut Vec<Cause>) {
         return causes.push(Cause::invalid(&at("metadata"), given, &why));
     }
     if let Some(namespace) = given["namespace"].as_str().filter(|namespace| !namespace.is_empty()) {
-        metadata::say(namespace, names::label, &at("metadata.namespace"), causes);
+        metadata::check_format(namespace, names::label, &at("metadata.namespace"), causes);
     }
     metadata::check(given, &at("metadata"), causes);
 }

@@ -1,12 +1,14 @@
 //! Schemas of built-in kinds and CRDs: published JSON, read by [`View`].
 
 pub(crate) mod builtin;
+mod cause;
 mod embedded;
 pub(crate) mod formats;
 pub(crate) mod patterns;
 pub(crate) mod repeated;
 pub(crate) mod shape;
 pub(crate) mod times;
+mod types;
 pub(crate) mod unreadable;
 pub(crate) mod validate;
 

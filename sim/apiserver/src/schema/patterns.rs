@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use regex::{Regex, RegexBuilder};
 
 /// More than a catalog needs; a full cache is cleared.
-const MOST: usize = 256;
+const MAX_PATTERNS: usize = 256;
 /// In bytes.
-const LONGEST: usize = 16 * 1024;
+const MAX_PATTERN_BYTES: usize = 16 * 1024;
 /// Bytes per compiled pattern and per match cache.
-const LARGEST: usize = 1 << 20;
+const MAX_COMPILED_BYTES: usize = 1 << 20;
 
 static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Regex>>>> = LazyLock::new(Mutex::default);
 
@@ -24,14 +24,15 @@ pub(crate) fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     if let Some(known) = COMPILED.lock().get(pattern) {
         return Some(Arc::clone(known));
     }
-    if pattern.len() > LONGEST {
+    if pattern.len() > MAX_PATTERN_BYTES {
         return None;
     }
     // Unlocked, so others need not wait.
     let mut regex = RegexBuilder::new(&as_rust(pattern));
-    let regex = Arc::new(regex.size_limit(LARGEST).dfa_size_limit(LARGEST).build().ok()?);
+    let regex =
+        Arc::new(regex.size_limit(MAX_COMPILED_BYTES).dfa_size_limit(MAX_COMPILED_BYTES).build().ok()?);
     let mut compiled = COMPILED.lock();
-    if compiled.len() >= MOST {
+    if compiled.len() >= MAX_PATTERNS {
         compiled.clear();
     }
     compiled.insert(pattern.to_owned(), Arc::clone(&regex));
@@ -63,8 +64,8 @@ fn next(left: &mut &str) -> Option<char> {
 fn counts(left: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let Some((inside, _)) = left.split_once('}') else { return false };
-    let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
-    !least.is_empty() && digits(least) && digits(most)
+    let (min, max) = inside.split_once(',').unwrap_or((inside, ""));
+    !min.is_empty() && digits(min) && digits(max)
 }
 
 fn escape(left: &mut &str, rust: &mut String) {
@@ -162,10 +163,10 @@ mod tests {
     #[test]
     fn patterns_are_bounded() {
         assert!(compiled("(((a{100}){100}){100}){100}").is_none());
-        assert!(compiled(&"a".repeat(LONGEST + 1)).is_none());
-        for number in 0..=MOST {
+        assert!(compiled(&"a".repeat(MAX_PATTERN_BYTES + 1)).is_none());
+        for number in 0..=MAX_PATTERNS {
             assert!(compiled(&format!("^{number}$")).is_some());
         }
-        assert!(COMPILED.lock().len() <= MOST);
+        assert!(COMPILED.lock().len() <= MAX_PATTERNS);
     }
 }

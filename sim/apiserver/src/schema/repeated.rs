@@ -51,9 +51,9 @@ mod tests {
             json!({"spec": {"template": {"spec": {"containers": [container]}}}})
         };
         let found = |ports| find(&deployment(ports), builtin::view("io.k8s.api.apps.v1.Deployment"));
-        let twice = json!([{"containerPort": 80, "name": "a"}, {"containerPort": 80, "protocol": "TCP", "name": "b"}]);
+        let ports = json!([{"containerPort": 80, "name": "a"}, {"containerPort": 80, "protocol": "TCP", "name": "b"}]);
         let list = r#".spec.template.spec.containers[name="web"].ports"#;
-        assert_eq!(found(twice), Some((list.to_owned(), r#"[containerPort=80,protocol="TCP"]"#.to_owned())));
+        assert_eq!(found(ports), Some((list.to_owned(), r#"[containerPort=80,protocol="TCP"]"#.to_owned())));
         assert_eq!(found(json!([{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}])), None);
         let command =
             json!({"spec": {"template": {"spec": {"containers": [{"name": "a", "args": ["x", "x"]}]}}}});

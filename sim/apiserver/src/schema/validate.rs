@@ -1,119 +1,68 @@
 //! Schema validation; simple messages match Kubernetes'.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{Relation, View, embedded, formats, patterns};
+use super::{
+    Relation, View, embedded, formats, patterns,
+    types::{type_name, wrong_type},
+};
+pub(crate) use super::{cause::Cause, types::first_type_error};
 use crate::json::{DEEPEST, join};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cause {
-    /// Such as `spec.list[0].name`.
-    pub(crate) field: String,
-    /// Such as `FieldValueInvalid`.
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
-}
-
-impl Cause {
-    pub(crate) fn new(field: &str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { field: field.to_owned(), reason, message: message.into() }
-    }
-
-    /// Prefixes the field.
-    pub(crate) fn below(self, path: &str) -> Self {
-        let field = if self.field.is_empty() { path.to_owned() } else { format!("{path}.{}", self.field) };
-        Self { field, ..self }
-    }
-
-    pub(crate) fn required(field: &str, why: &str) -> Self {
-        let colon = if why.is_empty() { "" } else { ": " };
-        Self::new(field, "FieldValueRequired", format!("Required value{colon}{why}"))
-    }
-
-    pub(crate) fn invalid(field: &str, value: &Value, why: &str) -> Self {
-        Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {why}"))
-    }
-
-    pub(crate) fn unsupported(field: &str, value: &Value, supported: &[&str]) -> Self {
-        let all: Vec<String> = supported.iter().map(|word| Value::from(*word).to_string()).collect();
-        let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
-        Self::new(field, "FieldValueNotSupported", message)
-    }
-
-    pub(crate) fn duplicate(field: &str, value: &Value) -> Self {
-        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
-    }
-
-    pub(crate) fn not_found(field: &str, value: &Value) -> Self {
-        Self::new(field, "FieldValueNotFound", format!("Not found: {value}"))
-    }
-
-    pub(crate) fn too_many(field: &str, have: u64, most: u64) -> Self {
-        let message = format!("Too many: {have}: must have at most {most} items");
-        Self::new(field, "FieldValueTooMany", message)
-    }
-
-    pub(crate) fn too_long(field: &str, most: impl fmt::Display) -> Self {
-        Self::new(field, "FieldValueTooLong", format!("Too long: may not be more than {most} bytes"))
-    }
-
-    pub(crate) fn forbidden(field: &str, why: &str) -> Self {
-        Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
-    }
-}
 
 /// Validates a custom resource. Values unchanged since `before` pass, even after a schema change.
 pub(crate) fn check(object: &Value, before: Option<&Value>, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    at(object, before, schema, "", true, &mut causes, 0);
+    let node = Node { value: object, before, schema, path: "", is_top: true, depth: 0 };
+    validate(node, &mut causes);
     causes
 }
 
 /// Paths are relative to the field.
 pub(crate) fn check_field(value: &Value, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    at(value, None, schema, "", false, &mut causes, 0);
+    let node = Node { value, before: None, schema, path: "", is_top: false, depth: 0 };
+    validate(node, &mut causes);
     causes
 }
 
-fn at(
-    value: &Value,
-    before: Option<&Value>,
-    schema: View<'_>,
-    path: &str,
-    top: bool,
-    causes: &mut Vec<Cause>,
+/// A value and its schema.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    value: &'a Value,
+    /// The value of the stored object.
+    before: Option<&'a Value>,
+    schema: View<'a>,
+    path: &'a str,
+    /// Whether it is the whole custom resource.
+    is_top: bool,
     depth: usize,
-) {
+}
+
+impl<'a> Node<'a> {
+    fn child(self, value: &'a Value, before: Option<&'a Value>, schema: View<'a>, path: &'a str) -> Self {
+        Self { value, before, schema, path, is_top: false, depth: self.depth + 1 }
+    }
+}
+
+fn validate(node: Node<'_>, causes: &mut Vec<Cause>) {
+    let Node { value, before, schema, path, is_top, depth } = node;
     if before == Some(value) {
         return;
     }
     if depth > DEEPEST || schema.is_unknown() || (value.is_null() && schema.flag("nullable")) {
         return;
     }
-    if let Some(wrong) = wrong_type(value, schema) {
+    if let Some(expected) = wrong_type(value, schema) {
         // Kubernetes omits the root's path.
-        let shown = if path.is_empty() && top { String::new() } else { format!("{path} in body ") };
-        let why = format!("{shown}must be of type {}: {}", wrong, Value::from(type_name(value)));
-        causes.push(Cause::new(
-            path,
-            "FieldValueTypeInvalid",
-            format!("Invalid value: {}: {why}", Value::from(type_name(value))),
-        ));
+        let shown = if path.is_empty() && is_top { String::new() } else { format!("{path} in body ") };
+        let found = Value::from(type_name(value));
+        let message = format!("Invalid value: {found}: {shown}must be of type {expected}: {found}");
+        causes.push(Cause::new(path, "FieldValueTypeInvalid", message));
         return;
     }
-    if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
-        && !allowed.iter().any(|one| same(one, value))
-    {
-        let word = |one: &Value| {
-            Value::from(one.as_str().map_or_else(|| one.to_string(), str::to_owned)).to_string()
-        };
-        let all: Vec<String> = allowed.iter().map(word).collect();
-        let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
-        causes.push(Cause::new(path, "FieldValueNotSupported", message));
-    }
+    enumeration(value, schema, path, causes);
     match value {
         Value::String(text) => string(text, schema, path, causes),
         Value::Number(number) => {
@@ -127,47 +76,52 @@ fn at(
                 // Only keyed items have an identity.
                 let same = |one: &&Value| keys_of(one, &relation) == keys_of(item, &relation);
                 let before = old.and_then(|old| old.iter().find(same));
-                at(item, before, schema.items(), &format!("{path}[{index}]"), false, causes, depth + 1);
+                validate(node.child(item, before, schema.items(), &format!("{path}[{index}]")), causes);
             }
         }
-        Value::Object(map) => {
-            for name in schema.required() {
-                if !map.contains_key(name) {
-                    causes.push(Cause::required(&join(path, name), ""));
-                }
-            }
-            let count = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
-            let have = map.len() as u64;
-            if let Some(most) = count("maxProperties").filter(|&most| have > most) {
-                causes.push(Cause::too_many(path, have, most));
-            }
-            if let Some(least) = count("minProperties").filter(|&least| have < least) {
-                let why = format!("{path} in body should have at least {least} properties");
-                causes.push(Cause::invalid(path, &have.into(), &why));
-            }
-            for (name, child) in map {
-                let meta = (top || schema.is_embedded()) && name == "metadata";
-                // Validated elsewhere.
-                if !meta {
-                    let before = before.and_then(|before| before.get(name));
-                    at(
-                        child,
-                        before,
-                        schema.field_or_unknown(name),
-                        &join(path, name),
-                        false,
-                        causes,
-                        depth + 1,
-                    );
-                }
-            }
-            if schema.is_embedded() {
-                embedded::check(value, path, causes);
-            }
-        }
+        Value::Object(map) => object(node, map, causes),
         _ => {}
     }
-    combined(value, schema, path, causes, depth);
+    combined(node, causes);
+}
+
+fn enumeration(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
+    let allowed = schema.get("enum").and_then(Value::as_array);
+    let Some(allowed) = allowed.filter(|allowed| !allowed.iter().any(|one| same(one, value))) else { return };
+    let word =
+        |one: &Value| Value::from(one.as_str().map_or_else(|| one.to_string(), str::to_owned)).to_string();
+    let all: Vec<String> = allowed.iter().map(word).collect();
+    let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
+    causes.push(Cause::new(path, "FieldValueNotSupported", message));
+}
+
+fn object(node: Node<'_>, map: &Map<String, Value>, causes: &mut Vec<Cause>) {
+    let Node { value, before, schema, path, is_top, .. } = node;
+    for name in schema.required() {
+        if !map.contains_key(name) {
+            causes.push(Cause::required(&join(path, name), ""));
+        }
+    }
+    let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+    let size = map.len() as u64;
+    if let Some(max) = limit("maxProperties").filter(|&max| size > max) {
+        causes.push(Cause::too_many(path, size, max));
+    }
+    if let Some(min) = limit("minProperties").filter(|&min| size < min) {
+        let why = format!("{path} in body should have at least {min} properties");
+        causes.push(Cause::invalid(path, &size.into(), &why));
+    }
+    for (name, child) in map {
+        // Metadata is validated elsewhere.
+        if (is_top || schema.is_embedded()) && name == "metadata" {
+            continue;
+        }
+        let before = before.and_then(|before| before.get(name));
+        validate(node.child(child, before, schema.field_or_unknown(name), &join(path, name)), causes);
+    }
+    if schema.is_embedded() {
+        embedded::check(value, path, causes);
+    }
 }
 
 /// Ignores how numbers are written.
@@ -175,30 +129,31 @@ fn same(one: &Value, other: &Value) -> bool {
     one == other || one.is_number() && one.as_f64() == other.as_f64()
 }
 
-fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>, depth: usize) {
+fn combined(node: Node<'_>, causes: &mut Vec<Cause>) {
+    let Node { value, schema, path, .. } = node;
     let branches =
         |keyword: &str| schema.get(keyword).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let wrong = |branch: &Value| {
         let mut found = Vec::new();
-        at(value, None, View::new(branch, schema.definitions), path, false, &mut found, depth + 1);
+        validate(node.child(value, None, View::new(branch, schema.definitions), path), &mut found);
         found
     };
     let all = |keyword: &str| branches(keyword).iter().map(wrong).collect::<Vec<_>>();
-    let holding = |found: &[Vec<Cause>]| found.iter().filter(|found| found.is_empty()).count();
+    let count_valid = |found: &[Vec<Cause>]| found.iter().filter(|found| found.is_empty()).count();
     // Reports the alternative with fewest errors.
     let nearest = |found: Vec<Vec<Cause>>| found.into_iter().min_by_key(Vec::len).unwrap_or_default();
-    let mut fail = |why: &str, beside: Vec<Cause>| {
+    let mut fail = |why: &str, more: Vec<Cause>| {
         causes.push(Cause::new("<nil>", "FieldValueInvalid", format!("Invalid value: \"\": {path:?} {why}")));
-        causes.extend(beside);
+        causes.extend(more);
     };
     // Checked above.
     if !schema.int_or_string() && !schema.is_quantity() {
         let found = all("anyOf");
-        if !found.is_empty() && holding(&found) == 0 {
+        if !found.is_empty() && count_valid(&found) == 0 {
             fail("must validate at least one schema (anyOf)", nearest(found));
         }
         let found = all("oneOf");
-        match holding(&found) {
+        match count_valid(&found) {
             0 if found.is_empty() => {}
             0 => fail("must validate one and only one schema (oneOf). Found none valid", nearest(found)),
             1 => {}
@@ -210,10 +165,10 @@ fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>
         }
     }
     let found = all("allOf");
-    let held = holding(&found);
-    if held < found.len() {
-        let none = if held == 0 { ". None validated" } else { "" };
-        let why = format!("must validate all the schemas (allOf){none}");
+    let valid = count_valid(&found);
+    if valid < found.len() {
+        let suffix = if valid == 0 { ". None validated" } else { "" };
+        let why = format!("must validate all the schemas (allOf){suffix}");
         fail(&why, found.into_iter().flatten().collect());
     }
     if schema.get("not").is_some_and(|branch| wrong(branch).is_empty()) {
@@ -225,15 +180,15 @@ fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
     let value = Value::from(text);
     let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
     let length = text.chars().count() as u64;
-    if let Some(least) = limit("minLength").filter(|&least| length < least) {
+    if let Some(min) = limit("minLength").filter(|&min| length < min) {
         causes.push(Cause::invalid(
             path,
             &value,
-            &format!("{path} in body should be at least {least} chars long"),
+            &format!("{path} in body should be at least {min} chars long"),
         ));
     }
-    if let Some(most) = limit("maxLength").filter(|&most| length > most) {
-        causes.push(Cause::too_long(path, most));
+    if let Some(max) = limit("maxLength").filter(|&max| length > max) {
+        causes.push(Cause::too_long(path, max));
     }
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
         // CRDs with invalid patterns are refused.
@@ -261,17 +216,17 @@ fn number(number: f64, value: &Value, schema: View<'_>, path: &str, causes: &mut
     }
     let mut fail =
         |why: String| causes.push(Cause::invalid(path, value, &format!("{path} in body should be {why}")));
-    if let Some(least) = limit("minimum") {
+    if let Some(min) = limit("minimum") {
         match schema.flag("exclusiveMinimum") {
-            true if number <= least => fail(format!("greater than {least}")),
-            false if number < least => fail(format!("greater than or equal to {least}")),
+            true if number <= min => fail(format!("greater than {min}")),
+            false if number < min => fail(format!("greater than or equal to {min}")),
             _ => {}
         }
     }
-    if let Some(most) = limit("maximum") {
+    if let Some(max) = limit("maximum") {
         match schema.flag("exclusiveMaximum") {
-            true if number >= most => fail(format!("less than {most}")),
-            false if number > most => fail(format!("less than or equal to {most}")),
+            true if number >= max => fail(format!("less than {max}")),
+            false if number > max => fail(format!("less than or equal to {max}")),
             _ => {}
         }
     }
@@ -290,11 +245,11 @@ fn keys_of<'a>(item: &'a Value, relation: &Relation<'_>) -> Vec<Option<&'a Value
 fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
     let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
     let have = items.len() as u64;
-    if let Some(most) = limit("maxItems").filter(|&most| have > most) {
-        causes.push(Cause::too_many(path, have, most));
+    if let Some(max) = limit("maxItems").filter(|&max| have > max) {
+        causes.push(Cause::too_many(path, have, max));
     }
-    if let Some(least) = limit("minItems").filter(|&least| have < least) {
-        let why = format!("{path} in body should have at least {least} items");
+    if let Some(min) = limit("minItems").filter(|&min| have < min) {
+        let why = format!("{path} in body should have at least {min} items");
         causes.push(Cause::invalid(path, &Value::from(have), &why));
     }
     let identity: Box<dyn Fn(&Value) -> Value> = match schema.list() {
@@ -313,68 +268,6 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
         if *times == 2 {
             causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
         }
-    }
-}
-
-/// First wrong field, its type, allowed types.
-pub(crate) fn first_type_error(value: &Value, schema: View<'_>) -> Option<(String, &'static str, String)> {
-    types_at(value, schema, "", 0)
-}
-
-fn types_at(
-    value: &Value,
-    schema: View<'_>,
-    path: &str,
-    depth: usize,
-) -> Option<(String, &'static str, String)> {
-    if depth > DEEPEST || value.is_null() || schema.is_unknown() {
-        return None;
-    }
-    if let Some(expected) = wrong_type(value, schema) {
-        return Some((path.to_owned(), type_name(value), expected.to_owned()));
-    }
-    match value {
-        Value::Object(map) => map.iter().find_map(|(name, child)| {
-            types_at(child, schema.field_or_unknown(name), &join(path, name), depth + 1)
-        }),
-        // Go omits list indices.
-        Value::Array(items) => items.iter().find_map(|item| types_at(item, schema.items(), path, depth + 1)),
-        _ => None,
-    }
-}
-
-fn wrong_type<'a>(value: &Value, schema: View<'a>) -> Option<&'a str> {
-    if schema.int_or_string() {
-        let fits = value.is_string() || value.is_i64() || value.is_u64();
-        return (!fits).then_some("integer,string");
-    }
-    if schema.is_quantity() {
-        return (!(value.is_string() || value.is_number())).then_some("quantity");
-    }
-    let kind = schema.kind()?;
-    let fits = match kind {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => {
-            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
-        }
-        "number" => value.is_number(),
-        _ => true,
-    };
-    (!fits).then_some(kind)
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

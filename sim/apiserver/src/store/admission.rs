@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Bytes as JSON.
-const LARGEST: usize = 3 * 1024 * 1024;
+const MAX_BYTES: usize = 3 * 1024 * 1024;
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Unqualified finalizers of Kubernetes.
@@ -119,7 +119,7 @@ pub(super) fn check(state: &State, kind: &Kind, object: &Value, live: Option<&Va
     {
         return Err(Refusal::not_simulated("definitions that share a name with another one of their group"));
     }
-    if object.to_string().len() > LARGEST {
+    if object.to_string().len() > MAX_BYTES {
         return Err(Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"));
     }
     Ok(())

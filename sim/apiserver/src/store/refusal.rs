@@ -63,8 +63,8 @@ impl Refusal {
     }
 
     /// A Kubernetes feature without simulation.
-    pub(crate) fn not_simulated(what: &str) -> Self {
-        Self::new(501, "NotImplemented", format!("not simulated: {what}"))
+    pub(crate) fn not_simulated(label: &str) -> Self {
+        Self::new(501, "NotImplemented", format!("not simulated: {label}"))
     }
 
     /// Deeper objects cannot be read back.
@@ -228,13 +228,13 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    pub(crate) fn precondition(kind: &Kind, name: &str, what: &str, wanted: &str, have: &str) -> Self {
+    pub(crate) fn precondition(kind: &Kind, name: &str, label: &str, wanted: &str, have: &str) -> Self {
         let message = format!(
-            "Operation cannot be fulfilled on {} {}: the {what} in the precondition ({wanted}) does not match the \
-             {what} in record ({have}). The object might have been {}",
+            "Operation cannot be fulfilled on {} {}: the {label} in the precondition ({wanted}) does not match the \
+             {label} in record ({have}). The object might have been {}",
             kind.qualified_kind(),
             Value::from(name),
-            if what == "UID" { "deleted and then recreated" } else { "modified" },
+            if label == "UID" { "deleted and then recreated" } else { "modified" },
         );
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.kind)
     }

@@ -353,7 +353,7 @@ impl<'a> Write<'a> {
         } else {
             managed.put(&mut object);
         }
-        self.finish_replace(&stored, object, is_unchanged)
+        Ok(self.finish_replace(&stored, object, is_unchanged))
     }
 
     fn check_preconditions(&self, replacement: &Replacement) -> Result<(), Refusal> {
@@ -407,15 +407,10 @@ impl<'a> Write<'a> {
     }
 
     /// Stores the object, or removes it with its last finalizer.
-    fn finish_replace(
-        self,
-        stored: &Arc<Stored>,
-        mut object: Value,
-        is_unchanged: bool,
-    ) -> Result<Outcome, Refusal> {
+    fn finish_replace(self, stored: &Arc<Stored>, mut object: Value, is_unchanged: bool) -> Outcome {
         let Self { state, kind, request, dry_run, now, warnings } = self;
         if dry_run {
-            return Ok(answer_object(kind, object, 200, warnings));
+            return answer_object(kind, object, 200, warnings);
         }
         let is_finalized =
             meta::text(&object, "deletionTimestamp").is_some() && meta::finalizers(&object).is_empty();
@@ -423,14 +418,14 @@ impl<'a> Write<'a> {
             || kind.is("", "namespaces") && state.objects.content(stored.name()).next().is_some();
         if is_finalized && !has_content() {
             state.remove(&Key::of(kind, &request.target.namespace, &request.target.name));
-            return Ok(answer_object(kind, object, 200, warnings));
+            return answer_object(kind, object, 200, warnings);
         }
         if is_unchanged {
-            return Ok(answer_with(kind, stored, 200, warnings));
+            return answer_with(kind, stored, 200, warnings);
         }
         definitions::convert_to_stored(&state.objects, &state.served, kind, &mut object);
         let stored = state.store(kind, object, now);
-        Ok(answer_with(kind, &stored, 200, warnings))
+        answer_with(kind, &stored, 200, warnings)
     }
 }
 

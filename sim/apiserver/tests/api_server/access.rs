@@ -75,8 +75,8 @@ impl World {
 
     fn granted(&mut self, resource: &str, namespace: &str, name: &str, rest: Value) {
         let admin = self.admin.clone();
-        let (code, said) = self.grant(&admin, resource, namespace, name, rest);
-        assert!(code < 300, "{said}");
+        let (code, message) = self.grant(&admin, resource, namespace, name, rest);
+        assert!(code < 300, "{message}");
     }
 }
 
@@ -105,8 +105,8 @@ fn an_aggregated_role_is_filled_by_the_control_plane() {
         body["apiVersion"] = format!("{RBAC}/v1").into();
         body["kind"] = "ClusterRole".into();
         body["metadata"]["name"] = name.into();
-        let (code, said) = world.ask(&admin, Verb::Create(body), [RBAC, "clusterroles", "", ""]);
-        assert_eq!(code, 201, "{said}");
+        let (code, message) = world.ask(&admin, Verb::Create(body), [RBAC, "clusterroles", "", ""]);
+        assert_eq!(code, 201, "{message}");
     };
     let whole = |world: &mut World| {
         let admin = world.admin.clone();
@@ -143,8 +143,8 @@ fn what_objects_allow_holds_from_their_change_on() {
     );
     world.granted("rolebindings", "default", "b", binding("Role", "reader", "u"));
     let (_, message) = world.ask(&user, Verb::List, maps);
-    let lacking = ": RBAC: role.rbac.authorization.k8s.io \"reader\" not found";
-    assert!(message.as_str().unwrap().ends_with(lacking), "{message}");
+    let suffix = ": RBAC: role.rbac.authorization.k8s.io \"reader\" not found";
+    assert!(message.as_str().unwrap().ends_with(suffix), "{message}");
     world.granted("roles", "default", "reader", rules(&["list"], &["configmaps"], &[]));
     assert_eq!(world.ask(&user, Verb::List, maps).0, 200);
     assert_eq!(world.ask(&user, Verb::List, ["", "configmaps", "kube-system", ""]).0, 403);

@@ -264,12 +264,12 @@ async fn a_namespace_takes_its_content_with_it_however_it_is_deleted() -> Result
     namespaces.delete("own", &DeleteParams::foreground()).await?;
     assert!(maps.get_opt("kube-root-ca.crt").await?.is_none());
     let status = namespaces.get("own").await?.status.unwrap_or_default();
-    let said = |kind: &str, reason: &str| {
+    let found = |kind: &str, reason: &str| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         conditions.iter().any(|one| one.type_ == kind && one.reason.as_deref() == Some(reason))
     };
-    assert!(said("NamespaceContentRemaining", "ContentRemoved"), "{status:?}");
-    assert!(said("NamespaceFinalizersRemaining", "ContentHasNoFinalizers"), "{status:?}");
+    assert!(found("NamespaceContentRemaining", "ContentRemoved"), "{status:?}");
+    assert!(found("NamespaceFinalizersRemaining", "ContentHasNoFinalizers"), "{status:?}");
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     namespaces.patch("own", &PatchParams::default(), &patch).await?;
     assert!(namespaces.get_opt("own").await?.is_none());
@@ -472,9 +472,9 @@ async fn what_is_not_simulated_is_refused() -> Result {
     let crd: CustomResourceDefinition = serde_json::from_value(crd)?;
     let crds: Api<CustomResourceDefinition> = Api::all(fleet.client("one").await?);
     let refused = crds.create(&PostParams::default(), &crd).await.unwrap_err();
-    let said =
+    let found =
         matches!(&refused, kube::Error::Api(status) if status.code == 501 && status.message.contains("CEL"));
-    assert!(said, "{refused}");
+    assert!(found, "{refused}");
     let crds: Api<CustomResourceDefinition> = Api::all(fleet.client("lenient").await?);
     crds.create(&PostParams::default(), &crd).await?;
     let pods: Api<Pod> = Api::namespaced(fleet.client("one").await?, "default");
@@ -493,8 +493,8 @@ async fn what_is_not_simulated_is_refused() -> Result {
     // Like kubectl: without a body.
     let exec = http::Request::post("/api/v1/namespaces/default/pods/p/exec?command=ls").body(Vec::new())?;
     let refused = fleet.client("one").await?.request::<serde_json::Value>(exec).await.unwrap_err();
-    let said =
+    let found =
         matches!(&refused, kube::Error::Api(s) if s.code == 501 && s.message == "not simulated: pods/exec");
-    assert!(said, "{refused}");
+    assert!(found, "{refused}");
     Ok(())
 }

@@ -62,13 +62,13 @@ proptest! {
         let now = Timestamp::UNIX_EPOCH;
         let mut cluster = Cluster::new(Options::default(), now);
         let user = Arc::new(User::admin("admin"));
-        for (mut body, how, what) in bodies {
+        for (mut body, how, target) in bodies {
             let (group, version, resource, kind) = [
                 ("", "v1", "configmaps", "ConfigMap"),
                 ("apps", "v1", "deployments", "Deployment"),
                 ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
-            ][what];
-            let namespace = if what == 2 { "" } else { "default" };
+            ][target];
+            let namespace = if target == 2 { "" } else { "default" };
             let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
             if let (Value::Object(map), true) = (&mut body, how % 2 == 0) {
                 map.insert("kind".into(), kind.into());

@@ -33,109 +33,111 @@ fn apply(
     }
 }
 
-fn module(cluster: &mut Cluster, user: &Arc<User>, runtime: u64, number: u64) {
-    let name = format!("module-{number}");
-    let labels = json!({
-        "app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "lifecycle", "app.kubernetes.io/version": "1.0.5",
-        "operator.kyma-project.io/module": name,
-    });
-    let mut put = |group: &str, version: &str, plural: &str, kind: &str, suffix: &str, rest: Value| {
+/// One module of a runtime.
+struct Module<'a> {
+    cluster: &'a mut Cluster,
+    user: &'a Arc<User>,
+    runtime: u64,
+    number: u64,
+    name: String,
+}
+
+impl Module<'_> {
+    /// `path`: group, version, plural and kind.
+    fn put(&mut self, path: [&str; 4], suffix: &str, rest: Value) {
+        let Self { name, number, .. } = self;
+        let [group, version, plural, kind] = path;
         let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let labels = json!({
+            "app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "lifecycle", "app.kubernetes.io/version": "1.0.5",
+            "operator.kyma-project.io/module": name,
+        });
         let mut object = json!({
             "apiVersion": api_version, "kind": kind,
             "metadata": {"name": format!("{name}{suffix}"), "labels": labels, "annotations": {"checksum/config": format!("{number:064x}")}},
         });
         object.as_object_mut().unwrap().extend(rest.as_object().cloned().unwrap_or_default());
-        apply(cluster, user, [group, version, plural], "kyma-system", &object, false);
-    };
-    let rules = json!((0..12).map(|rule| json!({"apiGroups": ["operator.kyma-project.io"], "resources": [format!("kind{rule}"), "modules/status"], "verbs": ["get", "list", "watch", "patch"]})).collect::<Vec<_>>());
-    let container = json!({
-        "name": "manager", "image": "registry.example.org/prod/module-manager:1.0.5", "args": ["--leader-elect", "--metrics-bind-address=:8080"],
-        "env": (0..8).map(|index| json!({"name": format!("VARIABLE_{index}"), "value": "some value or other"})).collect::<Vec<_>>(),
-        "ports": [{"containerPort": 8080, "name": "metrics"}, {"containerPort": 9443, "name": "webhook"}],
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8081}}, "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8081}},
-        "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "10m", "memory": "64Mi"}},
-        "volumeMounts": [{"name": "cert", "mountPath": "/tmp/cert"}],
-    });
-    put(
-        "apps",
-        "v1",
-        "deployments",
-        "Deployment",
-        "",
-        json!({"spec": {
-            "selector": {"matchLabels": {"app": name}}, "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"serviceAccountName": name, "containers": [container], "volumes": [{"name": "cert", "secret": {"secretName": "cert"}}]},
-            },
-        }}),
-    );
-    put(
-        "",
-        "v1",
-        "services",
-        "Service",
-        "",
-        json!({"spec": {"ports": [{"port": 443, "targetPort": 9443}], "selector": {"app": name}}}),
-    );
-    put("", "v1", "serviceaccounts", "ServiceAccount", "", json!({}));
-    put("rbac.authorization.k8s.io", "v1", "roles", "Role", "", json!({"rules": rules}));
-    put(
-        "rbac.authorization.k8s.io",
-        "v1",
-        "rolebindings",
-        "RoleBinding",
-        "",
-        json!({
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "kyma-system"}],
-        }),
-    );
-    put(
-        "",
-        "v1",
-        "configmaps",
-        "ConfigMap",
-        "-config",
-        json!({"data": {"config.yaml": "key: value\n".repeat(200)}}),
-    );
-    put(
-        "",
-        "v1",
-        "configmaps",
-        "ConfigMap",
-        "-dashboard",
-        json!({"data": {"dashboard.json": "{\"panels\": []}".repeat(150)}}),
-    );
-    put(
-        "networking.k8s.io",
-        "v1",
-        "networkpolicies",
-        "NetworkPolicy",
-        "",
-        json!({"spec": {"podSelector": {"matchLabels": {"app": name}}, "ingress": [{"ports": [{"port": 9443}]}]}}),
-    );
-    // Differs everywhere.
-    put(
-        "coordination.k8s.io",
-        "v1",
-        "leases",
-        "Lease",
-        "",
-        json!({"spec": {"holderIdentity": format!("manager-{runtime}-{number}")}}),
-    );
-    put(
-        "example.org",
-        "v1",
-        "samples",
-        "Sample",
-        "",
-        json!({"spec": {"resourceFilePath": "./module-data/yaml", "runtime": format!("runtime-{runtime}")}}),
-    );
-    let status = json!({"apiVersion": "example.org/v1", "kind": "Sample", "metadata": {"name": name}, "status": {"state": "Ready", "conditions": [
-        {"type": "Installation", "status": "True", "reason": "Ready", "message": "installed", "lastTransitionTime": format!("2026-11-21T10:{:02}:{:02}Z", runtime % 60, number)},
-    ]}});
-    apply(cluster, user, ["example.org", "v1", "samples"], "kyma-system", &status, true);
+        apply(self.cluster, self.user, [group, version, plural], "kyma-system", &object, false);
+    }
+
+    fn workload(&mut self) {
+        let container = json!({
+            "name": "manager", "image": "registry.example.org/prod/module-manager:1.0.5", "args": ["--leader-elect", "--metrics-bind-address=:8080"],
+            "env": (0..8).map(|index| json!({"name": format!("VARIABLE_{index}"), "value": "some value or other"})).collect::<Vec<_>>(),
+            "ports": [{"containerPort": 8080, "name": "metrics"}, {"containerPort": 9443, "name": "webhook"}],
+            "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8081}}, "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8081}},
+            "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "10m", "memory": "64Mi"}},
+            "volumeMounts": [{"name": "cert", "mountPath": "/tmp/cert"}],
+        });
+        self.put(["apps", "v1", "deployments", "Deployment"], "",
+            json!({"spec": {
+                "selector": {"matchLabels": {"app": self.name}}, "template": {
+                    "metadata": {"labels": {"app": self.name}},
+                    "spec": {"serviceAccountName": self.name, "containers": [container], "volumes": [{"name": "cert", "secret": {"secretName": "cert"}}]},
+                },
+            }}),
+        );
+        self.put(
+            ["", "v1", "services", "Service"],
+            "",
+            json!({"spec": {"ports": [{"port": 443, "targetPort": 9443}], "selector": {"app": self.name}}}),
+        );
+    }
+
+    fn access(&mut self) {
+        let rules = json!((0..12).map(|rule| json!({"apiGroups": ["operator.kyma-project.io"], "resources": [format!("kind{rule}"), "modules/status"], "verbs": ["get", "list", "watch", "patch"]})).collect::<Vec<_>>());
+        self.put(["", "v1", "serviceaccounts", "ServiceAccount"], "", json!({}));
+        self.put(["rbac.authorization.k8s.io", "v1", "roles", "Role"], "", json!({"rules": rules}));
+        self.put(
+            ["rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"],
+            "",
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.name},
+                "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": "kyma-system"}],
+            }),
+        );
+    }
+
+    fn configuration(&mut self) {
+        self.put(
+            ["", "v1", "configmaps", "ConfigMap"],
+            "-config",
+            json!({"data": {"config.yaml": "key: value\n".repeat(200)}}),
+        );
+        self.put(
+            ["", "v1", "configmaps", "ConfigMap"],
+            "-dashboard",
+            json!({"data": {"dashboard.json": "{\"panels\": []}".repeat(150)}}),
+        );
+        self.put(["networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"], "",
+            json!({"spec": {"podSelector": {"matchLabels": {"app": self.name}}, "ingress": [{"ports": [{"port": 9443}]}]}}),
+        );
+    }
+
+    /// Objects that differ in each runtime.
+    fn own_objects(&mut self) {
+        let Self { runtime, number, .. } = *self;
+        self.put(
+            ["coordination.k8s.io", "v1", "leases", "Lease"],
+            "",
+            json!({"spec": {"holderIdentity": format!("manager-{runtime}-{number}")}}),
+        );
+        self.put(["example.org", "v1", "samples", "Sample"], "",
+            json!({"spec": {"resourceFilePath": "./module-data/yaml", "runtime": format!("runtime-{runtime}")}}),
+        );
+        let status = json!({"apiVersion": "example.org/v1", "kind": "Sample", "metadata": {"name": self.name}, "status": {"state": "Ready", "conditions": [
+            {"type": "Installation", "status": "True", "reason": "Ready", "message": "installed", "lastTransitionTime": format!("2026-11-21T10:{:02}:{:02}Z", runtime % 60, number)},
+        ]}});
+        apply(self.cluster, self.user, ["example.org", "v1", "samples"], "kyma-system", &status, true);
+    }
+}
+
+fn module(cluster: &mut Cluster, user: &Arc<User>, runtime: u64, number: u64) {
+    let mut module = Module { cluster, user, runtime, number, name: format!("module-{number}") };
+    module.workload();
+    module.access();
+    module.configuration();
+    module.own_objects();
 }
 
 /// Fills a runtime with ten modules of ten objects, in realistic sizes.

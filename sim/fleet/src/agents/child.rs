@@ -26,7 +26,7 @@ use tokio::{
     sync::{Semaphore, watch},
 };
 
-use super::{Order, Setup, State, client::Ways, gate::Gated};
+use super::{Order, Setup, State, client::Connectors, gate::Gated};
 use crate::names;
 
 /// Concurrent agent starts, with two connections each.
@@ -55,9 +55,9 @@ struct World {
     setup: Setup,
     folder: PathBuf,
     ca: Ca,
-    ways: Ways,
+    connectors: Connectors,
     agents: Mutex<HashMap<usize, Agent>>,
-    room: Semaphore,
+    starts: Semaphore,
     error: Mutex<Option<String>>,
 }
 
@@ -68,16 +68,16 @@ pub async fn run(args: AgentsArgs) -> Result<()> {
     let text = std::fs::read_to_string(folder.join(super::SETUP)).context("no setup for the agents")?;
     let setup: Setup = serde_json::from_str(&text)?;
     let ca = Ca::from_pem(&setup.event_ca, &setup.event_ca_key)?;
-    let ways = Ways::new(&setup.api_ca)?;
+    let connectors = Connectors::new(&setup.api_ca)?;
     let stream = UnixStream::connect(folder.join(super::SOCKET)).await?;
     let (read, mut write) = stream.into_split();
     let world = Arc::new(World {
         setup,
         folder,
         ca,
-        ways,
+        connectors,
         agents: Mutex::default(),
-        room: Semaphore::new(AT_ONCE),
+        starts: Semaphore::new(AT_ONCE),
         error: Mutex::default(),
     });
     let mut lines = BufReader::new(read).lines();
@@ -136,24 +136,24 @@ impl World {
     }
 
     async fn start(&self, runtime: usize) -> Result<()> {
-        let _turn = self.room.acquire().await?;
+        let _turn = self.starts.acquire().await?;
         let config = self.config(runtime)?;
         let url = format!("{}/{}", self.setup.api, names::kyma(runtime));
         let token = names::agent_token(&self.setup.secret, runtime);
         let surroundings =
-            app::Surroundings { client: Some(self.ways.client(&url, &token)?), without_admin: true };
+            app::Surroundings { client: Some(self.connectors.client(&url, &token)?), without_admin: true };
         let (gate, open) = watch::channel(true);
         let drain = Drain::new();
-        let way = |connector| Gated::new(connector, open);
-        let running = Box::pin(app::start_within(config, None, surroundings, &drain, way)).await?;
+        let gated = |connector| Gated::new(connector, open);
+        let running = Box::pin(app::start_within(config, None, surroundings, &drain, gated)).await?;
         self.agents.lock().insert(runtime, Agent { drain, running, gate });
         Ok(())
     }
 
     fn config(&self, runtime: usize) -> Result<Config> {
         let id = names::id(runtime);
-        let place = |end: &str| self.folder.join("agents").join(format!("{id}.{end}"));
-        let (cert, key) = (place("crt"), place("key"));
+        let path = |end: &str| self.folder.join("agents").join(format!("{id}.{end}"));
+        let (cert, key) = (path("crt"), path("key"));
         let request = ClientRequest {
             runtime_id: id.clone(),
             dns_names: vec![fleet::domain(&names::kyma(runtime))],

@@ -39,12 +39,12 @@ const PING_ANSWER: Duration = Duration::from_secs(10);
 
 /// Shared configuration.
 #[derive(Clone)]
-pub struct Ways {
+pub struct Connectors {
     tls: ClientConfig,
     http: HttpConnector,
 }
 
-impl Ways {
+impl Connectors {
     /// Trusts the given CA.
     pub fn new(ca_pem: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();

@@ -139,8 +139,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_goes_through_a_closed_gate() {
         let (gate, open) = watch::channel(true);
-        let way = Gated::new(Fine, open);
-        let connection = way.clone().connect().await.ok().unwrap();
+        let gated = Gated::new(Fine, open);
+        let connection = gated.clone().connect().await.ok().unwrap();
         let request = v3::Request::new(tidewatch_wire::Epoch::random());
         let limit = Duration::from_secs(30);
         assert!(matches!(connection.post(&request, limit).await, Err(SendError::Closed)), "it went through");
@@ -148,8 +148,8 @@ mod tests {
         let started = Instant::now();
         assert!(matches!(connection.post(&request, limit).await, Err(SendError::Timeout)));
         assert_eq!(started.elapsed(), limit);
-        assert!(matches!(way.clone().connect().await, Err(SendError::Timeout)));
+        assert!(matches!(gated.clone().connect().await, Err(SendError::Timeout)));
         gate.send_replace(true);
-        assert!(way.connect().await.is_ok());
+        assert!(gated.connect().await.is_ok());
     }
 }

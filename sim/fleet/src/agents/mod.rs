@@ -150,7 +150,7 @@ impl Agents {
     }
 
     /// Sends a command.
-    pub async fn tell(&self, order: &Order) -> Result<()> {
+    pub async fn send(&self, order: &Order) -> Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
         let mut write = self.write.lock().await;

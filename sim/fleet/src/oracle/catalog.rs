@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn each_version_wants_its_own_and_nothing_of_the_others() {
-        let catalog = Catalog::new(Size { modules: 1, objects: modules::FEWEST_OBJECTS });
+        let catalog = Catalog::new(Size { modules: 1, objects: modules::MIN_OBJECTS });
         let sizes = |number| {
             let (wanted, unwanted) = catalog.of(0, number);
             (wanted.len(), unwanted.len())

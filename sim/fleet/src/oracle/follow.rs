@@ -13,13 +13,13 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Oracle;
-use crate::scenario::What;
+use crate::scenario::ChangeKind;
 
 /// Debounce of comparisons, which are costly. Lags are longer by at most this.
 const REST: Duration = Duration::from_millis(5);
 
 /// Longest time between comparisons.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// Causes of measured changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -45,13 +45,13 @@ pub enum Kind {
     Beside,
 }
 
-impl From<What> for Kind {
-    fn from(what: What) -> Self {
-        match what {
-            What::Drift => Self::Drift,
-            What::Delete => Self::Delete,
-            What::Toggle => Self::Toggle,
-            What::Channel => Self::Channel,
+impl From<ChangeKind> for Kind {
+    fn from(action: ChangeKind) -> Self {
+        match action {
+            ChangeKind::Drift => Self::Drift,
+            ChangeKind::Delete => Self::Delete,
+            ChangeKind::Toggle => Self::Toggle,
+            ChangeKind::Channel => Self::Channel,
         }
     }
 }
@@ -106,7 +106,7 @@ impl Oracle {
         self.drain.spawn("oracle-follow", async move {
             tokio::select! {
                 () = watch.signaled() => {}
-                () = oracle.look(runtime) => {}
+                () = oracle.wait_for_change(runtime) => {}
             }
         });
     }
@@ -126,7 +126,7 @@ impl Oracle {
         self.lags.lock().clone()
     }
 
-    async fn look(self: &Arc<Self>, runtime: usize) {
+    async fn wait_for_change(self: &Arc<Self>, runtime: usize) {
         let (Some(hosted), Some(slot)) = (self.fleet.runtimes.get(runtime), self.slots.get(runtime)) else {
             return;
         };
@@ -139,7 +139,7 @@ impl Oracle {
                 return;
             }
             // The desired state may change, too.
-            if let Ok(Err(_)) = timeout(LOOK, changes.changed()).await {
+            if let Ok(Err(_)) = timeout(POLL, changes.changed()).await {
                 return;
             }
             sleep(REST).await;

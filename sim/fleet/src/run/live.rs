@@ -24,7 +24,7 @@ const PREFIX: &str = "tidewatch_receiver";
 pub(super) struct Live {
     fleet: Arc<Fleet>,
     oracle: Arc<Oracle>,
-    ours: Option<(Arc<Receiver>, Arc<Agents>)>,
+    processes: Option<(Arc<Receiver>, Arc<Agents>)>,
     now: Mutex<Now>,
     broken: watch::Sender<Option<String>>,
     begun: Instant,
@@ -65,10 +65,10 @@ impl Live {
     pub(super) fn new(
         fleet: Arc<Fleet>,
         oracle: Arc<Oracle>,
-        ours: Option<(Arc<Receiver>, Arc<Agents>)>,
+        processes: Option<(Arc<Receiver>, Arc<Agents>)>,
     ) -> Self {
         let (now, broken) = (Mutex::default(), watch::Sender::new(None));
-        Self { fleet, oracle, ours, now, broken, begun: Instant::now() }
+        Self { fleet, oracle, processes, now, broken, begun: Instant::now() }
     }
 
     pub(super) fn enter(&self, step: &str) {
@@ -84,16 +84,16 @@ impl Live {
     }
 
     pub(super) fn agents(&self) -> Option<AgentsReport> {
-        self.ours.as_ref().map(|_| self.now.lock().agents.clone())
+        self.processes.as_ref().map(|_| self.now.lock().agents.clone())
     }
 
     /// Resolves when receiver or agents end.
     pub(super) fn broken(&self) -> impl Future<Output = String> + use<> {
         let mut broken = self.broken.subscribe();
         async move {
-            let said = broken.wait_for(Option::is_some).await.ok().and_then(|said| said.clone());
-            match said {
-                Some(said) => said,
+            let error = broken.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+            match error {
+                Some(error) => error,
                 None => std::future::pending().await,
             }
         }
@@ -106,7 +106,7 @@ impl Live {
             (0..self.fleet.runtimes.len()).filter(|runtime| self.oracle.is_pending(*runtime)).count();
         let pending = self.oracle.pending();
         let mut page = None;
-        if let Some((receiver, agents)) = &self.ours {
+        if let Some((receiver, agents)) = &self.processes {
             page = receiver.metrics().await;
             let ended = agents.process().ended();
             let agents_ended = ended.map(|status| {
@@ -120,7 +120,7 @@ impl Live {
         now.counters.registered = registered;
         now.counters.fine = registered.saturating_sub(waiting);
         now.counters.pending = pending;
-        let Some((receiver, agents)) = &self.ours else { return };
+        let Some((receiver, agents)) = &self.processes else { return };
         let state = agents.state();
         let usage = Usage::of(agents.pid()).unwrap_or_default();
         now.counters.agents_ready = state.ready;
@@ -150,7 +150,7 @@ impl Live {
 
     fn close(&self) {
         let calls = self.fleet.tally.counts();
-        let usage = self.ours.as_ref().map(|(receiver, _)| receiver.usage()).unwrap_or_default();
+        let usage = self.processes.as_ref().map(|(receiver, _)| receiver.usage()).unwrap_or_default();
         let mut now = self.now.lock();
         let Some(begun) = now.phase.take() else { return };
         let queued = now.totals.queued.since(&begun.totals.queued);
@@ -222,7 +222,7 @@ impl Now {
 }
 
 fn calls_since(before: &[Counted], now: &[Counted], runtimes: usize) -> Vec<Calls> {
-    let key = |one: &Counted| (one.cluster.clone(), one.who.clone(), one.verb);
+    let key = |one: &Counted| (one.cluster.clone(), one.client.clone(), one.verb);
     let before: BTreeMap<_, u64> = before.iter().map(|one| (key(one), one.calls)).collect();
     let more = now.iter().map(|one| (one, one.calls - before.get(&key(one)).copied().unwrap_or_default()));
     more.filter(|(_, calls)| *calls > 0)
@@ -230,7 +230,13 @@ fn calls_since(before: &[Counted], now: &[Counted], runtimes: usize) -> Vec<Call
             #[expect(clippy::cast_precision_loss, reason = "a count of calls is far below 2^52")]
             let per_runtime = calls as f64 / runtimes.max(1) as f64;
             let at = if one.cluster.is_empty() { "runtimes" } else { &one.cluster };
-            Calls { at: at.to_owned(), who: one.who.clone(), verb: one.verb.to_owned(), calls, per_runtime }
+            Calls {
+                at: at.to_owned(),
+                client: one.client.clone(),
+                verb: one.verb.to_owned(),
+                calls,
+                per_runtime,
+            }
         })
         .collect()
 }
@@ -242,7 +248,7 @@ mod tests {
     #[test]
     fn calls_are_those_of_the_phase() {
         let one =
-            |cluster: &str, verb, calls| Counted { cluster: cluster.into(), who: "a".into(), verb, calls };
+            |cluster: &str, verb, calls| Counted { cluster: cluster.into(), client: "a".into(), verb, calls };
         let before = [one("", "get", 10), one("kcp", "list", 1)];
         let now = [one("", "get", 30), one("kcp", "list", 1), one("kcp", "watch", 2)];
         let calls = calls_since(&before, &now, 10);

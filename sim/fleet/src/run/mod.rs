@@ -28,13 +28,13 @@ use crate::{
     oracle::{Kind, Oracle, World},
     progress::Progress,
     receiver::{self, Receiver},
-    report::{Beside, Lag, Report, StepReport},
+    report::{Beside, Lag, Report, RunSetup, StepReport},
     scenario::{Scenario, Step},
     usage,
 };
 
 const SAMPLE: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Settings of a run.
@@ -54,7 +54,7 @@ pub struct Settings {
     pub receiver: Option<receiver::Settings>,
 }
 
-struct Ours {
+struct OwnProcesses {
     receiver: Arc<Receiver>,
     agents: Arc<Agents>,
 }
@@ -64,7 +64,7 @@ pub struct Run {
     settings: Settings,
     fleet: Arc<Fleet>,
     oracle: Arc<Oracle>,
-    ours: Option<Ours>,
+    processes: Option<OwnProcesses>,
     live: Arc<Live>,
     progress: Arc<Progress>,
     /// Number of active faults.
@@ -83,19 +83,23 @@ impl Run {
         let Settings { runtimes, size, seed, ref folder, .. } = settings;
         usage::allow_files(runtimes)?;
         let (drain, servers) = (Drain::new(), Drain::new());
-        progress
-            .say(&format!("starting KCP, {runtimes} runtimes and a registry with {} modules", size.modules));
+        progress.message(&format!(
+            "starting KCP, {runtimes} runtimes and a registry with {} modules",
+            size.modules
+        ));
         let fleet = Arc::new(Fleet::start(runtimes, size, seed, &servers).await?);
         let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
-        let mut ours = None;
+        let mut processes = None;
         if let Some(settings) = &settings.receiver {
-            progress.say("starting the receiver and the agents' process");
-            ours = Some(Ours::start(folder, &fleet, settings, &drain).await?);
+            progress.message("starting the receiver and the agents' process");
+            processes = Some(OwnProcesses::start(folder, &fleet, settings, &drain).await?);
         }
         let live = Arc::new(Live::new(
             Arc::clone(&fleet),
             Arc::clone(&oracle),
-            ours.as_ref().map(|ours| (Arc::clone(&ours.receiver), Arc::clone(&ours.agents))),
+            processes
+                .as_ref()
+                .map(|processes| (Arc::clone(&processes.receiver), Arc::clone(&processes.agents))),
         ));
         let (background, skipped) = (Arc::default(), AtomicUsize::new(0));
         let (states, registry) = (Arc::default(), Arc::default());
@@ -103,7 +107,7 @@ impl Run {
             settings,
             fleet,
             oracle,
-            ours,
+            processes,
             live,
             progress,
             background,
@@ -137,7 +141,7 @@ impl Run {
     /// Registers initial runtimes.
     pub async fn register(&self) -> Result<()> {
         let count = self.settings.scenario.start.of(self.settings.runtimes);
-        self.progress.say(&format!("registering {count} runtimes"));
+        self.progress.message(&format!("registering {count} runtimes"));
         self.live.begin("until ready").await;
         self.enrol(0..count, None, Kind::FirstInstall).await
     }
@@ -148,9 +152,9 @@ impl Run {
         let is_ready = |step: &&Step| matches!(step, Step::Ready(_));
         let parts = self.settings.scenario.steps.iter().filter(is_ready).count();
         for step in &self.settings.scenario.steps {
-            let (what, started) = (step.words(), Instant::now());
-            self.progress.say(&what);
-            self.live.enter(&what);
+            let (text, started) = (step.words(), Instant::now());
+            self.progress.message(&text);
+            self.live.enter(&text);
             let broken = self.live.broken();
             let played = tokio::select! {
                 played = Box::pin(self.step(step, steps.len())) => played,
@@ -158,7 +162,7 @@ impl Run {
             }?;
             let note = played.note;
             let seconds = (played.ended.unwrap_or_else(Instant::now) - started).as_secs_f64();
-            steps.push(StepReport { what, seconds, note });
+            steps.push(StepReport { step: text, seconds, note });
             if played.over {
                 break;
             }
@@ -169,7 +173,7 @@ impl Run {
             }
         }
         self.live.enter("comparing");
-        self.progress.say("comparing every object with what should be");
+        self.progress.message("comparing every object with its desired state");
         let phases = self.live.end().await;
         let verdict = self.oracle.judge().await?;
         let lags: BTreeMap<Kind, Lag> =
@@ -178,16 +182,22 @@ impl Run {
         let beside = beside.map(|(without, beside)| Beside::of(without, beside, self.settings.scenario.goal));
         let Scenario { name, about, .. } = &self.settings.scenario;
         Ok(Report {
-            scenario: name.clone(),
-            about: about.clone(),
-            seed: self.settings.seed,
-            runtimes: self.settings.runtimes,
-            modules: self.settings.size.modules,
-            objects: self.settings.size.objects,
-            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
-            load: usage::load(),
-            receiver_flags: self.ours.as_ref().map(|ours| ours.receiver.flags()).unwrap_or_default(),
-            optimized: !cfg!(debug_assertions),
+            setup: RunSetup {
+                scenario: name.clone(),
+                about: about.clone(),
+                seed: self.settings.seed,
+                runtimes: self.settings.runtimes,
+                modules: self.settings.size.modules,
+                objects: self.settings.size.objects,
+                cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+                load: usage::load(),
+                receiver_flags: self
+                    .processes
+                    .as_ref()
+                    .map(|processes| processes.receiver.flags())
+                    .unwrap_or_default(),
+                optimized: !cfg!(debug_assertions),
+            },
             steps,
             lags: lags.into_values().collect(),
             beside,
@@ -204,7 +214,7 @@ impl Run {
     /// Ends everything.
     pub async fn end(self) {
         let _aborted = self.drain.shutdown(GRACE).await;
-        drop(self.ours);
+        drop(self.processes);
         drop(self.live);
         let _aborted = self.servers.shutdown(GRACE).await;
     }
@@ -215,7 +225,7 @@ impl Run {
             return Ok(Some(format!("{pending} changes are not done")));
         }
         let registered = self.oracle.world(World::registered);
-        if let Some(Ours { agents, .. }) = &self.ours {
+        if let Some(OwnProcesses { agents, .. }) = &self.processes {
             let state = agents.state();
             if let Some(error) = state.error {
                 bail!(error);
@@ -237,7 +247,7 @@ impl Run {
     }
 }
 
-impl Ours {
+impl OwnProcesses {
     async fn start(
         folder: &Path,
         fleet: &Fleet,

@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, ops::Range, sync::atomic::Ordering, time::Durat
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tidewatch_fake_apiserver::{PatchKind, Verb, registry::Trouble};
+use tidewatch_fake_apiserver::{PatchKind, Verb};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{LOOK, Ours, Run, pick};
+use super::{OwnProcesses, POLL, Run, pick};
 use crate::{
     agents::Order,
     fleet::runtime_kyma,
@@ -15,8 +15,8 @@ use crate::{
     modules,
     oracle::{Kind, Oracle, World},
     scenario::{
-        Agents, Bump, Change, Channel, Enrol, Group, How, Others, Rate, Receiver, Share, Step, Time, What,
-        Where, Within,
+        Agents, Bump, Change, ChangeKind, Channel, Enrol, FaultTarget, Group, How, Others, Rate, Receiver,
+        Share, Step, Time, Within,
     },
 };
 
@@ -75,7 +75,8 @@ impl Run {
             Step::Proven(Within { within }) => self.proven(*within).await,
             Step::Idle(Within { within }) => self.idle(*within).await,
             Step::Receiver(Receiver { how, down: Time(down), meanwhile }) => {
-                let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+                let OwnProcesses { receiver, .. } =
+                    self.processes.as_ref().context("the receiver is an external process")?;
                 receiver.end(*how).await?;
                 let until = Instant::now() + *down;
                 let played = match meanwhile {
@@ -87,9 +88,10 @@ impl Run {
                 Ok(played)
             }
             Step::Agents(Agents { how, runtimes, group }) => {
-                let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
+                let OwnProcesses { agents, .. } =
+                    self.processes.as_ref().context("the agents are external processes")?;
                 let runtimes = self.some(index, *group, *runtimes);
-                agents.tell(&Order::Restart { runtimes, kill: *how == How::Kill }).await?;
+                agents.send(&Order::Restart { runtimes, kill: *how == How::Kill }).await?;
                 Ok(Played::default())
             }
             Step::Partition(partition) => self.partition(partition, index).await,
@@ -115,8 +117,8 @@ impl Run {
     fn hit(&self) -> BTreeSet<usize> {
         let steps = self.settings.scenario.steps.iter().enumerate();
         steps
-            .filter_map(|(step, what)| match what {
-                Step::Fault(fault) if fault.at == Where::Runtimes => {
+            .filter_map(|(step, action)| match action {
+                Step::Fault(fault) if fault.at == FaultTarget::Runtimes => {
                     Some((step, fault.group, fault.runtimes))
                 }
                 Step::Partition(partition) => Some((step, partition.group, partition.runtimes)),
@@ -134,7 +136,7 @@ impl Run {
         let until = Instant::now() + within;
         let mut quiet: Option<(Instant, u64)> = None;
         loop {
-            let looked = Instant::now();
+            let checked = Instant::now();
             let reports = self.reports();
             let unrest = match self.background.load(Ordering::Relaxed) {
                 0 => self.unrest().await?,
@@ -142,10 +144,10 @@ impl Run {
             };
             match unrest {
                 None => {
-                    let (since, first) = *quiet.get_or_insert((looked, reports));
+                    let (since, first) = *quiet.get_or_insert((checked, reports));
                     // The next report may be an older one.
-                    let told = self.ours.is_none() || reports >= first + 2;
-                    if told && since.elapsed() >= QUIET {
+                    let is_reported = self.processes.is_none() || reports >= first + 2;
+                    if is_reported && since.elapsed() >= QUIET {
                         return Ok(Rested { unrest: None, since });
                     }
                 }
@@ -158,17 +160,17 @@ impl Run {
                 }
             }
             // Checks take at most a tenth of the time.
-            sleep(LOOK.max(looked.elapsed() * 10)).await;
+            sleep(POLL.max(checked.elapsed() * 10)).await;
         }
     }
 
     fn reports(&self) -> u64 {
-        self.ours.as_ref().map_or(0, |ours| ours.agents.state().reports)
+        self.processes.as_ref().map_or(0, |processes| processes.agents.state().reports)
     }
 
     async fn proven(&self, within: Time) -> Result<Played> {
         let registered = self.oracle.world(|world| world.registered().len());
-        self.receiver_says(within, |page| {
+        self.wait_for_metrics(within, |page| {
             let proven = page.map_or(0.0, |page| page.sum(PATHS, &[("state", "proven")]));
             #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
             let all = proven >= registered as f64;
@@ -178,7 +180,7 @@ impl Run {
     }
 
     async fn idle(&self, within: Time) -> Result<Played> {
-        self.receiver_says(within, |page| {
+        self.wait_for_metrics(within, |page| {
             let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
             let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
             (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
@@ -186,19 +188,20 @@ impl Run {
         .await
     }
 
-    /// Waits until `lacks` is `None`; notes its text after the limit.
-    async fn receiver_says(
+    /// Waits until `missing_state` is `None`; notes its text after the limit.
+    async fn wait_for_metrics(
         &self,
         Time(within): Time,
-        lacks: impl Fn(Option<&Page>) -> Option<String>,
+        missing_state: impl Fn(Option<&Page>) -> Option<String>,
     ) -> Result<Played> {
-        let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+        let OwnProcesses { receiver, .. } =
+            self.processes.as_ref().context("the receiver is an external process")?;
         let until = Instant::now() + within;
         loop {
-            match lacks(receiver.metrics().await.as_ref()) {
+            match missing_state(receiver.metrics().await.as_ref()) {
                 None => return Ok(Played::default()),
-                Some(lacking) if Instant::now() >= until => return Ok(Played::note(lacking)),
-                Some(_) => sleep(LOOK * 5).await,
+                Some(missing) if Instant::now() >= until => return Ok(Played::note(missing)),
+                Some(_) => sleep(POLL * 5).await,
             }
         }
     }
@@ -218,13 +221,13 @@ impl Run {
             tokio::task::yield_now().await;
             together.push(runtime);
             if (rate.is_some() || together.len() >= 100)
-                && let Some(Ours { agents, .. }) = &self.ours
+                && let Some(OwnProcesses { agents, .. }) = &self.processes
             {
-                agents.tell(&Order::Start { runtimes: std::mem::take(&mut together) }).await?;
+                agents.send(&Order::Start { runtimes: std::mem::take(&mut together) }).await?;
             }
         }
-        if let (Some(Ours { agents, .. }), false) = (&self.ours, together.is_empty()) {
-            agents.tell(&Order::Start { runtimes: together }).await?;
+        if let (Some(OwnProcesses { agents, .. }), false) = (&self.processes, together.is_empty()) {
+            agents.send(&Order::Start { runtimes: together }).await?;
         }
         Ok(())
     }
@@ -236,7 +239,7 @@ impl Run {
             chosen.retain(|runtime| !hit.contains(runtime));
         }
         let kind = match change.others {
-            None => change.what.into(),
+            None => change.action.into(),
             Some(Others::Without) => Kind::Without,
             Some(Others::Beside) => Kind::Beside,
         };
@@ -244,9 +247,9 @@ impl Run {
         let mut skipped = 0;
         for (count, runtime) in chosen.into_iter().enumerate() {
             pace(started, count, change.rate).await;
-            let done = match change.what {
-                What::Drift | What::Delete => self.disturb(change.what, kind, runtime, step)?,
-                What::Toggle | What::Channel => self.edit(change.what, kind, runtime, step)?,
+            let done = match change.action {
+                ChangeKind::Drift | ChangeKind::Delete => self.disturb(change.action, kind, runtime, step)?,
+                ChangeKind::Toggle | ChangeKind::Channel => self.edit(change.action, kind, runtime, step)?,
             };
             skipped += usize::from(!done);
             tokio::task::yield_now().await;
@@ -260,7 +263,7 @@ impl Run {
     }
 
     /// Returns false without a Deployment.
-    fn disturb(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+    fn disturb(&self, action: ChangeKind, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
         // Comparison uses modules that no step bumps.
         let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
         let wanted: Vec<usize> = self.oracle.world(|world| {
@@ -272,8 +275,8 @@ impl Run {
         let (Some(id), Some(hosted)) = (Oracle::deployment(module), self.fleet.runtimes.get(runtime)) else {
             return Ok(false);
         };
-        let verb = match what {
-            What::Delete => Verb::Delete(Value::Null),
+        let verb = match action {
+            ChangeKind::Delete => Verb::Delete(Value::Null),
             _ => Verb::Patch(PatchKind::Merge, json!({"spec": {"replicas": 7}})),
         };
         let done = self.fleet.ask(hosted, &id, verb)?;
@@ -284,14 +287,14 @@ impl Run {
     }
 
     /// Returns false without a Kyma.
-    fn edit(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+    fn edit(&self, action: ChangeKind, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
         let all: Vec<usize> = (0..self.settings.size.modules).collect();
         let module = pick::one(self.settings.seed, step, runtime, &all);
         let Some((before, after)) = self.oracle.change_world(|world| {
             let wish = world.runtimes.get_mut(runtime)?;
             let before = wish.clone();
-            match what {
-                What::Channel => wish.channel = wish.channel.other(),
+            match action {
+                ChangeKind::Channel => wish.channel = wish.channel.other(),
                 _ => {
                     let listed = wish.modules.get_mut(module?)?;
                     *listed = !*listed;
@@ -312,7 +315,7 @@ impl Run {
         let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(false) };
         let done = self.fleet.ask(hosted, &runtime_kyma(), Verb::Patch(PatchKind::Merge, patch))?;
         if done {
-            self.oracle.follow(runtime, module.filter(|_| what == What::Toggle), kind);
+            self.oracle.follow(runtime, module.filter(|_| action == ChangeKind::Toggle), kind);
         } else {
             self.oracle.change_world(|world| {
                 if let Some(wish) = world.runtimes.get_mut(runtime) {
@@ -335,11 +338,7 @@ impl Run {
             for (of, number) in &mut next {
                 if *of == bump.channel {
                     *number = (*number + 1).min(modules::VERSIONS);
-                    // The registry's faults must not hit this push.
-                    self.fleet.registry.set_trouble(Trouble::default());
-                    let offered = self.fleet.offer(module, *number).await;
-                    self.registry.now(&(), |now| self.fleet.registry.set_trouble(now.unwrap_or_default()));
-                    offered?;
+                    self.fleet.offer(module, *number).await?;
                 }
             }
             let concerned: Vec<usize> = self.oracle.change_world(|world| {

@@ -15,7 +15,7 @@ use tidewatch_fake_apiserver::{
 use tokio::time::sleep;
 
 use super::{
-    Ours, Run,
+    OwnProcesses, Run,
     in_force::{InForce, Ticket},
     steps::Played,
 };
@@ -24,7 +24,7 @@ use crate::{
     fleet::Fleet,
     names,
     oracle::Kind,
-    scenario::{Calls, Channel, Cut, Fault, FaultKind, Partition, Registry, Time, Where, Whose},
+    scenario::{Caller, Calls, Channel, Cut, Fault, FaultKind, FaultTarget, Partition, Registry, Time},
 };
 
 impl Run {
@@ -43,7 +43,8 @@ impl Run {
 
     pub(super) async fn partition(&self, partition: &Partition, step: usize) -> Result<Played> {
         let Partition { runtimes, group, cut, lasts: Time(lasts) } = *partition;
-        let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
+        let OwnProcesses { agents, .. } =
+            self.processes.as_ref().context("the agents are external processes")?;
         let chosen = self.some(step, group, runtimes);
         let rule = (cut == Cut::Centre).then(|| {
             self.fleet.script.add(Rule {
@@ -52,13 +53,13 @@ impl Run {
                 ..Rule::always(Wrong::Lost)
             })
         });
-        agents.tell(&Order::Gate { runtimes: chosen.clone(), open: false }).await?;
+        agents.send(&Order::Gate { runtimes: chosen.clone(), open: false }).await?;
         let (agents, fleet, count) = (Arc::clone(agents), Arc::clone(&self.fleet), chosen.len());
         self.later(lasts, async move {
             if let Some(rule) = rule {
                 fleet.script.remove(rule);
             }
-            let _ended = agents.tell(&Order::Gate { runtimes: chosen, open: true }).await;
+            let _ended = agents.send(&Order::Gate { runtimes: chosen, open: true }).await;
         });
         Ok(Played::note(format!("{count} runtimes")))
     }
@@ -67,8 +68,8 @@ impl Run {
         let Fault { at, runtimes, group, lasts: Time(lasts), .. } = *fault;
         let chosen = self.some(step, group, runtimes);
         let clusters: Vec<Arc<Hosted>> = match at {
-            Where::Kcp => vec![Arc::clone(&self.fleet.kcp)],
-            Where::Runtimes => chosen
+            FaultTarget::Kcp => vec![Arc::clone(&self.fleet.kcp)],
+            FaultTarget::Runtimes => chosen
                 .iter()
                 .filter_map(|runtime| self.fleet.runtimes.get(*runtime))
                 .map(Arc::clone)
@@ -101,9 +102,8 @@ impl Run {
     }
 
     pub(super) fn bad_registry(&self, registry: Registry) -> Played {
-        let Registry { latency: Time(latency), refuse, retry_after, lasts: Time(lasts) } = registry;
-        let retry_after = retry_after.map(|Time(wait)| wait.as_secs());
-        let ticket = self.registry.begin((), Trouble { latency, refuse, retry_after });
+        let Time(lasts) = registry.lasts;
+        let ticket = self.registry.begin((), registry_trouble(&registry));
         let (fleet, states) = (Arc::clone(&self.fleet), Arc::clone(&self.registry));
         states.now(&(), |now| fleet.registry.set_trouble(now.unwrap_or_default()));
         self.later(lasts, async move {
@@ -113,8 +113,15 @@ impl Run {
     }
 }
 
+/// Faults of the receiver's requests. A step that pushes a version must not fail by the fault of another.
+fn registry_trouble(registry: &Registry) -> Trouble {
+    let Registry { latency: Time(latency), refuse, retry_after, .. } = *registry;
+    let retry_after = retry_after.map(|Time(wait)| wait.as_secs());
+    Trouble { latency, refuse, retry_after, user_agent: Some(tidewatch_oci::USER_AGENT) }
+}
+
 fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
-    let Fault { kind, whose, calls, share, time: Time(time), .. } = *fault;
+    let Fault { kind, caller, calls, share, time: Time(time), .. } = *fault;
     let wrong = match kind {
         FaultKind::Latency => Wrong::Latency(time),
         FaultKind::TooManyRequests => Wrong::Refuse(Refusal::too_many_requests(time.as_secs().max(1))),
@@ -132,10 +139,10 @@ fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
         | FaultKind::StuckNamespace
         | FaultKind::NeverReady => return None,
     };
-    let users = match whose {
-        Whose::All => Vec::new(),
-        Whose::Receiver => vec![names::RECEIVER_USER.to_owned()],
-        Whose::Agents => vec![names::AGENT_USER.to_owned()],
+    let users = match caller {
+        Caller::All => Vec::new(),
+        Caller::Receiver => vec![names::RECEIVER_USER.to_owned()],
+        Caller::Agents => vec![names::AGENT_USER.to_owned()],
     };
     let verbs: &[&str] = match calls {
         _ if is_of_watches(kind) => &["watch"],
@@ -153,26 +160,26 @@ const fn is_of_watches(kind: FaultKind) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Property {
     Clock,
     Readiness,
     Namespace,
 }
 
 /// Faulty properties by API server; the value is a clock's skew.
-pub(super) type States = InForce<(Place, String), SignedDuration>;
+pub(super) type States = InForce<(Property, String), SignedDuration>;
 pub(super) type RegistryStates = InForce<(), Trouble>;
 
-type Begun = Vec<(Place, Ticket, Arc<Hosted>)>;
+type Begun = Vec<(Property, Ticket, Arc<Hosted>)>;
 
 fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<Begun> {
     let Fault { kind, time: Time(time), .. } = *fault;
     let skew = SignedDuration::try_from(time).unwrap_or_default();
-    let (place, value) = match kind {
-        FaultKind::ClockAhead => (Place::Clock, skew),
-        FaultKind::ClockBehind => (Place::Clock, -skew),
-        FaultKind::NeverReady => (Place::Readiness, SignedDuration::ZERO),
-        FaultKind::StuckNamespace => (Place::Namespace, SignedDuration::ZERO),
+    let (property, value) = match kind {
+        FaultKind::ClockAhead => (Property::Clock, skew),
+        FaultKind::ClockBehind => (Property::Clock, -skew),
+        FaultKind::NeverReady => (Property::Readiness, SignedDuration::ZERO),
+        FaultKind::StuckNamespace => (Property::Namespace, SignedDuration::ZERO),
         _ => {
             if kind == FaultKind::Restart || is_of_watches(kind) {
                 // The fault would miss open watches.
@@ -185,30 +192,30 @@ fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<B
     };
     let mut begun = Vec::new();
     for cluster in clusters {
-        let key = (place, cluster.name().to_owned());
-        let stuck = place == Place::Namespace && states.now(&key, |now| now.is_some());
+        let key = (property, cluster.name().to_owned());
+        let stuck = property == Property::Namespace && states.now(&key, |now| now.is_some());
         let ticket = states.begin(key.clone(), value);
         if !stuck {
-            states.now(&key, |now| put(&cluster, place, now))?;
+            states.now(&key, |now| put(&cluster, property, now))?;
         }
-        begun.push((place, ticket, cluster));
+        begun.push((property, ticket, cluster));
     }
     Ok(begun)
 }
 
 fn end(begun: Begun, states: &States) {
-    for (place, ticket, cluster) in begun {
-        let key = (place, cluster.name().to_owned());
+    for (property, ticket, cluster) in begun {
+        let key = (property, cluster.name().to_owned());
         // The namespace may be gone, or terminating for another step.
-        let _gone = states.end(&key, ticket, |left| put(&cluster, place, left));
+        let _gone = states.end(&key, ticket, |left| put(&cluster, property, left));
     }
 }
 
-fn put(cluster: &Hosted, place: Place, wrong: Option<SignedDuration>) -> Result<()> {
-    match place {
-        Place::Clock => cluster.set_skew(wrong.unwrap_or(SignedDuration::ZERO)),
-        Place::Readiness => cluster.with(|cluster| cluster.withhold_readiness(wrong.is_some())),
-        Place::Namespace => {
+fn put(cluster: &Hosted, property: Property, wrong: Option<SignedDuration>) -> Result<()> {
+    match property {
+        Property::Clock => cluster.set_skew(wrong.unwrap_or(SignedDuration::ZERO)),
+        Property::Readiness => cluster.with(|cluster| cluster.withhold_readiness(wrong.is_some())),
+        Property::Namespace => {
             let (namespace, now) = (tidewatch_api::names::RUNTIME_NAMESPACE, Timestamp::now());
             let put = if wrong.is_some() { stick_namespace } else { free_namespace };
             put(cluster, namespace, now)
@@ -221,6 +228,10 @@ fn put(cluster: &Hosted, place: Place, wrong: Option<SignedDuration>) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use tidewatch_drain::Drain;
+    use tidewatch_fake_apiserver::registry::Registry as FakeRegistry;
+    use tidewatch_oci::{ModulePackage, RegistryConfig};
+
     use super::*;
     use crate::scenario::{Scenario, Step};
 
@@ -249,5 +260,29 @@ mod tests {
             "{verbs:?}"
         );
         assert!(of("kind: clockAhead, time: 1h").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_the_registry_spares_pushes() {
+        let drain = Drain::new();
+        let registry = FakeRegistry::start(&drain).await.unwrap();
+        let text = "name: x\nsteps:\n- registry: {refuse: 503, for: 1m}\n";
+        let Step::Registry(fault) = Scenario::parse("x", text).unwrap().steps[0] else {
+            panic!("no registry")
+        };
+        registry.set_trouble(registry_trouble(&fault));
+        let package = ModulePackage {
+            component_name: "example.org/module/tide".to_owned(),
+            version: "1.0.0".to_owned(),
+            raw_manifest: "apiVersion: v1\nkind: Namespace\nmetadata: {name: tide}\n".to_owned(),
+            default_cr: None,
+            images: Vec::new(),
+            sources: Vec::new(),
+        };
+        let client = tidewatch_oci::Registry::new(RegistryConfig::default()).unwrap();
+        tidewatch_oci::push(&client, &registry.host(), &package).await.unwrap();
+        assert_eq!(registry.refused(), 0);
+        let read = client.component_descriptor(&registry.host(), "example.org/module/tide", "1.0.0").await;
+        assert_eq!((read.unwrap_err().metric_label(), registry.refused()), ("status", 1));
     }
 }

@@ -7,7 +7,7 @@ use std::{fmt, path::Path};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
-pub use trouble::{Calls, Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
+pub use trouble::{Caller, Calls, Cut, Fault, FaultKind, FaultTarget, Partition, Registry};
 pub use units::{Group, Rate, Share, Time};
 
 /// Largest file, in bytes.
@@ -100,7 +100,7 @@ pub struct Enrol {
 /// Changes by users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum What {
+pub enum ChangeKind {
     /// Drift of a Deployment, to be reverted.
     Drift,
     /// Deletion of a Deployment, to be restored.
@@ -126,9 +126,10 @@ pub enum Others {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Change {
     /// Kind.
-    pub what: What,
+    #[serde(rename = "what")]
+    pub action: ChangeKind,
     /// Share selected by the seed.
-    #[serde(deserialize_with = "units::somebody")]
+    #[serde(deserialize_with = "units::nonzero_share")]
     pub runtimes: Share,
     /// Equal groups select equal runtimes.
     #[serde(default)]
@@ -216,7 +217,7 @@ pub struct Agents {
     #[serde(rename = "do")]
     pub how: How,
     /// Share selected by the seed.
-    #[serde(deserialize_with = "units::somebody")]
+    #[serde(deserialize_with = "units::nonzero_share")]
     pub runtimes: Share,
     /// Equal groups select equal runtimes.
     #[serde(default)]
@@ -254,20 +255,20 @@ pub enum ScenarioError {
         modules: usize,
     },
     /// Invalid content.
-    #[error("{file}:{}: {problem} (docs/develop/scenarios.md has all of it)", Place(*.place))]
+    #[error("{file}:{}: {problem} (docs/develop/scenarios.md has all of it)", Position(*.position))]
     Wrong {
         /// File.
         file: String,
         /// Line and column, from 1.
-        place: Option<(u64, u64)>,
+        position: Option<(u64, u64)>,
         /// Problem and allowed values.
         problem: String,
     },
 }
 
-struct Place(Option<(u64, u64)>);
+struct Position(Option<(u64, u64)>);
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some((line, column)) => write!(f, "{line}:{column}"),
@@ -315,7 +316,7 @@ impl Scenario {
             Ok(text) => Self::parse(name, text),
             Err(error) => Err(ScenarioError::Wrong {
                 file: name.to_owned(),
-                place: Some(place_of(bytes.get(..error.valid_up_to()).unwrap_or_default())),
+                position: Some(position_of(bytes.get(..error.valid_up_to()).unwrap_or_default())),
                 problem: "this is no text in UTF-8; is it the right file?".to_owned(),
             }),
         }
@@ -323,10 +324,10 @@ impl Scenario {
 
     /// Parses a text; `file` is for messages.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
-        let wrong = |place, problem| ScenarioError::Wrong { file: file.to_owned(), place, problem };
+        let wrong = |position, problem| ScenarioError::Wrong { file: file.to_owned(), position, problem };
         serde_saphyr::from_str(text).map_err(|error| {
-            let place = error.location().map(|at| (at.line(), at.column()));
-            wrong(place, plain(error.without_snippet()))
+            let position = error.location().map(|at| (at.line(), at.column()));
+            wrong(position, plain(error.without_snippet()))
         })
     }
 
@@ -391,8 +392,11 @@ impl Step {
                 format!("{runtimes} of the runtimes cut off ({}) for {lasts}", word(cut))
             }
             Self::Fault(Fault { kind, runtimes, share, lasts, at, .. }) => {
-                let at =
-                    if *at == Where::Kcp { "KCP".to_owned() } else { format!("{runtimes} of the runtimes") };
+                let at = if *at == FaultTarget::Kcp {
+                    "KCP".to_owned()
+                } else {
+                    format!("{runtimes} of the runtimes")
+                };
                 format!("{} at {at}, {share} of the calls, for {lasts}", word(kind))
             }
             Self::Registry(Registry { lasts, .. }) => format!("a bad registry for {lasts}"),
@@ -402,10 +406,10 @@ impl Step {
 
 impl Change {
     fn words(&self) -> String {
-        let what = word(&self.what);
+        let action = word(&self.action);
         self.rate.map_or_else(
-            || format!("{what} in {} at once", self.runtimes),
-            |rate| format!("{what} in {}, {rate}", self.runtimes),
+            || format!("{action} in {} at once", self.runtimes),
+            |rate| format!("{action} in {}, {rate}", self.runtimes),
         )
     }
 }
@@ -417,7 +421,7 @@ fn word(choice: &impl fmt::Debug) -> String {
 }
 
 /// Line and column, from 1.
-fn place_of(before: &[u8]) -> (u64, u64) {
+fn position_of(before: &[u8]) -> (u64, u64) {
     let lines = before.split(|byte| *byte == b'\n');
     let column = lines.clone().next_back().map_or(0, |line| String::from_utf8_lossy(line).chars().count());
     (lines.count() as u64, column as u64 + 1)
@@ -425,7 +429,7 @@ fn place_of(before: &[u8]) -> (u64, u64) {
 
 fn plain(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
-    let said = match error {
+    let text = match error {
         Error::Eof { .. } => "this ends too early; a scenario has a name and steps".to_owned(),
         Error::DuplicateMappingKey { key, .. } => match key {
             Some(key) => format!("'{key}' is here twice"),
@@ -455,7 +459,7 @@ fn plain(error: &serde_saphyr::Error) -> String {
         }
         other => UserMessageFormatter.format_message(other).into_owned(),
     };
-    said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
 #[cfg(test)]

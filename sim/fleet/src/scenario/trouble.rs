@@ -19,7 +19,7 @@ pub enum Cut {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Partition {
     /// Share selected by the seed.
-    #[serde(deserialize_with = "units::somebody")]
+    #[serde(deserialize_with = "units::nonzero_share")]
     pub runtimes: Share,
     /// Equal groups select equal runtimes.
     #[serde(default)]
@@ -72,7 +72,7 @@ pub enum FaultKind {
 /// Affected users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Whose {
+pub enum Caller {
     /// All.
     #[default]
     All,
@@ -98,7 +98,7 @@ pub enum Calls {
 /// Affected API servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Where {
+pub enum FaultTarget {
     /// Runtimes.
     #[default]
     Runtimes,
@@ -114,21 +114,21 @@ pub struct Fault {
     pub kind: FaultKind,
     /// API servers.
     #[serde(default)]
-    pub at: Where,
+    pub at: FaultTarget,
     /// Share selected by the seed.
-    #[serde(default = "Share::all", deserialize_with = "units::somebody")]
+    #[serde(default = "Share::all", deserialize_with = "units::nonzero_share")]
     pub runtimes: Share,
     /// Equal groups select equal runtimes.
     #[serde(default)]
     pub group: Option<Group>,
     /// Users.
-    #[serde(default)]
-    pub whose: Whose,
+    #[serde(default, rename = "whose")]
+    pub caller: Caller,
     /// Requests.
     #[serde(default)]
     pub calls: Calls,
     /// Share of requests, selected by the seed.
-    #[serde(default = "Share::all", deserialize_with = "units::somebody")]
+    #[serde(default = "Share::all", deserialize_with = "units::nonzero_share")]
     pub share: Share,
     /// Parameter of `kind`.
     #[serde(default = "Time::second")]
@@ -141,7 +141,8 @@ pub struct Fault {
 /// Rejects faults that KCP cannot have.
 pub(super) fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fault, D::Error> {
     let fault = Fault::deserialize(deserializer)?;
-    if fault.at == Where::Kcp && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) {
+    if fault.at == FaultTarget::Kcp && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady)
+    {
         return Err(D::Error::custom("at: stuckNamespace and neverReady are for runtimes only"));
     }
     Ok(fault)

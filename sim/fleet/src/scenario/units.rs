@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 /// Parses a share above 0.
-pub(super) fn somebody<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+pub(super) fn nonzero_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
     let share = Share::deserialize(deserializer)?;
     if matches!(share, Share::Count(0)) || share.part() <= 0.0 {
         return Err(D::Error::custom("that is nobody: 1 or more, or more than 0%, is allowed"));

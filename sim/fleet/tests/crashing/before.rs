@@ -75,7 +75,7 @@ fn watcher() -> [Value; 6] {
     ]
 }
 
-pub(crate) async fn leave(kcp: &Client, runtime: &Client) -> Result<()> {
+pub(crate) async fn prepare(kcp: &Client, runtime: &Client) -> Result<()> {
     let pull = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": PULL_SECRET, "namespace": KCP_NAMESPACE},
                       "type": "Opaque", "data": {"a": "Yg=="}});
     for object in certificate().into_iter().chain([pull]) {

@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) struct Incarnation {
     engine: Engine,
     threads: Option<Runtime>,
-    told: AtomicUsize,
+    reported: AtomicUsize,
     acknowledged: Arc<AtomicUsize>,
 }
 
@@ -69,11 +69,16 @@ impl Incarnation {
             }
         });
         let engine = made.await.context("the engine's thread has ended")??;
-        Ok(Self { engine, threads: Some(threads), told: AtomicUsize::new(0), acknowledged: Arc::default() })
+        Ok(Self {
+            engine,
+            threads: Some(threads),
+            reported: AtomicUsize::new(0),
+            acknowledged: Arc::default(),
+        })
     }
 
     pub(crate) fn tell_of_kyma(&self) {
-        self.told.fetch_add(1, Ordering::SeqCst);
+        self.reported.fetch_add(1, Ordering::SeqCst);
         let guards: Vec<Guard> = vec![Box::new(Told(Arc::clone(&self.acknowledged)))];
         let push = Push { class: Class::UserEdit, cause: None, guards };
         self.engine.queue().push(WorkKey::Kyma { kyma: KYMA.to_owned() }, push);
@@ -89,7 +94,7 @@ impl Incarnation {
 
     /// Whether no event must be sent again.
     pub(crate) fn has_acknowledged(&self) -> bool {
-        self.acknowledged.load(Ordering::SeqCst) == self.told.load(Ordering::SeqCst)
+        self.acknowledged.load(Ordering::SeqCst) == self.reported.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_idle(&self) -> bool {

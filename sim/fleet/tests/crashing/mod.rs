@@ -73,14 +73,14 @@ impl Default for Plan {
 impl Plan {
     /// One to three crashes, the first anywhere.
     pub(crate) fn of(seed: u64, writes: u64) -> Self {
-        let pick = |what: &str, end: u64| {
+        let pick = |label: &str, end: u64| {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 clippy::cast_precision_loss,
                 reason = "a draw"
             )]
-            let drawn = (chance(seed, what) * end as f64) as u64;
+            let drawn = (chance(seed, label) * end as f64) as u64;
             drawn.min(end - 1)
         };
         let count = 1 + pick("count", 3);
@@ -226,7 +226,7 @@ impl Life {
         }
         life.release("beacons", "1.0.0").await?;
         life.release("quay", "1.0.0").await?;
-        before::leave(&life.kcp, &life.runtime).await?;
+        before::prepare(&life.kcp, &life.runtime).await?;
         fleet::register(&life.kcp, KCP_NAMESPACE, KYMA, "runtime-harbour", &runtime_config).await?;
         Ok(life)
     }

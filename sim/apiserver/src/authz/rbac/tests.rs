@@ -135,7 +135,7 @@ fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere()
 #[test]
 fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
     let nothing = |user: &User| UserGrants::of(user, [], |_, _| Ok(Vec::new()));
-    let (user, nobody) = (nothing(&user()), nothing(&User::anonymous()));
+    let (user, anonymous) = (nothing(&user()), nothing(&User::anonymous()));
     for (ask, by_user, by_nobody) in [
         (Ask::path("get", "/version"), true, true),
         (Ask::path("get", "/healthz"), true, true),
@@ -147,7 +147,7 @@ fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
         (ask("get", ["", "pods", "n", "p", ""]), false, false),
     ] {
         assert_eq!(
-            (user.verdict(&ask).allowed, nobody.verdict(&ask).allowed),
+            (user.verdict(&ask).allowed, anonymous.verdict(&ask).allowed),
             (by_user, by_nobody),
             "{ask:?}"
         );

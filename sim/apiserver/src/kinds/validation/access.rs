@@ -2,8 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{Field, Rule, is_empty, names, text};
-use crate::schema::validate::Cause;
+use super::{
+    names,
+    rule::{Field, Rule},
+    values::is_empty,
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -48,7 +55,7 @@ fn rule_in(rule: &Value, path: &str, no_urls: Option<&str>, causes: &mut Vec<Cau
 
 fn aggregation(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
     let path = format!("{path}.clusterRoleSelectors");
-    let selectors = super::list(&rule["clusterRoleSelectors"]);
+    let selectors = list(&rule["clusterRoleSelectors"]);
     if selectors.is_empty() {
         let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
         causes.push(Cause::required(&path, why));
@@ -79,7 +86,7 @@ fn subject(subject: &Value, path: &str, causes: &mut Vec<Cause>) {
     match text(subject, "kind") {
         "ServiceAccount" => {
             if !name.is_empty() {
-                super::metadata::say(name, names::subdomain, &at("name"), causes);
+                super::metadata::check_format(name, names::subdomain, &at("name"), causes);
             }
             if !is_empty(group) {
                 causes.push(Cause::unsupported(&at("apiGroup"), group, &[""]));

@@ -3,9 +3,16 @@
 use serde_json::Value;
 
 use super::{
-    ANY_ID, Field, Rule, is_empty, list, metadata, names, pods, present, quantity::Quantity, text, volumes,
+    metadata, names, pods,
+    quantity::Quantity,
+    rule::{ANY_ID, Field, Rule, fields},
+    values::{is_empty, present},
+    volumes,
 };
-use crate::schema::validate::Cause;
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) const CONTAINER: [Field; 16] = [
     ("name", Rule::Named(names::label)),
@@ -83,11 +90,11 @@ pub(super) fn of_pod(container: &Value, spec: &Value, path: &str, causes: &mut V
             let name = name.as_str().unwrap_or_default();
             causes.push(Cause::not_found(&format!("{path}.volumeMounts[{index}].name"), &name.into()));
         }
-        let place = &mount["mountPath"];
+        let mount_path = &mount["mountPath"];
         let before = list(&container["volumeMounts"]).iter().take(index);
-        if !is_empty(place) && before.clone().any(|other| other["mountPath"] == *place) {
+        if !is_empty(mount_path) && before.clone().any(|other| other["mountPath"] == *mount_path) {
             let at = format!("{path}.volumeMounts[{index}].mountPath");
-            causes.push(Cause::invalid(&at, place, "must be unique"));
+            causes.push(Cause::invalid(&at, mount_path, "must be unique"));
         }
     }
     let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or_default();
@@ -104,7 +111,7 @@ pub(super) fn of_pod(container: &Value, spec: &Value, path: &str, causes: &mut V
 
 fn probe(probe: &Value, path: &str, causes: &mut Vec<Cause>) {
     handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, causes);
-    super::fields(probe, &pods::PROBE_NUMBERS, path, causes);
+    fields(probe, &pods::PROBE_NUMBERS, path, causes);
     let at = |field: &str| format!("{path}.{field}");
     let (successes, grace) = (&probe["successThreshold"], &probe["terminationGracePeriodSeconds"]);
     let readiness = path.ends_with("readinessProbe");
@@ -138,21 +145,21 @@ fn handler(value: &Value, ways: &[&str], path: &str, causes: &mut Vec<Cause>) {
     for more in given.iter().skip(1) {
         causes.push(Cause::forbidden(&format!("{path}.{more}"), "may not specify more than 1 handler type"));
     }
-    let Some(way) = given.first() else {
+    let Some(action) = given.first() else {
         return causes.push(Cause::required(path, "must specify a handler type"));
     };
-    let (value, path) = (&value[*way], format!("{path}.{way}"));
-    match *way {
-        "exec" => super::fields(value, &[("command", Rule::Need(""))], &path, causes),
-        "httpGet" => super::fields(value, &GET, &path, causes),
-        "grpc" | "tcpSocket" => super::fields(value, &[("port", Rule::PortOrName)], &path, causes),
+    let (value, path) = (&value[*action], format!("{path}.{action}"));
+    match *action {
+        "exec" => fields(value, &[("command", Rule::Need(""))], &path, causes),
+        "httpGet" => fields(value, &GET, &path, causes),
+        "grpc" | "tcpSocket" => fields(value, &[("port", Rule::PortOrName)], &path, causes),
         _ => {}
     }
 }
 
 fn headers(headers: &Value, path: &str, causes: &mut Vec<Cause>) {
     for header in list(headers) {
-        metadata::say(text(header, "name"), names::header, path, causes);
+        metadata::check_format(text(header, "name"), names::header, path, causes);
     }
 }
 
@@ -161,7 +168,7 @@ const SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "
 const KEY: [Field; 2] = [("key", Rule::Named(names::config_key)), (".", Rule::Check(name_of_source))];
 
 fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
-    super::fields(variable, &[("name", Rule::Named(names::variable))], path, causes);
+    fields(variable, &[("name", Rule::Named(names::variable))], path, causes);
     let Some(from) = variable.get("valueFrom") else { return };
     let path = format!("{path}.valueFrom");
     let mut fail = |why: &str| causes.push(Cause::invalid(&path, &"".into(), why));
@@ -177,7 +184,7 @@ fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
     for source in given {
         let path = format!("{path}.{source}");
         match source {
-            "configMapKeyRef" | "secretKeyRef" => super::fields(&from[source], &KEY, &path, causes),
+            "configMapKeyRef" | "secretKeyRef" => fields(&from[source], &KEY, &path, causes),
             "fieldRef" => volumes::field_of_pod(&from[source], &volumes::OF_VARIABLES, &path, causes),
             "resourceFieldRef" => volumes::resource_of_container(&from[source], &path, causes),
             _ => {}
@@ -186,13 +193,13 @@ fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn name_of_source(source: &Value, path: &str, causes: &mut Vec<Cause>) {
-    metadata::say(text(source, "name"), names::subdomain, &format!("{path}.name"), causes);
+    metadata::check_format(text(source, "name"), names::subdomain, &format!("{path}.name"), causes);
 }
 
 fn source_of_variables(source: &Value, path: &str, causes: &mut Vec<Cause>) {
     const PREFIX: [Field; 1] = [("prefix", Rule::Form(names::variable))];
     const NAME: [Field; 1] = [("name", Rule::Named(names::subdomain))];
-    super::fields(source, &PREFIX, path, causes);
+    fields(source, &PREFIX, path, causes);
     let list = path.rsplit_once('[').map_or(path, |(list, _)| list);
     let given = present(source, &["configMapRef", "secretRef"]);
     let mut fail = |why| causes.push(Cause::invalid(list, &"".into(), why));
@@ -202,7 +209,7 @@ fn source_of_variables(source: &Value, path: &str, causes: &mut Vec<Cause>) {
         _ => fail("may not have more than one field specified at a time"),
     }
     for field in given {
-        super::fields(&source[field], &NAME, &format!("{path}.{field}"), causes);
+        fields(&source[field], &NAME, &format!("{path}.{field}"), causes);
     }
 }
 
@@ -231,12 +238,12 @@ fn resources(resources: &Value, path: &str, causes: &mut Vec<Cause>) {
         let own =
             !STANDARD.contains(&name.as_str()) && (name.contains('/') || name.starts_with("hugepages-"));
         match limit {
-            Some((limit, most)) if wanted.cmp(most).is_gt() => {
+            Some((limit, bound)) if wanted.cmp(bound).is_gt() => {
                 let shown = limit.as_str().unwrap_or_default();
                 let why = format!("must be less than or equal to {name} limit of {shown}");
                 causes.push(Cause::invalid(&format!("{path}.requests"), amount, &why));
             }
-            Some((limit, most)) if own && wanted.cmp(most).is_ne() => {
+            Some((limit, bound)) if own && wanted.cmp(bound).is_ne() => {
                 let shown = limit.as_str().unwrap_or_default();
                 let why = format!("must be equal to {name} limit of {shown}");
                 causes.push(Cause::invalid(&format!("{path}.requests"), amount, &why));
@@ -262,7 +269,7 @@ fn resources(resources: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn resource_name(name: &str, path: &str, causes: &mut Vec<Cause>) {
     let before = causes.len();
-    metadata::say(name, names::qualified, path, causes);
+    metadata::check_format(name, names::qualified, path, causes);
     if name.contains('/') || STANDARD.contains(&name) || name.starts_with("hugepages-") {
         return;
     }
@@ -285,7 +292,7 @@ pub(super) fn seccomp(profile: &Value, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(&at, "must be set when seccomp type is Localhost"));
         }
         ("Localhost", Some(local)) => {
-            metadata::say(local.as_str().unwrap_or_default(), names::relative_path, &at, causes);
+            metadata::check_format(local.as_str().unwrap_or_default(), names::relative_path, &at, causes);
         }
         (kind, local) => {
             if !PROFILES.contains(&kind) {
@@ -300,7 +307,7 @@ pub(super) fn seccomp(profile: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn security(context: &Value, path: &str, causes: &mut Vec<Cause>) {
     const ARMOR: [Field; 1] = [("type", Rule::OneOf(&PROFILES))];
-    super::fields(&context["appArmorProfile"], &ARMOR, &format!("{path}.appArmorProfile"), causes);
+    fields(&context["appArmorProfile"], &ARMOR, &format!("{path}.appArmorProfile"), causes);
     if context["allowPrivilegeEscalation"] != false {
         return;
     }

@@ -3,14 +3,20 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
-use super::{Field, NOT_NEGATIVE, Rule, is_empty, list, metadata, names, quantity::Quantity, text, texts};
+use super::{
+    metadata, names,
+    quantity::Quantity,
+    rule::{Field, NOT_NEGATIVE, Rule},
+    values::{is_empty, texts},
+};
 use crate::{
+    json::{list, text},
     object::meta::{as_object, put},
     schema::validate::Cause,
 };
 
 /// Bytes in a Secret or ConfigMap.
-const MOST_DATA: usize = 1024 * 1024;
+const MAX_DATA: usize = 1024 * 1024;
 
 pub(super) const SECRET: [Field; 3] =
     [("data", Rule::Check(keys)), ("data", Rule::Check(secret_size)), (".", Rule::Check(secret))];
@@ -46,7 +52,7 @@ pub(super) const LEASE: [Field; 3] = [
 /// Paths include the key.
 fn keys(data: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (key, _) in data.as_object().into_iter().flatten() {
-        metadata::say(key, names::config_key, &format!("{path}[{key}]"), causes);
+        metadata::check_format(key, names::config_key, &format!("{path}[{key}]"), causes);
     }
 }
 
@@ -56,8 +62,8 @@ fn bytes(data: &Value) -> usize {
 }
 
 fn secret_size(data: &Value, path: &str, causes: &mut Vec<Cause>) {
-    if bytes(data) > MOST_DATA {
-        causes.push(Cause::too_long(path, MOST_DATA));
+    if bytes(data) > MAX_DATA {
+        causes.push(Cause::too_long(path, MAX_DATA));
     }
 }
 
@@ -109,15 +115,15 @@ fn config_map(map: &Value, _: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::invalid(&format!("data[{key}]"), &key.as_str().into(), why));
     }
     let plain: usize = data.into_iter().flatten().filter_map(|(_, value)| value.as_str()).map(str::len).sum();
-    if plain + bytes(&map["binaryData"]) > MOST_DATA {
-        causes.push(Cause::too_long("[]", MOST_DATA));
+    if plain + bytes(&map["binaryData"]) > MAX_DATA {
+        causes.push(Cause::too_long("[]", MAX_DATA));
     }
 }
 
 fn namespace_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
     for finalizer in texts(finalizers) {
-        metadata::say(finalizer, names::qualified, path, causes);
-        metadata::say(finalizer, names::finalizer, path, causes);
+        metadata::check_format(finalizer, names::qualified, path, causes);
+        metadata::check_format(finalizer, names::finalizer, path, causes);
     }
 }
 
@@ -166,7 +172,12 @@ fn event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
 }
 
 fn reporting(event: &Value, _: &str, causes: &mut Vec<Cause>) {
-    metadata::say(text(event, "reportingController"), names::qualified, "reportingController", causes);
+    metadata::check_format(
+        text(event, "reportingController"),
+        names::qualified,
+        "reportingController",
+        causes,
+    );
 }
 
 fn new_event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
@@ -174,14 +185,14 @@ fn new_event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
     if !matches!(kind, "Normal" | "Warning") {
         causes.push(Cause::invalid("type", &"".into(), &format!("has invalid value: {kind}")));
     }
-    for (field, told, most) in [
+    for (field, reported, max) in [
         ("action", "action", 128),
         ("reason", "reason", 128),
         ("note", "message", 1024),
         ("reportingInstance", "reportingInstance", 128),
     ] {
-        if text(event, field).len() > most {
-            causes.push(Cause::invalid(told, &"".into(), &format!("can have at most {most} characters")));
+        if text(event, field).len() > max {
+            causes.push(Cause::invalid(reported, &"".into(), &format!("can have at most {max} characters")));
         }
     }
 }

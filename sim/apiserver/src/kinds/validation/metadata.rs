@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use super::{
     names::{self, Format},
-    texts,
+    values::texts,
 };
 use crate::schema::validate::Cause;
 
 /// Total bytes, keys included.
-const MOST_ANNOTATIONS: usize = 256 * 1024;
+const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// Skips names; `path` is that of the metadata.
 pub(crate) fn check(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
@@ -31,19 +31,19 @@ pub(crate) fn check(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Causes use the map's path.
 pub(crate) fn labels(labels: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
-        say(key, names::qualified, path, causes);
-        say(value.as_str().unwrap_or_default(), names::label_value, path, causes);
+        check_format(key, names::qualified, path, causes);
+        check_format(value.as_str().unwrap_or_default(), names::label_value, path, causes);
     }
 }
 
 pub(crate) fn annotations(annotations: &Value, path: &str, causes: &mut Vec<Cause>) {
     let mut size = 0_usize;
     for (key, value) in annotations.as_object().into_iter().flatten() {
-        say(key, names::qualified_lower, path, causes);
+        check_format(key, names::qualified_lower, path, causes);
         size = size.saturating_add(key.len()).saturating_add(value.as_str().map_or(0, str::len));
     }
-    if size > MOST_ANNOTATIONS {
-        causes.push(Cause::too_long(path, MOST_ANNOTATIONS));
+    if size > MAX_ANNOTATIONS {
+        causes.push(Cause::too_long(path, MAX_ANNOTATIONS));
     }
 }
 
@@ -81,7 +81,7 @@ fn owners(owners: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
     for finalizer in texts(finalizers) {
-        say(finalizer, names::qualified, path, causes);
+        check_format(finalizer, names::qualified, path, causes);
     }
     let has = |name: &str| texts(finalizers).any(|one| one == name);
     if has("orphan") && has("foregroundDeletion") {
@@ -93,10 +93,10 @@ fn finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Built-in kinds need qualified finalizers.
 pub(crate) fn known_finalizers(metadata: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (index, finalizer) in texts(&metadata["finalizers"]).enumerate() {
-        say(finalizer, names::finalizer, &format!("{path}.finalizers[{index}]"), causes);
+        check_format(finalizer, names::finalizer, &format!("{path}.finalizers[{index}]"), causes);
     }
 }
 
-pub(crate) fn say(word: &str, form: Format, path: &str, causes: &mut Vec<Cause>) {
+pub(crate) fn check_format(word: &str, form: Format, path: &str, causes: &mut Vec<Cause>) {
     causes.extend(form(word).iter().map(|why| Cause::invalid(path, &word.into(), why)));
 }

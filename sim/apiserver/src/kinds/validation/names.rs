@@ -23,17 +23,11 @@ fn unlike(about: &str, pattern: &str, examples: &[&str]) -> String {
     format!("{about} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
 }
 
-/// `counted` is the unit of `most`.
-fn form(
-    text: &str,
-    most: usize,
-    counted: &str,
-    pattern: &str,
-    about: impl FnOnce() -> String,
-) -> Vec<String> {
+/// `counted` is the unit of `max`.
+fn form(text: &str, max: usize, counted: &str, pattern: &str, about: impl FnOnce() -> String) -> Vec<String> {
     let mut wrong = Vec::new();
-    if text.len() > most {
-        wrong.push(format!("must be no more than {most} {counted}"));
+    if text.len() > max {
+        wrong.push(format!("must be no more than {max} {counted}"));
     }
     if !is(text, pattern) {
         wrong.push(about());
@@ -220,6 +214,12 @@ pub(crate) fn finalizer(text: &str) -> Vec<String> {
     let known = ["kubernetes", "orphan", "foregroundDeletion"].contains(&text) || text.contains('/');
     let about = "name is neither a standard finalizer name nor is it fully qualified";
     if known { Vec::new() } else { vec![about.to_owned()] }
+}
+
+/// A DNS label in any case.
+pub(crate) fn kind(name: &str) -> Vec<String> {
+    let wrong = dns_1035(&name.to_lowercase());
+    wrong.iter().map(|why| format!("may have mixed case, but should otherwise match: {why}")).collect()
 }
 
 #[cfg(test)]

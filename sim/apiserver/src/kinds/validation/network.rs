@@ -2,8 +2,15 @@
 
 use serde_json::Value;
 
-use super::{BETWEEN_PORTS, Field, PROTOCOL, Rule, is_empty, list, metadata, names, present, text};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names,
+    rule::{BETWEEN_PORTS, Field, PROTOCOL, Rule},
+    values::{is_empty, present},
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) const SERVICE: [Field; 13] = [
     ("spec!.type", Rule::OneOf(&["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"])),
@@ -55,7 +62,7 @@ fn service_ports(ports: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn external_ip(ip: &Value, path: &str, causes: &mut Vec<Cause>) {
     let address = ip.as_str().unwrap_or_default();
-    metadata::say(address, names::ip, path, causes);
+    metadata::check_format(address, names::ip, path, causes);
     let why = match address.parse::<std::net::IpAddr>() {
         Ok(address) if address.is_unspecified() => format!("may not be unspecified ({address})"),
         Ok(address) if address.is_loopback() => {
@@ -77,7 +84,7 @@ fn service(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     if kind == "ExternalName" {
         match text(spec, "externalName").trim_end_matches('.') {
             "" => causes.push(Cause::required(&at("externalName"), "")),
-            name => metadata::say(name, names::subdomain, &at("externalName"), causes),
+            name => metadata::check_format(name, names::subdomain, &at("externalName"), causes),
         }
     }
     if kind == "ClusterIP" {
@@ -89,13 +96,14 @@ fn service(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
     }
     if kind != "LoadBalancer" {
-        for (field, told) in [
+        for (field, reported) in [
             ("loadBalancerSourceRanges", "LoadBalancerSourceRanges"),
             ("loadBalancerClass", "loadBalancerClass"),
             ("allocateLoadBalancerNodePorts", "allocateLoadBalancerNodePorts"),
         ] {
             if !is_empty(&spec[field]) {
-                causes.push(Cause::forbidden(&at(told), "may only be used when `type` is 'LoadBalancer'"));
+                causes
+                    .push(Cause::forbidden(&at(reported), "may only be used when `type` is 'LoadBalancer'"));
             }
         }
         if let Some(port) = spec.get("healthCheckNodePort").filter(|port| **port != 0) {
@@ -148,7 +156,7 @@ fn cluster_ips(spec: &Value, kind: &str, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid(&path, &"None".into(), &why));
         }
         "" | "None" => {}
-        first => metadata::say(first, names::ip, &path, causes),
+        first => metadata::check_format(first, names::ip, &path, causes),
     }
 }
 
@@ -194,16 +202,17 @@ fn block(block: &Value, path: &str, causes: &mut Vec<Cause>) {
     if cidr.is_empty() {
         return causes.push(Cause::required(&path("cidr"), ""));
     }
-    metadata::say(cidr, names::cidr, &path("cidr"), causes);
+    metadata::check_format(cidr, names::cidr, &path("cidr"), causes);
     for (index, except) in list(&block["except"]).iter().enumerate() {
         let (path, text) = (path(&format!("except[{index}]")), except.as_str().unwrap_or_default());
-        metadata::say(text, names::cidr, &path, causes);
-        let (Some((whole, most)), Some((part, length))) = (names::network(cidr), names::network(text)) else {
+        metadata::check_format(text, names::cidr, &path, causes);
+        let (Some((whole, prefix)), Some((part, length))) = (names::network(cidr), names::network(text))
+        else {
             continue;
         };
         let shift =
-            |address| names::bits(address).checked_shr(128_u32.saturating_sub(most)).unwrap_or_default();
-        if length <= most || shift(part) != shift(whole) {
+            |address| names::bits(address).checked_shr(128_u32.saturating_sub(prefix)).unwrap_or_default();
+        if length <= prefix || shift(part) != shift(whole) {
             causes.push(Cause::invalid(&path, except, "must be a strict subset of `cidr`"));
         }
     }

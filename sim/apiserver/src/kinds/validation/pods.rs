@@ -3,10 +3,14 @@
 use serde_json::Value;
 
 use super::{
-    ANY_ID, Field, NOT_NEGATIVE, PROTOCOL, Rule, containers, is_empty, list, metadata, names, scheduling,
-    text, volumes,
+    containers, metadata, names,
+    rule::{ANY_ID, Field, NOT_NEGATIVE, PROTOCOL, Rule, apply},
+    scheduling,
+    values::is_empty,
+    volumes,
 };
 use crate::{
+    json::{list, text},
     object::meta::{as_object, put},
     schema::validate::Cause,
 };
@@ -99,8 +103,8 @@ pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     let mut rest = after.clone();
     let free = ["activeDeadlineSeconds", "tolerations", "schedulingGates"];
     // Gated pods may change placement.
-    let places: &[&str] = if gates.is_empty() { &[] } else { &["nodeSelector", "affinity"] };
-    for field in free.iter().chain(places) {
+    let scheduling_fields: &[&str] = if gates.is_empty() { &[] } else { &["nodeSelector", "affinity"] };
+    for field in free.iter().chain(scheduling_fields) {
         put(as_object(&mut rest), field, before.get(*field).cloned());
     }
     for field in lists {
@@ -117,7 +121,7 @@ pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
 /// Skips networks and containers.
 pub(crate) fn status(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     for (index, condition) in list(&after["conditions"]).iter().enumerate() {
-        metadata::say(
+        metadata::check_format(
             text(condition, "type"),
             names::qualified,
             &format!("status.conditions[{index}].Type"),
@@ -137,7 +141,7 @@ fn template_metadata(given: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn gate(gate: &Value, path: &str, causes: &mut Vec<Cause>) {
-    metadata::say(text(gate, "name"), names::qualified, path, causes);
+    metadata::check_format(text(gate, "name"), names::qualified, path, causes);
 }
 
 fn sysctl(name: &str) -> Vec<String> {
@@ -186,7 +190,7 @@ pub(super) const PORT: [Field; 4] = [
 /// 0: no port.
 fn host_port(port: &Value, path: &str, causes: &mut Vec<Cause>) {
     if *port != 0 {
-        super::judge(Rule::Port, Some(port), path, causes);
+        apply(Rule::Port, Some(port), path, causes);
     }
 }
 

@@ -2,8 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Field, Rule, is_empty, metadata, names, present, quantity::Quantity, text};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names,
+    quantity::Quantity,
+    rule::{Field, Rule},
+    values::{is_empty, present},
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) const DISRUPTION: [Field; 5] = [
     ("spec!.minAvailable", Rule::CountOrShare(false)),
@@ -60,16 +68,16 @@ fn target_group(target: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn replicas(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let at = format!("{path}.maxReplicas");
-    let most = spec["maxReplicas"].as_i64().unwrap_or_default();
-    let least = spec["minReplicas"].as_i64();
-    if most < 1 {
+    let max = spec["maxReplicas"].as_i64().unwrap_or_default();
+    let min = spec["minReplicas"].as_i64();
+    if max < 1 {
         causes.push(Cause::required(&at, "must be set and greater than 0"));
     }
-    if least.is_some_and(|least| most < least) {
-        causes.push(Cause::invalid(&at, &most.into(), "must be greater than or equal to `minReplicas`"));
+    if min.is_some_and(|min| max < min) {
+        causes.push(Cause::invalid(&at, &max.into(), "must be greater than or equal to `minReplicas`"));
     }
     let counts = |metric: &Value| metric["type"] == "Object" || metric["type"] == "External";
-    if least == Some(0) && !super::list(&spec["metrics"]).iter().any(counts) {
+    if min == Some(0) && !list(&spec["metrics"]).iter().any(counts) {
         let why = "must specify at least one Object or External metric to support scaling to zero replicas";
         causes.push(Cause::forbidden(&format!("{path}.metrics"), why));
     }
@@ -124,23 +132,23 @@ fn metric(metric: &Value, path: &str, causes: &mut Vec<Cause>) {
         let name = &source["metric"]["name"];
         match name.as_str().unwrap_or_default() {
             "" => causes.push(Cause::required(&format!("{path}.metric.name"), "must specify a metric name")),
-            name => metadata::say(name, names::path_segment, &format!("{path}.metric.name"), causes),
+            name => metadata::check_format(name, names::path_segment, &format!("{path}.metric.name"), causes),
         }
     }
     let empty = Value::Object(Map::new());
     let (target, path) = (source.get("target").unwrap_or(&empty), format!("{path}.target"));
     target_of_metric(target, &path, causes);
     let [first, second] = either;
-    let told = if *first == "averageUtilization" { first } else { second };
+    let reported = if *first == "averageUtilization" { first } else { second };
     match present(target, either).len() {
-        0 => causes.push(Cause::required(&format!("{path}.{told}"), why)),
+        0 => causes.push(Cause::required(&format!("{path}.{reported}"), why)),
         2 if first != second && *field != "object" => {
-            let (told, why) = if *field == "external" {
+            let (reported, why) = if *field == "external" {
                 ("value", "may not set both a target value for metric and a per-pod target")
             } else {
                 ("averageValue", "may not set both a target raw value and a target utilization")
             };
-            causes.push(Cause::forbidden(&format!("{path}.{told}"), why));
+            causes.push(Cause::forbidden(&format!("{path}.{reported}"), why));
         }
         _ => {}
     }
@@ -198,12 +206,12 @@ pub(super) const STORAGE: [Field; 6] = [
 fn provisioner(name: &Value, path: &str, causes: &mut Vec<Cause>) {
     let name = name.as_str().unwrap_or_default().to_lowercase();
     if !name.is_empty() {
-        metadata::say(&name, names::qualified, path, causes);
+        metadata::check_format(&name, names::qualified, path, causes);
     }
 }
 
 fn topology(key: &Value, path: &str, causes: &mut Vec<Cause>) {
-    metadata::say(key.as_str().unwrap_or_default(), names::qualified, path, causes);
+    metadata::check_format(key.as_str().unwrap_or_default(), names::qualified, path, causes);
 }
 
 fn storage(class: &Value, _: &str, causes: &mut Vec<Cause>) {
@@ -238,7 +246,7 @@ fn version_dot_group(service: &Value, _: &str, causes: &mut Vec<Cause>) {
         let why = format!("must be `spec.version+\".\"+spec.group`: {}", Value::from(wanted));
         causes.push(Cause::invalid("metadata.name", &name.into(), &why));
     }
-    metadata::say(version, names::dns_1035, "spec.version", causes);
+    metadata::check_format(version, names::dns_1035, "spec.version", causes);
     if group.is_empty() && version != "v1" {
         let why = "only v1 may have an empty group and it better be legacy kube";
         causes.push(Cause::required("spec.group", why));
@@ -246,8 +254,8 @@ fn version_dot_group(service: &Value, _: &str, causes: &mut Vec<Cause>) {
     for field in
         ["groupPriorityMinimum", "versionPriority"].into_iter().filter(|field| spec.get(field).is_none())
     {
-        let most = if field == "versionPriority" { 1000 } else { 20_000 };
-        let why = format!("must be positive and less than {most}");
+        let max = if field == "versionPriority" { 1000 } else { 20_000 };
+        let why = format!("must be positive and less than {max}");
         causes.push(Cause::invalid(&format!("spec.{field}"), &json!(0), &why));
     }
     let insecure = spec["insecureSkipTLSVerify"] == true;

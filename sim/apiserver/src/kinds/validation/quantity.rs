@@ -5,9 +5,9 @@ use serde_json::Value;
 pub(crate) const MALFORMED: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 /// Maximum digits.
-const LONGEST: usize = 30;
+const MAX_DIGITS: usize = 30;
 /// Limit for binary units, in billionths; clamps larger numbers.
-const MOST: i128 = i64::MAX as i128 * 1_000_000_000;
+const MAX_NANOS: i128 = i64::MAX as i128 * 1_000_000_000;
 const DECIMAL: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
@@ -44,7 +44,7 @@ impl Quantity {
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
         let (number, suffix) = text.split_at(split);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || number.len() > LONGEST {
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || number.len() > MAX_DIGITS {
             return None;
         }
         let digits = format!("0{whole}{fraction}").parse::<i128>().ok()?;
@@ -64,7 +64,7 @@ impl Quantity {
             scaled / ten + i128::from(scaled % ten != 0)
         };
         let nanos = match unit {
-            Some(_) => nanos.min(MOST),
+            Some(_) => nanos.min(MAX_NANOS),
             // Only the API has unlimited decimals.
             None if nanos == i128::MAX => return None,
             None => nanos,

@@ -2,16 +2,26 @@
 
 use serde_json::Value;
 
-use super::text;
-use crate::schema::validate::Cause;
+use crate::{json::text, schema::validate::Cause};
 
-/// Bounds and value names.
-const FIELDS: [(u32, u32, &[&str]); 5] = [
-    (0, 59, &[]),
-    (0, 23, &[]),
-    (1, 31, &[]),
-    (1, 12, &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
-    (0, 6, &["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
+#[derive(Clone, Copy)]
+struct Field {
+    min: u32,
+    max: u32,
+    /// Of the values from `min` on.
+    names: &'static [&'static str],
+}
+
+const FIELDS: [Field; 5] = [
+    Field { min: 0, max: 59, names: &[] },
+    Field { min: 0, max: 23, names: &[] },
+    Field { min: 1, max: 31, names: &[] },
+    Field {
+        min: 1,
+        max: 12,
+        names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    },
+    Field { min: 0, max: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
 ];
 const DESCRIPTORS: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
@@ -62,11 +72,12 @@ fn schedule(text: &str) -> Result<(), String> {
 }
 
 /// `number`, `from-to` or `*`, with optional `/step`.
-fn range(text: &str, (least, most, names): (u32, u32, &[&str])) -> Result<(), String> {
+fn range(text: &str, field: Field) -> Result<(), String> {
+    let Field { min, max, names } = field;
     let number = |text: &str| {
         let position = names.iter().position(|name| text.eq_ignore_ascii_case(name));
         if let Some(position) = position.and_then(|position| u32::try_from(position).ok()) {
-            return Ok(position + least);
+            return Ok(position + min);
         }
         let parsed = text.parse::<i64>();
         let parsed = parsed.map_err(|_| {
@@ -80,7 +91,7 @@ fn range(text: &str, (least, most, names): (u32, u32, &[&str])) -> Result<(), St
     let steps: Vec<&str> = text.split('/').collect();
     let ends: Vec<&str> = steps.first().copied().unwrap_or_default().split('-').collect();
     let (from, mut to) = match ends.as_slice() {
-        ["*" | "?", ..] => (least, most),
+        ["*" | "?", ..] => (min, max),
         [one] => {
             let one = number(one)?;
             (one, one)
@@ -92,17 +103,17 @@ fn range(text: &str, (least, most, names): (u32, u32, &[&str])) -> Result<(), St
         [_] => 1,
         [_, step] => {
             if ends.len() == 1 {
-                to = most;
+                to = max;
             }
             number(step)?
         }
         _ => return Err(format!("too many slashes: {text}")),
     };
-    if from < least {
-        return Err(format!("beginning of range ({from}) below minimum ({least}): {text}"));
+    if from < min {
+        return Err(format!("beginning of range ({from}) below minimum ({min}): {text}"));
     }
-    if to > most {
-        return Err(format!("end of range ({to}) above maximum ({most}): {text}"));
+    if to > max {
+        return Err(format!("end of range ({to}) above maximum ({max}): {text}"));
     }
     if from > to {
         return Err(format!("beginning of range ({from}) beyond end of range ({to}): {text}"));

@@ -2,15 +2,23 @@
 
 use serde_json::Value;
 
-use super::{Field, Rule, is_empty, list, metadata, names, selectors, text};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names,
+    rule::{Field, Rule, fields},
+    selectors,
+    values::{is_empty, texts},
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Vec<Cause>) {
     let (key, operator, value) =
         (text(toleration, "key"), text(toleration, "operator"), text(toleration, "value"));
     let (operator_at, effect_at) = (format!("{path}.operator"), format!("{path}.effect"));
     if !key.is_empty() {
-        metadata::say(key, names::qualified, &format!("{path}.key"), causes);
+        metadata::check_format(key, names::qualified, &format!("{path}.key"), causes);
     } else if operator != "Exists" {
         let why =
             "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
@@ -22,7 +30,7 @@ pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Vec<Cause>
         causes.push(Cause::invalid(&effect_at, &effect.into(), why));
     }
     match operator {
-        "" | "Equal" => metadata::say(value, names::label_value, &operator_at, causes),
+        "" | "Equal" => metadata::check_format(value, names::label_value, &operator_at, causes),
         "Exists" if !value.is_empty() => {
             let why = "value must be empty when `operator` is 'Exists'";
             causes.push(Cause::invalid(&operator_at, &value.into(), why));
@@ -48,7 +56,7 @@ pub(super) fn spread(constraints: &Value, path: &str, causes: &mut Vec<Cause>) {
     let all = list(constraints);
     for (index, one) in all.iter().enumerate() {
         let path = format!("{path}[{index}]");
-        super::fields(one, &SPREAD, &path, causes);
+        fields(one, &SPREAD, &path, causes);
         let mut at_least_one = |field: &str| {
             if one[field].as_i64().is_some_and(|number| number < 1) {
                 causes.push(Cause::invalid(
@@ -104,13 +112,13 @@ fn topology(term: &Value, path: &str, causes: &mut Vec<Cause>) {
     if key.is_empty() {
         causes.push(Cause::required(&path, "can not be empty"));
     }
-    metadata::say(key, names::qualified, &path, causes);
+    metadata::check_format(key, names::qualified, &path, causes);
 }
 
 fn namespaces(namespaces: &Value, path: &str, causes: &mut Vec<Cause>) {
     let path = path.replace(".namespaces", ".namespace");
-    for name in super::texts(namespaces) {
-        metadata::say(name, names::label, &path, causes);
+    for name in texts(namespaces) {
+        metadata::check_format(name, names::label, &path, causes);
     }
 }
 
@@ -126,7 +134,7 @@ fn node_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
             "Gt" | "Lt" => {}
             _ => selectors::requirement(expression, &path, causes),
         }
-        metadata::say(text(expression, "key"), names::qualified, &format!("{path}.key"), causes);
+        metadata::check_format(text(expression, "key"), names::qualified, &format!("{path}.key"), causes);
     }
     for (index, field) in list(&term["matchFields"]).iter().enumerate() {
         let path = format!("{path}.matchFields[{index}]");

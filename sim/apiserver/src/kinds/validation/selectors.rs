@@ -2,18 +2,21 @@
 
 use serde_json::Value;
 
-use super::{is_empty, list, metadata, names, text};
-use crate::schema::validate::Cause;
+use super::{metadata, names, values::is_empty};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) fn check(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
     metadata::labels(&selector["matchLabels"], &format!("{path}.matchLabels"), causes);
     for (index, expression) in list(&selector["matchExpressions"]).iter().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
         requirement(expression, &path, causes);
-        metadata::say(text(expression, "key"), names::qualified, &format!("{path}.key"), causes);
+        metadata::check_format(text(expression, "key"), names::qualified, &format!("{path}.key"), causes);
         for (index, value) in list(&expression["values"]).iter().enumerate() {
             let value = value.as_str().unwrap_or_default();
-            metadata::say(value, names::label_value, &format!("{path}.values[{index}]"), causes);
+            metadata::check_format(value, names::label_value, &format!("{path}.values[{index}]"), causes);
         }
     }
 }

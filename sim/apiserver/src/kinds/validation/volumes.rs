@@ -2,8 +2,16 @@
 
 use serde_json::Value;
 
-use super::{Field, Rule, is_empty, list, metadata, names, present, quantity::Quantity, text};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names,
+    quantity::Quantity,
+    rule::{Field, Rule, fields},
+    values::{is_empty, present},
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 /// In order of duplicate checks.
 const KINDS: [&str; 8] = [
@@ -37,12 +45,7 @@ const VOLUME: [Field; 14] = [
 ];
 
 pub(super) fn check(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
-    super::fields(
-        spec,
-        &[("volumes[]", Rule::Fields(&VOLUME)), ("volumes", Rule::Once("name"))],
-        path,
-        causes,
-    );
+    fields(spec, &[("volumes[]", Rule::Fields(&VOLUME)), ("volumes", Rule::Once("name"))], path, causes);
 }
 
 pub(super) fn unsupported(pod: &Value) -> Option<String> {
@@ -77,7 +80,7 @@ fn host(volume: &Value, path: &str, causes: &mut Vec<Cause>) {
         return;
     }
     needs(volume, "path", path, causes);
-    metadata::say(text(volume, "path"), names::no_way_up, &format!("{path}.path"), causes);
+    metadata::check_format(text(volume, "path"), names::no_way_up, &format!("{path}.path"), causes);
     let known =
         ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     if !known.contains(&text(volume, "type")) {
@@ -86,7 +89,7 @@ fn host(volume: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn projected(volume: &Value, path: &str, causes: &mut Vec<Cause>) {
-    super::fields(volume, &[("defaultMode", MODE)], path, causes);
+    fields(volume, &[("defaultMode", MODE)], path, causes);
     let mut paths = Vec::new();
     for (index, source) in list(&volume["sources"]).iter().enumerate() {
         let at = format!("{path}.sources[{index}]");
@@ -94,13 +97,13 @@ fn projected(volume: &Value, path: &str, causes: &mut Vec<Cause>) {
             let Some(part) = source.get(kind) else { continue };
             let (at, items) = (format!("{at}.{kind}"), list(&part["items"]));
             needs(part, "name", &at, causes);
-            super::fields(part, &[("items[]", Rule::Fields(&ITEM))], &at, causes);
+            fields(part, &[("items[]", Rule::Fields(&ITEM))], &at, causes);
             let name = text(part, "name");
-            for place in items.iter().map(|item| text(item, "path")) {
-                if paths.contains(&place) {
+            for item_path in items.iter().map(|item| text(item, "path")) {
+                if paths.contains(&item_path) {
                     causes.push(Cause::invalid(path, &name.into(), "conflicting duplicate paths"));
                 }
-                paths.push(place);
+                paths.push(item_path);
             }
         }
         if let Some(api) = source.get("downwardAPI") {
@@ -128,13 +131,13 @@ fn token_lasts(token: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn downward(api: &Value, path: &str, causes: &mut Vec<Cause>) {
-    super::fields(api, &[("defaultMode", MODE)], path, causes);
+    fields(api, &[("defaultMode", MODE)], path, causes);
     for item in list(&api["items"]) {
-        let place = text(item, "path");
-        if place.is_empty() {
+        let item_path = text(item, "path");
+        if item_path.is_empty() {
             causes.push(Cause::required(&format!("{path}.path"), ""));
         }
-        metadata::say(place, names::file_path, &format!("{path}.path"), causes);
+        metadata::check_format(item_path, names::file_path, &format!("{path}.path"), causes);
         if let Some(field) = item.get("fieldRef") {
             field_of_pod(field, &OF_VOLUMES, &format!("{path}.fieldRef"), causes);
         } else if let Some(resource) = item.get("resourceFieldRef") {
@@ -169,7 +172,7 @@ pub(super) fn field_of_pod(field: &Value, shown: &[&str], path: &str, causes: &m
     let part = given.strip_suffix("']").and_then(|given| given.split_once("['"));
     if let Some((map @ ("metadata.labels" | "metadata.annotations"), key)) = part {
         let form = if map.ends_with("labels") { names::qualified } else { names::qualified_lower };
-        return metadata::say(key, form, path, causes);
+        return metadata::check_format(key, form, path, causes);
     }
     if !OF_VARIABLES.contains(&given) && !OF_VOLUMES.contains(&given) {
         let why = format!("error converting fieldPath: field label not supported: {given}");
@@ -203,7 +206,7 @@ pub(super) fn mount(mount: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
     let list = path.rsplit_once('[').map_or(path, |(list, _)| list);
     for field in ["subPath", "subPathExpr"] {
-        metadata::say(text(mount, field), names::relative_path, &format!("{list}.{field}"), causes);
+        metadata::check_format(text(mount, field), names::relative_path, &format!("{list}.{field}"), causes);
     }
     let expression = &mount["subPathExpr"];
     if !is_empty(expression) && !is_empty(&mount["subPath"]) {

@@ -2,8 +2,15 @@
 
 use serde_json::Value;
 
-use super::{Field, Rule, is_empty, list, metadata, names, present, text, texts};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names,
+    rule::{Field, Rule},
+    values::{is_empty, present, texts},
+};
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 pub(super) const CONFIGURATION: [Field; 2] =
     [("webhooks[]", Rule::Fields(&WEBHOOK)), ("webhooks", Rule::Once("name"))];
@@ -48,7 +55,7 @@ fn review_versions(versions: &Value, path: &str, causes: &mut Vec<Cause>) {
         if all.iter().take(index).any(|before| before == version) {
             causes.push(Cause::invalid(&path, &(*version).into(), "duplicate version"));
         }
-        metadata::say(version, names::dns_1035, &path, causes);
+        metadata::check_format(version, names::dns_1035, &path, causes);
     }
     if !all.is_empty() && !all.iter().any(|version| ["v1", "v1beta1"].contains(version)) {
         causes.push(Cause::invalid(path, versions, "must include at least one of v1, v1beta1"));
@@ -77,11 +84,11 @@ fn url(url: &str, path: &str, causes: &mut Vec<Cause>) {
     if host.is_empty() {
         fail(host, &format!("host must be specified{FORM}"));
     }
-    for (part, what) in
+    for (part, label) in
         [(user, "user information is"), (fragment, "fragments are"), (query, "query parameters are")]
     {
         if !part.is_empty() {
-            fail(part, &format!("{what} not permitted in the URL"));
+            fail(part, &format!("{label} not permitted in the URL"));
         }
     }
 }
@@ -89,9 +96,9 @@ fn url(url: &str, path: &str, causes: &mut Vec<Cause>) {
 fn service(service: &Value, path: &str, causes: &mut Vec<Cause>) {
     let at = |field: &str| format!("{path}.{field}");
     // Kubernetes swaps these two paths.
-    for (field, told) in [("name", "namespace"), ("namespace", "name")] {
+    for (field, reported) in [("name", "namespace"), ("namespace", "name")] {
         if is_empty(&service[field]) {
-            causes.push(Cause::required(&at(told), ""));
+            causes.push(Cause::required(&at(reported), ""));
         }
     }
     if let Some(port) =

@@ -2,8 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Field, NOT_NEGATIVE, Rule, is_empty, metadata, names, pods, schedule, selectors, share, text};
-use crate::schema::validate::Cause;
+use super::{
+    metadata, names, pods,
+    rule::{Field, NOT_NEGATIVE, Rule, fields},
+    schedule, selectors,
+    values::{is_empty, share},
+};
+use crate::{json::text, schema::validate::Cause};
 
 pub(super) const WORKLOAD: [Field; 4] = [
     ("spec!.replicas", NOT_NEGATIVE),
@@ -115,7 +120,7 @@ fn strategy(strategy: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
         "Recreate" => {}
         "RollingUpdate" => {
-            super::fields(rolling, &ROLLING, &at, causes);
+            fields(rolling, &ROLLING, &at, causes);
             let unavailable = &rolling["maxUnavailable"];
             if is_nothing(unavailable) && is_nothing(&rolling["maxSurge"]) {
                 let why = "may not be 0 when `maxSurge` is 0";
@@ -132,7 +137,7 @@ fn daemon_strategy(strategy: &Value, path: &str, causes: &mut Vec<Cause>) {
     match text(strategy, "type") {
         "OnDelete" => {}
         "RollingUpdate" => {
-            super::fields(rolling, &[ROLLING[0], ("maxSurge", Rule::CountOrShare(false))], &at, causes);
+            fields(rolling, &[ROLLING[0], ("maxSurge", Rule::CountOrShare(false))], &at, causes);
             match (is_nothing(&rolling["maxUnavailable"]), is_nothing(&rolling["maxSurge"])) {
                 (true, true) => {
                     causes.push(Cause::required(
@@ -219,7 +224,12 @@ fn manual(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Pods get the name as a label.
 fn name_of_pods(job: &Value, _: &str, causes: &mut Vec<Cause>) {
     if job["spec"]["manualSelector"] != true {
-        metadata::say(text(&job["metadata"], "name"), names::label_value, "spec.template.labels", causes);
+        metadata::check_format(
+            text(&job["metadata"], "name"),
+            names::label_value,
+            "spec.template.labels",
+            causes,
+        );
     }
 }
 

@@ -35,9 +35,9 @@ pub(super) fn aggregate(state: &mut State, now: Timestamp) {
         if role["aggregationRule"].is_null() {
             continue;
         }
-        let rules = aggregated(role, roles.iter().map(|(_, other)| other));
-        if list(&role["rules"]) != rules.as_slice() {
-            apply_rules(state, kind, stored, rules, now);
+        let union = aggregated(role, roles.iter().map(|(_, other)| other));
+        if list(&role["rules"]) != union.as_slice() {
+            apply_rules(state, kind, stored, union, now);
         }
     }
 }
