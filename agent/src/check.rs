@@ -26,7 +26,7 @@ pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, Sta
 /// Returns the error with the file that caused it.
 pub(crate) fn of_file(files: &Files, source: BundleError) -> StartError {
     let file = match &source {
-        BundleError::Certificates { what: part, .. } | BundleError::Malformed { what: part, .. }
+        BundleError::Certificates { part, .. } | BundleError::Malformed { part, .. }
             if part.contains("CA") =>
         {
             &files.ca

@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_a_controller_that_nobody_measures() {
-        let text = Report { receiver_flags: String::new(), ..report() }.text(true);
+        let text = Report { setup: RunSetup::default(), ..report() }.text(true);
         assert!(text.contains("| duration | 2.0 s |") && !text.contains("CPU time"), "{text}");
         assert!(report().text(true).contains("| CPU time |"));
     }

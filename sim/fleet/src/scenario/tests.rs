@@ -77,8 +77,8 @@ fn an_error_names_line_and_field_and_says_what_is_allowed() {
         assert!(message.starts_with(&format!("my.yaml:{line}:")), "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
     }
-    assert_eq!(place_of(b""), (1, 1));
-    assert_eq!(place_of("name: ä\nst".as_bytes()), (2, 3), "of characters, not of bytes");
+    assert_eq!(position_of(b""), (1, 1));
+    assert_eq!(position_of("name: ä\nst".as_bytes()), (2, 3), "of characters, not of bytes");
     for (text, place, words) in [
         ("name: x\n---\nname: y\nsteps: []\n", "1:1", "'steps' is missing"),
         ("", "1:1", "a scenario has a name and steps"),
