@@ -26,7 +26,7 @@ use tidewatch_receiver::{
     claims::ClaimBook,
     forward::lane,
     route,
-    sessions::{Place, Sessions},
+    sessions::{SessionRecord, Sessions},
 };
 use tidewatch_tls::{IdentityError, PeerIdentity, Proxies};
 use tidewatch_wire::{Route, SessionId, limits, v2, v3};
@@ -111,7 +111,7 @@ impl Receiver {
             drain,
         });
         let place =
-            Place { client: control::client(world, number), namespace: control::NAMESPACE.into(), session };
+            SessionRecord { client: control::client(world, number), namespace: control::NAMESPACE.into(), session };
         let (restarts, this) = (Arc::clone(world), Arc::downgrade(&receiver));
         receiver.tasks.spawn(async move {
             sessions.record(&place).await;
