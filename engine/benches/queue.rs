@@ -48,7 +48,7 @@ fn kyma(n: usize) -> String {
 }
 
 fn event() -> Push<u64, ()> {
-    Push { class: Class::UserEdit, cause: Some(1), guards: Vec::new() }
+    Push { class: Class::UserEdit, trigger: Some(1), guards: Vec::new() }
 }
 
 /// Every key is pushed, then every key is worked on.

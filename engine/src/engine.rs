@@ -153,8 +153,8 @@ impl Engine {
     }
 
     /// Queues a reconcile.
-    pub fn ask(&self, key: WorkKey, class: Class, cause: Option<Trigger>) {
-        self.dispatcher.queue.push(key, Push { class, cause, guards: Vec::new() });
+    pub fn ask(&self, key: WorkKey, class: Class, trigger: Option<Trigger>) {
+        self.dispatcher.queue.push(key, Push { class, trigger, guards: Vec::new() });
     }
 
     /// Notes whether the events of a runtime are proven to arrive, and queues the reconcile of the Kyma's condition about it.
@@ -165,17 +165,17 @@ impl Engine {
 
     /// Checks an agent's configuration and role in its runtime again. For an agent that works by another configuration than
     /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration) says.
-    pub fn configure_agent(&self, kyma: &str, cause: Option<Trigger>) {
+    pub fn configure_agent(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.agent_config = None);
-        self.ask(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, cause);
+        self.ask(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, trigger);
     }
 
     /// Checks the whole catalog in a runtime again. For an event that says that it was changed there.
-    pub fn check_catalog(&self, kyma: &str, cause: Option<Trigger>) {
+    pub fn check_catalog(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.doubt_catalog(None));
-        self.ask(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, cause);
+        self.ask(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, trigger);
     }
 
     /// The mode; [`Mode::Live`] until it is changed.

@@ -30,9 +30,11 @@ pub struct Record {
     /// The key, as `Kind/name`.
     pub key: String,
     /// The first few triggers.
-    pub causes: Vec<Trigger>,
+    #[serde(rename = "causes")]
+    pub triggers: Vec<Trigger>,
     /// Number of distinct triggers.
-    pub cause_count: usize,
+    #[serde(rename = "causeCount")]
+    pub trigger_count: usize,
     /// Its class in the queue.
     pub class: &'static str,
     /// Its outcome.
@@ -135,8 +137,8 @@ mod tests {
     fn record(key: &str) -> Record {
         Record {
             key: key.into(),
-            causes: vec![Trigger::Start, Trigger::Start],
-            cause_count: 2,
+            triggers: vec![Trigger::Start, Trigger::Start],
+            trigger_count: 2,
             class: "resync",
             outcome: OutcomeKind::Done,
             state: None,
@@ -162,8 +164,8 @@ mod tests {
         let records = history.of("a");
         assert_eq!((records.len(), records[0].key.as_str()), (PER_RUNTIME, "8"));
         assert_eq!(
-            (&records[0].causes, records[0].message.as_str()),
-            (&record("8").causes, "no such module")
+            (&records[0].triggers, records[0].message.as_str()),
+            (&record("8").triggers, "no such module")
         );
         history.forget("a");
         assert!(history.of("a").is_empty());

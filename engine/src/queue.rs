@@ -71,29 +71,29 @@ pub trait Key: Clone + Eq + Hash + Ord {
 
 /// A request for a reconcile.
 #[derive(Clone, Debug)]
-pub struct Push<C, G> {
+pub struct Push<T, G> {
     /// Urgency.
     pub class: Class,
-    /// Reason. An entry keeps its first [`CAUSES`] distinct causes and counts the rest.
-    pub cause: Option<C>,
+    /// Why. An entry keeps its first [`MAX_TRIGGERS`] distinct triggers and counts the rest.
+    pub trigger: Option<T>,
     /// Released when the reconcile finishes.
     pub guards: Vec<G>,
 }
 
 /// Causes kept per entry.
-pub const CAUSES: usize = 8;
+pub const MAX_TRIGGERS: usize = 8;
 
 /// A reconcile handed out by [`Queue::pop`].
 #[derive(Debug)]
-pub struct Work<K, C, G> {
+pub struct Work<K, T, G> {
     /// Key.
     pub key: K,
     /// Urgency.
     pub class: Class,
-    /// First [`CAUSES`] reasons.
-    pub causes: Vec<C>,
-    /// Number of all causes, without repeats of a kept one.
-    pub cause_count: usize,
+    /// The first [`MAX_TRIGGERS`] distinct triggers.
+    pub triggers: Vec<T>,
+    /// Number of all triggers, without repeats of a kept one.
+    pub trigger_count: usize,
     /// Released when the reconcile finishes.
     pub guards: Vec<G>,
     /// Time of the oldest push.
@@ -104,93 +104,120 @@ pub struct Work<K, C, G> {
 
 /// Result of a reconcile.
 #[derive(Debug)]
-pub enum Ended<C, G> {
+pub enum Ended<T, G> {
     /// Finished; resets the attempts.
     Done,
     /// Retry after the delay, or at the previous due time if sooner. The delay should grow with [`Work::attempt`].
     ///
-    /// Unsatisfied guards stay. The causes precede those of concurrent pushes.
-    Retry(Duration, Vec<G>, Vec<C>),
+    /// Unsatisfied guards stay. The triggers precede those of concurrent pushes.
+    Retry(Duration, Vec<G>, Vec<T>),
 }
 
 #[derive(Debug)]
-struct Pending<C, G> {
+struct Pending<T, G> {
     class: Class,
-    causes: Vec<C>,
-    cause_count: usize,
+    triggers: Vec<T>,
+    trigger_count: usize,
     guards: Vec<G>,
     queued_at: Tick,
     /// `(due, order)` of a delayed retry.
     due: Option<(Tick, u64)>,
 }
 
-impl<C: PartialEq, G> Pending<C, G> {
-    /// Counts distinct causes: repeats, as at a start, would displace others.
-    fn note(&mut self, causes: impl IntoIterator<Item = C>) {
-        for cause in causes {
-            if self.causes.contains(&cause) {
+impl<T: PartialEq, G> Pending<T, G> {
+    /// Counts distinct triggers: repeats, as at a start, would displace others.
+    fn add_triggers(&mut self, triggers: impl IntoIterator<Item = T>) {
+        for trigger in triggers {
+            if self.triggers.contains(&trigger) {
                 continue;
             }
-            self.cause_count += 1;
-            if self.causes.len() < CAUSES {
-                self.causes.push(cause);
+            self.trigger_count += 1;
+            if self.triggers.len() < MAX_TRIGGERS {
+                self.triggers.push(trigger);
             }
         }
     }
 }
 
 #[derive(Debug)]
-struct Slot<C, G> {
-    pending: Option<Pending<C, G>>,
+struct Slot<T, G> {
+    pending: Option<Pending<T, G>>,
     /// Class and start.
     working: Option<(Class, Tick)>,
     attempt: u32,
     /// Due time of the last retry, until `Done`.
     retry_at: Option<Tick>,
-    looks: BTreeMap<Class, Looks<C>>,
+    schedules: BTreeMap<Class, Schedule<T>>,
 }
 
-impl<C, G> Default for Slot<C, G> {
+impl<T, G> Default for Slot<T, G> {
     fn default() -> Self {
-        Self { pending: None, working: None, attempt: 0, retry_at: None, looks: BTreeMap::new() }
+        Self { pending: None, working: None, attempt: 0, retry_at: None, schedules: BTreeMap::new() }
     }
 }
 
-/// First and last later look of a class.
+/// A retry that [`Ended::Retry`] asks for.
+struct Retry<T, G> {
+    due: Tick,
+    guards: Vec<G>,
+    triggers: Vec<T>,
+}
+
+impl<T, G> Slot<T, G> {
+    /// Counts the attempt and returns the retry; `None` after a finished reconcile.
+    fn retry(&mut self, ended: Ended<T, G>, now: Tick) -> Option<Retry<T, G>> {
+        let Ended::Retry(delay, guards, triggers) = ended else {
+            (self.attempt, self.retry_at) = (0, None);
+            return None;
+        };
+        // Early attempts by events do not count, or a second of failures would cause minutes of backoff.
+        let due = match self.retry_at {
+            Some(at) if now < at => at.min(now + delay),
+            _ => {
+                self.attempt = self.attempt.saturating_add(1);
+                now + delay
+            }
+        };
+        self.retry_at = Some(due);
+        Some(Retry { due, guards, triggers })
+    }
+}
+
+/// First and last scheduled push of a class.
 ///
-/// The last look also observes all changes in between. Classes are separate: tomorrow's look does not serve an edit.
+/// The last one also observes all changes in between. Classes are separate: tomorrow's push does not serve an edit.
 #[derive(Debug)]
-struct Looks<C> {
-    first: Look<C>,
-    last: Option<Look<C>>,
+struct Schedule<T> {
+    first: Scheduled<T>,
+    last: Option<Scheduled<T>>,
 }
 
 #[derive(Debug)]
-struct Look<C> {
+struct Scheduled<T> {
     at: Tick,
-    cause: Option<C>,
+    trigger: Option<T>,
 }
 
-impl<C> Looks<C> {
-    fn add(&mut self, look: Look<C>) {
-        if look.at < self.first.at {
-            let second = std::mem::replace(&mut self.first, look);
+impl<T> Schedule<T> {
+    fn add(&mut self, push: Scheduled<T>) {
+        if push.at < self.first.at {
+            let second = std::mem::replace(&mut self.first, push);
             self.last.get_or_insert(second);
-        } else if look.at > self.first.at && self.last.as_ref().is_none_or(|last| last.at < look.at) {
-            self.last = Some(look);
+        } else if push.at > self.first.at && self.last.as_ref().is_none_or(|last| last.at < push.at) {
+            self.last = Some(push);
         }
     }
 }
 
 /// The queue.
 #[derive(Debug)]
-pub struct Queue<K: Key, C, G> {
-    slots: HashMap<K, Slot<C, G>>,
+pub struct Queue<K: Key, T, G> {
+    slots: HashMap<K, Slot<T, G>>,
     lanes: BTreeMap<Class, Lane<K>>,
     /// Ready keys per class. Lanes may also hold moved keys.
     ready: BTreeMap<Class, usize>,
     delayed: BTreeMap<(Tick, u64), K>,
-    looks: BTreeSet<(Tick, Class, K)>,
+    scheduled: BTreeSet<(Tick, Class, K)>,
     working: HashMap<K::Group, usize>,
     /// Keys in flight per class, and their limits.
     working_by_class: BTreeMap<Class, usize>,
@@ -199,7 +226,7 @@ pub struct Queue<K: Key, C, G> {
     order: u64,
 }
 
-impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
+impl<K: Key, T: PartialEq, G> Queue<K, T, G> {
     /// An empty queue with at most `per_group` keys of a group in flight.
     #[must_use]
     pub fn new(per_group: usize) -> Self {
@@ -208,7 +235,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             lanes: Class::ALL.into_iter().map(|c| (c, Lane::default())).collect(),
             ready: BTreeMap::new(),
             delayed: BTreeMap::new(),
-            looks: BTreeSet::new(),
+            scheduled: BTreeSet::new(),
             working: HashMap::new(),
             working_by_class: BTreeMap::new(),
             caps: BTreeMap::new(),
@@ -217,49 +244,54 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         }
     }
 
-    /// Limits a class to `most` (at least 1) keys in flight, so other classes keep workers.
-    pub fn cap(&mut self, class: Class, most: usize) {
-        self.caps.insert(class, most.max(1));
+    /// Limits a class to `limit` (at least 1) keys in flight, so other classes keep workers.
+    pub fn cap(&mut self, class: Class, limit: usize) {
+        self.caps.insert(class, limit.max(1));
     }
 
     /// Requests a reconcile now; ends a retry's delay.
-    pub fn push(&mut self, key: K, push: Push<C, G>, now: Tick) {
+    pub fn push(&mut self, key: K, push: Push<T, G>, now: Tick) {
         self.put(&key, push, None, now);
     }
 
     /// Requests a reconcile after `delay`, regardless of earlier ones.
-    pub fn look_again(&mut self, key: K, class: Class, cause: Option<C>, delay: Duration, now: Tick) {
-        let look = Look { at: now + delay, cause };
+    pub fn push_later(&mut self, key: K, class: Class, trigger: Option<T>, delay: Duration, now: Tick) {
+        let push = Scheduled { at: now + delay, trigger };
         let slot = self.slots.entry(key.clone()).or_default();
-        let looks = match slot.looks.remove(&class) {
-            None => Looks { first: look, last: None },
-            Some(mut looks) => {
-                self.looks.remove(&(looks.first.at, class, key.clone()));
-                looks.add(look);
-                looks
+        let schedule = match slot.schedules.remove(&class) {
+            None => Schedule { first: push, last: None },
+            Some(mut schedule) => {
+                self.scheduled.remove(&(schedule.first.at, class, key.clone()));
+                schedule.add(push);
+                schedule
             }
         };
-        self.looks.insert((looks.first.at, class, key));
-        slot.looks.insert(class, looks);
+        self.scheduled.insert((schedule.first.at, class, key));
+        slot.schedules.insert(class, schedule);
     }
 
     /// Creates or merges the pending request; ready, or delayed until `due`.
-    fn put(&mut self, key: &K, push: Push<C, G>, due: Option<Tick>, now: Tick) {
-        let Push { class, cause, guards } = push;
+    fn put(&mut self, key: &K, push: Push<T, G>, due: Option<Tick>, now: Tick) {
+        let Push { class, trigger, guards } = push;
         let slot = self.slots.entry(key.clone()).or_default();
         let due = due.map(|at| {
             self.order += 1;
             (at, self.order)
         });
         let mut pending = match slot.pending.take() {
-            None => {
-                Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
-            }
+            None => Pending {
+                class,
+                triggers: Vec::new(),
+                trigger_count: 0,
+                guards: Vec::new(),
+                queued_at: now,
+                due,
+            },
             Some(before) => {
                 if slot.working.is_none() {
                     match before.due {
                         Some(at) => drop(self.delayed.remove(&at)),
-                        None => leave(&mut self.ready, before.class),
+                        None => decrement(&mut self.ready, before.class),
                     }
                 }
                 let class = before.class.min(class);
@@ -268,7 +300,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 Pending { class, due, queued_at: before.queued_at.min(now), ..before }
             }
         };
-        pending.note(cause);
+        pending.add_triggers(trigger);
         pending.guards.extend(guards);
         if slot.working.is_none() {
             match pending.due {
@@ -285,32 +317,32 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
     }
 
     /// Hands out the next reconcile.
-    pub fn pop(&mut self, now: Tick) -> Option<Work<K, C, G>> {
+    pub fn pop(&mut self, now: Tick) -> Option<Work<K, T, G>> {
         self.promote(now);
         let (working, per_group) = (&self.working, self.per_group);
         let free = |group: &K::Group| working.get(group).is_none_or(|n| *n < per_group);
         let (slots, by_class, caps) = (&self.slots, &self.working_by_class, &self.caps);
         let key = self.lanes.iter_mut().find_map(|(class, lane)| {
-            let taken = by_class.get(class).copied().unwrap_or_default();
-            if caps.get(class).is_some_and(|most| taken >= *most) {
+            let in_flight = by_class.get(class).copied().unwrap_or_default();
+            if caps.get(class).is_some_and(|limit| in_flight >= *limit) {
                 return None;
             }
-            let counts = |key: &K| {
+            let is_ready = |key: &K| {
                 let pending = slots.get(key).filter(|s| s.working.is_none()).and_then(|s| s.pending.as_ref());
                 pending.is_some_and(|p| p.due.is_none() && p.class == *class)
             };
-            lane.pop(&free, &counts)
+            lane.pop(&free, &is_ready)
         })?;
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
-        leave(&mut self.ready, pending.class);
+        decrement(&mut self.ready, pending.class);
         slot.working = Some((pending.class, now));
         *self.working_by_class.entry(pending.class).or_default() += 1;
         *self.working.entry(key.group()).or_default() += 1;
         Some(Work {
             class: pending.class,
-            causes: pending.causes,
-            cause_count: pending.cause_count,
+            triggers: pending.triggers,
+            trigger_count: pending.trigger_count,
             guards: pending.guards,
             queued_at: pending.queued_at,
             attempt: slot.attempt,
@@ -327,7 +359,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    /// Makes due retries and looks ready.
+    /// Makes due retries and scheduled pushes ready.
     fn promote(&mut self, now: Tick) {
         while let Some((&at, _)) = self.delayed.first_key_value() {
             if at.0 > now {
@@ -342,85 +374,75 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 }
             }
         }
-        while let Some((at, class, key)) = self.looks.first().filter(|(at, ..)| *at <= now).cloned() {
-            self.looks.remove(&(at, class, key.clone()));
+        while let Some((at, class, key)) = self.scheduled.first().filter(|(at, ..)| *at <= now).cloned() {
+            self.scheduled.remove(&(at, class, key.clone()));
             let Some(slot) = self.slots.get_mut(&key) else { continue };
-            let Some(Looks { first, last }) = slot.looks.remove(&class) else { continue };
+            let Some(Schedule { first, last }) = slot.schedules.remove(&class) else { continue };
             if let Some(last) = last {
-                self.looks.insert((last.at, class, key.clone()));
-                slot.looks.insert(class, Looks { first: last, last: None });
+                self.scheduled.insert((last.at, class, key.clone()));
+                slot.schedules.insert(class, Schedule { first: last, last: None });
             }
-            self.push(key, Push { class, cause: first.cause, guards: Vec::new() }, now);
+            self.push(key, Push { class, trigger: first.trigger, guards: Vec::new() }, now);
         }
     }
 
-    /// Time of the next retry or look.
+    /// Time of the next retry or scheduled push.
     pub fn next_due(&self) -> Option<Tick> {
         let delayed = self.delayed.first_key_value().map(|((at, _), _)| *at);
-        let look = self.looks.first().map(|(at, ..)| *at);
-        delayed.into_iter().chain(look).min()
+        let scheduled = self.scheduled.first().map(|(at, ..)| *at);
+        delayed.into_iter().chain(scheduled).min()
     }
 
     /// Ends a reconcile from [`Queue::pop`].
-    pub fn end(&mut self, key: &K, ended: Ended<C, G>, now: Tick) {
+    pub fn end(&mut self, key: &K, ended: Ended<T, G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let Some((class, _)) = slot.working.take() else { return };
-        leave(&mut self.working_by_class, class);
-        let group = key.group();
-        if let Some(count) = self.working.get_mut(&group) {
+        let (pending, retry) = (slot.pending.take(), slot.retry(ended, now));
+        self.free(class, &key.group());
+        match (pending, retry) {
+            (None, None) => {
+                if self.slots.get(key).is_some_and(|slot| slot.schedules.is_empty()) {
+                    self.slots.remove(key);
+                    capacity::shrink_map(&mut self.slots);
+                }
+            }
+            (Some(pending), retry) => self.merge_retry(key, pending, retry, now),
+            (None, Some(Retry { due, guards, triggers })) => {
+                // Polls stay polls, so retries respect the class limit.
+                let push = Push { class: class.max(Class::Retry), trigger: None, guards };
+                self.put(key, push, Some(due), now);
+                if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
+                    pending.add_triggers(triggers);
+                }
+            }
+        }
+    }
+
+    /// Counts a key as no longer in flight.
+    fn free(&mut self, class: Class, group: &K::Group) {
+        decrement(&mut self.working_by_class, class);
+        if let Some(count) = self.working.get_mut(group) {
             *count -= 1;
             if *count == 0 {
-                self.working.remove(&group);
+                self.working.remove(group);
             }
         }
         for lane in self.lanes.values_mut() {
-            lane.freed(&group);
+            lane.freed(group);
         }
-        let (due, guards, causes) = match ended {
-            Ended::Done => {
-                (slot.attempt, slot.retry_at) = (0, None);
-                (None, Vec::new(), Vec::new())
-            }
-            Ended::Retry(delay, guards, causes) => {
-                // Early attempts by events do not count, or a second of failures would cause minutes of backoff.
-                let due = match slot.retry_at {
-                    Some(at) if now < at => at.min(now + delay),
-                    _ => {
-                        slot.attempt = slot.attempt.saturating_add(1);
-                        now + delay
-                    }
-                };
-                slot.retry_at = Some(due);
-                (Some(due), guards, causes)
-            }
-        };
-        match (slot.pending.take(), due) {
-            (None, None) => {
-                if slot.looks.is_empty() {
-                    self.slots.remove(key);
-                    capacity::entries(&mut self.slots);
-                }
-            }
-            (Some(pending), _) => {
-                let retry = causes;
-                let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
-                let guards = guards.into_iter().chain(waiting).collect();
-                self.put(key, Push { class, cause: None, guards }, None, now);
-                if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
-                    let not_remembered = cause_count - causes.len();
-                    pending.note(retry.into_iter().chain(causes));
-                    pending.cause_count += not_remembered;
-                    pending.queued_at = queued_at;
-                }
-            }
-            (None, Some(due)) => {
-                // Polls stay polls, so retries respect the class limit.
-                let push = Push { class: class.max(Class::Retry), cause: None, guards };
-                self.put(key, push, Some(due), now);
-                if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
-                    pending.note(causes);
-                }
-            }
+    }
+
+    /// Queues a key that was pushed during its reconcile. Its retry, if any, is now immediate.
+    fn merge_retry(&mut self, key: &K, pending: Pending<T, G>, retry: Option<Retry<T, G>>, now: Tick) {
+        let (retry_guards, retry_triggers) = retry.map(|r| (r.guards, r.triggers)).unwrap_or_default();
+        let Pending { class, triggers, trigger_count, guards, queued_at, due: _ } = pending;
+        let guards = retry_guards.into_iter().chain(guards).collect();
+        self.put(key, Push { class, trigger: None, guards }, None, now);
+        if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
+            let not_remembered = trigger_count - triggers.len();
+            pending.add_triggers(retry_triggers.into_iter().chain(triggers));
+            pending.trigger_count += not_remembered;
+            pending.queued_at = queued_at;
         }
     }
 
@@ -434,13 +456,8 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         self.delayed.len()
     }
 
-    /// Number of keys with later looks.
-    pub fn later(&self) -> usize {
-        self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
-    }
-
     /// Keys in flight with their start, unordered.
-    pub fn in_work(&self) -> impl Iterator<Item = (&K, Tick)> {
+    pub fn in_flight(&self) -> impl Iterator<Item = (&K, Tick)> {
         self.slots.iter().filter_map(|(key, slot)| Some((key, slot.working?.1)))
     }
 
@@ -450,8 +467,8 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
     }
 }
 
-fn leave(ready: &mut BTreeMap<Class, usize>, class: Class) {
-    if let Some(count) = ready.get_mut(&class) {
+fn decrement(counts: &mut BTreeMap<Class, usize>, class: Class) {
+    if let Some(count) = counts.get_mut(&class) {
         *count = count.saturating_sub(1);
     }
 }

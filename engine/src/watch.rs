@@ -392,9 +392,9 @@ impl Context {
             };
             let cause = if start { Trigger::Start } else { Trigger::Kcp { object: key.clone(), change } };
             if delay.is_zero() {
-                self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
+                self.queue.push(key, Push { class, trigger: Some(cause), guards: Vec::new() });
             } else {
-                self.queue.look_again(key, class, Some(cause), delay);
+                self.queue.push_later(key, class, Some(cause), delay);
             }
         }
     }

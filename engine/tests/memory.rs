@@ -39,7 +39,7 @@ fn resident() -> usize {
 fn record(key: &WorkKey) -> Record {
     Record {
         key: key.to_string(),
-        causes: vec![Trigger::Event {
+        triggers: vec![Trigger::Event {
             epoch: "62d0fbc0-f57f-4010-a31f-46c15855e2ab".into(),
             seq: 7,
             watch: "engine.deployments.apps.status".into(),
@@ -50,7 +50,7 @@ fn record(key: &WorkKey) -> Record {
             },
             span: EventSpan::default(),
         }],
-        cause_count: 1,
+        trigger_count: 1,
         class: "user_edit",
         outcome: OutcomeKind::Done,
         state: None,

@@ -214,7 +214,7 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
     let all = engine.queue().clone();
     let working = move || {
         let now = all.now();
-        all.inspect(|q| sums(q.in_work().map(|(key, since)| (key, now.saturating_sub(since)))))
+        all.inspect(|q| sums(q.in_flight().map(|(key, since)| (key, now.saturating_sub(since)))))
     };
     let all = engine.queue().clone();
     let waiting = move || all.inspect(|q| sums(q.waiting().map(|(key, _)| (key, Duration::ZERO))));
@@ -262,8 +262,8 @@ mod tests {
     fn record(outcome: OutcomeKind, next: Option<f64>) -> Record {
         Record {
             key: String::new(),
-            causes: Vec::new(),
-            cause_count: 0,
+            triggers: Vec::new(),
+            trigger_count: 0,
             class: "retry",
             outcome,
             state: (outcome == OutcomeKind::Failed).then_some(State::Error),

@@ -110,7 +110,7 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
             waited >= Duration::from_secs(after) && waited < Duration::from_millis(after * 1000 + 10),
             "{waited:?}"
         );
-        let [cause] = &lease.causes[..] else { panic!("{:?}", lease.causes) };
+        let [cause] = &lease.triggers[..] else { panic!("{:?}", lease.triggers) };
         assert_eq!(
             matches!(cause, Trigger::SecondLook { object } if object.to_string() == "Kyma.operator.kyma-project.io kyma-system/default"),
             after > 0
@@ -220,7 +220,7 @@ async fn a_report_of_everything_waits_for_those_who_changed_something() {
     assert_eq!((ready(Class::Resync), ready(Class::UserEdit)), (Some(0), Some(1)), "somebody waits for it");
     report(3, true);
     let lease = host.engine.queue().next().await;
-    assert_eq!((lease.class, lease.cause_count), (Class::UserEdit, 3));
+    assert_eq!((lease.class, lease.trigger_count), (Class::UserEdit, 3));
     lease.end(Ended::Done);
 }
 
@@ -247,7 +247,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     // A long queue must not cause polls.
     for number in 0..40 {
         let kyma = format!("busy-{number}");
-        let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+        let push = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
         host.engine.queue().push(WorkKey::Kyma { kyma }, push);
     }
     host.paths.register(&["harbour"]);

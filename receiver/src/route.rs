@@ -134,7 +134,7 @@ pub fn cause(event: &ReportedEvent) -> Trigger {
 /// Requests a second reconcile: v2 events come from admission webhooks, before the commit.
 pub fn reconcile_again(engine: &Engine, key: WorkKey, event: &ReportedEvent) {
     let (class, object) = (class(event, &key), event.object.clone());
-    engine.queue().look_again(key, class, Some(Trigger::SecondLook { object }), SECOND_LOOK);
+    engine.queue().push_later(key, class, Some(Trigger::SecondLook { object }), SECOND_LOOK);
 }
 
 /// Builds an object reference.

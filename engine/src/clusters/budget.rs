@@ -54,14 +54,14 @@ enum Press {
 }
 
 impl Press {
-    fn of(causes: &[Trigger]) -> Self {
-        let press = |cause: &Trigger| match cause {
+    fn of(triggers: &[Trigger]) -> Self {
+        let press = |trigger: &Trigger| match trigger {
             Trigger::Kcp { change, .. } if change.is_progress() || change.is_interference() => Self::No,
             Trigger::Kcp { .. } => Self::Kcp,
             Trigger::Event { .. } | Trigger::SecondLook { .. } => Self::Heard,
             _ => Self::No,
         };
-        causes.iter().map(press).max().unwrap_or(Self::No)
+        triggers.iter().map(press).max().unwrap_or(Self::No)
     }
 }
 
@@ -311,15 +311,15 @@ pub(crate) fn counted(
 
 fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
     for key in keys {
-        let cause = Some(Trigger::retry(&key, reason));
-        queue.push(key, Push { class: Class::Retry, cause, guards: Vec::new() });
+        let trigger = Some(Trigger::retry(&key, reason));
+        queue.push(key, Push { class: Class::Retry, trigger, guards: Vec::new() });
     }
 }
 
 impl Clusters {
-    pub(crate) fn admit(&self, key: &WorkKey, causes: &[Trigger]) -> Result<Leave, Refusal> {
+    pub(crate) fn admit(&self, key: &WorkKey, triggers: &[Trigger]) -> Result<Leave, Refusal> {
         let kyma = key.kyma();
-        let press = Press::of(causes);
+        let press = Press::of(triggers);
         if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
             // A canary has returned.
             push(&self.queue, self.budgets.wake(kyma), Reason::Suspended);
@@ -331,7 +331,7 @@ impl Clusters {
         let (verdict, reads_on) = {
             let mut runtimes = self.budgets.runtimes.lock();
             let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
-            if causes.iter().any(|trigger| trigger.is_change(Change::Kubeconfig)) {
+            if triggers.iter().any(|trigger| trigger.is_change(Change::Kubeconfig)) {
                 // It may lead to another cluster.
                 budget.until = budget.until.map(|_| Instant::now());
             }

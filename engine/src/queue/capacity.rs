@@ -6,24 +6,25 @@ use std::{
 };
 
 /// Capacity always kept, in entries.
-const KEPT: usize = 1_024;
+const MIN_CAPACITY: usize = 1_024;
 /// Capacity per entry above which a table shrinks to twice its length. Removal stays amortised constant.
-const LOOSE: usize = 8;
+const MAX_CAPACITY_PER_ENTRY: usize = 8;
 
 /// Smaller capacity, if any.
-fn less(entries: usize, room: usize) -> Option<usize> {
-    (room > KEPT.max(entries * LOOSE)).then(|| (entries * 2).max(KEPT / 2))
+fn shrunk(entries: usize, capacity: usize) -> Option<usize> {
+    (capacity > MIN_CAPACITY.max(entries * MAX_CAPACITY_PER_ENTRY))
+        .then(|| (entries * 2).max(MIN_CAPACITY / 2))
 }
 
-pub(super) fn entries<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
-    if let Some(room) = less(map.len(), map.capacity()) {
-        map.shrink_to(room);
+pub(super) fn shrink_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if let Some(capacity) = shrunk(map.len(), map.capacity()) {
+        map.shrink_to(capacity);
     }
 }
 
-pub(super) fn members<K: Eq + Hash>(set: &mut HashSet<K>) {
-    if let Some(room) = less(set.len(), set.capacity()) {
-        set.shrink_to(room);
+pub(super) fn shrink_set<K: Eq + Hash>(set: &mut HashSet<K>) {
+    if let Some(capacity) = shrunk(set.len(), set.capacity()) {
+        set.shrink_to(capacity);
     }
 }
 
@@ -36,20 +37,20 @@ mod tests {
         let mut map: HashMap<usize, usize> = (0..100_000).map(|n| (n, n)).collect();
         let mut set: HashSet<usize> = (0..100_000).collect();
         let full = (map.capacity(), set.capacity());
-        entries(&mut map);
-        members(&mut set);
+        shrink_map(&mut map);
+        shrink_set(&mut set);
         assert_eq!((map.capacity(), set.capacity()), full);
         let mut moved = 0;
         for n in 0..100_000 {
             map.remove(&n);
             set.remove(&n);
             let before = map.capacity();
-            entries(&mut map);
-            members(&mut set);
+            shrink_map(&mut map);
+            shrink_set(&mut set);
             moved += usize::from(map.capacity() != before) * map.len();
         }
         assert!(
-            map.capacity() <= KEPT && set.capacity() <= KEPT,
+            map.capacity() <= MIN_CAPACITY && set.capacity() <= MIN_CAPACITY,
             "{} and {}",
             map.capacity(),
             set.capacity()

@@ -47,11 +47,11 @@ impl<K: Key> Lane<K> {
         }
     }
 
-    /// Next key that `counts` of a `free` group. Full groups wait for [`Lane::freed`].
+    /// Next key that `is_ready`, of a `free` group. Full groups wait for [`Lane::freed`].
     pub(super) fn pop(
         &mut self,
         free: &impl Fn(&K::Group) -> bool,
-        counts: &impl Fn(&K) -> bool,
+        is_ready: &impl Fn(&K) -> bool,
     ) -> Option<K> {
         loop {
             let group = self.turns.pop_front()?;
@@ -62,18 +62,18 @@ impl<K: Key> Lane<K> {
             let keys = self.keys.get_mut(&group)?;
             let key = keys.pop_front()?;
             self.members.remove(&key);
-            capacity::members(&mut self.members);
-            let counted = counts(&key);
+            capacity::shrink_set(&mut self.members);
+            let ready = is_ready(&key);
             if keys.is_empty() {
                 self.keys.remove(&group);
-                capacity::entries(&mut self.keys);
-            } else if counted {
+                capacity::shrink_map(&mut self.keys);
+            } else if ready {
                 self.turns.push_back(group);
             } else {
                 // Skipped: its group keeps its turn.
                 self.turns.push_front(group);
             }
-            if counted {
+            if ready {
                 return Some(key);
             }
         }

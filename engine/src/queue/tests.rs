@@ -21,7 +21,7 @@ fn tick(ms: u64) -> Tick {
 }
 
 fn now_with(class: Class, guard: u32) -> Push<&'static str, u32> {
-    Push { class, cause: Some("event"), guards: vec![guard] }
+    Push { class, trigger: Some("event"), guards: vec![guard] }
 }
 
 #[test]
@@ -39,11 +39,11 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
     q.push(K(1, 1), now_with(Class::Resync, 1), tick(0));
     q.push(K(2, 1), now_with(Class::Resync, 2), tick(0));
     q.push(K(2, 1), now_with(Class::UserEdit, 3), tick(5));
-    q.push(K(2, 1), Push { class: Class::Resync, cause: Some("resync"), guards: vec![] }, tick(6));
+    q.push(K(2, 1), Push { class: Class::Resync, trigger: Some("resync"), guards: vec![] }, tick(6));
     let work = q.pop(tick(6)).unwrap();
     assert_eq!((work.key, work.class, work.guards), (K(2, 1), Class::UserEdit, vec![2, 3]));
-    assert_eq!((work.queued_at, work.cause_count), (tick(0), 2));
-    assert_eq!(work.causes, ["event", "resync"], "what comes again says nothing");
+    assert_eq!((work.queued_at, work.trigger_count), (tick(0), 2));
+    assert_eq!(work.triggers, ["event", "resync"], "a repeated trigger counts once");
     assert_eq!(q.pop(tick(6)).unwrap().key, K(1, 1));
     assert!(q.pop(tick(6)).is_none());
     // An earlier event, pushed late.
@@ -64,7 +64,7 @@ fn a_raised_key_is_served_once_and_leaves_nothing_behind() {
         q.end(&work.key, Ended::Done, tick(round));
     }
     q.push(K(1, 2), now_with(Class::Resync, 3), tick(200));
-    assert_eq!(q.pop(tick(200)).unwrap().key, K(1, 2), "what went elsewhere is passed over");
+    assert_eq!(q.pop(tick(200)).unwrap().key, K(1, 2), "a raised key is skipped in its old lane");
     assert!(q.pop(tick(200)).is_none());
 }
 
@@ -105,7 +105,7 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
     assert_eq!(q.next_due(), Some(tick(100)));
     q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(50));
     let work = q.pop(tick(50)).unwrap();
-    assert_eq!((work.key, &*work.causes), (K(1, 1), &["retry", "event"][..]));
+    assert_eq!((work.key, &*work.triggers), (K(1, 1), &["retry", "event"][..]));
     assert_eq!(q.next_due(), None);
 }
 
@@ -115,16 +115,20 @@ fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     let others: Vec<&str> = "a b c d e f g h i j k l m n o p q r s t".split(' ').collect();
     let many = ["retry", "a", "b", "c", "d", "e", "f", "g"];
-    for (now, asked_again, causes, count) in [
+    for (now, asked_again, triggers, count) in [
         (0, 0, &["event"][..], 1),
         (100, 1, &["retry"], 1),
         (200, 20, &["retry", "a"], 2),
         (300, 0, &many, 21),
     ] {
         let work = q.pop(tick(now)).unwrap();
-        assert_eq!((&*work.causes, work.cause_count), (causes, count), "at {now}");
+        assert_eq!((&*work.triggers, work.trigger_count), (triggers, count), "at {now}");
         for other in &others[..asked_again] {
-            q.push(K(1, 1), Push { class: Class::UserEdit, cause: Some(*other), guards: vec![2] }, tick(now));
+            q.push(
+                K(1, 1),
+                Push { class: Class::UserEdit, trigger: Some(*other), guards: vec![2] },
+                tick(now),
+            );
         }
         q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], vec!["retry"]), tick(now));
     }
@@ -134,43 +138,47 @@ fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
 fn what_could_not_be_begun_keeps_its_causes() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
-    for (now, asked_again, causes) in [
+    for (now, asked_again, triggers) in [
         (0, false, &["event"][..]),
         (100, true, &["crowded", "event"]),
         (200, false, &["crowded", "event", "other"]),
     ] {
         let work = q.pop(tick(now)).unwrap();
-        assert_eq!((&*work.causes, work.cause_count), (causes, causes.len()), "at {now}");
+        assert_eq!((&*work.triggers, work.trigger_count), (triggers, triggers.len()), "at {now}");
         if asked_again {
-            q.push(K(1, 1), Push { class: Class::UserEdit, cause: Some("other"), guards: vec![] }, tick(now));
+            q.push(
+                K(1, 1),
+                Push { class: Class::UserEdit, trigger: Some("other"), guards: vec![] },
+                tick(now),
+            );
         }
-        let kept = work.causes.into_iter().filter(|cause| *cause != "crowded");
-        let causes = ["crowded"].into_iter().chain(kept).collect();
-        q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], causes), tick(now));
+        let kept = work.triggers.into_iter().filter(|trigger| *trigger != "crowded");
+        let triggers = ["crowded"].into_iter().chain(kept).collect();
+        q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], triggers), tick(now));
     }
 }
 
 #[test]
 fn what_came_again_is_one_cause() {
     let mut q = Q::new(4);
-    let push = |cause| Push { class: Class::UserEdit, cause: Some(cause), guards: vec![] };
+    let push = |trigger| Push { class: Class::UserEdit, trigger: Some(trigger), guards: vec![] };
     q.push(K(1, 1), push("a"), tick(0));
     q.push(K(1, 1), push("b"), tick(0));
     q.push(K(1, 1), push("a"), tick(0));
     let work = q.pop(tick(0)).unwrap();
-    assert_eq!((&*work.causes, work.cause_count), (&["a", "b"][..], 2));
+    assert_eq!((&*work.triggers, work.trigger_count), (&["a", "b"][..], 2));
     q.push(K(1, 1), push("a"), tick(1));
     q.push(K(1, 1), push("a"), tick(1));
     q.end(&K(1, 1), Ended::Done, tick(2));
     let work = q.pop(tick(2)).unwrap();
-    assert_eq!((&*work.causes, work.cause_count), (&["a"][..], 1));
+    assert_eq!((&*work.triggers, work.trigger_count), (&["a"][..], 1));
 }
 
 #[test]
 fn a_later_look_is_taken_whatever_happens_before() {
     let mut q = Q::new(4);
-    for (at, cause) in [(0, "first"), (5, "served by the last"), (10, "last")] {
-        q.look_again(K(1, 1), Class::UserEdit, Some(cause), Duration::from_millis(20), tick(at));
+    for (at, trigger) in [(0, "first"), (5, "served by the last"), (10, "last")] {
+        q.push_later(K(1, 1), Class::UserEdit, Some(trigger), Duration::from_millis(20), tick(at));
     }
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(11));
     for (now, due) in
@@ -178,7 +186,7 @@ fn a_later_look_is_taken_whatever_happens_before() {
     {
         let work = q.pop(tick(now));
         assert_eq!(
-            work.as_ref().map(|work| &*work.causes),
+            work.as_ref().map(|work| &*work.triggers),
             due.as_ref().map(std::slice::from_ref),
             "at {now}"
         );
@@ -186,20 +194,20 @@ fn a_later_look_is_taken_whatever_happens_before() {
             q.end(&work.key, Ended::Done, tick(now));
         }
     }
-    assert!(q.slots.is_empty() && q.looks.is_empty());
+    assert!(q.slots.is_empty() && q.scheduled.is_empty());
 }
 
 #[test]
 fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
     let mut q = Q::new(4);
     let ms = Duration::from_millis;
-    q.look_again(K(1, 1), Class::Rollout, Some("turn"), ms(10), tick(0));
-    q.look_again(K(1, 1), Class::Rollout, Some("tomorrow"), ms(90), tick(0));
-    q.look_again(K(1, 1), Class::UserEdit, Some("edit"), ms(20), tick(0));
+    q.push_later(K(1, 1), Class::Rollout, Some("turn"), ms(10), tick(0));
+    q.push_later(K(1, 1), Class::Rollout, Some("tomorrow"), ms(90), tick(0));
+    q.push_later(K(1, 1), Class::UserEdit, Some("edit"), ms(20), tick(0));
     let mut taken = Vec::new();
     while let Some(due) = q.next_due() {
         let work = q.pop(due).unwrap();
-        taken.push((due, work.class, work.causes[0]));
+        taken.push((due, work.class, work.triggers[0]));
         q.end(&work.key, Ended::Done, due);
     }
     let all = [
@@ -208,28 +216,28 @@ fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
         (ms(90), Class::Rollout, "tomorrow"),
     ];
     assert_eq!(taken, all);
-    assert!(q.slots.is_empty() && q.looks.is_empty());
+    assert!(q.slots.is_empty() && q.scheduled.is_empty());
 }
 
 #[test]
 fn the_first_and_the_last_of_many_looks_are_taken_with_their_causes() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut q = Q::new(4);
-        for look in order {
-            let cause = ["10", "20", "30"][look];
-            let delay = Duration::from_millis(cause.parse().unwrap());
-            q.look_again(K(1, 1), Class::Retry, Some(cause), delay, tick(0));
-            q.look_again(K(1, 1), Class::Poll, Some("the same"), delay, tick(0));
+        for number in order {
+            let trigger = ["10", "20", "30"][number];
+            let delay = Duration::from_millis(trigger.parse().unwrap());
+            q.push_later(K(1, 1), Class::Retry, Some(trigger), delay, tick(0));
+            q.push_later(K(1, 1), Class::Poll, Some("the same"), delay, tick(0));
         }
         let mut taken = Vec::new();
         for now in (0..50).step_by(5) {
             let Some(work) = q.pop(tick(now)) else { continue };
             assert_eq!(work.class, Class::Retry);
-            taken.push((now, work.causes[0]));
+            taken.push((now, work.triggers[0]));
             q.end(&work.key, Ended::Done, tick(now));
         }
         assert_eq!(taken, [(10, "10"), (30, "30")], "{order:?}");
-        assert!(q.slots.is_empty() && q.looks.is_empty());
+        assert!(q.slots.is_empty() && q.scheduled.is_empty());
     }
 }
 
@@ -284,7 +292,7 @@ fn an_idle_queue_holds_nothing() {
 #[derive(Clone, Debug)]
 enum Step {
     Push(u8, u8, usize),
-    Look(u8, u8, u64),
+    Schedule(u8, u8, u64),
     Pop,
     End(u8, u64),
     Wait(u64),
@@ -293,7 +301,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0_u8..3, 0_u8..3, 0_usize..5).prop_map(|(g, k, c)| Step::Push(g, k, c)),
-        (0_u8..3, 0_u8..3, 0_u64..9).prop_map(|(g, k, d)| Step::Look(g, k, d)),
+        (0_u8..3, 0_u8..3, 0_u64..9).prop_map(|(g, k, d)| Step::Schedule(g, k, d)),
         Just(Step::Pop),
         (0_u8..3, 0_u64..3).prop_map(|(how, d)| Step::End(how, d)),
         (0_u64..3).prop_map(Step::Wait),
@@ -315,13 +323,13 @@ proptest! {
         };
         for step in steps {
             match step {
-                Step::Look(g, k, d) => {
-                    q.look_again(K(g, k), Class::Retry, Some("look"), Duration::from_millis(d), tick(now));
+                Step::Schedule(g, k, d) => {
+                    q.push_later(K(g, k), Class::Retry, Some("scheduled"), Duration::from_millis(d), tick(now));
                 }
                 Step::Push(g, k, c) => {
                     guard += 1;
                     open.insert(guard, K(g, k));
-                    let push = Push { class: Class::ALL[c], cause: Some("x"), guards: vec![guard] };
+                    let push = Push { class: Class::ALL[c], trigger: Some("x"), guards: vec![guard] };
                     q.push(K(g, k), push, tick(now));
                 }
                 Step::Pop => working.extend(q.pop(tick(now))),

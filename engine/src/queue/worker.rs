@@ -7,16 +7,16 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{Class, Ended, Key, Push, Queue, Tick, Work};
 
-struct Shared<K: Key, C, G> {
-    queue: Mutex<Queue<K, C, G>>,
+struct Shared<K: Key, T, G> {
+    queue: Mutex<Queue<K, T, G>>,
     changed: Notify,
     start: Instant,
 }
 
 /// A shared queue. Cheap to clone.
-pub struct WorkQueue<K: Key, C, G>(Arc<Shared<K, C, G>>);
+pub struct WorkQueue<K: Key, T, G>(Arc<Shared<K, T, G>>);
 
-impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
+impl<K: Key, T, G> Clone for WorkQueue<K, T, G> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -24,16 +24,16 @@ impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
 
 /// A reconcile in flight. A drop without [`Lease::end`] (panic, cancelled task) retries the key. Its guards stay, so
 /// nothing is acknowledged early.
-pub struct Lease<K: Key, C: PartialEq, G> {
-    shared: Arc<Shared<K, C, G>>,
+pub struct Lease<K: Key, T: PartialEq, G> {
+    shared: Arc<Shared<K, T, G>>,
     key: K,
     guards: Vec<G>,
     /// Urgency.
     pub class: Class,
-    /// First reasons.
-    pub causes: Vec<C>,
-    /// Number of all causes.
-    pub cause_count: usize,
+    /// The first triggers.
+    pub triggers: Vec<T>,
+    /// Number of all triggers.
+    pub trigger_count: usize,
     /// Time of the oldest push.
     pub queued_at: Tick,
     /// Start.
@@ -41,7 +41,7 @@ pub struct Lease<K: Key, C: PartialEq, G> {
     /// Previous retries in a row.
     pub attempt: u32,
     /// Cause of a drop's retry.
-    pub if_dropped: Option<C>,
+    pub if_dropped: Option<T>,
     ended: bool,
 }
 
@@ -52,7 +52,7 @@ fn after_drop(attempt: u32) -> Duration {
     AFTER_DROP.0.saturating_mul(1 << attempt.min(16)).min(AFTER_DROP.1)
 }
 
-impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
+impl<K: Key, T: PartialEq, G> WorkQueue<K, T, G> {
     /// An empty queue; see [`Queue::new`].
     #[must_use]
     pub fn new(per_group: usize) -> Self {
@@ -64,8 +64,8 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 
     /// Limits a class; see [`Queue::cap`].
-    pub fn cap(&self, class: Class, most: usize) {
-        self.0.queue.lock().cap(class, most);
+    pub fn cap(&self, class: Class, limit: usize) {
+        self.0.queue.lock().cap(class, limit);
     }
 
     /// This queue's time.
@@ -74,30 +74,30 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 
     /// Requests a reconcile.
-    pub fn push(&self, key: K, push: Push<C, G>) {
-        self.push_of(key, push, self.now());
+    pub fn push(&self, key: K, push: Push<T, G>) {
+        self.push_since(key, push, self.now());
     }
 
     /// Requests a reconcile that has waited since `since`.
-    pub fn push_of(&self, key: K, push: Push<C, G>, since: Tick) {
+    pub fn push_since(&self, key: K, push: Push<T, G>, since: Tick) {
         self.0.queue.lock().push(key, push, since);
         self.0.changed.notify_one();
     }
 
-    /// Requests a later reconcile; see [`Queue::look_again`].
-    pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: Duration) {
+    /// Requests a later reconcile; see [`Queue::push_later`].
+    pub fn push_later(&self, key: K, class: Class, trigger: Option<T>, delay: Duration) {
         let now = self.now();
-        self.0.queue.lock().look_again(key, class, cause, delay, now);
+        self.0.queue.lock().push_later(key, class, trigger, delay, now);
         self.0.changed.notify_one();
     }
 
     /// Reads the queue, for metrics.
-    pub fn inspect<T>(&self, look: impl FnOnce(&Queue<K, C, G>) -> T) -> T {
-        look(&self.0.queue.lock())
+    pub fn inspect<R>(&self, read: impl FnOnce(&Queue<K, T, G>) -> R) -> R {
+        read(&self.0.queue.lock())
     }
 
     /// Waits for a reconcile. Cancel-safe.
-    pub async fn next(&self) -> Lease<K, C, G> {
+    pub async fn next(&self) -> Lease<K, T, G> {
         loop {
             let due = {
                 let now = self.now();
@@ -124,16 +124,16 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         }
     }
 
-    fn lease(&self, work: Work<K, C, G>, now: Tick) -> Lease<K, C, G> {
-        let Work { key, class, causes, cause_count, guards, queued_at, attempt } = work;
+    fn lease(&self, work: Work<K, T, G>, now: Tick) -> Lease<K, T, G> {
+        let Work { key, class, triggers, trigger_count, guards, queued_at, attempt } = work;
         let shared = Arc::clone(&self.0);
         Lease {
             shared,
             key,
             guards,
             class,
-            causes,
-            cause_count,
+            triggers,
+            trigger_count,
             queued_at,
             started_at: now,
             attempt,
@@ -143,7 +143,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 }
 
-impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
+impl<K: Key, T: PartialEq, G> Lease<K, T, G> {
     /// Key to reconcile.
     pub fn key(&self) -> &K {
         &self.key
@@ -155,11 +155,11 @@ impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
     }
 
     /// Ends the reconcile.
-    pub fn end(mut self, ended: Ended<C, G>) {
-        self.give_back(ended);
+    pub fn end(mut self, ended: Ended<T, G>) {
+        self.return_key(ended);
     }
 
-    fn give_back(&mut self, ended: Ended<C, G>) {
+    fn return_key(&mut self, ended: Ended<T, G>) {
         self.ended = true;
         let now = Instant::now().duration_since(self.shared.start);
         self.shared.queue.lock().end(&self.key, ended, now);
@@ -167,12 +167,12 @@ impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
     }
 }
 
-impl<K: Key, C: PartialEq, G> Drop for Lease<K, C, G> {
+impl<K: Key, T: PartialEq, G> Drop for Lease<K, T, G> {
     fn drop(&mut self) {
         if !self.ended {
-            let (guards, cause) = (self.take_guards(), self.if_dropped.take());
+            let (guards, trigger) = (self.take_guards(), self.if_dropped.take());
             let rest = after_drop(self.attempt);
-            self.give_back(Ended::Retry(rest, guards, cause.into_iter().collect()));
+            self.return_key(Ended::Retry(rest, guards, trigger.into_iter().collect()));
         }
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn push(guard: u32) -> Push<&'static str, u32> {
-        Push { class: Class::UserEdit, cause: Some("event"), guards: vec![guard] }
+        Push { class: Class::UserEdit, trigger: Some("event"), guards: vec![guard] }
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,7 +208,7 @@ mod tests {
             }
         });
         tokio::task::yield_now().await;
-        queue.look_again(K(1), Class::Retry, Some("later"), Duration::from_mins(1));
+        queue.push_later(K(1), Class::Retry, Some("later"), Duration::from_mins(1));
         assert_eq!(waiting.await.unwrap(), (K(1), vec![]));
         assert_eq!(queue.now(), Duration::from_mins(1));
     }
@@ -225,7 +225,7 @@ mod tests {
         });
         assert!(worker.await.is_err());
         let mut lease = queue.next().await;
-        assert_eq!((lease.attempt, lease.take_guards(), &*lease.causes), (1, vec![5], &["a panic"][..]));
+        assert_eq!((lease.attempt, lease.take_guards(), &*lease.triggers), (1, vec![5], &["a panic"][..]));
         lease.end(Ended::Done);
     }
 

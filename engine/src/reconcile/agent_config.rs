@@ -156,7 +156,8 @@ impl AgentConfigReconciler {
                 self.clusters.records.change_known(name, |record| record.prepared.hash = None);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
                 let cause = Trigger::Kcp { object: key.clone(), change: Change::NamespaceMissing };
-                self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+                self.queue
+                    .push(key, Push { class: Class::Rollout, trigger: Some(cause), guards: Vec::new() });
                 Ok(Outcome::recheck_soon(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }
             Err(error) => self.clusters.failed_at(name, error),

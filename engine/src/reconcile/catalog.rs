@@ -148,7 +148,7 @@ impl CatalogReconciler {
                     let key = WorkKey::Kyma { kyma: name.to_owned() };
                     let cause = Trigger::Kcp { object: key.clone(), change: Change::CatalogCrdsMissing };
                     self.queue
-                        .push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+                        .push(key, Push { class: Class::Rollout, trigger: Some(cause), guards: Vec::new() });
                 }
                 self.clusters.failed_at(name, error)
             }

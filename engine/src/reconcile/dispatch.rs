@@ -110,11 +110,12 @@ impl Dispatcher {
         span.in_scope(|| log(&key, &result));
         let echoes = running.end(self.progress(&result));
         self.observer.no_news(echoes.len());
-        let remaining = result.as_ref().err().map(|error| error.remaining(&lease.causes)).unwrap_or_default();
+        let remaining =
+            result.as_ref().err().map(|error| error.remaining(&lease.triggers)).unwrap_or_default();
         self.record(&mut lease, &result, stages, &due);
         let guards = acknowledge(lease.take_guards().into_iter().chain(echoes), result.is_ok());
         if let Some((delay, at)) = due.plan {
-            self.queue.look_again(key.clone(), Class::Rollout, Some(Trigger::Due { at }), delay);
+            self.queue.push_later(key.clone(), Class::Rollout, Some(Trigger::Due { at }), delay);
         }
         lease.end(match due.retry {
             None => Ended::Done,
@@ -152,7 +153,7 @@ impl Dispatcher {
         // The Manifest's reconcile first corrects its status, which then triggers the Kyma.
         if is_in_doubt {
             let cause = triggers.listed.first().cloned();
-            self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
+            self.queue.push_later(key.clone(), Class::Resync, cause, SET_RIGHT);
             return Ok(Outcome::unneeded());
         }
         // The engine wrote this status itself: the response came after the event.
@@ -331,5 +332,5 @@ fn is_told_by_another(cause: &Trigger) -> bool {
 
 /// The causes of a lease, with the number of the attempt.
 fn numbered(lease: &Lease<WorkKey, Trigger, Guard>) -> Vec<Trigger> {
-    lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
+    lease.triggers.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }

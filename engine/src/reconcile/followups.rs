@@ -73,6 +73,6 @@ impl FollowUps {
     }
 
     fn push(&self, key: WorkKey, class: Class, cause: Option<&Trigger>) {
-        self.queue.push(key, Push { class, cause: cause.cloned(), guards: Vec::new() });
+        self.queue.push(key, Push { class, trigger: cause.cloned(), guards: Vec::new() });
     }
 }

@@ -335,7 +335,7 @@ impl KymaReconciler {
         };
         for (key, change) in noted {
             let cause = Some(Trigger::Kcp { object: key.clone(), change });
-            self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+            self.queue.push(key, Push { class: Class::Rollout, trigger: cause, guards: Vec::new() });
         }
         choices
     }

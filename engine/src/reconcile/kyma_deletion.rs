@@ -252,7 +252,7 @@ impl KymaDeletion {
         if deletion.force.is_some() {
             for manifest in &deletion.manifests {
                 let key = WorkKey::Manifest { kyma: name.clone(), name: manifest.name_any() };
-                self.queue.push(key, Push { class: Class::UserEdit, cause: None, guards: Vec::new() });
+                self.queue.push(key, Push { class: Class::UserEdit, trigger: None, guards: Vec::new() });
             }
         }
         Ok(Outcome::waiting(what))

@@ -122,7 +122,7 @@ fn let_go(requests: &Requests) -> bool {
 }
 
 fn want_kyma(engine: &Engine) {
-    let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    let push = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
     engine.queue().push(WorkKey::Kyma { kyma: "harbour".into() }, push);
 }
 
@@ -139,7 +139,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
             let cause = Some(Trigger::SecondLook { object: namespace("n") });
             let ask = Push {
                 class: Class::UserEdit,
-                cause,
+                trigger: cause,
                 guards: vec![Box::new(Waiter(Arc::clone(&done))) as Guard],
             };
             let version = Version::Is { uid: "u", resource_version: "7" };
@@ -149,15 +149,15 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
         }
     });
     assert!(told.set(engine.clone()).is_ok());
-    engine.queue().push(harbour.clone(), Push { class: Class::Rollout, cause: None, guards: Vec::new() });
+    engine.queue().push(harbour.clone(), Push { class: Class::Rollout, trigger: None, guards: Vec::new() });
     work_once(&engine).await;
     assert_eq!(done.load(Ordering::SeqCst), 0, "nobody has seen it yet");
     let lease = engine.queue().next().await;
-    assert_eq!((lease.class, lease.causes.len()), (Class::UserEdit, 1));
+    assert_eq!((lease.class, lease.triggers.len()), (Class::UserEdit, 1));
     Arc::clone(&engine.dispatcher).work(lease).await;
     assert_eq!(done.load(Ordering::SeqCst), 1);
 
-    let ask = || Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    let ask = || Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
     let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
     let version = Version::Is { uid: "u", resource_version: "8" };
     drop(engine.queue().next().await);
@@ -181,7 +181,7 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
         move |_, _| {
             let object =
                 ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
-            let ask = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+            let ask = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
             let version = Version::Is { uid: "u", resource_version: "7" };
             let key = WorkKey::Kyma { kyma: "harbour".into() };
             assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_none());
@@ -215,7 +215,7 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     assert_eq!(work_once(&engine).await, OutcomeKind::Done, "it looks again by itself");
     assert!(let_go(&requests));
     let record = engine.history().of("harbour").pop().unwrap();
-    assert!(matches!(record.causes[..], [Trigger::Due { .. }]), "{:?}", record.causes);
+    assert!(matches!(record.triggers[..], [Trigger::Due { .. }]), "{:?}", record.triggers);
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,7 +241,7 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     engine.set_mode(Mode::Paused);
     let guards: Vec<Guard> = vec![Box::new(Waiter(Arc::clone(&finished)))];
     let key = WorkKey::Kyma { kyma: "harbour".into() };
-    engine.queue().push(key.clone(), Push { class: Class::UserEdit, cause: None, guards });
+    engine.queue().push(key.clone(), Push { class: Class::UserEdit, trigger: None, guards });
     let work = || async {
         let lease = engine.queue().next().await;
         assert_eq!(lease.key(), &key);
@@ -256,7 +256,10 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     work().await;
     assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len()), (1, 1));
     let held = Trigger::Retry { key: key.clone(), attempt: 1, reason: Reason::Held };
-    assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Trigger::Mode { mode: "live" }]);
+    assert_eq!(
+        engine.history().of("harbour").pop().unwrap().triggers,
+        [held, Trigger::Mode { mode: "live" }]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +330,9 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         requests.lock().clear();
         for cause in causes {
             let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-            engine.queue().push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+            engine
+                .queue()
+                .push(key, Push { class: Class::Rollout, trigger: Some(cause), guards: Vec::new() });
         }
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!requests.lock().is_empty(), reads, "{state}: {:?}", requests.lock());
@@ -366,7 +371,7 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
     assert!(engine.state().read().manifests.is_ready("m"), "or this shows nothing");
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let cause = Some(Trigger::Due { at: Timestamp::UNIX_EPOCH });
-    engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+    engine.queue().push(key, Push { class: Class::Rollout, trigger: cause, guards: Vec::new() });
     work_once(&engine).await;
     assert!(!requests.lock().is_empty(), "it is read");
 }
@@ -386,7 +391,7 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
         requests.lock().clear();
         for cause in causes.into_iter().map(cause) {
             let key = WorkKey::Kyma { kyma: "harbour".into() };
-            engine.queue().push(key, Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+            engine.queue().push(key, Push { class: Class::Resync, trigger: Some(cause), guards: Vec::new() });
         }
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!requests.lock().is_empty(), reads, "{:?}", requests.lock());
@@ -408,7 +413,7 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
     let forged = engine.state().write().apply_manifest(written(2, "Ready", 8));
     let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
     let cause = Trigger::Kcp { object: key.clone(), change: *change };
-    engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+    engine.queue().push(key.clone(), Push { class: Class::Resync, trigger: Some(cause), guards: Vec::new() });
     assert_eq!(work_once(&engine).await, OutcomeKind::Waiting);
     assert!(engine.state().read().doubts_manifests_of("harbour"), "nothing was set right");
     engine.set_mode(Mode::Live);

@@ -64,9 +64,9 @@ pub(crate) fn ask_for_plan(queue: &Queue, rollout_window: Duration, kyma: String
     let key = WorkKey::Kyma { kyma };
     let cause = Some(Trigger::Kcp { object: key.clone(), change: Change::MaintenancePolicy });
     if delay.is_zero() {
-        queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+        queue.push(key, Push { class: Class::Rollout, trigger: cause, guards: Vec::new() });
     } else {
-        queue.look_again(key, Class::Rollout, cause, delay);
+        queue.push_later(key, Class::Rollout, cause, delay);
     }
 }
 

@@ -107,8 +107,8 @@ fn a_certificate_that_is_not_renewed_in_time_is_told_for_as_long_as_there_is_its
 fn record(next: Option<f64>, seconds: f64) -> Record {
     Record {
         key: String::new(),
-        causes: Vec::new(),
-        cause_count: 0,
+        triggers: Vec::new(),
+        trigger_count: 0,
         class: "retry",
         outcome: OutcomeKind::Waiting,
         state: None,

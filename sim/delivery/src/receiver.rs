@@ -123,7 +123,7 @@ impl Receiver {
         receiver.tasks.spawn(forward.run(Arc::clone(world), number, tasks));
         if world.mistake != Some(Mistake::FailuresAreForgotten) {
             for key in not_ready {
-                queue.push(key, Push { class: Class::Resync, cause: None, guards: Vec::new() });
+                queue.push(key, Push { class: Class::Resync, trigger: None, guards: Vec::new() });
             }
         }
         for _ in 0..WORKERS {
@@ -142,7 +142,7 @@ impl Receiver {
 
     /// Queues a reconcile without an event.
     pub(crate) fn reconcile(&self, key: WorkKey) {
-        self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards: Vec::new() });
+        self.queue.push(key, Push { class: Class::UserEdit, trigger: Some(()), guards: Vec::new() });
     }
 
     pub(crate) fn unfinished(&self) -> Option<String> {
@@ -331,7 +331,7 @@ impl Host for Engine {
         };
         for key in targets {
             let guards = guards.as_mut().and_then(Iterator::next).into_iter().collect();
-            self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards });
+            self.queue.push(key, Push { class: Class::UserEdit, trigger: Some(()), guards });
         }
         Fate::Queued
     }
@@ -399,20 +399,20 @@ async fn reconcile(
     }
     match end {
         End::Done => {
-            world.step(Kind::WorkDone, runtime, lease.cause_count as u64);
+            world.step(Kind::WorkDone, runtime, lease.trigger_count as u64);
             world.lock().oracle.ended(&key, &read, true);
             lease.take_guards().into_iter().for_each(Guard::finished);
             lease.end(Ended::Done);
         }
         End::Failed => {
-            world.step(Kind::WorkFailed, runtime, lease.cause_count as u64);
+            world.step(Kind::WorkFailed, runtime, lease.trigger_count as u64);
             world.lock().oracle.ended(&key, &read, false);
             world.point(Point::WorkPersisted, process, 250).await;
             lease.take_guards().into_iter().for_each(Guard::finished);
             lease.end(Ended::Retry(retry, Vec::new(), Vec::new()));
         }
         End::Lost => {
-            world.step(Kind::WorkLost, runtime, lease.cause_count as u64);
+            world.step(Kind::WorkLost, runtime, lease.trigger_count as u64);
             let guards = lease.take_guards();
             let kept = if world.mistake == Some(Mistake::LostWorkForgetsItsGuards) {
                 guards.into_iter().for_each(std::mem::forget);
@@ -423,7 +423,7 @@ async fn reconcile(
             lease.end(Ended::Retry(retry, kept, Vec::new()));
         }
         End::Dropped => {
-            world.step(Kind::WorkDropped, runtime, lease.cause_count as u64);
+            world.step(Kind::WorkDropped, runtime, lease.trigger_count as u64);
             if world.mistake == Some(Mistake::DroppedWorkAcknowledges) {
                 lease.take_guards().into_iter().for_each(Guard::finished);
             }

@@ -171,7 +171,7 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
     engine
         .queue()
-        .push(kyma, Push { class: Class::UserEdit, cause: Some(Trigger::Start), guards: Vec::new() });
+        .push(kyma, Push { class: Class::UserEdit, trigger: Some(Trigger::Start), guards: Vec::new() });
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);
     assert_eq!((calls.load(Ordering::SeqCst), reach.0.lock().clone()), (0, vec![false]));
 }
@@ -227,10 +227,10 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let answers = Arc::new(AtomicUsize::new(0));
     let (engine, calls, heard) = engine(Arc::clone(&answers));
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
-    let want = |key: &WorkKey, cause: Trigger| {
+    let want = |key: &WorkKey, trigger: Trigger| {
         engine
             .queue()
-            .push(key.clone(), Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() });
+            .push(key.clone(), Push { class: Class::UserEdit, trigger: Some(trigger), guards: Vec::new() });
     };
     want(&kyma, Trigger::Start);
     for _ in 0..3 {

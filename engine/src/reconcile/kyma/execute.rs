@@ -65,7 +65,7 @@ impl Executor {
             // One push per trigger; the queue merges them by key.
             let first = causes.next();
             for cause in std::iter::once(first).chain(causes.map(Some)) {
-                let push = Push { class, cause, guards: Vec::new() };
+                let push = Push { class, trigger: cause, guards: Vec::new() };
                 self.queue.push(key.clone(), push);
             }
         }

@@ -37,7 +37,8 @@ impl KymaReconciler {
                 causes.push(None);
             }
             for cause in causes {
-                self.queue.push(key.clone(), Push { class: Class::UserEdit, cause, guards: Vec::new() });
+                self.queue
+                    .push(key.clone(), Push { class: Class::UserEdit, trigger: cause, guards: Vec::new() });
             }
         }
         Ok(())

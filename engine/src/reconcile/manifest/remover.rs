@@ -159,7 +159,7 @@ impl Remover {
     pub(super) fn notify_sharer(&self, kyma: &str, manifest: &str, other: String) {
         let object = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.to_owned() };
         let cause = Trigger::Kcp { object, change: Change::SharedObjectReleased };
-        let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
+        let push = Push { class: Class::Rollout, trigger: Some(cause), guards: Vec::new() };
         self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
     }
 

@@ -80,7 +80,7 @@ impl Incarnation {
     pub(crate) fn tell_of_kyma(&self) {
         self.reported.fetch_add(1, Ordering::SeqCst);
         let guards: Vec<Guard> = vec![Box::new(Told(Arc::clone(&self.acknowledged)))];
-        let push = Push { class: Class::UserEdit, cause: None, guards };
+        let push = Push { class: Class::UserEdit, trigger: None, guards };
         self.engine.queue().push(WorkKey::Kyma { kyma: KYMA.to_owned() }, push);
     }
 

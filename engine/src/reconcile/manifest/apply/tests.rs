@@ -582,7 +582,7 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
     beside.echoes.end(&beside.key, Completeness::Complete);
     let is_news = |object: &Value, resource_version: &str| {
         let id = ObjectRef::of(object).unwrap();
-        let ask = Push { class: Class::UserEdit, cause: None, guards: vec![Box::new(Nobody) as Guard] };
+        let ask = Push { class: Class::UserEdit, trigger: None, guards: vec![Box::new(Nobody) as Guard] };
         let version = Version::Is { uid: "u", resource_version };
         matches!(beside.echoes.filter(&beside.key, &id, version, ask, Tick::ZERO), Filtered::Change(_))
     };
