@@ -21,7 +21,7 @@ pub(crate) mod record;
 mod tests;
 
 pub(crate) use access::Clusters;
-pub(crate) use budget::{Leave, Refusal, Suspension};
+pub(crate) use budget::{Admission, Refusal, Suspension};
 pub use cache::{ClientCache, SecretVersion};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub use counted::{Answered, Counted, CountedLayer};

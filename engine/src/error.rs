@@ -167,7 +167,7 @@ impl Error {
             Self::Crowded(_) => backoff(pace::CROWDED, None),
             // The mode change requeues the key; this covers a change in between.
             Self::Held(_) => Next::After(pace::RETRY.longest),
-            Self::Suspended(_, left) => backoff(pace::PARKED, Some(*left)),
+            Self::Suspended(_, left) => backoff(pace::SUSPENDED, Some(*left)),
             error if error.is_retryable() => backoff(pace::RETRY, error.retry_after()),
             _ => Next::OnEvent,
         }

@@ -22,16 +22,16 @@ pub(crate) const RECHECK_RARELY: Pace =
 /// Retry after the limit of waiting reconciles was reached: 1 s doubling to 15 s.
 pub(crate) const CROWDED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(15) };
 /// Delay after the end of a runtime's suspension.
-pub(crate) const PARKED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(1) };
+pub(crate) const SUSPENDED: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(1) };
 /// The next try in messages: the longest retry delay.
 pub(crate) const NEXT_TRY: &str = "next try within 5 min";
 
 /// Longest wait for a due time; afterwards, a changed clock is noticed.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_hours(24);
+pub(crate) const MAX_WAIT: Duration = Duration::from_hours(24);
 /// Spread of a time that is due for many keys, such as the end of a version.
 pub(crate) const SPREAD: Duration = tidewatch_planner::windows::SPREAD;
 /// Longest delay accepted from a server.
-const LONGEST_REST: Duration = Duration::from_hours(1);
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// A share from 0 to 1, differing per key, so that keys do not stay in step.
 pub(crate) fn share(spread: u64) -> f64 {
@@ -47,19 +47,19 @@ pub(crate) fn backoff(pace: Pace, attempt: u32, spread: u64) -> Duration {
 /// Time until `at`, plus up to a tenth. At least a second, so that a reconcile never comes a fraction early.
 pub(crate) fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    let wait = wait.clamp(Duration::from_secs(1), LONGEST_WAIT);
+    let wait = wait.clamp(Duration::from_secs(1), MAX_WAIT);
     wait + (wait / 10).min(SPREAD).mul_f64(share(spread))
 }
 
 /// A delay at least as long as a server asks for, up to an hour, plus up to a tenth so that callers do not return together.
-pub(crate) fn at_least(delay: Duration, asked: Option<Duration>, spread: u64) -> Duration {
-    let asked = asked.map(|wait| wait.min(LONGEST_REST));
-    delay.max(asked.map_or(Duration::ZERO, |wait| wait + (wait / 10).mul_f64(share(spread))))
+pub(crate) fn at_least(delay: Duration, retry_after: Option<Duration>, spread: u64) -> Duration {
+    let retry_after = retry_after.map(|wait| wait.min(MAX_RETRY_AFTER));
+    delay.max(retry_after.map_or(Duration::ZERO, |wait| wait + (wait / 10).mul_f64(share(spread))))
 }
 
 /// The next try in messages, given the wait that a server asks for.
-pub(crate) fn next_try(now: Timestamp, asked: Option<Duration>) -> String {
-    match asked.map(|wait| wait.min(LONGEST_REST)) {
+pub(crate) fn next_try(now: Timestamp, retry_after: Option<Duration>) -> String {
+    match retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)) {
         Some(wait) if wait + wait / 10 > RETRY.longest => {
             let at = now.saturating_add(wait).unwrap_or(now);
             format!("next try after {}", at.strftime("%Y-%m-%dT%H:%MZ"))
@@ -76,11 +76,15 @@ mod tests {
     fn a_look_comes_at_its_time_and_within_a_day() {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(until(at(100), at(160), 0), Duration::from_mins(1));
-        assert_eq!(until(at(100), at(40), 0), Duration::from_secs(1), "it is past already");
-        assert_eq!(until(at(0), at(1_000_000), 0), LONGEST_WAIT);
-        assert_eq!(until(at(100), at(160), 500), Duration::from_secs(63), "others look a moment later");
+        assert_eq!(until(at(100), at(40), 0), Duration::from_secs(1), "the time is past");
+        assert_eq!(until(at(0), at(1_000_000), 0), MAX_WAIT);
+        assert_eq!(
+            until(at(100), at(160), 500),
+            Duration::from_secs(63),
+            "other keys are due a moment later"
+        );
         let last = until(at(0), at(1_000_000), 999);
-        assert!(last > LONGEST_WAIT + SPREAD / 2 && last < LONGEST_WAIT + SPREAD);
+        assert!(last > MAX_WAIT + SPREAD / 2 && last < MAX_WAIT + SPREAD);
     }
 
     #[test]
@@ -95,7 +99,7 @@ mod tests {
     fn a_server_that_asks_for_a_pause_gets_it_up_to_an_hour() {
         let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
         assert_eq!(at_least(second, None, 7), second);
-        assert_eq!(at_least(2 * minute, Some(minute), 0), 2 * minute, "it has waited for longer by itself");
+        assert_eq!(at_least(2 * minute, Some(minute), 0), 2 * minute, "its own delay is longer");
         assert_eq!(at_least(second, Some(minute), 0), minute);
         let spread = at_least(second, Some(minute), 999);
         assert!(spread > minute + 5 * second && spread <= minute + 6 * second);

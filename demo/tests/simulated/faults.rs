@@ -40,7 +40,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// Message of a reconcile without capacity.
 const CROWDED: &str = "as many reconciles as may wait for it do";
 /// Message of a suspended runtime.
-const PARKED: &str = "left alone";
+const SUSPENDED: &str = "is suspended until";
 /// Message of a call without a response.
 const ELAPSED: &str = "the cluster did not answer in time";
 
@@ -181,13 +181,13 @@ async fn a_runtime_that_does_not_answer_is_parked_and_comes_back() -> Result<()>
     world.touching(&[0], "an error in the status", || world.says(0, "\"Error\"")).await?;
     let ending = world.fault(&["runtime1"], Fault::Drop);
     world.script.remove(hang);
-    world.touching(&[0], "the runtime to be left alone", || world.says(0, PARKED)).await?;
+    world.touching(&[0], "the runtime to be suspended", || world.says(0, SUSPENDED)).await?;
     world.until_parked(1).await?;
     // Only the engine's retries are refused.
     world.wish(1).await?;
     world.ready(1).await?;
     wait::until("a reconcile to be parked", LONG, || async {
-        Ok(world.has_ended(0, |ended| ended.waits(PARKED)).await?.then_some(()))
+        Ok(world.has_ended(0, |ended| ended.waits(SUSPENDED)).await?.then_some(()))
     })
     .await?;
     world.script.remove(ending);

@@ -8,7 +8,7 @@ use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
 use super::{
-    budget::{Budgets, counted},
+    budget::{Budgets, limited},
     cache::{ClientCache, SecretVersion},
     client::{Connector, Limits, RuntimeClient},
     counted::CountedLayer,
@@ -73,7 +73,7 @@ impl NoAccess {
 const CLIENT_IDLE: Duration = Duration::from_mins(1);
 
 /// How long a Secret must be missing before its cluster counts as deleted. A recreated Secret is missing for a moment.
-const BELIEVED_AFTER: Duration = Duration::from_secs(10);
+const DELETED_AFTER: Duration = Duration::from_secs(10);
 
 /// The runtimes' clients, and the limits that protect the fleet from one runtime.
 pub(crate) struct Clusters {
@@ -136,15 +136,16 @@ impl Clusters {
         }
         let now = Instant::now();
         let since = self.records.change(kyma, |record| now - *record.no_secret_since.get_or_insert(now));
-        if since < BELIEVED_AFTER {
-            let what = "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
-            let at = self.kcp.now() + BELIEVED_AFTER.saturating_sub(since);
-            return Ok(Some(Outcome::waiting(what.into()).due_at(Some(at))));
+        if since < DELETED_AFTER {
+            let reason =
+                "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
+            let at = self.kcp.now() + DELETED_AFTER.saturating_sub(since);
+            return Ok(Some(Outcome::waiting(reason.into()).due_at(Some(at))));
         }
         Ok(None)
     }
 
-    /// Drops the runtime's client and doubts everything learned with it.
+    /// Drops the runtime's client and distrusts everything learned with it.
     pub(crate) fn discredit(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
         self.records.change_known(kyma, Record::doubt);
@@ -196,11 +197,11 @@ impl Clusters {
         let built = self.runtimes.get_or_build(kyma, &version, || {
             let client = self.connector.client(&access, limits)?;
             let client = match cluster {
-                Cluster::Known(mapper) => client.knowing(mapper),
+                Cluster::Known(mapper) => client.with_mapper(mapper),
                 Cluster::Doubted | Cluster::New => client,
             };
             self.records.change(kyma, |record| record.reached(&version, client.shared_mapper()));
-            Ok(counted(client, kyma, &self.budgets, &self.queue))
+            Ok(limited(client, kyma, &self.budgets, &self.queue))
         });
         Ok(built
             .map(|client| self.gated(client, kyma))
@@ -215,8 +216,8 @@ impl Clusters {
         if error.discredits_client() {
             self.discredit(kyma);
         }
-        let rest = error.retry_after();
-        let report = error_report(format!("{}; {}", error.message(), next_try(self.kcp.now(), rest)));
-        Ok(Outcome::retried(report, error.class(), rest))
+        let retry_after = error.retry_after();
+        let report = error_report(format!("{}; {}", error.message(), next_try(self.kcp.now(), retry_after)));
+        Ok(Outcome::retried(report, error.class(), retry_after))
     }
 }

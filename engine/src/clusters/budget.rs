@@ -33,50 +33,55 @@ use crate::{
     trigger::{Change, Reason, Trigger},
 };
 
-/// Limit of unanswered time within [`WINDOW`].
-const LOSS: Duration = Duration::from_secs(45);
+/// Unanswered time within [`WINDOW`] that suspends a runtime.
+const MAX_LOST: Duration = Duration::from_secs(45);
 const WINDOW: Duration = Duration::from_mins(2);
 /// Minimum cost of a call. With it, calls refused at once suspend a runtime only after fifteen.
-const LEAST: Duration = Duration::from_secs(3);
-const CALLS: usize = 32;
-/// Suspension: 15 s, doubling to 12 min with each failed probe, plus up to a quarter.
-const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
+const MIN_COST: Duration = Duration::from_secs(3);
+/// Losses kept per runtime.
+const MAX_LOSSES: usize = 32;
+/// First suspension. It doubles with each failed probe, and lasts up to a quarter longer.
+const MIN_SUSPENSION: Duration = Duration::from_secs(15);
+const MAX_SUSPENSION: Duration = Duration::from_mins(12);
 /// Wait while another reconcile probes.
-const WHILE_TRYING: Duration = Duration::from_secs(5);
+const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Press {
+enum Origin {
     /// The engine's own retry or poll.
-    No,
-    /// The runtime sent an event.
-    Heard,
+    Engine,
+    /// An event of the runtime.
+    Runtime,
+    /// A change in KCP.
     Kcp,
 }
 
-impl Press {
+impl Origin {
     fn of(triggers: &[Trigger]) -> Self {
-        let press = |trigger: &Trigger| match trigger {
-            Trigger::Kcp { change, .. } if change.is_progress() || change.is_interference() => Self::No,
+        let origin = |trigger: &Trigger| match trigger {
+            Trigger::Kcp { change, .. } if change.is_progress() || change.is_interference() => Self::Engine,
             Trigger::Kcp { .. } => Self::Kcp,
-            Trigger::Event { .. } | Trigger::SecondLook { .. } => Self::Heard,
-            _ => Self::No,
+            Trigger::Event { .. } | Trigger::SecondLook { .. } => Self::Runtime,
+            _ => Self::Engine,
         };
-        triggers.iter().map(press).max().unwrap_or(Self::No)
+        triggers.iter().map(origin).max().unwrap_or(Self::Engine)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Reconcile if there is a place. `true`: it is the probe.
-    Try(bool),
+    /// Reconcile, if there is capacity.
+    Admit {
+        is_probe: bool,
+    },
     Wait(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Left {
-    alone: Duration,
+struct Remaining {
+    time: Duration,
     /// The runtime answers reads.
-    reads_on: bool,
+    answers_reads: bool,
 }
 
 /// A call without an answer.
@@ -89,75 +94,79 @@ struct Loss {
 
 #[derive(Debug, Default)]
 struct Budget {
-    lost: VecDeque<Loss>,
-    until: Option<Instant>,
-    times: u32,
+    losses: VecDeque<Loss>,
+    suspended_until: Option<Instant>,
+    /// Suspensions in a row.
+    suspensions: u32,
     /// Writes got no answer, so answered reads do not end the suspension.
-    reads_on: bool,
-    trying: bool,
+    answers_reads: bool,
+    is_probing: bool,
+    /// Whether a call of the probe got an answer.
     answered: bool,
+    /// Keys to requeue after the suspension.
     refused: BTreeSet<WorkKey>,
 }
 
 impl Budget {
     /// Counts a call without an answer. Returns whether it suspends the runtime anew. `spread`, from 0 to 1, lengthens the suspension.
     fn failed(&mut self, effect: Effect, now: Instant, took: Duration, spread: f64) -> bool {
-        self.lost.push_back(Loss { at: now, cost: took.max(LEAST), effect });
-        while self.lost.len() > CALLS || self.lost.front().is_some_and(|loss| loss.at + WINDOW < now) {
-            self.lost.pop_front();
+        self.losses.push_back(Loss { at: now, cost: took.max(MIN_COST), effect });
+        while self.losses.len() > MAX_LOSSES || self.losses.front().is_some_and(|loss| loss.at + WINDOW < now)
+        {
+            self.losses.pop_front();
         }
-        let before = self.until;
-        if before.is_some_and(|until| now < until && !self.trying) {
+        let before = self.suspended_until;
+        if before.is_some_and(|until| now < until && !self.is_probing) {
             return false;
         }
-        let spent: Duration = self.lost.iter().map(|loss| loss.cost).sum();
-        if before.is_none() && spent < LOSS {
+        let spent: Duration = self.losses.iter().map(|loss| loss.cost).sum();
+        if before.is_none() && spent < MAX_LOST {
             return false;
         }
-        let pause = PARKED.0.saturating_mul(1 << self.times.min(16)).min(PARKED.1);
-        self.until = Some(now + pause.mul_f64(1.0 + spread / 4.0));
-        self.times = self.times.saturating_add(1);
-        self.trying = false;
-        self.reads_on = effect == Effect::Writes;
+        let pause = MIN_SUSPENSION.saturating_mul(1 << self.suspensions.min(16)).min(MAX_SUSPENSION);
+        self.suspended_until = Some(now + pause.mul_f64(1.0 + spread / 4.0));
+        self.suspensions = self.suspensions.saturating_add(1);
+        self.is_probing = false;
+        self.answers_reads = effect == Effect::Writes;
         before.is_none()
     }
 
-    fn is_of_account(&self, now: Instant) -> bool {
-        self.until.is_some()
-            || self.trying
+    fn has_effect(&self, now: Instant) -> bool {
+        self.suspended_until.is_some()
+            || self.is_probing
             || !self.refused.is_empty()
-            || self.lost.iter().any(|loss| loss.at + WINDOW >= now)
+            || self.losses.iter().any(|loss| loss.at + WINDOW >= now)
     }
 
     fn answered(&mut self, effect: Effect, now: Instant) -> bool {
         self.answered = true;
-        self.lost.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
+        self.losses.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
         if effect == Effect::Writes {
             return true;
         }
-        if self.reads_on && self.until.is_some() {
+        if self.answers_reads && self.suspended_until.is_some() {
             return false;
         }
-        (self.until, self.times) = (None, 0);
-        self.lost.is_empty()
+        (self.suspended_until, self.suspensions) = (None, 0);
+        self.losses.is_empty()
     }
 
     /// Ends a probe. Returns whether the budget can be dropped: there was an answer, and no loss.
-    fn tried(&mut self) -> bool {
-        std::mem::take(&mut self.trying) && self.answered
+    fn end_probe(&mut self) -> bool {
+        std::mem::take(&mut self.is_probing) && self.answered
     }
 
-    fn admit(&mut self, key: &WorkKey, now: Instant, press: Press) -> Verdict {
-        let Some(until) = self.until else { return Verdict::Try(false) };
-        if press == Press::Kcp {
-            return Verdict::Try(false);
+    fn admit(&mut self, key: &WorkKey, now: Instant, origin: Origin) -> Verdict {
+        let Some(until) = self.suspended_until else { return Verdict::Admit { is_probe: false } };
+        if origin == Origin::Kcp {
+            return Verdict::Admit { is_probe: false };
         }
-        if !self.trying && (press == Press::Heard || now >= until) {
-            (self.trying, self.answered) = (true, false);
-            return Verdict::Try(true);
+        if !self.is_probing && (origin == Origin::Runtime || now >= until) {
+            (self.is_probing, self.answered) = (true, false);
+            return Verdict::Admit { is_probe: true };
         }
         self.refused.insert(key.clone());
-        Verdict::Wait(if self.trying { WHILE_TRYING } else { until.saturating_duration_since(now) })
+        Verdict::Wait(if self.is_probing { PROBE_WAIT } else { until.saturating_duration_since(now) })
     }
 }
 
@@ -165,28 +174,40 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Budgets {
     runtimes: Mutex<HashMap<String, Budget>>,
+    /// Reconciles of suspects.
     suspects: Arc<Semaphore>,
-    slow: Arc<Semaphore>,
-    of_one: usize,
+    /// Slow calls of all runtimes.
+    slow_calls: Arc<Semaphore>,
+    slow_calls_per_runtime: usize,
 }
 
 impl Budgets {
-    /// Gives each semaphore a quarter of the workers. One runtime gets at most half of the slow places, so it cannot take them all before
-    /// it is suspended.
+    /// Gives each semaphore a quarter of the workers. One runtime gets at most half of the slow calls, so it cannot take all of them
+    /// before it is suspended.
     pub(crate) fn new(workers: usize) -> Self {
-        let places = (workers / 4).max(1);
-        let all = || Arc::new(Semaphore::new(places));
-        Self { runtimes: Mutex::default(), suspects: all(), slow: all(), of_one: (places / 2).max(1) }
+        let capacity = (workers / 4).max(1);
+        Self {
+            runtimes: Mutex::default(),
+            suspects: Arc::new(Semaphore::new(capacity)),
+            slow_calls: Arc::new(Semaphore::new(capacity)),
+            slow_calls_per_runtime: (capacity / 2).max(1),
+        }
     }
 
     /// Counts a finished call. Returns the keys to requeue and the reason.
-    fn ended(&self, kyma: &str, effect: Effect, took: Duration, answered: bool) -> (Vec<WorkKey>, Reason) {
+    fn call_ended(
+        &self,
+        kyma: &str,
+        effect: Effect,
+        took: Duration,
+        answered: bool,
+    ) -> (Vec<WorkKey>, Reason) {
         let (mut runtimes, now) = (self.runtimes.lock(), Instant::now());
         if answered {
             // Most runtimes have no budget.
             let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), Reason::Answers) };
             let is_over = budget.answered(effect, now);
-            let refused = if budget.until.is_some() && !is_over {
+            let refused = if budget.suspended_until.is_some() && !is_over {
                 BTreeSet::new()
             } else {
                 std::mem::take(&mut budget.refused)
@@ -197,35 +218,38 @@ impl Budgets {
             return (refused.into_iter().collect(), Reason::Answers);
         }
         let budget = runtimes.entry(kyma.to_owned()).or_default();
-        let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
-        let parked = budget.failed(effect, now, took, crate::pace::share(spread));
+        let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.suspensions).as_bytes());
+        let is_newly_suspended = budget.failed(effect, now, took, crate::pace::share(spread));
         // The Kyma's status must report the suspension.
-        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, Reason::Suspended)
+        (
+            if is_newly_suspended { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() },
+            Reason::Suspended,
+        )
     }
 
     /// Allows a probe at once after an event. Returns the keys to requeue.
-    fn wake(&self, kyma: &str) -> Vec<WorkKey> {
+    fn allow_probe(&self, kyma: &str) -> Vec<WorkKey> {
         let mut runtimes = self.runtimes.lock();
-        let budget = runtimes.get_mut(kyma).filter(|budget| budget.until.is_some());
+        let budget = runtimes.get_mut(kyma).filter(|budget| budget.suspended_until.is_some());
         budget.map_or_else(Vec::new, |budget| {
-            budget.until = Some(Instant::now());
+            budget.suspended_until = Some(Instant::now());
             std::mem::take(&mut budget.refused).into_iter().collect()
         })
     }
 
-    fn parked(&self, kyma: &str) -> Option<Left> {
+    fn suspension(&self, kyma: &str) -> Option<Remaining> {
         let runtimes = self.runtimes.lock();
         let budget = runtimes.get(kyma)?;
-        let alone = budget.until?.saturating_duration_since(Instant::now());
-        (!alone.is_zero()).then_some(Left { alone, reads_on: budget.reads_on })
+        let time = budget.suspended_until?.saturating_duration_since(Instant::now());
+        (!time.is_zero()).then_some(Remaining { time, answers_reads: budget.answers_reads })
     }
 
     /// Number of suspended runtimes, for a gauge. Also drops budgets without effect, as of deleted runtimes.
     pub(crate) fn count(&self) -> usize {
         let now = Instant::now();
         let mut runtimes = self.runtimes.lock();
-        runtimes.retain(|_, budget| budget.is_of_account(now));
-        runtimes.values().filter(|b| b.until.is_some_and(|until| until > now)).count()
+        runtimes.retain(|_, budget| budget.has_effect(now));
+        runtimes.values().filter(|b| b.suspended_until.is_some_and(|until| until > now)).count()
     }
 
     pub(crate) fn forget(&self, kyma: &str) {
@@ -235,24 +259,19 @@ impl Budgets {
 
 /// Permission to begin a reconcile. Dropping it ends its probe.
 #[derive(Debug)]
-pub(crate) struct Leave {
-    place: Option<OwnedSemaphorePermit>,
-    tries: Option<(Arc<Budgets>, String)>,
+pub(crate) struct Admission {
+    /// The capacity that a suspect uses.
+    capacity: Option<OwnedSemaphorePermit>,
+    /// The Kyma whose runtime is probed.
+    probe: Option<(Arc<Budgets>, String)>,
 }
 
-impl Leave {
-    fn with(mut self, place: OwnedSemaphorePermit) -> Self {
-        self.place = Some(place);
-        self
-    }
-}
-
-impl Drop for Leave {
+impl Drop for Admission {
     fn drop(&mut self) {
-        if let Some((budgets, kyma)) = &self.tries {
+        if let Some((budgets, kyma)) = &self.probe {
             let mut runtimes = budgets.runtimes.lock();
             // Reconciles that were refused meanwhile requeue themselves.
-            if runtimes.get_mut(kyma).is_some_and(Budget::tried) {
+            if runtimes.get_mut(kyma).is_some_and(Budget::end_probe) {
                 runtimes.remove(kyma);
             }
         }
@@ -270,13 +289,13 @@ pub(crate) struct Suspension {
 impl Suspension {
     /// Whether it ends so soon that no status mentions it.
     pub(crate) fn is_short(&self) -> bool {
-        self.left <= WHILE_TRYING
+        self.left <= PROBE_WAIT
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The runtime's last call got no answer, and all places for suspects are taken.
+    /// The runtime's last call got no answer, and the capacity for suspects is used up.
     Crowded(String),
     Suspended(Suspension),
 }
@@ -292,21 +311,22 @@ const fn is_of_runtime(key: &WorkKey) -> bool {
     )
 }
 
-pub(crate) fn counted(
+/// Limits the client's calls, and counts them in the runtime's budget.
+pub(crate) fn limited(
     client: RuntimeClient,
     kyma: &str,
     budgets: &Arc<Budgets>,
     queue: &Queue,
 ) -> RuntimeClient {
-    let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
-    let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
-    let queue = queue.clone();
+    let slow_calls = Arc::clone(&budgets.slow_calls);
+    let own_slow_calls = Arc::new(Semaphore::new(budgets.slow_calls_per_runtime));
+    let (kyma, budgets, queue) = (kyma.to_owned(), Arc::clone(budgets), queue.clone());
     let observer = Arc::new(move |effect: Effect, took: Duration, answered: bool| {
-        let (keys, reason) = budgets.ended(&kyma, effect, took, answered);
+        let (keys, reason) = budgets.call_ended(&kyma, effect, took, answered);
         push(&queue, keys, reason);
     });
     let rate = Arc::new(RateLimit::new(Instant::now()));
-    client.under(CallLimiter { places, own, observer, rate })
+    client.limited_by(CallLimiter { slow_calls, own_slow_calls, observer, rate })
 }
 
 fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
@@ -317,66 +337,69 @@ fn push(queue: &Queue, keys: Vec<WorkKey>, reason: Reason) {
 }
 
 impl Clusters {
-    pub(crate) fn admit(&self, key: &WorkKey, triggers: &[Trigger]) -> Result<Leave, Refusal> {
+    pub(crate) fn admit(&self, key: &WorkKey, triggers: &[Trigger]) -> Result<Admission, Refusal> {
         let kyma = key.kyma();
-        let press = Press::of(triggers);
-        if matches!(key, WorkKey::EventPath { .. }) && press == Press::Heard {
+        let origin = Origin::of(triggers);
+        if matches!(key, WorkKey::EventPath { .. }) && origin == Origin::Runtime {
             // A canary has returned.
-            push(&self.queue, self.budgets.wake(kyma), Reason::Suspended);
+            push(&self.queue, self.budgets.allow_probe(kyma), Reason::Suspended);
         }
-        let free = Leave { place: None, tries: None };
+        let unlimited = Admission { capacity: None, probe: None };
         if !is_of_runtime(key) {
-            return Ok(free);
+            return Ok(unlimited);
         }
-        let (verdict, reads_on) = {
+        let (verdict, answers_reads) = {
             let mut runtimes = self.budgets.runtimes.lock();
-            let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
+            let Some(budget) = runtimes.get_mut(kyma) else { return Ok(unlimited) };
             if triggers.iter().any(|trigger| trigger.is_change(Change::Kubeconfig)) {
                 // It may lead to another cluster.
-                budget.until = budget.until.map(|_| Instant::now());
+                budget.suspended_until = budget.suspended_until.map(|_| Instant::now());
             }
-            (budget.admit(key, Instant::now(), press), budget.reads_on)
+            (budget.admit(key, Instant::now(), origin), budget.answers_reads)
         };
         match verdict {
-            Verdict::Wait(alone) => Err(Refusal::Suspended(self.suspension(kyma, Left { alone, reads_on }))),
-            Verdict::Try(tries) => {
-                let tries = tries.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
-                let leave = Leave { place: None, tries };
-                let Ok(place) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
-                    let what = format!("the last call to the runtime of {kyma} got no answer");
-                    return Err(Refusal::Crowded(what));
+            Verdict::Wait(time) => {
+                Err(Refusal::Suspended(self.suspension(kyma, Remaining { time, answers_reads })))
+            }
+            Verdict::Admit { is_probe } => {
+                let probe = is_probe.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
+                // Dropped without capacity, it ends its probe.
+                let admission = Admission { capacity: None, probe };
+                let Ok(capacity) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
+                    let reason = format!("the last call to the runtime of {kyma} got no answer");
+                    return Err(Refusal::Crowded(reason));
                 };
-                Ok(leave.with(place))
+                Ok(Admission { capacity: Some(capacity), ..admission })
             }
         }
     }
 
     /// Describes a suspension. Its end is a whole minute, so that the message stays the same.
-    fn suspension(&self, kyma: &str, left: Left) -> Suspension {
+    fn suspension(&self, kyma: &str, remaining: Remaining) -> Suspension {
         let at =
-            self.kcp.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
+            self.kcp.now().saturating_add(remaining.time + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
         let at = at.strftime("%Y-%m-%dT%H:%MZ");
-        let answers = if left.reads_on {
-            "answers what is read, but no writes (is its etcd well, do its webhooks answer?)"
+        let answers = if remaining.answers_reads {
+            "answers reads, but no writes (check its etcd and its webhooks)"
         } else {
             "does not answer"
         };
         let message = format!(
-            "the runtime of {kyma} {answers}, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
-             changes"
+            "the runtime of {kyma} {answers}, and is suspended until {at}, or until its agent reports an event or its \
+             kubeconfig changes"
         );
-        Suspension { message, left: left.alone, answers_reads: left.reads_on }
+        Suspension { message, left: remaining.time, answers_reads: remaining.answers_reads }
     }
 
     pub(crate) fn is_suspended(&self, kyma: &str) -> bool {
-        self.budgets.parked(kyma).is_some()
+        self.budgets.suspension(kyma).is_some()
     }
 
     /// The part of a message about the next try after a failure in a runtime.
-    pub(crate) fn next_try(&self, runtime: &str, asked: Option<Duration>) -> String {
-        match self.budgets.parked(runtime) {
-            Some(left) => self.suspension(runtime, left).message,
-            None => next_try(self.kcp.now(), asked),
+    pub(crate) fn next_try(&self, runtime: &str, retry_after: Option<Duration>) -> String {
+        match self.budgets.suspension(runtime) {
+            Some(remaining) => self.suspension(runtime, remaining).message,
+            None => next_try(self.kcp.now(), retry_after),
         }
     }
 }

@@ -21,14 +21,16 @@ pub(crate) type Observer = dyn Fn(Effect, Duration, bool) + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct CallLimiter {
-    pub(crate) places: Arc<Semaphore>,
-    pub(crate) own: Arc<Semaphore>,
+    /// Slow calls of all runtimes.
+    pub(crate) slow_calls: Arc<Semaphore>,
+    /// Slow calls of this runtime.
+    pub(crate) own_slow_calls: Arc<Semaphore>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) rate: Arc<RateLimit>,
 }
 
-/// A call without a place gets this fraction of its deadline.
-const SHARE: u32 = 4;
+/// Beyond this fraction of its deadline, a call counts as slow.
+const SLOW_FRACTION: u32 = 4;
 
 impl CallLimiter {
     /// The wait before the call's turn by the rate; `None` if it may start.
@@ -36,24 +38,24 @@ impl CallLimiter {
         self.rate.wait()
     }
 
-    /// Waits for `call` until its deadline; without a place for a slow call, until a quarter of it.
+    /// Waits for `call` until its deadline; without capacity for a slow call, until a quarter of it.
     pub(super) async fn within<T>(
         &self,
         deadline: Duration,
         mut call: Pin<Box<impl Future<Output = T>>>,
     ) -> Result<T, Elapsed> {
-        let moment = deadline / SHARE;
-        let elapsed = match timeout(moment, &mut call).await {
+        let slow_after = deadline / SLOW_FRACTION;
+        let elapsed = match timeout(slow_after, &mut call).await {
             Ok(done) => return Ok(done),
             Err(elapsed) => elapsed,
         };
-        let (Ok(_own), Ok(_place)) = (self.own.try_acquire(), self.places.try_acquire()) else {
+        let (Ok(_own), Ok(_slow)) = (self.own_slow_calls.try_acquire(), self.slow_calls.try_acquire()) else {
             return Err(elapsed);
         };
-        timeout(deadline.saturating_sub(moment), call).await
+        timeout(deadline.saturating_sub(slow_after), call).await
     }
 
-    pub(super) fn heard(&self, effect: Effect, since: Instant, answered: bool) {
+    pub(super) fn ended(&self, effect: Effect, since: Instant, answered: bool) {
         (self.observer)(effect, Instant::now().duration_since(since), answered);
     }
 }
@@ -66,18 +68,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_hang_have_the_whole_time_only_while_there_is_room() {
-        let care = CallLimiter {
-            places: Arc::new(Semaphore::new(2)),
-            own: Arc::new(Semaphore::new(2)),
+        let limiter = CallLimiter {
+            slow_calls: Arc::new(Semaphore::new(2)),
+            own_slow_calls: Arc::new(Semaphore::new(2)),
             observer: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let deadline = Duration::from_secs(20);
         let started = Instant::now();
         let hang = || {
-            let care = care.clone();
+            let limiter = limiter.clone();
             async move {
-                assert!(care.within(deadline, Box::pin(future::pending::<()>())).await.is_err());
+                assert!(limiter.within(deadline, Box::pin(future::pending::<()>())).await.is_err());
                 started.elapsed().as_secs()
             }
         };
@@ -85,15 +87,15 @@ mod tests {
         took.sort_unstable();
         assert_eq!((took[..14].iter().all(|s| *s == 5), &took[14..]), (true, &[20, 20][..]), "{took:?}");
         let slow = tokio::time::sleep(Duration::from_secs(15));
-        assert!(care.within(deadline, Box::pin(slow)).await.is_ok(), "the places are free again");
+        assert!(limiter.within(deadline, Box::pin(slow)).await.is_ok(), "the capacity is free again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_runtime_has_a_part_of_the_places_at_most() {
-        let (places, deadline) = (Arc::new(Semaphore::new(4)), Duration::from_secs(20));
+        let (slow_calls, deadline) = (Arc::new(Semaphore::new(4)), Duration::from_secs(20));
         let of_one = || CallLimiter {
-            places: Arc::clone(&places),
-            own: Arc::new(Semaphore::new(2)),
+            slow_calls: Arc::clone(&slow_calls),
+            own_slow_calls: Arc::new(Semaphore::new(2)),
             observer: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
@@ -102,6 +104,6 @@ mod tests {
         let hanging = futures::future::join_all((0..8).map(|_| hang()));
         let slow = other.within(deadline, Box::pin(tokio::time::sleep(Duration::from_secs(15))));
         let (_, slow) = futures::future::join(hanging, slow).await;
-        assert!(slow.is_ok(), "what takes long elsewhere has its time");
+        assert!(slow.is_ok(), "a slow call of another runtime has its whole deadline");
     }
 }

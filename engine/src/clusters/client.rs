@@ -169,7 +169,7 @@ impl Connector {
             .service(http);
         let kube = kube::Client::new(service, access.namespace.clone());
         let mapper = Arc::new(Mapper::sharing(self.kinds.clone()));
-        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper, care: None })
+        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper, limiter: None })
     }
 
     fn tls(&self, access: &RuntimeAccess) -> Result<ClientConfig, BoxError> {
@@ -249,7 +249,7 @@ pub struct RuntimeClient {
     kube: kube::Client,
     deadline: Duration,
     mapper: Arc<Mapper>,
-    care: Option<CallLimiter>,
+    limiter: Option<CallLimiter>,
 }
 
 impl std::fmt::Debug for RuntimeClient {
@@ -261,14 +261,14 @@ impl std::fmt::Debug for RuntimeClient {
 impl RuntimeClient {
     /// Wraps a client built elsewhere, such as for tests or the control plane.
     pub fn new(kube: kube::Client, deadline: Duration) -> Self {
-        Self { kube, deadline, mapper: Arc::new(Mapper::new()), care: None }
+        Self { kube, deadline, mapper: Arc::new(Mapper::new()), limiter: None }
     }
 
-    pub(crate) fn under(self, care: CallLimiter) -> Self {
-        Self { care: Some(care), ..self }
+    pub(crate) fn limited_by(self, limiter: CallLimiter) -> Self {
+        Self { limiter: Some(limiter), ..self }
     }
 
-    pub(crate) fn knowing(self, mapper: Arc<Mapper>) -> Self {
+    pub(crate) fn with_mapper(self, mapper: Arc<Mapper>) -> Self {
         Self { mapper, ..self }
     }
 
@@ -287,34 +287,34 @@ impl RuntimeClient {
         &self.mapper
     }
 
-    /// Awaits one API call under the deadline and classifies its error. `what` names the call in messages: `apply Deployment a/b`. After
+    /// Awaits one API call under the deadline and classifies its error. `name` names the call in messages: `apply Deployment a/b`. After
     /// cancellation, the API server may still have executed the call.
     pub async fn call<T>(
         &self,
-        what: &str,
+        name: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
-        match self.made(Effect::Reads, what, || Ok::<_, Infallible>(()), call).await {
+        match self.run(Effect::Reads, name, || Ok::<_, Infallible>(()), call).await {
             Ok(result) => result,
             Err(never) => match never {},
         }
     }
 
-    /// Awaits a write. `may` is checked when the call's turn comes; its error prevents the write.
+    /// Awaits a write. `check` runs when the call's turn comes; its error prevents the write.
     pub(crate) fn write_if<T, N>(
         &self,
-        what: &str,
-        may: impl FnOnce() -> Result<(), N>,
+        name: &str,
+        check: impl FnOnce() -> Result<(), N>,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> impl Future<Output = Result<Result<T, RuntimeError>, N>> {
-        self.made(Effect::Writes, what, may, call)
+        self.run(Effect::Writes, name, check, call)
     }
 
-    async fn made<T, N>(
+    async fn run<T, N>(
         &self,
         effect: Effect,
-        what: &str,
-        may: impl FnOnce() -> Result<(), N>,
+        name: &str,
+        check: impl FnOnce() -> Result<(), N>,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
@@ -325,7 +325,7 @@ impl RuntimeClient {
             if let Some(turn) = turn {
                 turn.await;
             }
-            may()?;
+            check()?;
             Ok(call.await)
         };
         let call = Box::pin(call.instrument(span.clone()));
@@ -334,12 +334,12 @@ impl RuntimeClient {
             None => tokio::time::timeout(self.deadline, call).await,
         };
         let took = tokio::time::Instant::now().duration_since(started);
-        tracing::trace!(what, ms = took.as_millis(), "call to a runtime");
+        tracing::trace!(call = name, ms = took.as_millis(), "call to a runtime");
         let result = match result {
-            Ok(Err(not)) => return Err(not),
+            Ok(Err(prevented)) => return Err(prevented),
             Ok(Ok(Ok(value))) => Ok(value),
-            Ok(Ok(Err(error))) => Err(RuntimeError::from_kube(what, error)),
-            Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
+            Ok(Ok(Err(error))) => Err(RuntimeError::from_kube(name, error)),
+            Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, name, Some(elapsed.into()))),
         };
         if let Err(error) = &result {
             span.record("error", error.metric_label());

@@ -36,10 +36,10 @@ impl Gated {
     /// Awaits a write, if it is still allowed when its turn comes. Preparing it may have taken a while.
     pub(crate) async fn write<T>(
         &self,
-        what: &str,
+        name: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, Held> {
-        self.client.write_if(what, || self.permit().map(drop), call).await
+        self.client.write_if(name, || self.permit().map(drop), call).await
     }
 
     pub(crate) fn side(&self) -> Side {

@@ -48,16 +48,16 @@ fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
 async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
     let gate = Gate::default();
     let (runtime, seen) = runtime(&gate);
-    let places = || Arc::new(tokio::sync::Semaphore::new(1));
+    let slow_calls = || Arc::new(tokio::sync::Semaphore::new(1));
     let rate = crate::clusters::rate::RateLimit::new(tokio::time::Instant::now());
     while rate.wait().is_none() {}
-    let care = crate::clusters::call_limiter::CallLimiter {
-        places: places(),
-        own: places(),
+    let limiter = crate::clusters::call_limiter::CallLimiter {
+        slow_calls: slow_calls(),
+        own_slow_calls: slow_calls(),
         observer: Arc::new(|_, _, _| {}),
         rate: Arc::new(rate),
     };
-    let runtime = Gated::new(RuntimeClient::clone(&runtime).under(care), gate.clone(), "harbour");
+    let runtime = Gated::new(RuntimeClient::clone(&runtime).limited_by(limiter), gate.clone(), "harbour");
     let permit = runtime.permit();
     let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(runtime.kube(), "n");
     let params = kube::api::DeleteParams::default();
@@ -67,7 +67,7 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
         gate.set(Mode::Paused);
     };
     let (written, ()) = futures::future::join(write, pause).await;
-    assert!(permit.is_ok() && written.is_err(), "it was asked before, and its turn came after");
+    assert!(permit.is_ok() && written.is_err(), "the permit came before the pause, and the turn after");
     assert_eq!(seen.writes.load(Ordering::SeqCst), 0);
 }
 

@@ -14,7 +14,7 @@ use super::{
     paused::PauseNotice,
 };
 use crate::{
-    clusters::{Clusters, Leave, Refusal},
+    clusters::{Admission, Clusters, Refusal},
     config::EngineConfig,
     error::{Error, chain},
     gate::Mode,
@@ -160,7 +160,7 @@ impl Dispatcher {
         if !is_suspected && triggers.are_all(is_of_another) {
             return Ok(Outcome::unneeded());
         }
-        let _leave = Box::pin(self.admit(key, triggers)).await?;
+        let _admission = Box::pin(self.admit(key, triggers)).await?;
         if is_suspected {
             self.take_suspicion(key);
         }
@@ -181,10 +181,10 @@ impl Dispatcher {
         outcome
     }
 
-    /// Leave to begin a reconcile, by the cost of its runtime's last calls.
-    async fn admit(&self, key: &WorkKey, triggers: Triggers<'_>) -> Result<Leave, Error> {
+    /// Permission to begin a reconcile, by the cost of its runtime's last calls.
+    async fn admit(&self, key: &WorkKey, triggers: Triggers<'_>) -> Result<Admission, Error> {
         match self.clusters.admit(key, triggers.listed) {
-            Ok(leave) => Ok(leave),
+            Ok(admission) => Ok(admission),
             Err(Refusal::Crowded(why)) => Err(Error::Crowded(why)),
             Err(Refusal::Suspended(suspension)) => {
                 if let WorkKey::Kyma { kyma } = key {

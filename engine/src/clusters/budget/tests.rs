@@ -37,23 +37,31 @@ async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
         !budget.failed(Effect::Reads, now, seconds(20), 0.0)
             && !budget.failed(Effect::Reads, now, seconds(20), 0.0)
     );
-    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(false), "it is only suspected");
+    assert_eq!(
+        budget.admit(&key("a"), now, Origin::Engine),
+        Verdict::Admit { is_probe: false },
+        "it is only suspected"
+    );
     assert!(budget.failed(Effect::Reads, now, seconds(20), 0.0));
     for pause in [15, 30, 60, 120, 240, 480, 720, 720] {
-        assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(pause)));
+        assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(pause)));
         now += seconds(pause);
-        assert_eq!(budget.admit(&key("b"), now, Press::No), Verdict::Try(true));
+        assert_eq!(budget.admit(&key("b"), now, Origin::Engine), Verdict::Admit { is_probe: true });
         assert_eq!(
-            budget.admit(&key("c"), now, Press::Heard),
-            Verdict::Wait(WHILE_TRYING),
-            "one tries for all"
+            budget.admit(&key("c"), now, Origin::Runtime),
+            Verdict::Wait(PROBE_WAIT),
+            "one probe at a time"
         );
-        assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0), "it was parked before");
+        assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0), "it was suspended before");
     }
-    assert_eq!(budget.admit(&key("a"), now, Press::Kcp), Verdict::Try(false));
+    assert_eq!(budget.admit(&key("a"), now, Origin::Kcp), Verdict::Admit { is_probe: false });
     assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0));
-    assert_eq!(budget.admit(&key("d"), now, Press::No), Verdict::Wait(seconds(720)), "as it was");
-    assert_eq!(budget.admit(&key("d"), now, Press::Heard), Verdict::Try(true));
+    assert_eq!(
+        budget.admit(&key("d"), now, Origin::Engine),
+        Verdict::Wait(seconds(720)),
+        "the suspension is unchanged"
+    );
+    assert_eq!(budget.admit(&key("d"), now, Origin::Runtime), Verdict::Admit { is_probe: true });
     assert_eq!(budget.refused.len(), 3);
 }
 
@@ -66,49 +74,53 @@ async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
     }
     now += WINDOW;
     assert_eq!((0..15).filter(|_| budget.failed(Effect::Reads, now, Duration::ZERO, 0.0)).count(), 1);
-    assert!(budget.lost.len() <= CALLS);
+    assert!(budget.losses.len() <= MAX_LOSSES);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_ends_it_and_what_was_not_done_is() {
     let budgets = Budgets::new(16);
     let hang = |kyma: &str| {
-        (0..3).flat_map(|_| budgets.ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>()
+        (0..3).flat_map(|_| budgets.call_ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>()
     };
-    assert_eq!(hang("harbour"), [WorkKey::Kyma { kyma: "harbour".into() }], "its status is to say so");
-    assert!(budgets.parked("harbour").is_some() && budgets.parked("pier").is_none());
-    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("a"), Instant::now(), Press::No);
-    assert_eq!(budgets.ended("harbour", Effect::Reads, seconds(1), true).0, [key("a")]);
+    assert_eq!(
+        hang("harbour"),
+        [WorkKey::Kyma { kyma: "harbour".into() }],
+        "its status must report the suspension"
+    );
+    assert!(budgets.suspension("harbour").is_some() && budgets.suspension("pier").is_none());
+    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("a"), Instant::now(), Origin::Engine);
+    assert_eq!(budgets.call_ended("harbour", Effect::Reads, seconds(1), true).0, [key("a")]);
     assert!(budgets.runtimes.lock().is_empty() && budgets.count() == 0);
     hang("harbour");
-    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("b"), Instant::now(), Press::No);
-    assert_eq!(budgets.wake("harbour"), [key("b")]);
-    assert!(budgets.wake("pier").is_empty() && budgets.parked("harbour").is_none());
+    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("b"), Instant::now(), Origin::Engine);
+    assert_eq!(budgets.allow_probe("harbour"), [key("b")]);
+    assert!(budgets.allow_probe("pier").is_empty() && budgets.suspension("harbour").is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_answers_what_is_read_and_no_writes_is_parked() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
-    for parked in [false, false, true] {
-        assert!(!budget.answered(Effect::Reads, now) || budget.lost.is_empty());
-        assert_eq!(budget.failed(Effect::Writes, now, seconds(20), 0.0), parked);
+    for is_newly_suspended in [false, false, true] {
+        assert!(!budget.answered(Effect::Reads, now) || budget.losses.is_empty());
+        assert_eq!(budget.failed(Effect::Writes, now, seconds(20), 0.0), is_newly_suspended);
     }
-    assert!(!budget.answered(Effect::Reads, now), "that it answers what is read is nothing new");
-    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(15)));
+    assert!(!budget.answered(Effect::Reads, now), "answered reads do not end the suspension");
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(15)));
     now += seconds(15);
-    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(true));
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Admit { is_probe: true });
     assert!(!budget.answered(Effect::Reads, now));
     assert!(!budget.failed(Effect::Writes, now, seconds(20), 0.0));
-    assert!(!budget.tried(), "the try is over already");
-    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(30)), "longer each time");
+    assert!(!budget.end_probe(), "the probe has ended");
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(30)), "longer each time");
     // The suspension ends without any write, and with an answered write.
     now += seconds(30);
-    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(true));
-    assert!(!budget.answered(Effect::Reads, now) && budget.tried());
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Admit { is_probe: true });
+    assert!(!budget.answered(Effect::Reads, now) && budget.end_probe());
     assert!(budget.answered(Effect::Writes, now));
     // A probe without a call proves nothing.
-    assert_eq!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(true));
-    assert!(!budget.tried() && budget.until.is_some());
+    assert_eq!(budget.admit(&key("a"), now, Origin::Runtime), Verdict::Admit { is_probe: true });
+    assert!(!budget.end_probe() && budget.suspended_until.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,9 +128,9 @@ async fn reads_that_are_answered_forgive_what_reads_have_cost() {
     let (mut budget, now) = (Budget::default(), Instant::now());
     budget.failed(Effect::Reads, now, seconds(20), 0.0);
     budget.failed(Effect::Writes, now, seconds(20), 0.0);
-    assert!(!budget.answered(Effect::Reads, now), "a write is lost still");
-    assert_eq!(budget.lost.len(), 1);
-    assert!(budget.answered(Effect::Reads, now + WINDOW + seconds(1)), "and is forgotten after a while");
+    assert!(!budget.answered(Effect::Reads, now), "the lost write still counts");
+    assert_eq!(budget.losses.len(), 1);
+    assert!(budget.answered(Effect::Reads, now + WINDOW + seconds(1)), "old losses are forgotten");
 }
 
 proptest! {
@@ -128,26 +140,26 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let (mut budget, mut now) = (Budget::default(), runtime.block_on(async { Instant::now() }));
-        for (what, number, spread) in steps {
+        for (step, number, spread) in steps {
             let effect = if number % 2 == 0 { Effect::Reads } else { Effect::Writes };
-            match what {
+            match step {
                 0 => now += seconds(number),
                 1 => drop(budget.failed(effect, now, seconds(number % 21), spread)),
-                2 => drop(budget.tried()),
+                2 => drop(budget.end_probe()),
                 3 if number % 3 == 0 => drop(budget.answered(effect, now)),
                 _ => {
-                    let press = [Press::No, Press::Heard, Press::Kcp][usize::from(what) % 3];
-                    if let Verdict::Wait(wait) = budget.admit(&key("a"), now, press) {
-                        prop_assert!(wait <= Duration::from_mins(15) && press != Press::Kcp);
+                    let origin = [Origin::Engine, Origin::Runtime, Origin::Kcp][usize::from(step) % 3];
+                    if let Verdict::Wait(wait) = budget.admit(&key("a"), now, origin) {
+                        prop_assert!(wait <= Duration::from_mins(15) && origin != Origin::Kcp);
                     }
                 }
             }
         }
-        let _over = budget.tried();
-        prop_assert!(matches!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(_)));
-        let _over = budget.tried();
+        let _ended = budget.end_probe();
+        prop_assert!(matches!(budget.admit(&key("a"), now, Origin::Runtime), Verdict::Admit { .. }));
+        let _ended = budget.end_probe();
         let later = now + Duration::from_mins(15);
-        prop_assert!(matches!(budget.admit(&key("a"), later, Press::No), Verdict::Try(_)));
+        prop_assert!(matches!(budget.admit(&key("a"), later, Origin::Engine), Verdict::Admit { .. }));
     }
 }
 
@@ -166,7 +178,7 @@ async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_ky
     let reach = Arc::new(Reach::default());
     let (engine, calls, _) = engine_observed_by(Arc::clone(&reach) as _, Arc::default());
     for _ in 0..3 {
-        engine.dispatcher.clusters.budgets.ended("harbour", Effect::Reads, seconds(20), false);
+        engine.dispatcher.clusters.budgets.call_ended("harbour", Effect::Reads, seconds(20), false);
     }
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
     engine
@@ -208,7 +220,7 @@ fn engine_observed_by(
     });
     let clusters = &engine.dispatcher.clusters;
     let client = RuntimeClient::new(client, seconds(20));
-    let client = counted(client, "harbour", &clusters.budgets, engine.queue());
+    let client = limited(client, "harbour", &clusters.budgets, engine.queue());
     let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
     clusters.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
     (engine, calls, heard)
@@ -227,24 +239,24 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let answers = Arc::new(AtomicUsize::new(0));
     let (engine, calls, heard) = engine(Arc::clone(&answers));
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
-    let want = |key: &WorkKey, trigger: Trigger| {
+    let push = |key: &WorkKey, trigger: Trigger| {
         engine
             .queue()
             .push(key.clone(), Push { class: Class::UserEdit, trigger: Some(trigger), guards: Vec::new() });
     };
-    want(&kyma, Trigger::Start);
+    push(&kyma, Trigger::Start);
     for _ in 0..3 {
         let (_, outcome, _) = work_once(&engine).await;
         assert_eq!(outcome, OutcomeKind::Failed);
     }
-    let told = engine.history().of("harbour").pop().unwrap().message;
-    assert!(told.contains("is left alone until 1970-01-01T00:0"), "{told}");
+    let message = engine.history().of("harbour").pop().unwrap().message;
+    assert!(message.contains("is suspended until 1970-01-01T00:0"), "{message}");
     assert_eq!((calls.load(Ordering::SeqCst), engine.parked_runtimes()), (3, 1));
     // The Kyma is requeued to report the Manifest's failure; the Manifest's retry is refused.
     heard.lock().clear();
-    let (_, outcome, told) = work_once(&engine).await;
+    let (_, outcome, message) = work_once(&engine).await;
     assert_eq!((outcome, calls.load(Ordering::SeqCst)), (OutcomeKind::Waiting, 3));
-    assert!(told.contains("left alone"), "{told}");
+    assert!(message.contains("suspended until"), "{message}");
     assert!(
         heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
     );
@@ -263,11 +275,11 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     // A canary requeues the rest at once; this time the runtime answers.
     answers.store(1, Ordering::SeqCst);
     let before = engine.queue().now();
-    want(&WorkKey::EventPath { kyma: "harbour".into() }, event());
+    push(&WorkKey::EventPath { kyma: "harbour".into() }, event());
     assert!(matches!(work_once(&engine).await.0, WorkKey::EventPath { .. }));
-    let (key, outcome, told) = work_once(&engine).await;
-    assert_eq!((key, outcome, engine.queue().now()), (kyma, OutcomeKind::Failed, before), "{told}");
-    assert!(told.contains("forbids") && told.contains("next try within 5 min"), "{told}");
+    let (key, outcome, message) = work_once(&engine).await;
+    assert_eq!((key, outcome, engine.queue().now()), (kyma, OutcomeKind::Failed, before), "{message}");
+    assert!(message.contains("forbids") && message.contains("next try within 5 min"), "{message}");
     assert_eq!(engine.parked_runtimes(), 0);
     assert!(engine.dispatcher.clusters.budgets.runtimes.lock().is_empty());
 }
@@ -278,23 +290,23 @@ fn what_the_engine_asks_of_itself_is_no_reason_to_pass_a_parked_runtimes_time() 
     for own in
         [Change::ManifestStatus, Change::ManifestDeleted, Change::StatusOverwritten, Change::FinalizerRemoved]
     {
-        assert_eq!(Press::of(&[kcp(own), Trigger::Start]), Press::No, "{own:?}");
+        assert_eq!(Origin::of(&[kcp(own), Trigger::Start]), Origin::Engine, "{own:?}");
     }
     for users in [Change::Changed, Change::ModuleRelease, Change::Kubeconfig] {
-        assert_eq!(Press::of(&[kcp(Change::ManifestStatus), kcp(users)]), Press::Kcp, "{users:?}");
+        assert_eq!(Origin::of(&[kcp(Change::ManifestStatus), kcp(users)]), Origin::Kcp, "{users:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_runtime_that_is_gone_has_cost_is_forgotten() {
     let budgets = Budgets::new(16);
-    budgets.ended("gone", Effect::Reads, seconds(1), false);
+    budgets.call_ended("gone", Effect::Reads, seconds(1), false);
     tokio::time::advance(WINDOW).await;
     assert_eq!((budgets.count(), budgets.runtimes.lock().len()), (0, 1));
     tokio::time::advance(seconds(1)).await;
     assert_eq!((budgets.count(), budgets.runtimes.lock().len()), (0, 0));
     for _ in 0..20 {
-        budgets.ended("parked", Effect::Reads, seconds(20), false);
+        budgets.call_ended("suspended", Effect::Reads, seconds(20), false);
     }
     tokio::time::advance(WINDOW).await;
     assert_eq!(budgets.runtimes.lock().len(), 1, "until it answers, or its Kyma is gone");
@@ -307,15 +319,15 @@ async fn suspects_share_a_quarter_of_the_workers() {
     let (engine, ..) = engine(Arc::default());
     let clusters = &engine.dispatcher.clusters;
     for kyma in ["a", "b", "c", "d", "e"] {
-        clusters.budgets.ended(kyma, Effect::Reads, seconds(1), false);
+        clusters.budgets.call_ended(kyma, Effect::Reads, seconds(1), false);
     }
-    let leave = |kyma: &str| clusters.admit(&WorkKey::Kyma { kyma: kyma.into() }, &[]);
-    let mut held = Vec::new();
+    let admit = |kyma: &str| clusters.admit(&WorkKey::Kyma { kyma: kyma.into() }, &[]);
+    let mut admissions = Vec::new();
     for kyma in ["a", "b", "c", "d"] {
-        held.push(leave(kyma).unwrap());
+        admissions.push(admit(kyma).unwrap());
     }
-    assert!(matches!(leave("e"), Err(Refusal::Crowded(_))), "16 workers, 4 of them for suspects");
-    assert!(leave("well").is_ok());
-    held.pop();
-    assert!(leave("e").is_ok());
+    assert!(matches!(admit("e"), Err(Refusal::Crowded(_))), "16 workers, 4 of them for suspects");
+    assert!(admit("well").is_ok());
+    admissions.pop();
+    assert!(admit("e").is_ok());
 }
