@@ -79,8 +79,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_answer_is_told_and_that_there_was_none() {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let recorder = Arc::clone(&told);
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Arc::clone(&answers);
         let layer =
             CountedLayer::new(Arc::new(move |method, code| recorder.lock().push((method.clone(), code))));
         let service = layer.layer(tower::service_fn(|request: Request<u16>| async move {
@@ -96,6 +96,6 @@ mod tests {
             (Method::PATCH, Some(StatusCode::CONFLICT)),
             (Method::DELETE, None),
         ];
-        assert_eq!(*told.lock(), wanted);
+        assert_eq!(*answers.lock(), wanted);
     }
 }

@@ -76,14 +76,14 @@ impl ErrorClass {
 pub struct RuntimeError {
     /// Class of the failure.
     pub class: ErrorClass,
-    /// The call, in the caller's words.
-    pub what: String,
+    /// The call, as messages name it.
+    pub call: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl fmt::Display for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.text())
+        write!(f, "{}: {}", self.call, self.text())
     }
 }
 
@@ -94,24 +94,18 @@ impl Error for RuntimeError {
 }
 
 /// Phrases in API server messages, and their explanation for a status.
-const WORDS: [(&str, &str); 5] = [
-    (
-        "failed calling webhook",
-        "a webhook in the cluster does not answer; whoever has installed it can bring it back, or remove it",
-    ),
-    (
-        "conversion webhook for ",
-        "the webhook that converts objects of its kind does not answer as it should; whoever has installed it can bring it back",
-    ),
+const EXPLANATIONS: [(&str, &str); 5] = [
+    ("failed calling webhook", "a webhook in the cluster does not answer; repair or remove the webhook"),
+    ("conversion webhook for ", "the webhook that converts objects of its kind fails; repair the webhook"),
     (
         "denied the request",
-        "a webhook in the cluster refuses it; change what it refuses, or ask whoever has installed the webhook",
+        "a webhook in the cluster refuses it; correct the object, or change the webhook's policy",
     ),
     (
         "failed to create typed patch object",
         "the object does not fit the schema of its kind; correct the field that is named",
     ),
-    ("exceeded quota", "a quota in the cluster is used up; raise it, or free some of what it counts"),
+    ("exceeded quota", "a quota in the cluster is used up; raise it, or delete objects that it counts"),
 ];
 
 /// Longest API server message that is passed on, in characters.
@@ -123,13 +117,13 @@ const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 impl RuntimeError {
     pub(super) fn new(
         class: ErrorClass,
-        what: impl Into<String>,
+        call: impl Into<String>,
         source: Option<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self { class, what: what.into(), source }
+        Self { class, call: call.into(), source }
     }
 
-    pub(crate) fn from_kube(what: impl Into<String>, error: kube::Error) -> Self {
+    pub(crate) fn from_kube(call: impl Into<String>, error: kube::Error) -> Self {
         let class = classify(&error);
         // The parser's messages quote the text, which may be a Secret's.
         let source = match error {
@@ -137,15 +131,15 @@ impl RuntimeError {
             kube::Error::FromUtf8(_) => "the answer is no UTF-8 text".into(),
             error => error.into(),
         };
-        Self::new(class, what, Some(source))
+        Self::new(class, call, Some(source))
     }
 
     fn text(&self) -> &'static str {
-        let words = self.status().map_or("", |status| &*status.message);
-        match WORDS.iter().find(|(said, _)| words.contains(said)) {
+        let message = self.status().map_or("", |status| &*status.message);
+        match EXPLANATIONS.iter().find(|(phrase, _)| message.contains(phrase)) {
             Some((_, text)) => text,
-            None if matches!(self.class, ErrorClass::NotFound) && words.starts_with("namespaces \"") => {
-                "its namespace is not there; make it, or have the module bring it"
+            None if matches!(self.class, ErrorClass::NotFound) && message.starts_with("namespaces \"") => {
+                "its namespace does not exist; create it, or add it to the module"
             }
             None => self.class.text(),
         }
@@ -183,14 +177,14 @@ impl RuntimeError {
     /// middle may quote a whole value.
     pub fn message(&self) -> Option<String> {
         let status = self.status().filter(|status| !status.message.is_empty())?;
-        let words = &status.message;
-        let count = words.chars().count();
+        let message = &status.message;
+        let count = message.chars().count();
         if count <= MAX_MESSAGE {
-            return Some(words.clone());
+            return Some(message.clone());
         }
         let end = MAX_MESSAGE / 3;
         let begin = MAX_MESSAGE - end - GAP.chars().count();
-        let parts = words.chars().take(begin).chain(GAP.chars()).chain(words.chars().skip(count - end));
+        let parts = message.chars().take(begin).chain(GAP.chars()).chain(message.chars().skip(count - end));
         Some(parts.collect())
     }
 
@@ -298,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_a_server_says_in_words_alone_is_told_with_what_to_do() {
-        for (code, words, told) in [
+        for (code, message, explanation) in [
             (500, "Internal error occurred: failed calling webhook \"v.x\": refused", "does not answer"),
             (
                 500,
@@ -307,13 +301,13 @@ mod tests {
             ),
             (403, "admission webhook \"v.x\" denied the request: no", "a webhook in the cluster refuses it"),
             (403, "pods \"a\" is forbidden: exceeded quota: small", "a quota in the cluster is used up"),
-            (404, "namespaces \"a\" not found", "its namespace is not there"),
+            (404, "namespaces \"a\" not found", "its namespace does not exist"),
             (404, "configmaps \"a\" not found", "not found"),
             (403, "no", "check the permissions"),
         ] {
-            let status = Status::failure(words, "Reason").with_code(code);
+            let status = Status::failure(message, "Reason").with_code(code);
             let error = RuntimeError::from_kube("applying it", kube::Error::Api(status.boxed())).to_string();
-            assert!(error.starts_with("applying it: ") && error.contains(told), "{error}");
+            assert!(error.starts_with("applying it: ") && error.contains(explanation), "{error}");
         }
     }
 
@@ -330,14 +324,17 @@ mod tests {
 
     #[test]
     fn of_a_long_message_its_beginning_and_its_end_are_passed_on() {
-        let message = |words: String| {
-            let status = Status { message: words, code: 422, ..Status::default() };
+        let message = |text: String| {
+            let status = Status { message: text, code: 422, ..Status::default() };
             RuntimeError::from_kube("apply", kube::Error::Api(Box::new(status))).message().unwrap()
         };
         assert_eq!(message("é".repeat(MAX_MESSAGE)), "é".repeat(MAX_MESSAGE));
-        let said = message(format!("Job is invalid: {}: field is immutable", "é".repeat(4_000)));
-        assert_eq!(said.chars().count(), MAX_MESSAGE);
-        assert!(said.starts_with("Job is invalid: é") && said.ends_with("é: field is immutable"), "{said}");
+        let shortened = message(format!("Job is invalid: {}: field is immutable", "é".repeat(4_000)));
+        assert_eq!(shortened.chars().count(), MAX_MESSAGE);
+        assert!(
+            shortened.starts_with("Job is invalid: é") && shortened.ends_with("é: field is immutable"),
+            "{shortened}"
+        );
     }
 
     #[test]

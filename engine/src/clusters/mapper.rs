@@ -15,17 +15,18 @@ use super::{
 };
 use crate::pool;
 
-/// Group versions remembered per runtime; beyond that, the oldest is dropped. A module uses about ten.
-const GROUP_VERSIONS: usize = 128;
+/// Group versions cached per runtime; beyond that, the oldest is dropped. A module uses about ten.
+const MAX_GROUP_VERSIONS: usize = 128;
 
-const VERSIONS: usize = 8;
+/// Versions of a kind that are tried.
+const MAX_VERSIONS: usize = 8;
 
-/// REST mapping of one runtime: discovers a group version on first use and remembers it.
+/// REST mapping of one runtime: discovers a group version on first use and caches it.
 #[derive(Debug)]
 pub struct Mapper {
     /// Oldest first. Shared pointers, since thousands of mappers hold the same content.
-    known: Mutex<Vec<Arc<Kinds>>>,
-    shared: Pool,
+    cached: Mutex<Vec<Arc<Kinds>>>,
+    pool: Pool,
 }
 
 /// The kinds that a runtime serves of a group version.
@@ -115,37 +116,37 @@ impl Mapper {
     }
 
     /// Returns an empty mapper that shares its content with others of this pool.
-    pub(super) fn sharing(shared: Pool) -> Self {
-        Self { known: Mutex::default(), shared }
+    pub(super) fn sharing(pool: Pool) -> Self {
+        Self { cached: Mutex::default(), pool }
     }
 
-    /// Returns the mapping of a kind, remembered or by one request for its group version. A missing kind is never remembered, since its
+    /// Returns the mapping of a kind, from the cache or by one request for its group version. A missing kind is never cached, since its
     /// CRD may be installed meanwhile. `client` must be the runtime's own.
     pub async fn resolve(&self, client: &RuntimeClient, gvk: &GroupVersionKind) -> Result<Mapped, MapError> {
         let api_version = gvk.api_version();
-        if let Some(mapped) = self.remembered(&api_version, &gvk.kind) {
+        if let Some(mapped) = self.cached_kind(&api_version, &gvk.kind) {
             return Ok(mapped);
         }
         let missing = || MapError::KindMissing { kind: gvk.kind.clone(), api_version: api_version.clone() };
         let mapped = discover(client, gvk).await?.ok_or_else(missing)?;
         let found = mapped.get(&gvk.kind).cloned();
-        self.remember(Kinds { api_version: api_version.clone(), mapped });
+        self.cache(Kinds { api_version: api_version.clone(), mapped });
         found.ok_or_else(missing)
     }
 
-    fn remembered(&self, api_version: &str, kind: &str) -> Option<Mapped> {
-        let known = self.known.lock();
-        known.iter().find(|kinds| kinds.api_version == api_version)?.mapped.get(kind).cloned()
+    fn cached_kind(&self, api_version: &str, kind: &str) -> Option<Mapped> {
+        let cached = self.cached.lock();
+        cached.iter().find(|kinds| kinds.api_version == api_version)?.mapped.get(kind).cloned()
     }
 
-    fn remember(&self, kinds: Kinds) {
-        let kinds = self.shared.share(kinds);
-        let mut known = self.known.lock();
-        known.retain(|other| other.api_version != kinds.api_version);
-        if known.len() >= GROUP_VERSIONS {
-            known.remove(0);
+    fn cache(&self, kinds: Kinds) {
+        let kinds = self.pool.share(kinds);
+        let mut cached = self.cached.lock();
+        cached.retain(|other| other.api_version != kinds.api_version);
+        if cached.len() >= MAX_GROUP_VERSIONS {
+            cached.remove(0);
         }
-        known.push(kinds);
+        cached.push(kinds);
     }
 
     /// Like [`Self::resolve`], for existing objects: if their version is no longer served, returns another served version. Costs one more
@@ -159,7 +160,7 @@ impl Mapper {
             Err(missing @ MapError::KindMissing { .. }) if !gvk.group.is_empty() => missing,
             answer => return answer,
         };
-        for version in versions(client, &gvk.group).await?.into_iter().take(VERSIONS) {
+        for version in versions(client, &gvk.group).await?.into_iter().take(MAX_VERSIONS) {
             let other = GroupVersionKind { version, ..gvk.clone() };
             match self.resolve(client, &other).await {
                 Err(MapError::KindMissing { .. }) => {}
@@ -186,20 +187,20 @@ impl Mapper {
     /// Forgets the kind's group version, such as after a CRD was written or deleted.
     pub fn forget(&self, gvk: &GroupVersionKind) {
         let api_version = gvk.api_version();
-        self.known.lock().retain(|kinds| kinds.api_version != api_version);
+        self.cached.lock().retain(|kinds| kinds.api_version != api_version);
     }
 }
 
 /// Returns the served versions of a group, the preferred one first; empty for an unknown group.
 async fn versions(client: &RuntimeClient, group: &str) -> Result<Vec<String>, MapError> {
-    let what = format!("discover {group}");
+    let call = format!("discover {group}");
     if !is_plain(group) {
-        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, what, None)));
+        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, call, None)));
     }
     let request = http::Request::get(format!("/apis/{group}")).body(Vec::new());
     let answer = match request {
-        Ok(request) => client.call(&what, client.kube().request::<APIGroup>(request)).await,
-        Err(_) => Err(RuntimeError::new(ErrorClass::Invalid, what, None)),
+        Ok(request) => client.call(&call, client.kube().request::<APIGroup>(request)).await,
+        Err(_) => Err(RuntimeError::new(ErrorClass::Invalid, call, None)),
     };
     match answer {
         Ok(group) => {
@@ -222,15 +223,15 @@ async fn discover(
     gvk: &GroupVersionKind,
 ) -> Result<Option<BTreeMap<String, Mapped>>, MapError> {
     let api_version = gvk.api_version();
-    let what = format!("discover {api_version}");
+    let call = format!("discover {api_version}");
     if !is_plain(&gvk.group) || !is_plain(&gvk.version) || gvk.version.is_empty() {
-        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, what, None)));
+        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, call, None)));
     }
     let kube = client.kube();
     let answer = if gvk.group.is_empty() {
-        client.call(&what, kube.list_core_api_resources(&gvk.version)).await
+        client.call(&call, kube.list_core_api_resources(&gvk.version)).await
     } else {
-        client.call(&what, kube.list_api_group_resources(&api_version)).await
+        client.call(&call, kube.list_api_group_resources(&api_version)).await
     };
     match answer {
         Ok(list) => Ok(Some(kinds_of(gvk, list))),
@@ -279,7 +280,7 @@ mod tests {
         let one = pool.share(kinds("v1", "beams"));
         assert!(Arc::ptr_eq(&one, &pool.share(kinds("v1", "beams"))));
         let other = pool.share(kinds("v1", "beamen"));
-        assert!(!Arc::ptr_eq(&one, &other), "a runtime may serve something else");
+        assert!(!Arc::ptr_eq(&one, &other), "a runtime may serve other content");
         drop(one);
         let again = pool.share(kinds("v1", "beams"));
         assert_eq!(*again, kinds("v1", "beams"));
@@ -289,16 +290,16 @@ mod tests {
     fn a_mapper_remembers_the_last_group_versions_it_has_learned() {
         let mapper = Mapper::new();
         let version = |n: usize| format!("v{n}");
-        let plural = |n: usize| mapper.remembered(&version(n), "Beam").map(|mapped| mapped.resource.plural);
-        (0..GROUP_VERSIONS).for_each(|n| mapper.remember(kinds(&version(n), "beams")));
-        mapper.remember(kinds(&version(0), "beamen"));
-        assert_eq!(plural(0).as_deref(), Some("beamen"), "what was learned again replaces what was known");
-        assert_eq!(plural(1).as_deref(), Some("beams"), "and takes no place of another one");
-        mapper.remember(kinds(&version(GROUP_VERSIONS), "beams"));
-        assert_eq!(plural(1), None, "it was learned first of all that were left");
-        assert_eq!(mapper.known.lock().len(), GROUP_VERSIONS);
+        let plural = |n: usize| mapper.cached_kind(&version(n), "Beam").map(|mapped| mapped.resource.plural);
+        (0..MAX_GROUP_VERSIONS).for_each(|n| mapper.cache(kinds(&version(n), "beams")));
+        mapper.cache(kinds(&version(0), "beamen"));
+        assert_eq!(plural(0).as_deref(), Some("beamen"), "a new discovery replaces the old one");
+        assert_eq!(plural(1).as_deref(), Some("beams"), "and evicts no other one");
+        mapper.cache(kinds(&version(MAX_GROUP_VERSIONS), "beams"));
+        assert_eq!(plural(1), None, "the oldest one is evicted");
+        assert_eq!(mapper.cached.lock().len(), MAX_GROUP_VERSIONS);
         mapper.forget(&GroupVersionKind::gvk("", &version(0), "Beam"));
         assert_eq!(plural(0), None);
-        assert_eq!(mapper.remembered(&version(2), "Mast"), None, "not served when it was looked");
+        assert_eq!(mapper.cached_kind(&version(2), "Mast"), None, "not served at its discovery");
     }
 }

@@ -6,27 +6,27 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 const PER_SECOND: u32 = 100;
-/// Burst: a large module installs without a wait.
-const AT_ONCE: u32 = 500;
+/// A large module installs without a wait.
+const BURST: u32 = 500;
 const STEP: Duration = Duration::from_millis(1000 / PER_SECOND as u64);
 
 /// The rate limit of one runtime (generic cell rate algorithm: one instant is the whole state).
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     /// When all calls so far would end at the average rate.
-    over: Mutex<Instant>,
+    ends_at: Mutex<Instant>,
 }
 
 impl RateLimit {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { over: Mutex::new(now) }
+        Self { ends_at: Mutex::new(now) }
     }
 
     /// Reserves a turn and returns its start.
     fn turn(&self, now: Instant) -> Instant {
-        let mut over = self.over.lock();
-        *over = (*over).max(now) + STEP;
-        now.max(over.checked_sub(STEP * AT_ONCE).unwrap_or(now))
+        let mut ends_at = self.ends_at.lock();
+        *ends_at = (*ends_at).max(now) + STEP;
+        now.max(ends_at.checked_sub(STEP * BURST).unwrap_or(now))
     }
 
     /// Returns the wait for the call's turn; `None` if it may start. Waits are short, since few calls of a runtime run at the same time.
@@ -53,7 +53,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_at_once_pass_and_then_as_many_as_the_rate_allows() {
         let (rate, start) = (RateLimit::new(Instant::now()), Instant::now());
-        for _ in 0..AT_ONCE {
+        for _ in 0..BURST {
             wait(&rate).await;
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
@@ -66,14 +66,14 @@ mod tests {
         for _ in 0..PER_SECOND {
             wait(&rate).await;
         }
-        assert_eq!(rested.elapsed(), Duration::ZERO, "what a second of rest has brought");
+        assert_eq!(rested.elapsed(), Duration::ZERO, "a second without calls allows a second's calls");
         wait(&rate).await;
         assert_eq!(rested.elapsed(), STEP);
         tokio::time::advance(Duration::from_hours(1)).await;
         let rested = Instant::now();
-        for _ in 0..=AT_ONCE {
+        for _ in 0..=BURST {
             wait(&rate).await;
         }
-        assert_eq!(rested.elapsed(), STEP, "a long rest brings no more than that many at once");
+        assert_eq!(rested.elapsed(), STEP, "a long rest allows no more than a burst");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Record {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prepared {
-    /// The hash of the content that the runtime has; `None` if it has to be looked at.
+    /// The hash of the content that the runtime has; `None` if the runtime must be read.
     pub(crate) hash: Option<u64>,
     /// Whether this process has prepared the runtime before.
     pub(crate) before: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Prepared {
 
 #[derive(Debug)]
 struct Reached {
-    by: SecretVersion,
+    secret: SecretVersion,
     /// `None` after a call that discredits the client.
     mapper: Option<Arc<Mapper>>,
 }
@@ -55,7 +55,7 @@ struct Reached {
 #[derive(Debug)]
 pub(crate) enum Cluster {
     Known(Arc<Mapper>),
-    /// It has the same Secret, but the last client was discredited: what was prepared there may be gone.
+    /// It has the same Secret, but the last client was discredited: the prepared content may be gone.
     Doubted,
     New,
 }
@@ -86,13 +86,13 @@ impl Records {
 }
 
 impl Record {
-    /// Compares the Secret of a new client with the one before, and forgets what may not hold for its cluster.
+    /// Compares the Secret of a new client with the one before, and forgets facts that may not hold for its cluster.
     pub(crate) fn reach(&mut self, secret: &SecretVersion) -> Cluster {
         let cluster = match &self.reached {
-            Some(Reached { by, mapper: Some(mapper) }) if by == secret => {
+            Some(Reached { secret: before, mapper: Some(mapper) }) if before == secret => {
                 return Cluster::Known(Arc::clone(mapper));
             }
-            Some(Reached { by, mapper: None }) if by == secret => Cluster::Doubted,
+            Some(Reached { secret: before, mapper: None }) if before == secret => Cluster::Doubted,
             _ => Cluster::New,
         };
         self.prepared.hash = None;
@@ -105,7 +105,7 @@ impl Record {
     }
 
     pub(crate) fn reached(&mut self, secret: &SecretVersion, mapper: Arc<Mapper>) {
-        self.reached = Some(Reached { by: secret.clone(), mapper: Some(mapper) });
+        self.reached = Some(Reached { secret: secret.clone(), mapper: Some(mapper) });
     }
 
     /// Notes that these objects of the catalog, or any, may have changed ([`CatalogRecord::doubt`]).
@@ -133,8 +133,8 @@ mod tests {
         assert!(matches!(record.reach(&secret("1")), Cluster::New));
         let mapper = Arc::new(Mapper::new());
         record.reached(&secret("1"), Arc::clone(&mapper));
-        let Cluster::Known(known) = record.reach(&secret("1")) else { panic!("it was reached") };
-        assert!(Arc::ptr_eq(&known, &mapper), "also after its idle client was dropped");
+        let Cluster::Known(reached) = record.reach(&secret("1")) else { panic!("it was reached") };
+        assert!(Arc::ptr_eq(&reached, &mapper), "also after its idle client was dropped");
         assert!(matches!(record.reach(&secret("2")), Cluster::New));
     }
 

@@ -10,16 +10,16 @@ use jiff::Timestamp;
 use tidewatch_api::object::ObjectRef;
 use tidewatch_planner::catalog::Id;
 
-/// The time between two full looks that polls ask for. A catalog may be megabytes, and no module waits for it.
-const POLLED: Duration = Duration::from_hours(1);
+/// Time between two full looks that polls ask for. A catalog may be megabytes, and no module waits for it.
+const POLL_INTERVAL: Duration = Duration::from_hours(1);
 /// Objects of one runtime that are doubted one by one; with more, a full look costs less.
-const DOUBTS: usize = 20;
+const MAX_DOUBTED: usize = 20;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CatalogRecord {
     /// The hash of the catalog and the Kyma's labels that it was made of.
     pub(crate) mark: u64,
-    looked_at: Timestamp,
+    full_look_at: Timestamp,
     /// The content hash of each object. Shared by all runtimes with the same catalog.
     pub(crate) hashes: Arc<BTreeMap<Id, u64>>,
     /// Objects that may have changed since, without versions; `None`: any object may have.
@@ -43,9 +43,9 @@ impl CatalogRecord {
         let undoubted = before.is_none_or(|record| record.doubts == doubts);
         Self {
             mark,
-            looked_at: before
+            full_look_at: before
                 .filter(|record| record.doubted.is_some())
-                .map_or(now, |record| record.looked_at),
+                .map_or(now, |record| record.full_look_at),
             hashes: Arc::clone(hashes),
             doubted: undoubted.then_some(suspended),
             doubts: before.map_or(0, |record| record.doubts),
@@ -53,11 +53,11 @@ impl CatalogRecord {
         }
     }
 
-    /// Notes that these objects, or any object, may have changed. Holds until the next sync has looked at them.
+    /// Notes that these objects, or any object, may have changed. Holds until the next sync has read them.
     pub(crate) fn doubt(&mut self, named: Option<BTreeSet<ObjectRef>>) {
         self.doubts += 1;
         let all = self.doubted.take().zip(named).map(|(doubted, named)| &doubted | &named);
-        self.doubted = all.filter(|doubted| doubted.len() <= DOUBTS);
+        self.doubted = all.filter(|doubted| doubted.len() <= MAX_DOUBTED);
         // The condition in the runtime may have changed, too.
         self.reported &= self.doubted.is_some();
     }
@@ -69,7 +69,7 @@ impl CatalogRecord {
 
     /// Whether a poll may ask for a full look.
     pub(crate) fn is_old(&self, now: Timestamp) -> bool {
-        now.duration_since(self.looked_at).unsigned_abs() >= POLLED
+        now.duration_since(self.full_look_at).unsigned_abs() >= POLL_INTERVAL
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn many_doubts_become_a_full_look() {
         let mut record = record();
-        (0..DOUBTS).for_each(|n| record.doubt(Some(objects(&[&n.to_string()]))));
+        (0..MAX_DOUBTED).for_each(|n| record.doubt(Some(objects(&[&n.to_string()]))));
         assert!(record.doubted.is_some());
         record.doubt(Some(objects(&["a"])));
         assert_eq!(record.doubted, None);

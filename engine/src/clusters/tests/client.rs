@@ -92,7 +92,7 @@ async fn a_hanging_server_hits_the_deadline() {
     let bed = Bed::new().await;
     let limits = Limits { deadline: Duration::from_millis(100), ..Limits::default() };
     let error = get(&bed.client(limits), "/hang").await.unwrap_err();
-    assert_eq!((error.class, error.what.as_str()), (ErrorClass::Timeout, "get /hang"));
+    assert_eq!((error.class, error.call.as_str()), (ErrorClass::Timeout, "get /hang"));
 
     // Not even a handshake: the listener is bound, and nobody accepts.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
