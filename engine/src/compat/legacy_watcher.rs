@@ -33,18 +33,19 @@ pub fn last() -> ObjectRef {
 /// All objects in deletion order: users of an object go before it.
 #[must_use]
 pub fn objects() -> Vec<ObjectRef> {
-    let ours = |api_version, kind, name| object(api_version, kind, names::RUNTIME_NAMESPACE, name);
+    let in_runtime_namespace =
+        |api_version, kind, name| object(api_version, kind, names::RUNTIME_NAMESPACE, name);
     let mut all = vec![
         first(),
-        ours("apps/v1", "Deployment", NAME),
-        ours("v1", "Service", NAME),
-        ours("v1", "Service", "skr-webhook-metrics"),
+        in_runtime_namespace("apps/v1", "Deployment", NAME),
+        in_runtime_namespace("v1", "Service", NAME),
+        in_runtime_namespace("v1", "Service", "skr-webhook-metrics"),
     ];
-    all.extend(POLICIES.map(|name| ours("networking.k8s.io/v1", "NetworkPolicy", name)));
+    all.extend(POLICIES.map(|name| in_runtime_namespace("networking.k8s.io/v1", "NetworkPolicy", name)));
     // Older watchers had a service account.
     all.push(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "read-kymas"));
     all.push(object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "kyma-reader"));
-    all.push(ours("v1", "ServiceAccount", "skr-webhook-sa"));
+    all.push(in_runtime_namespace("v1", "ServiceAccount", "skr-webhook-sa"));
     all.push(object("scheduling.k8s.io/v1", "PriorityClass", "", "skr-webhook-priority"));
     all.push(last());
     all
@@ -52,7 +53,7 @@ pub fn objects() -> Vec<ObjectRef> {
 
 /// Whether the Go manager applied the object: it has the manager's label and field manager. Other objects of this name stay.
 #[must_use]
-pub fn is_the_go_managers(metadata: &Value) -> bool {
+pub fn is_applied_by_go_manager(metadata: &Value) -> bool {
     let entries = metadata["managedFields"].as_array().into_iter().flatten();
     let mut applied = entries.filter(|entry| entry["operation"] == "Apply");
     metadata["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_RUNTIME
@@ -69,8 +70,10 @@ mod tests {
     fn the_webhook_goes_first_and_its_certificate_last() {
         let all = objects();
         assert_eq!((all.first(), all.last()), (Some(&first()), Some(&last())));
-        let place = |kind: &str| all.iter().position(|o| o.gvk.kind == kind).unwrap();
-        assert!(place("Deployment") < place("Service") && place("Service") < place("NetworkPolicy"));
+        let position = |kind: &str| all.iter().position(|o| o.gvk.kind == kind).unwrap();
+        assert!(
+            position("Deployment") < position("Service") && position("Service") < position("NetworkPolicy")
+        );
     }
 
     #[test]
@@ -80,19 +83,19 @@ mod tests {
                 {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status"},
                 {"manager": manager, "operation": operation}]})
         };
-        assert!(is_the_go_managers(&metadata("kyma", "Apply", "lifecycle-manager")));
+        assert!(is_applied_by_go_manager(&metadata("kyma", "Apply", "lifecycle-manager")));
         for (label, operation, manager) in [
             ("me", "Apply", "lifecycle-manager"),
             ("kyma", "Update", "lifecycle-manager"),
             ("kyma", "Apply", "kubectl"),
         ] {
             assert!(
-                !is_the_go_managers(&metadata(label, operation, manager)),
+                !is_applied_by_go_manager(&metadata(label, operation, manager)),
                 "{label} {operation} {manager}"
             );
         }
-        for nonsense in [json!(null), json!({}), json!({"managedFields": [7], "labels": "x"})] {
-            assert!(!is_the_go_managers(&nonsense), "{nonsense}");
+        for malformed in [json!(null), json!({}), json!({"managedFields": [7], "labels": "x"})] {
+            assert!(!is_applied_by_go_manager(&malformed), "{malformed}");
         }
     }
 }

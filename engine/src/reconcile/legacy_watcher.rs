@@ -9,7 +9,7 @@ use crate::{
         Clusters, Gated,
         objects::{self, ObjectError},
     },
-    compat::legacy_watcher::{first, is_the_go_managers, last, objects},
+    compat::legacy_watcher::{first, is_applied_by_go_manager, last, objects},
     error::Error,
     gate::Mode,
     kcp::Kcp,
@@ -59,8 +59,9 @@ pub(crate) async fn remove_watcher(kyma: &str, runtime: &Gated) -> Result<(), Ob
     let ends = [first(), last()];
     let mut is_there = false;
     for end in &ends {
-        is_there |=
-            objects::metadata(runtime, end).await?.is_some_and(|metadata| is_the_go_managers(&metadata));
+        is_there |= objects::metadata(runtime, end)
+            .await?
+            .is_some_and(|metadata| is_applied_by_go_manager(&metadata));
     }
     if !is_there {
         return Ok(());
@@ -75,7 +76,7 @@ pub(crate) async fn remove_watcher(kyma: &str, runtime: &Gated) -> Result<(), Ob
 
 async fn remove(runtime: &Gated, object: &ObjectRef) -> Result<bool, ObjectError> {
     let Some(metadata) = objects::metadata(runtime, object).await? else { return Ok(false) };
-    if !is_the_go_managers(&metadata) || metadata["deletionTimestamp"].is_string() {
+    if !is_applied_by_go_manager(&metadata) || metadata["deletionTimestamp"].is_string() {
         return Ok(false);
     }
     objects::delete(runtime, object, metadata["uid"].as_str().unwrap_or_default()).await?;
