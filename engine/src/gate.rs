@@ -52,9 +52,9 @@ pub enum Side {
     },
 }
 
-/// A dry-run write.
+/// A write that a dry run has tried.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
+pub struct DryRunWrite {
     /// The target.
     pub side: Side,
     /// `apply`, `status`, `create`, `merge`, `delete` or `finalizers`.
@@ -64,13 +64,13 @@ pub struct Tried {
     /// The stored object; null if there is none. May hold Secret data: never log it.
     pub before: Value,
     /// The API server's result; null for a deletion. May hold Secret data: never log it.
-    pub answer: Value,
+    pub after: Value,
 }
 
 /// Receives the writes of a dry run. Called from reconciles: must not block.
 pub trait Recorder: Send + Sync + 'static {
     /// Records a write.
-    fn tried(&self, write: Tried);
+    fn record(&self, write: DryRunWrite);
 }
 
 /// Writes are held, which is no failure. The reconcile is postponed, and nothing is acknowledged.
@@ -85,9 +85,10 @@ impl Permit {
         self.0.is_some()
     }
 
-    pub(crate) fn tried(&self, tried: impl FnOnce() -> Tried) {
+    /// Reports a dry-run write to the recorder. Otherwise does nothing.
+    pub(crate) fn record(&self, write: impl FnOnce() -> DryRunWrite) {
         if let Some(recorder) = &self.0 {
-            recorder.tried(tried());
+            recorder.record(write());
         }
     }
 }
@@ -97,7 +98,8 @@ struct Inner {
     mode: Mode,
     /// Held keys until the mode changes. Bounded by the number of keys.
     held: BTreeSet<WorkKey>,
-    told: BTreeSet<String>,
+    /// Kymas whose status reports the pause.
+    pause_reported: BTreeSet<String>,
 }
 
 /// The engine's gate. Cheap to clone.
@@ -144,16 +146,16 @@ impl Gate {
         held && self.begin(key).is_err()
     }
 
-    /// Whether a Kyma has yet to report the pause.
-    pub(crate) fn is_to_say(&self, kyma: &str) -> bool {
+    /// Whether the status of a Kyma has yet to report the pause.
+    pub(crate) fn must_report_pause(&self, kyma: &str) -> bool {
         let inner = self.0.lock();
-        matches!(inner.mode, Mode::Paused) && !inner.told.contains(kyma)
+        matches!(inner.mode, Mode::Paused) && !inner.pause_reported.contains(kyma)
     }
 
-    pub(crate) fn has_said(&self, kyma: &str) {
+    pub(crate) fn pause_reported(&self, kyma: &str) {
         let mut inner = self.0.lock();
         if matches!(inner.mode, Mode::Paused) {
-            inner.told.insert(kyma.to_owned());
+            inner.pause_reported.insert(kyma.to_owned());
         }
     }
 
@@ -161,7 +163,7 @@ impl Gate {
     pub(crate) fn set(&self, mode: Mode) -> BTreeSet<WorkKey> {
         let mut inner = self.0.lock();
         inner.mode = mode;
-        inner.told.clear();
+        inner.pause_reported.clear();
         std::mem::take(&mut inner.held)
     }
 

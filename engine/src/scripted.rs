@@ -16,7 +16,7 @@ use crate::{
 pub(super) type Answer = (u16, Value);
 
 /// A request.
-pub(super) struct Asked {
+pub(super) struct ScriptedRequest {
     pub(super) method: String,
     pub(super) path: String,
     pub(super) query: String,
@@ -25,15 +25,15 @@ pub(super) struct Asked {
     pub(super) body: Value,
 }
 
-impl Asked {
-    pub(super) fn reads(&self) -> bool {
+impl ScriptedRequest {
+    pub(super) fn is_read(&self) -> bool {
         self.method == "GET"
     }
 }
 
-/// A client of an API server that gives this answer to a request, or never one where it is `None`.
+/// A client of an API server that gives this answer to a request, or never answers, if it is `None`.
 pub(super) fn client<A: Into<Option<Answer>> + Send>(
-    answer: impl Fn(&Asked) -> A + Send + Sync + 'static,
+    answer: impl Fn(&ScriptedRequest) -> A + Send + Sync + 'static,
 ) -> Client {
     let answer = Arc::new(answer);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -41,14 +41,14 @@ pub(super) fn client<A: Into<Option<Answer>> + Send>(
         async move {
             let (parts, body) = request.into_parts();
             let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            let asked = Asked {
+            let scripted = ScriptedRequest {
                 method: parts.method.to_string(),
                 path: parts.uri.path().to_owned(),
                 query: parts.uri.query().unwrap_or_default().to_owned(),
                 content_type: content_type.unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default(),
             };
-            let Some((code, body)) = answer(&asked).into() else { return std::future::pending().await };
+            let Some((code, body)) = answer(&scripted).into() else { return std::future::pending().await };
             let body = Body::from(body.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
         }
@@ -58,7 +58,7 @@ pub(super) fn client<A: Into<Option<Answer>> + Send>(
 
 /// The runtime of `harbour`, with such an API server; a call's deadline is 5 s.
 pub(super) fn runtime<A: Into<Option<Answer>> + Send>(
-    answer: impl Fn(&Asked) -> A + Send + Sync + 'static,
+    answer: impl Fn(&ScriptedRequest) -> A + Send + Sync + 'static,
 ) -> Gated {
     Gated::new(RuntimeClient::new(client(answer), Duration::from_secs(5)), Gate::default(), "harbour")
 }

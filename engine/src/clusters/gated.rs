@@ -11,17 +11,17 @@ pub(crate) struct Gated {
     gate: Gate,
     kyma: Arc<str>,
     /// Writes only the status of a pause.
-    says_paused: bool,
+    is_for_pause_status: bool,
 }
 
 impl Gated {
     pub(crate) fn new(client: RuntimeClient, gate: Gate, kyma: &str) -> Self {
-        Self { client, gate, kyma: kyma.into(), says_paused: false }
+        Self { client, gate, kyma: kyma.into(), is_for_pause_status: false }
     }
 
     /// The one client that may write in a paused runtime. For the status of the pause only.
-    pub(crate) fn to_say_paused(&self) -> Self {
-        Self { says_paused: true, ..self.clone() }
+    pub(crate) fn for_pause_status(&self) -> Self {
+        Self { is_for_pause_status: true, ..self.clone() }
     }
 
     #[cfg(test)]
@@ -30,7 +30,7 @@ impl Gated {
     }
 
     pub(crate) fn permit(&self) -> Result<Permit, Held> {
-        if self.says_paused { self.gate.kcp() } else { self.gate.runtime() }
+        if self.is_for_pause_status { self.gate.kcp() } else { self.gate.runtime() }
     }
 
     /// Awaits a write, if it is still allowed when its turn comes. Preparing it may have taken a while.

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     clusters,
-    gate::{Permit, Tried},
+    gate::{DryRunWrite, Permit},
 };
 
 pub(crate) use error::ObjectError;
@@ -46,7 +46,7 @@ pub(crate) async fn api(
 }
 
 /// API of existing objects; their own version may no longer be served.
-async fn api_of_there(
+async fn api_of_existing(
     runtime: &RuntimeClient,
     gvk: &Gvk,
     namespace: &str,
@@ -90,20 +90,20 @@ fn requests(api: &Api<DynamicObject>) -> Request {
 }
 
 /// Sends a request and returns the raw answer. A typed object would only be converted back.
-async fn answered(
+async fn send(
     api: &Api<DynamicObject>,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<Value, kube::Error> {
     api.clone().into_client().request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
-async fn patched(
+async fn patch_raw(
     api: &Api<DynamicObject>,
     name: &str,
     params: &PatchParams,
     patch: &Patch<&Value>,
 ) -> Result<Value, kube::Error> {
-    answered(api, requests(api).patch(name, params, patch)).await
+    send(api, requests(api).patch(name, params, patch)).await
 }
 
 pub(crate) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
@@ -144,11 +144,13 @@ pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
-    let what = format!("applying {id}");
     let before = stored(runtime, &permit, &id).await?;
-    match runtime.write(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await? {
+    match runtime
+        .write(&format!("applying {id}"), patch_raw(&api, &id.name, &params, &Patch::Apply(object)))
+        .await?
+    {
         Ok(applied) => {
-            permit.tried(|| tried(runtime, "apply", &id, before, applied.clone()));
+            permit.record(|| dry_run_write(runtime, "apply", &id, before, applied.clone()));
             Ok(applied)
         }
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
@@ -165,10 +167,10 @@ pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     let applied = runtime
         .write(&format!("applying the status of {id}"), async {
             let request = requests(&api).patch_subresource("status", &id.name, &params, &patch);
-            answered(&api, request).await
+            send(&api, request).await
         })
         .await??;
-    permit.tried(|| tried(runtime, "status", &id, before, applied));
+    permit.record(|| dry_run_write(runtime, "status", &id, before, applied));
     Ok(())
 }
 
@@ -186,9 +188,9 @@ pub(crate) async fn create(
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let patch = Patch::Apply(object);
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
-    match runtime.write(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await? {
+    match runtime.write(&format!("creating {id}"), patch_raw(&api, &id.name, &params, &patch)).await? {
         Ok(created) => {
-            permit.tried(|| tried(runtime, "create", &id, Value::Null, created.clone()));
+            permit.record(|| dry_run_write(runtime, "create", &id, Value::Null, created.clone()));
             Ok(Some(created))
         }
         Err(error) if error.class == ErrorClass::Conflict => Ok(None),
@@ -199,7 +201,7 @@ pub(crate) async fn create(
 /// Reads an object. `None` if the object does not exist; an error if its kind does not.
 pub(crate) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
     let api = api(runtime, &id.gvk, &id.namespace).await?;
-    let read = async { answered(&api, requests(&api).get(&id.name, &GetParams::default())).await };
+    let read = async { send(&api, requests(&api).get(&id.name, &GetParams::default())).await };
     match runtime.call(&format!("reading {id}"), read).await {
         Ok(object) => Ok(Some(object)),
         Err(error) => match explain(runtime, &id.gvk, error).await {
@@ -227,7 +229,7 @@ pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<
     let read = |api: Api<DynamicObject>| async move {
         Ok(runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await?)
     };
-    match ask_of_there(runtime, &id.gvk, &id.namespace, read).await {
+    match call_existing(runtime, &id.gvk, &id.namespace, read).await {
         Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
         Err(ObjectError::Kind(_)) => Ok(None),
         Err(error) if error.is_not_found() || error.is_unreadable() => Ok(None),
@@ -235,7 +237,8 @@ pub(crate) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<
     }
 }
 
-pub(crate) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
+/// Reads the engine's view of an object's metadata. `None` as for [`metadata`].
+pub(crate) async fn find(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
     let metadata = metadata(runtime, id).await?;
     Ok(metadata.map(|metadata| Present {
         uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
@@ -259,11 +262,11 @@ pub(crate) async fn merge(
     let before = stored(runtime, &permit, id).await?;
     let merge = |api: Api<DynamicObject>| async move {
         let patch = Patch::Merge(fields);
-        Ok(runtime.write(&format!("changing {id}"), patched(&api, &id.name, params, &patch)).await??)
+        Ok(runtime.write(&format!("changing {id}"), patch_raw(&api, &id.name, params, &patch)).await??)
     };
-    match ask_of_there(runtime, &id.gvk, &id.namespace, merge).await {
+    match call_existing(runtime, &id.gvk, &id.namespace, merge).await {
         Ok(changed) => {
-            permit.tried(|| tried(runtime, "merge", id, before, changed.clone()));
+            permit.record(|| dry_run_write(runtime, "merge", id, before, changed.clone()));
             Ok(Some(changed))
         }
         Err(error) if error.is_not_found() => Ok(None),
@@ -285,15 +288,15 @@ pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
     let delete = |api: Api<DynamicObject>| async move {
         Ok(runtime.write(&format!("deleting {id}"), api.delete(&id.name, params)).await??)
     };
-    match ask_of_there(runtime, &id.gvk, &id.namespace, delete).await {
+    match call_existing(runtime, &id.gvk, &id.namespace, delete).await {
         // A Status means that the object is gone; an object means that finalizers hold it.
         Ok(either) => {
-            permit.tried(|| tried(runtime, "delete", id, before, Value::Null));
+            permit.record(|| dry_run_write(runtime, "delete", id, before, Value::Null));
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
         Err(ObjectError::Kind(_)) => Ok(Deleted::Gone),
         Err(error) if error.is_not_found() => Ok(Deleted::Gone),
-        // Another object has replaced it; the next reconcile looks at that one.
+        // Another object has replaced it; the next reconcile reads that one.
         Err(ObjectError::Call(error)) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
         Err(error) => Err(error),
     }
@@ -301,10 +304,10 @@ pub(crate) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
 
 /// Deletes an engine-owned object by its name.
 pub(crate) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
-    match look(runtime, id).await? {
+    match find(runtime, id).await? {
         None => Ok(Deleted::Gone),
-        Some(there) if there.deleting => Ok(Deleted::Going),
-        Some(there) => delete(runtime, id, &there.uid).await,
+        Some(present) if present.deleting => Ok(Deleted::Going),
+        Some(present) => delete(runtime, id, &present.uid).await,
     }
 }
 
@@ -333,24 +336,24 @@ async fn stored_kind(runtime: &RuntimeClient, gvk: &Gvk) -> Option<Gvk> {
 
 /// Calls the API of existing objects. Retries in another version if theirs is no longer served, and in the storage version if the
 /// conversion webhook fails.
-async fn ask_of_there<T, F>(
+async fn call_existing<T, F>(
     runtime: &RuntimeClient,
     gvk: &Gvk,
     namespace: &str,
-    ask: impl Fn(Api<DynamicObject>) -> F,
+    call: impl Fn(Api<DynamicObject>) -> F,
 ) -> Result<T, ObjectError>
 where
     F: Future<Output = Result<T, ObjectError>>,
 {
-    match ask(api_of_there(runtime, gvk, namespace).await?).await {
+    match call(api_of_existing(runtime, gvk, namespace).await?).await {
         Err(ObjectError::Call(error)) if is_outdated(runtime, gvk, &error) => {
-            ask(api_of_there(runtime, gvk, namespace).await?).await
+            call(api_of_existing(runtime, gvk, namespace).await?).await
         }
         Err(error) if error.is_of_conversion() => match stored_kind(runtime, gvk).await {
-            Some(stored) => ask(api_of_there(runtime, &stored, namespace).await?).await,
+            Some(stored) => call(api_of_existing(runtime, &stored, namespace).await?).await,
             None => Err(error),
         },
-        answer => answer,
+        result => result,
     }
 }
 
@@ -381,7 +384,7 @@ pub(crate) async fn list(
     let read = |api: Api<DynamicObject>| async move {
         Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(params)).await?)
     };
-    match ask_of_there(runtime, gvk, namespace, read).await {
+    match call_existing(runtime, gvk, namespace, read).await {
         Ok(list) => {
             let named = |object: PartialObjectMeta<DynamicObject>| {
                 let managers = object.metadata.managed_fields.iter().flatten().map(|entry| &entry.manager);
@@ -438,17 +441,23 @@ async fn stored(runtime: &Gated, permit: &Permit, id: &ObjectRef) -> Result<Valu
 }
 
 /// Reports the combined result of several writes to the recorder. Outside a dry run, does nothing.
-pub(crate) fn would_be(
+pub(crate) fn record_dry_run(
     runtime: &Gated,
     operation: &'static str,
     id: &ObjectRef,
     before: &Value,
     after: &Value,
 ) -> Result<(), ObjectError> {
-    runtime.permit()?.tried(|| tried(runtime, operation, id, before.clone(), after.clone()));
+    runtime.permit()?.record(|| dry_run_write(runtime, operation, id, before.clone(), after.clone()));
     Ok(())
 }
 
-fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, before: Value, answer: Value) -> Tried {
-    Tried { side: runtime.side(), operation, object: id.to_string(), before, answer }
+fn dry_run_write(
+    runtime: &Gated,
+    operation: &'static str,
+    id: &ObjectRef,
+    before: Value,
+    after: Value,
+) -> DryRunWrite {
+    DryRunWrite { side: runtime.side(), operation, object: id.to_string(), before, after }
 }

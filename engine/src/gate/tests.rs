@@ -27,16 +27,16 @@ struct Seen {
 fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let shared = Arc::clone(&seen);
-    let client = scripted::client(move |asked| {
-        let counter = if asked.reads() { &shared.reads } else { &shared.writes };
+    let client = scripted::client(move |request| {
+        let counter = if request.is_read() { &shared.reads } else { &shared.writes };
         counter.fetch_add(1, Ordering::SeqCst);
         // A deletion has the flag in its body.
-        let dry = asked.query.contains("dryRun=All") || asked.body["dryRun"] == json!(["All"]);
+        let dry = request.query.contains("dryRun=All") || request.body["dryRun"] == json!(["All"]);
         shared.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
-        if asked.method == "DELETE" {
-            shared.deletions.lock().push(asked.body.to_string());
+        if request.method == "DELETE" {
+            shared.deletions.lock().push(request.body.to_string());
         }
-        match asked.path.as_str() {
+        match request.path.as_str() {
             "/api/v1" => scripted::kinds("v1", "configmaps", "ConfigMap", true),
             _ => (200, config_map()),
         }
@@ -118,26 +118,26 @@ async fn a_deletion_is_of_the_object_that_was_looked_at() {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Tried>>);
+struct Writes(Mutex<Vec<DryRunWrite>>);
 
-impl Recorder for Heard {
-    fn tried(&self, write: Tried) {
+impl Recorder for Writes {
+    fn record(&self, write: DryRunWrite) {
         self.0.lock().push(write);
     }
 }
 
 #[tokio::test]
 async fn a_dry_run_stores_nothing_and_tells_everything() {
-    let (gate, heard) = (Gate::default(), Arc::new(Heard::default()));
-    gate.set(Mode::DryRun(Arc::clone(&heard) as Arc<dyn Recorder>));
+    let (gate, writes) = (Gate::default(), Arc::new(Writes::default()));
+    gate.set(Mode::DryRun(Arc::clone(&writes) as Arc<dyn Recorder>));
     let (runtime, seen) = runtime(&gate);
     assert!(write_everything(&runtime).await.is_empty());
     assert_eq!((seen.writes.load(Ordering::SeqCst), seen.dry.load(Ordering::SeqCst)), (4, 4));
-    let heard = heard.0.lock();
-    let operations: Vec<_> = heard.iter().map(|tried| tried.operation).collect();
+    let writes = writes.0.lock();
+    let operations: Vec<_> = writes.iter().map(|write| write.operation).collect();
     assert_eq!(operations, ["apply", "status", "create", "delete"]);
-    assert!(heard.iter().all(|tried| tried.side == Side::Runtime { kyma: "harbour".into() }));
-    assert!(heard.iter().all(|tried| tried.object == "ConfigMap n/c"));
+    assert!(writes.iter().all(|write| write.side == Side::Runtime { kyma: "harbour".into() }));
+    assert!(writes.iter().all(|write| write.object == "ConfigMap n/c"));
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn a_pause_holds_what_runtimes_are_to_become() {
         WorkKey::Release { module: "guard".into() },
     ] {
         assert!(gate.begin(&held).is_err() && gate.hold(&held), "{held}");
-        assert!(gate.set(Mode::Paused).contains(&held), "{held}: it is asked for when the mode changes");
+        assert!(gate.set(Mode::Paused).contains(&held), "{held}: requeued when the mode changes");
     }
-    for goes_on in [WorkKey::EventPath { kyma: kyma() }, WorkKey::Watcher { name: "w".into() }] {
-        assert!(gate.begin(&goes_on).is_ok(), "{goes_on}");
+    for allowed in [WorkKey::EventPath { kyma: kyma() }, WorkKey::Watcher { name: "w".into() }] {
+        assert!(gate.begin(&allowed).is_ok(), "{allowed}");
     }
 }

@@ -18,7 +18,7 @@ use tidewatch_planner::{
 use super::Kcp;
 use crate::{
     error::Error,
-    gate::{Mode, Permit, Side, Tried},
+    gate::{DryRunWrite, Mode, Permit, Side},
     stages::{Stage, stage},
 };
 
@@ -38,18 +38,18 @@ pub(crate) fn differs(present: &Value, wanted: &Value) -> bool {
 ///
 /// The catalog's field manager must apply it before the other one releases it, so that it never disappears.
 pub(crate) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
-    let is_it = |type_: &str| type_ == names::conditions::MODULE_CATALOG;
-    let others = has_stale_condition(kyma, names::field_managers::KCP, |type_| !is_it(type_));
+    let is_catalog = |type_: &str| type_ == names::conditions::MODULE_CATALOG;
+    let others = has_stale_condition(kyma, names::field_managers::KCP, |type_| !is_catalog(type_));
     let all = kyma["status"]["conditions"].as_array().filter(|_| others)?;
-    let kept = all.iter().find(|condition| condition["type"].as_str().is_some_and(is_it))?;
+    let kept = all.iter().find(|condition| condition["type"].as_str().is_some_and(is_catalog))?;
     Some(json!({"conditions": [kept]}))
 }
 
 /// Whether the installed objects were observed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looked {
-    Found,
-    Not,
+enum Inventory {
+    Observed,
+    Unobserved,
 }
 
 /// Returns the status to apply to a Manifest; `None` if it is up to date and engine-owned. Another manager's inventory becomes
@@ -57,18 +57,20 @@ enum Looked {
 fn manifest_status(
     manifest: &Manifest,
     status: &ManifestStatus,
-    looked: Looked,
+    inventory: Inventory,
     reclaimed: bool,
 ) -> Option<Value> {
     let is_own = has_own_inventory(manifest);
-    let is_ours = !reclaimed
+    let is_owned = !reclaimed
         && has_entry(&manifest.metadata, names::field_managers::APPLIER)
-        && (has_written_inventory(manifest) || looked == Looked::Not || status.synced.is_empty());
-    if is_ours && manifest.status.as_ref() == Some(status) {
+        && (has_written_inventory(manifest)
+            || inventory == Inventory::Unobserved
+            || status.synced.is_empty());
+    if is_owned && manifest.status.as_ref() == Some(status) {
         return None;
     }
     let mut body = json!(status);
-    if is_own || looked == Looked::Found {
+    if is_own || inventory == Inventory::Observed {
         // An empty inventory is written, too: nothing is installed.
         body["synced"] = json!(status.synced);
     } else if let Some(fields) = body.as_object_mut() {
@@ -102,7 +104,9 @@ impl Kcp {
         match result {
             Ok(object) if permit.is_dry() => {
                 let operation = if status { "status" } else { "apply" };
-                permit.tried(|| tried(operation, &K::kind(&()), name, before, serde_json::to_value(&object)));
+                permit.record(|| {
+                    dry_run_write(operation, &K::kind(&()), name, before, serde_json::to_value(&object))
+                });
                 Ok(Some(object))
             }
             Ok(object) => {
@@ -124,7 +128,9 @@ impl Kcp {
         let before = stored(api, name, &permit).await?;
         match stage(Stage::WriteKcp, api.patch(name, &params, &Patch::Merge(fields))).await {
             Ok(object) if permit.is_dry() => {
-                permit.tried(|| tried("merge", &K::kind(&()), name, before, serde_json::to_value(&object)));
+                permit.record(|| {
+                    dry_run_write("merge", &K::kind(&()), name, before, serde_json::to_value(&object))
+                });
                 // The dry-run version was not stored.
                 Ok(None)
             }
@@ -162,8 +168,8 @@ impl Kcp {
             has_stale_condition(&object, names::field_managers::KCP, written)
         };
         let reclaimed = self.reclaim(&self.kymas(), kyma, names::field_managers::KCP).await?;
-        let is_ours = !reclaimed && has_entry(&kyma.metadata, names::field_managers::KCP);
-        if kyma.status.is_some() && present == *status && is_ours && !stale() {
+        let is_owned = !reclaimed && has_entry(&kyma.metadata, names::field_managers::KCP);
+        if kyma.status.is_some() && present == *status && is_owned && !stale() {
             return Ok(());
         }
         let name = kyma.name_any();
@@ -190,7 +196,7 @@ impl Kcp {
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Error> {
-        self.apply_manifest_status(manifest, status, Looked::Found).await.map(drop)
+        self.apply_manifest_status(manifest, status, Inventory::Observed).await.map(drop)
     }
 
     /// Writes a Manifest's status during a reconcile and updates `manifest` for the next write.
@@ -199,7 +205,7 @@ impl Kcp {
         manifest: &mut Manifest,
         status: ManifestStatus,
     ) -> Result<(), Error> {
-        let written = self.apply_manifest_status(manifest, &status, Looked::Found).await?;
+        let written = self.apply_manifest_status(manifest, &status, Inventory::Observed).await?;
         manifest.status = Some(status);
         if let Some(written) = written.filter(|_| !self.is_dry()) {
             manifest.metadata = written.metadata;
@@ -217,17 +223,17 @@ impl Kcp {
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Error> {
-        self.apply_manifest_status(manifest, status, Looked::Not).await.map(drop)
+        self.apply_manifest_status(manifest, status, Inventory::Unobserved).await.map(drop)
     }
 
     async fn apply_manifest_status(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
-        looked: Looked,
+        inventory: Inventory,
     ) -> Result<Option<Manifest>, Error> {
         let reclaimed = self.reclaim(&self.manifests(), manifest, names::field_managers::APPLIER).await?;
-        let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(None) };
+        let Some(status) = manifest_status(manifest, status, inventory, reclaimed) else { return Ok(None) };
         let name = manifest.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
         self.apply(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
@@ -258,7 +264,7 @@ impl Kcp {
         let before = stored(api, name, &permit).await?;
         match stage(Stage::WriteKcp, api.delete(name, &params)).await {
             Ok(_) => {
-                permit.tried(|| tried("delete", &K::kind(&()), name, before, Ok(Value::Null)));
+                permit.record(|| dry_run_write("delete", &K::kind(&()), name, before, Ok(Value::Null)));
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -271,25 +277,28 @@ impl Kcp {
         &self,
         api: &Api<K>,
         object: &K,
-        ours: &[&str],
+        finalizers: &[&str],
     ) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
-        let left: Vec<&String> = object.finalizers().iter().filter(|f| !ours.contains(&f.as_str())).collect();
-        if left.len() == object.finalizers().len() {
+        let remaining: Vec<&String> =
+            object.finalizers().iter().filter(|f| !finalizers.contains(&f.as_str())).collect();
+        if remaining.len() == object.finalizers().len() {
             return Ok(());
         }
         let name = object.name_any();
-        let body = json!({"metadata": {"finalizers": left, "resourceVersion": object.resource_version()}});
+        let body =
+            json!({"metadata": {"finalizers": remaining, "resourceVersion": object.resource_version()}});
         let permit = self.gate.kcp()?;
         let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
         let patch = Patch::Merge(body);
         match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
-            Ok(left) => {
+            Ok(changed) => {
                 let before = serde_json::to_value(object).unwrap_or_default();
-                permit
-                    .tried(|| tried("finalizers", &K::kind(&()), &name, before, serde_json::to_value(&left)));
+                permit.record(|| {
+                    dry_run_write("finalizers", &K::kind(&()), &name, before, serde_json::to_value(&changed))
+                });
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -313,15 +322,15 @@ where
     Ok(read.and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default())
 }
 
-fn tried(
+fn dry_run_write(
     operation: &'static str,
     kind: &str,
     name: &str,
     before: Value,
-    answer: serde_json::Result<Value>,
-) -> Tried {
-    let answer = answer.unwrap_or_default();
-    Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, answer }
+    after: serde_json::Result<Value>,
+) -> DryRunWrite {
+    let after = after.unwrap_or_default();
+    DryRunWrite { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, after }
 }
 
 #[cfg(test)]
@@ -343,27 +352,30 @@ mod tests {
             .unwrap()
         };
         let own = manifest(&[entry(json!({"f:state": {}, "f:synced": {}}))]);
-        let robbed = manifest(&[entry(json!({"f:state": {}}))]);
+        let without_inventory = manifest(&[entry(json!({"f:state": {}}))]);
         let same = own.status.clone().unwrap();
         let other = ManifestStatus { state: tidewatch_api::State::Error, ..same.clone() };
-        for looked in [Looked::Found, Looked::Not] {
-            assert_eq!(manifest_status(&own, &same, looked, false), None);
+        for inventory in [Inventory::Observed, Inventory::Unobserved] {
+            assert_eq!(manifest_status(&own, &same, inventory, false), None);
             assert_eq!(
-                manifest_status(&own, &same, looked, true),
+                manifest_status(&own, &same, inventory, true),
                 Some(json!(same)),
-                "it was another's, too"
+                "the other manager loses its fields"
             );
-            assert_eq!(manifest_status(&own, &other, looked, false), Some(json!(other)));
+            assert_eq!(manifest_status(&own, &other, inventory, false), Some(json!(other)));
         }
         assert_eq!(
-            manifest_status(&robbed, &same, Looked::Found, false),
+            manifest_status(&without_inventory, &same, Inventory::Observed, false),
             Some(json!(same)),
-            "it is ours from now on"
+            "the inventory is engine-owned from now on"
         );
-        assert_eq!(manifest_status(&robbed, &same, Looked::Not, false), None);
-        assert_eq!(manifest_status(&robbed, &other, Looked::Not, false), Some(json!({"state": "Error"})));
-        let nothing = ManifestStatus { synced: Vec::new(), ..other };
-        let body = manifest_status(&own, &nothing, Looked::Found, false).unwrap();
+        assert_eq!(manifest_status(&without_inventory, &same, Inventory::Unobserved, false), None);
+        assert_eq!(
+            manifest_status(&without_inventory, &other, Inventory::Unobserved, false),
+            Some(json!({"state": "Error"}))
+        );
+        let empty = ManifestStatus { synced: Vec::new(), ..other };
+        let body = manifest_status(&own, &empty, Inventory::Observed, false).unwrap();
         assert_eq!(body, json!({"state": "Error", "synced": []}));
     }
 

@@ -224,7 +224,7 @@ impl KymaDeletion {
             (RuntimeObject::KymaCrd, &mut there.kyma_crd),
         ] {
             for object in objects_of(thing) {
-                *is_there |= objects::look(runtime, &object).await?.is_some();
+                *is_there |= objects::find(runtime, &object).await?.is_some();
             }
         }
         for object in agent_config::objects() {

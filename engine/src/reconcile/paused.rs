@@ -36,7 +36,7 @@ impl PauseNotice {
             self.kcp.write_kyma_status(&kyma, &status).await?;
             self.publish_in_runtime(name, &kyma, &status).await?;
         }
-        self.kcp.gate.has_said(name);
+        self.kcp.gate.pause_reported(name);
         Ok(())
     }
 
@@ -52,7 +52,8 @@ impl PauseNotice {
             if marked_by(&remote) != Some(mark.as_str()) || !is_engine_owned(&remote) {
                 return Ok(());
             }
-            stage(Stage::WriteRuntime, write_runtime_status(&runtime.to_say_paused(), &remote, status)).await
+            stage(Stage::WriteRuntime, write_runtime_status(&runtime.for_pause_status(), &remote, status))
+                .await
         };
         if let Err(error) = said.await {
             tracing::debug!(
@@ -141,7 +142,7 @@ mod tests {
             let label = mode.label();
             gate.set(mode);
             assert_eq!(
-                (write(&runtime).await, write(&runtime.to_say_paused()).await),
+                (write(&runtime).await, write(&runtime.for_pause_status()).await),
                 (any, word),
                 "{label}"
             );

@@ -72,7 +72,7 @@ impl PullSecrets {
     pub(super) async fn remove(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         let Some(name) = &self.name else { return Ok(()) };
         let id = in_runtime(name);
-        let Some(there) = objects::look(runtime, &id).await? else { return Ok(()) };
+        let Some(there) = objects::find(runtime, &id).await? else { return Ok(()) };
         if there.marks.owned_by.as_deref() == Some(self.owner(kyma).as_str()) && !there.deleting {
             objects::delete(runtime, &id, &there.uid).await?;
         }

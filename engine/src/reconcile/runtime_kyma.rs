@@ -145,7 +145,7 @@ pub(crate) async fn write_runtime_status(
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
     if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
         // In a dry run, the next write must report the result of the others, which are not stored.
-        objects::would_be(runtime, "status", &runtime_kyma(), remote, &left)?;
+        objects::record_dry_run(runtime, "status", &runtime_kyma(), remote, &left)?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
     objects::apply_status(runtime, &body(status), field_managers::KCP).await

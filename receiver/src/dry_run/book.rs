@@ -8,7 +8,7 @@ use tidewatch_api::names::{self, annotations, conditions, labels};
 use tidewatch_engine::{
     WorkKey,
     compat::legacy_watcher,
-    gate::{Recorder, Side, Tried},
+    gate::{DryRunWrite, Recorder, Side},
     history::{Observer, Record},
     key::OutcomeKind,
 };
@@ -147,8 +147,8 @@ impl Book {
 }
 
 impl Recorder for Book {
-    fn tried(&self, write: Tried) {
-        let Tried { side, operation, object, before, answer } = write;
+    fn record(&self, write: DryRunWrite) {
+        let DryRunWrite { side, operation, object, before, after: answer } = write;
         let (side, kyma) = match side {
             Side::Runtime { kyma } => ("runtime", kyma),
             Side::Kcp => ("kcp", kyma_of(&object, &before, &answer)),
@@ -213,18 +213,18 @@ mod tests {
 
     use super::*;
 
-    fn tried(side: Side, operation: &'static str, object: &str, before: Value, answer: Value) -> Tried {
-        Tried { side, operation, object: object.into(), before, answer }
+    fn write(side: Side, operation: &'static str, object: &str, before: Value, after: Value) -> DryRunWrite {
+        DryRunWrite { side, operation, object: object.into(), before, after }
     }
 
     fn in_runtime() -> Side {
         Side::Runtime { kyma: "harbour".into() }
     }
 
-    fn groups(writes: Vec<Tried>) -> Vec<(String, Group)> {
+    fn groups(writes: Vec<DryRunWrite>) -> Vec<(String, Group)> {
         let book = Book::default();
         for write in writes {
-            book.tried(write);
+            book.record(write);
         }
         ["", "harbour"]
             .iter()
@@ -244,7 +244,7 @@ mod tests {
         let there = json!({"metadata": {"name": "x"}});
         let webhook = legacy_watcher::first().to_string();
         let all = groups(vec![
-            tried(
+            write(
                 in_runtime(),
                 "apply",
                 "ConfigMap kyma-system/tidewatch-agent-config",
@@ -253,14 +253,14 @@ mod tests {
             ),
             tried(in_runtime(), "delete", &webhook, there.clone(), Value::Null),
             tried(in_runtime(), "delete", "Deployment.apps kyma-system/keel", there.clone(), Value::Null),
-            tried(
+            write(
                 in_runtime(),
                 "merge",
                 kyma,
                 conditions(&["SKRWebhook", "Modules"]),
                 conditions(&["SKRWebhook", "Modules"]),
             ),
-            tried(
+            write(
                 in_runtime(),
                 "status",
                 kyma,

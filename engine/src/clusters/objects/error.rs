@@ -113,8 +113,9 @@ impl ObjectError {
 
     /// Whether an immutable field was changed. The API server notes this at the end of a possibly long text.
     pub(crate) fn is_of_immutable(&self) -> bool {
-        let words = |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
-        matches!(self, Self::Call(error) if self.is_refused() && words(error))
+        let is_immutability =
+            |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
+        matches!(self, Self::Call(error) if self.is_refused() && is_immutability(error))
     }
 
     pub(crate) fn causes(&self) -> Vec<Cause> {
@@ -136,15 +137,15 @@ impl ObjectError {
     /// Whether an admission or conversion webhook did not answer, as while the module's own server is not running yet. Kubernetes has no
     /// reason for it, but uses these words in all versions.
     pub(crate) fn is_of_webhook(&self) -> bool {
-        self.is_of_conversion() || self.says("failed calling webhook")
+        self.is_of_conversion() || self.message_contains("failed calling webhook")
     }
 
     pub(crate) fn is_of_conversion(&self) -> bool {
-        self.says("conversion webhook for ")
+        self.message_contains("conversion webhook for ")
     }
 
-    fn says(&self, words: &str) -> bool {
-        matches!(self, Self::Call(error) if error.message().is_some_and(|message| message.contains(words)))
+    fn message_contains(&self, phrase: &str) -> bool {
+        matches!(self, Self::Call(error) if error.message().is_some_and(|message| message.contains(phrase)))
     }
 
     /// Whether the API server asks to retry later, and the object is fine.
@@ -175,11 +176,11 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.status().is_some())
     }
 
-    /// The failure, with the API server's own words or the underlying cause.
+    /// The failure, with the API server's message or the underlying cause.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Call(error) => match error.message() {
-                Some(words) => format!("{error} ({words})"),
+                Some(message) => format!("{error} ({message})"),
                 None => chain(error),
             },
             other => other.to_string(),

@@ -38,14 +38,14 @@ fn a_kind_is_read_in_the_version_that_is_stored_if_that_is_served() {
 
 /// A runtime that stores Buoys in v1beta1 and cannot convert them to v1alpha1; and the requested paths.
 fn runtime_without_converter() -> (Gated, Arc<Mutex<Vec<String>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
+    let paths = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&paths);
     let kinds = |version: &str| {
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("x.dev/{version}"), "resources": [
             {"name": "buoys", "singularName": "", "namespaced": true, "kind": "Buoy", "verbs": ["get", "list", "delete"]}]})
     };
     let runtime = runtime_on(move |path| {
-        heard.lock().push(path.to_owned());
+        recorder.lock().push(path.to_owned());
         let metadata = json!({"name": "a", "namespace": "n", "uid": "u"});
         match path {
             "/apis/x.dev/v1alpha1" => (200, kinds("v1alpha1")),
@@ -80,23 +80,23 @@ fn runtime_without_converter() -> (Gated, Arc<Mutex<Vec<String>>>) {
             _ => not_found(),
         }
     });
-    (runtime, asked)
+    (runtime, paths)
 }
 
 #[tokio::test]
 async fn objects_are_found_and_deleted_in_the_stored_version_where_nobody_converts_them() {
-    let (runtime, asked) = runtime_without_converter();
+    let (runtime, paths) = runtime_without_converter();
     let old = buoy("v1alpha1");
     let page = list(&runtime, &old.gvk, "", 10).await.unwrap();
     assert_eq!(page.first.iter().map(|listed| listed.object.name.as_str()).collect::<Vec<_>>(), ["a"]);
-    assert_eq!(look(&runtime, &old).await.unwrap().unwrap().uid, "u");
+    assert_eq!(find(&runtime, &old).await.unwrap().unwrap().uid, "u");
     assert_eq!(delete(&runtime, &old, "u").await.unwrap(), Deleted::Going);
     assert_eq!(served(&runtime, old.gvk.clone()).await.unwrap().version, "v1beta1");
-    asked.lock().clear();
+    paths.lock().clear();
     list(&runtime, &buoy("v1beta1").gvk, "", 10).await.unwrap();
     assert!(
-        asked.lock().iter().all(|path| !path.contains("customresourcedefinitions")),
-        "asked only where it is of use"
+        paths.lock().iter().all(|path| !path.contains("customresourcedefinitions")),
+        "the CRD is read only where the version differs"
     );
 }
 

@@ -179,7 +179,7 @@ async fn users_of(
         }
         // Own objects beyond the page are counted in `more`.
         for object in of_kind.into_iter().take(OWN) {
-            if more > 0 && objects::look(runtime, object).await?.is_some() {
+            if more > 0 && objects::find(runtime, object).await?.is_some() {
                 more -= 1;
             }
         }

@@ -99,7 +99,7 @@ impl Removal {
         let mut objects =
             inventory::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
         while let Some(object) = objects.next() {
-            match stage(Stage::ReadRuntime, objects::look(runtime, &object)).await {
+            match stage(Stage::ReadRuntime, objects::find(runtime, &object)).await {
                 Ok(None) => {}
                 Ok(Some(existing)) => match self.remover.verdict(kyma, &manifest, &object, &existing) {
                     Verdict::UserOwned => {

@@ -188,7 +188,7 @@ impl Remover {
     ) -> Result<Option<Remaining>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
         self.states.change_history(&key, |history| history.forget(object.into()));
-        let Some(there) = objects::look(runtime, object).await? else { return Ok(None) };
+        let Some(there) = objects::find(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {
             Verdict::Delete => {}

@@ -116,7 +116,7 @@ fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Requests) {
             _ => Some(stored(asked.body.clone())),
         };
         let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
-            let status = objects.get(name).filter(|_| !asked.reads())?;
+            let status = objects.get(name).filter(|_| !asked.is_read())?;
             Some((code, status.clone()))
         });
         refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))

@@ -45,7 +45,7 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
     scripted::runtime(move |asked| match asked.path.as_str() {
         "/apis/apiextensions.k8s.io/v1" => scripted::definitions(),
         "/apis/x.dev/v1" => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
-        path if asked.reads() && path.contains("/customresourcedefinitions/") => {
+        path if asked.is_read() && path.contains("/customresourcedefinitions/") => {
             let holds = |type_: &str| json!({"type": type_, "status": "True"});
             let mut crd = stored(crd());
             crd["metadata"]["resourceVersion"] = "2".into();
@@ -54,7 +54,7 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
             }
             (200, crd)
         }
-        path if path.contains("/namespaces/leaving/") && !asked.reads() => {
+        path if path.contains("/namespaces/leaving/") && !asked.is_read() => {
             let cause = json!({"reason": "NamespaceTerminating", "message": "leaving", "field": "metadata.namespace"});
             scripted::refused_for(403, "Forbidden", "no", &json!({"causes": [cause]}))
         }
@@ -124,8 +124,8 @@ fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
     let recorder = Arc::clone(&made);
     let runtime = scripted::runtime(move |asked| match live.lock().clone() {
         _ if asked.path == "/apis/batch/v1" => scripted::kinds("batch/v1", "jobs", "Job", true),
-        Some(live) if asked.reads() => (200, live),
-        None if asked.reads() => scripted::not_found(),
+        Some(live) if asked.is_read() => (200, live),
+        None if asked.is_read() => scripted::not_found(),
         _ => {
             *recorder.lock() += 1;
             (200, stored(job()))
@@ -274,7 +274,7 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
     let recorder = Arc::clone(&written);
     let runtime = scripted::runtime(move |asked| match asked.path.as_str() {
         "/apis/x.dev/v1" => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
-        _ if asked.reads() => {
+        _ if asked.is_read() => {
             let mut theirs = beacon();
             theirs["spec"]["old"] = "theirs".into();
             (200, stored(theirs))
