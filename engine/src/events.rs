@@ -26,114 +26,126 @@ use crate::{
 };
 
 /// Time before a notice may be repeated.
-const ONCE_IN: Duration = Duration::from_hours(1);
+const REPEAT_AFTER: Duration = Duration::from_hours(1);
 /// Wait before an Event that could not be written is retried: a runtime may reject all Events.
-const FAILED_FOR: Duration = Duration::from_mins(5);
+const RETRY_AFTER: Duration = Duration::from_mins(5);
 /// When postponed notices are due, unless a reconcile comes sooner.
-const LATER: SignedDuration = SignedDuration::from_mins(1);
+const POSTPONED_FOR: SignedDuration = SignedDuration::from_mins(1);
 /// Notices remembered; the oldest are evicted, and may then be repeated sooner.
-const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
-/// Average interval and burst of Events about one Kyma. Excess notices are postponed.
-const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
-/// Average interval and burst of all Events. The end of a version concerns thousands of Kymas, whose reconciles are already spread.
-const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
+const MAX_NOTICES: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
+/// Rate of Events about one Kyma. Excess notices are postponed.
+const KYMA_RATE: Rate = Rate { interval: Duration::from_secs(10), burst: 20 };
+/// Rate of all Events. The end of a version concerns thousands of Kymas, whose reconciles are already spread.
+const TOTAL_RATE: Rate = Rate { interval: Duration::from_millis(10), burst: 1_000 };
 /// Kymas with a rate; an evicted one gets a new burst.
-const COUNTED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
-const AT_ONCE: usize = 8;
+const MAX_KYMAS: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
+/// Events written by one call of [`Notifier::notify`].
+const MAX_PER_CALL: usize = 8;
 /// Reasons whose notices are not repeated by a later plan.
-const ONCE: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
+const UNREPEATED: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Longest message that API servers accept, in bytes.
 const MAX_MESSAGE: usize = 1024;
 const COMPONENT: &str = "tidewatch";
 
+/// An average interval and a burst.
+struct Rate {
+    interval: Duration,
+    burst: u32,
+}
+
+impl Rate {
+    /// The end of all Events so far at the average rate, with one more (generic cell rate algorithm); `None` if the rate is exceeded.
+    fn admit(&self, ends_at: Option<Instant>, now: Instant) -> Option<Instant> {
+        let ends_at = ends_at.unwrap_or(now).max(now) + self.interval;
+        (ends_at <= now + self.interval * self.burst).then_some(ends_at)
+    }
+}
+
+/// The Events written before, for deduplication and rates.
 #[derive(Debug)]
-pub(crate) struct Told(Mutex<Book>);
+pub(crate) struct SentNotices(Mutex<Sent>);
 
 /// Modules per Kyma whose return to Ready is not reported yet. Kymas without such modules have no entry.
-type Open = HashMap<String, BTreeSet<String>>;
+type Unreported = HashMap<String, BTreeSet<String>>;
 
 #[derive(Debug)]
-struct Book {
-    said: LruCache<u64, Said>,
-    /// End of all Events so far at the average rate (generic cell rate algorithm), per Kyma and in total.
-    over: LruCache<u64, Instant>,
-    all_over: Option<Instant>,
-    open: Open,
+struct Sent {
+    notices: LruCache<u64, SentNotice>,
+    /// See [`Rate::admit`]; by the hash of the Kyma's name.
+    kymas_end_at: LruCache<u64, Instant>,
+    total_ends_at: Option<Instant>,
+    unreported: Unreported,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct SentNotice {
     at: Instant,
-    until: Instant,
+    suppressed_until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Now,
-    Later,
-    Told,
+    Postponed,
+    Sent,
 }
 
-impl Default for Told {
+impl Default for SentNotices {
     fn default() -> Self {
-        Self(Mutex::new(Book {
-            said: LruCache::new(REMEMBERED),
-            over: LruCache::new(COUNTED),
-            all_over: None,
-            open: Open::new(),
+        Self(Mutex::new(Sent {
+            notices: LruCache::new(MAX_NOTICES),
+            kymas_end_at: LruCache::new(MAX_KYMAS),
+            total_ends_at: None,
+            unreported: Unreported::new(),
         }))
     }
 }
 
-impl Told {
+impl SentNotices {
     /// Decides about a notice and counts it.
     fn admit(&self, kyma: u64, notice: u64, now: Instant) -> Turn {
-        let mut book = self.0.lock();
-        if book.said.get(&notice).is_some_and(|said| now < said.until) {
-            return Turn::Told;
+        let mut sent = self.0.lock();
+        if sent.notices.get(&notice).is_some_and(|notice| now < notice.suppressed_until) {
+            return Turn::Sent;
         }
-        let one = after(OF_ONE.0, OF_ONE.1, book.over.get(&kyma).copied(), now);
-        let all = after(OF_ALL.0, OF_ALL.1, book.all_over, now);
-        let (Some(one), Some(all)) = (one, all) else { return Turn::Later };
-        book.over.put(kyma, one);
-        book.all_over = Some(all);
-        book.said.put(notice, Said { at: now, until: now + ONCE_IN });
+        let kyma_ends_at = KYMA_RATE.admit(sent.kymas_end_at.get(&kyma).copied(), now);
+        let total_ends_at = TOTAL_RATE.admit(sent.total_ends_at, now);
+        let (Some(kyma_ends_at), Some(total_ends_at)) = (kyma_ends_at, total_ends_at) else {
+            return Turn::Postponed;
+        };
+        sent.kymas_end_at.put(kyma, kyma_ends_at);
+        sent.total_ends_at = Some(total_ends_at);
+        sent.notices.put(notice, SentNotice { at: now, suppressed_until: now + REPEAT_AFTER });
         Turn::Now
     }
 
     /// The modules of a Kyma whose return to Ready is not reported yet.
-    pub(crate) fn open(&self, kyma: &str) -> BTreeSet<String> {
-        self.0.lock().open.get(kyma).cloned().unwrap_or_default()
+    pub(crate) fn unreported(&self, kyma: &str) -> BTreeSet<String> {
+        self.0.lock().unreported.get(kyma).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn keep_open(&self, kyma: &str, open: BTreeSet<String>) {
-        let all = &mut self.0.lock().open;
-        if open.is_empty() {
-            all.remove(kyma);
+    pub(crate) fn set_unreported(&self, kyma: &str, modules: BTreeSet<String>) {
+        let unreported = &mut self.0.lock().unreported;
+        if modules.is_empty() {
+            unreported.remove(kyma);
         } else {
-            all.insert(kyma.to_owned(), open);
+            unreported.insert(kyma.to_owned(), modules);
         }
     }
 
-    fn last(&self, notice: u64) -> Option<Instant> {
-        self.0.lock().said.get(&notice).map(|said| said.at)
+    fn last_sent(&self, notice: u64) -> Option<Instant> {
+        self.0.lock().notices.get(&notice).map(|notice| notice.at)
     }
 
     fn failed(&self, notice: u64, now: Instant) {
-        self.0.lock().said.put(notice, Said { at: now, until: now + FAILED_FOR });
+        self.0.lock().notices.put(notice, SentNotice { at: now, suppressed_until: now + RETRY_AFTER });
     }
 
     /// Reverts an admission without a try.
-    fn was_not(&self, notice: u64) {
-        self.0.lock().said.pop(&notice);
+    fn retract(&self, notice: u64) {
+        self.0.lock().notices.pop(&notice);
     }
-}
-
-/// The new end at the average rate; `None` if the rate is exceeded.
-fn after(step: Duration, at_once: u32, over: Option<Instant>, now: Instant) -> Option<Instant> {
-    let over = over.unwrap_or(now).max(now) + step;
-    (over <= now + step * at_once).then_some(over)
 }
 
 fn hash(kyma: &str) -> u64 {
@@ -190,19 +202,19 @@ fn is_taken(error: &kube::Error) -> bool {
 
 pub(crate) struct Notifier {
     kcp: Kcp,
-    pub(crate) told: Told,
+    pub(crate) sent: SentNotices,
 }
 
 impl Notifier {
     pub(crate) fn new(kcp: Kcp) -> Self {
-        Self { kcp, told: Told::default() }
+        Self { kcp, sent: SentNotices::default() }
     }
 
     /// Writes an Event about the runtime's Kyma for its user.
     pub(crate) async fn notify_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
-        let there = objects::look(runtime, &runtime_kyma()).await.ok().flatten();
-        let uid = there.map(|there| there.uid).unwrap_or_default();
-        let _alone = self.notify(kyma, Some((runtime, &uid)), &[notice]).await;
+        let present = objects::find(runtime, &runtime_kyma()).await.ok().flatten();
+        let uid = present.map(|present| present.uid).unwrap_or_default();
+        let _not_postponed = self.notify(kyma, Some((runtime, &uid)), &[notice]).await;
     }
 
     /// Writes notices about a Kyma and its Manifests. Returns when postponed notices are due.
@@ -215,62 +227,80 @@ impl Notifier {
         notices: &[Notice],
     ) -> Option<Timestamp> {
         let now = Instant::now();
-        // Unrepeatable notices and those not written for longest go first, so that all get their turn.
-        let mut all: Vec<_> = notices
-            .iter()
-            .map(|notice| (notice, fingerprint(kyma, notice)))
-            .map(|(notice, number)| (self.told.last(number), !ONCE.contains(&notice.reason), number, notice))
-            .collect();
-        all.sort_by_key(|(last, again, ..)| (*last, *again));
-        let (mut told, mut left_out, mut deaf) = (0, false, false);
-        for (_, _, number, notice) in all {
-            let of_runtime = notice.about == About::RuntimeKyma;
-            let leave = match runtime {
-                // After a failure in the runtime, such as an unavailable webhook, skip its other Events.
-                _ if of_runtime && deaf => continue,
-                None if of_runtime => continue,
-                Some((runtime, _)) if of_runtime => runtime.permit(),
-                _ => self.kcp.gate.kcp(),
-            };
-            if leave.map_or(true, |permit| permit.is_dry()) {
+        let (mut written, mut is_postponed, mut runtime_failed) = (0, false, false);
+        for (number, notice) in self.by_urgency(kyma, notices) {
+            let is_of_runtime = notice.about == About::RuntimeKyma;
+            // After a failure in the runtime, such as an unavailable webhook, skip its other Events.
+            if is_of_runtime && runtime_failed || !self.may_write(notice, runtime) {
                 continue;
             }
-            let turn = if told < AT_ONCE { self.told.admit(hash(kyma), number, now) } else { Turn::Later };
+            let turn = if written < MAX_PER_CALL {
+                self.sent.admit(hash(kyma), number, now)
+            } else {
+                Turn::Postponed
+            };
             match turn {
                 Turn::Now => {}
-                Turn::Told => continue,
-                Turn::Later => {
-                    left_out |= self.told.last(number).is_none();
+                Turn::Sent => continue,
+                Turn::Postponed => {
+                    is_postponed |= self.sent.last_sent(number).is_none();
                     continue;
                 }
             }
-            let (object, runtime) = match (self.reference(kyma, &notice.about), runtime) {
-                (Some(object), _) => (object, None),
-                (None, Some((runtime, uid))) => {
-                    let (namespace, name) = (names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME);
-                    let uid = (!uid.is_empty()).then(|| uid.to_owned());
-                    (reference("Kyma", namespace, name, uid), Some(runtime))
-                }
-                (None, None) => continue,
-            };
+            let Some((object, runtime)) = self.target(kyma, &notice.about, runtime) else { continue };
             let event = event(notice, object, number, self.kcp.now());
             match self.write_event(&event, runtime).await {
-                Ok(()) => told += 1,
-                Err(NotWritten::Held) => self.told.was_not(number),
+                Ok(()) => written += 1,
+                Err(NotWritten::Held) => self.sent.retract(number),
                 Err(NotWritten::Failed(error)) => {
+                    self.sent.failed(number, now);
+                    runtime_failed |= is_of_runtime;
                     let reason = notice.reason;
-                    self.told.failed(number, now);
-                    deaf |= of_runtime;
                     tracing::debug!(
                         kyma,
                         reason,
                         error,
-                        "an Event could not be written; the status says the same"
+                        "an Event could not be written; the status has the same message"
                     );
                 }
             }
         }
-        left_out.then(|| self.kcp.now().saturating_add(LATER).unwrap_or(Timestamp::MAX))
+        is_postponed.then(|| self.kcp.now().saturating_add(POSTPONED_FOR).unwrap_or(Timestamp::MAX))
+    }
+
+    /// The notices with their fingerprints. Unrepeatable notices and those not written for longest go first, so that all get their turn.
+    fn by_urgency<'a>(&self, kyma: &str, notices: &'a [Notice]) -> Vec<(u64, &'a Notice)> {
+        let mut sorted: Vec<_> = notices.iter().map(|notice| (fingerprint(kyma, notice), notice)).collect();
+        sorted.sort_by_cached_key(|(number, notice)| {
+            (self.sent.last_sent(*number), !UNREPEATED.contains(&notice.reason))
+        });
+        sorted
+    }
+
+    /// Whether the gate allows the Event. A dry run writes none.
+    fn may_write(&self, notice: &Notice, runtime: Option<(&Gated, &str)>) -> bool {
+        let permit = match runtime {
+            _ if notice.about != About::RuntimeKyma => self.kcp.gate.kcp(),
+            Some((runtime, _)) => runtime.permit(),
+            None => return false,
+        };
+        permit.is_ok_and(|permit| !permit.is_dry())
+    }
+
+    /// The object of a notice, and the runtime if the Event is written there.
+    fn target<'a>(
+        &self,
+        kyma: &str,
+        about: &About,
+        runtime: Option<(&'a Gated, &str)>,
+    ) -> Option<(ObjectReference, Option<&'a Gated>)> {
+        if let Some(object) = self.reference(kyma, about) {
+            return Some((object, None));
+        }
+        let (runtime, uid) = runtime?;
+        let uid = (!uid.is_empty()).then(|| uid.to_owned());
+        let object = reference("Kyma", names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME, uid);
+        Some((object, Some(runtime)))
     }
 
     /// Writes notices in KCP before their reconcile ends. They are never postponed, and a failure fails the reconcile.
@@ -289,7 +319,7 @@ impl Notifier {
                         kyma,
                         reason = notice.reason,
                         error = status.message,
-                        "KCP does not take an Event"
+                        "KCP rejects an Event"
                     );
                 }
                 Ok(Err(error)) => {

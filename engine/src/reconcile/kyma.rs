@@ -134,7 +134,7 @@ impl KymaReconciler {
             self.clusters.forget(name);
             self.windows.forget(name);
             self.waiting.forget(name);
-            self.notifier.told.keep_open(name, BTreeSet::new());
+            self.notifier.sent.set_unreported(name, BTreeSet::new());
             return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() {
