@@ -12,7 +12,7 @@ use crate::clusters::policy::AddressPolicy;
 pub struct EngineConfig {
     /// The namespace in KCP that holds Kymas, Manifests and kubeconfig Secrets.
     pub namespace: String,
-    /// Where module components are read from: `host[:port][/path]`.
+    /// Registry of the module components: `host[:port][/path]`.
     pub modules: String,
     /// Further registries, `host[:port][/path]` each: a component whose template names one of them in its descriptor is read there.
     pub external_registries: Vec<String>,
@@ -28,21 +28,21 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Deadline of one call to a runtime, or to KCP.
     pub call_deadline: Duration,
-    /// Users (not service accounts) that may watch in every runtime what the Watchers name, besides the agent's own
-    /// service account. For agents that run outside of their runtime.
+    /// Users (not service accounts) that may watch the Watchers' kinds in every runtime, besides the agent's own service account. For
+    /// agents that run outside of their runtime.
     pub agent_users: Vec<String>,
-    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    /// Modules that only selected Kymas get; the ModuleReleaseMeta selects them.
     pub restricted_modules: Vec<String>,
-    /// Least time that has to be left of a maintenance window for an update to begin in it.
+    /// Remaining time of a maintenance window in which an update may still begin.
     pub min_window: Duration,
-    /// The Secret in KCP's namespace by which modules pull their images, brought to every runtime; none by default.
+    /// The image pull Secret of modules, in KCP's namespace. It is copied to every runtime; none by default.
     pub pull_secret: Option<String>,
-    /// Whether a default custom resource that says that it is in Error, or in Warning, makes its module a Warning.
+    /// Whether a module is in Warning while its default custom resource has the state Error or Warning.
     pub module_cr_state: bool,
-    /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
+    /// Time over which a change of the catalog reaches the affected Kymas; zero for all at once.
     pub rollout_window: Duration,
-    /// For how long a module waits for what it requires until that is a Warning.
-    pub patience: Duration,
+    /// Time that a module waits for required modules and APIs before it is in Warning.
+    pub dependency_patience: Duration,
     /// Whether the Go manager's watcher stays in a runtime whose events are proven to arrive without it.
     pub keep_watcher: bool,
 }

@@ -72,12 +72,12 @@ impl Engine {
     /// events that turn out to be changes are queued at its end.
     ///
     /// Returns the request of an event that is a change, for the caller to queue.
-    pub fn has_seen(
+    pub fn filter_echo(
         &self,
         key: &WorkKey,
         object: &ObjectRef,
         version: Version<'_>,
-        ask: Push<Trigger, Guard>,
+        push: Push<Trigger, Guard>,
     ) -> Option<Push<Trigger, Guard>> {
         let Dispatcher { echoes, queue, observer, .. } = &*self.dispatcher;
         match echoes.filter(key, object, version, ask, queue.now()) {
@@ -93,9 +93,9 @@ impl Engine {
         }
     }
 
-    /// Registries that failed and are not asked for a while: the host of [`EngineConfig::modules`], whether it is one of them, and
-    /// the number of others. A registry that a runtime names counts as another one, whatever its host.
-    pub fn registries_left_alone(&self) -> (String, bool, usize) {
+    /// Suspended registries, which failed before: the host of [`EngineConfig::modules`], whether it is one of them, and the number of
+    /// others. A registry that a runtime names counts as another one, whatever its host.
+    pub fn suspended_registries(&self) -> (String, bool, usize) {
         self.registries.suspended_registries()
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Counts the runtimes that are suspended because they do not answer.
-    pub fn parked_runtimes(&self) -> usize {
+    pub fn suspended_runtimes(&self) -> usize {
         self.dispatcher.clusters.count_suspended()
     }
 
@@ -147,13 +147,13 @@ impl Engine {
         let key = lease.key().clone();
         let work = tokio::spawn(Arc::clone(&self.dispatcher).work(lease));
         if let Err(error) = work.await {
-            tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
+            tracing::error!(%key, %error, "a reconcile panicked; its key is retried");
             self.dispatcher.observer.panicked(&key);
         }
     }
 
     /// Queues a reconcile.
-    pub fn ask(&self, key: WorkKey, class: Class, trigger: Option<Trigger>) {
+    pub fn enqueue(&self, key: WorkKey, class: Class, trigger: Option<Trigger>) {
         self.dispatcher.queue.push(key, Push { class, trigger, guards: Vec::new() });
     }
 
@@ -163,19 +163,19 @@ impl Engine {
         self.ask(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
     }
 
-    /// Checks an agent's configuration and role in its runtime again. For an agent that works by another configuration than
-    /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration) says.
+    /// Checks an agent's configuration and role in its runtime again. For an agent with another configuration than
+    /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration).
     pub fn configure_agent(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.agent_config = None);
-        self.ask(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, trigger);
+        self.enqueue(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, trigger);
     }
 
-    /// Checks the whole catalog in a runtime again. For an event that says that it was changed there.
+    /// Checks the whole catalog in a runtime again. For an event of a changed catalog object.
     pub fn check_catalog(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_known(kyma, |record| record.doubt_catalog(None));
-        self.ask(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, trigger);
+        self.enqueue(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, trigger);
     }
 
     /// The mode; [`Mode::Live`] until it is changed.
@@ -198,7 +198,7 @@ impl Engine {
         let kymas = if label == Mode::Paused.label() { kcp.index().kymas.names() } else { Vec::new() };
         let kymas = kymas.into_iter().map(|kyma| WorkKey::Kyma { kyma });
         for key in held.into_iter().chain(kymas) {
-            self.ask(key, Class::Resync, Some(Trigger::Mode { mode: label }));
+            self.enqueue(key, Class::Resync, Some(Trigger::Mode { mode: label }));
         }
     }
 

@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// Records kept per runtime, at most.
-const PER_RUNTIME: usize = 32;
+const MAX_PER_RUNTIME: usize = 32;
 /// Records kept per runtime in a large fleet.
-const LEAST: usize = 8;
-/// Records kept in total, but at least [`LEAST`] per runtime.
-const ALL: usize = 16_000;
+const MIN_PER_RUNTIME: usize = 8;
+/// Records kept in total, but at least [`MIN_PER_RUNTIME`] per runtime.
+const MAX_RECORDS: usize = 16_000;
 /// Runtimes remembered; beyond that, an arbitrary one is evicted.
-const RUNTIMES: usize = 20_000;
+const MAX_RUNTIMES: usize = 20_000;
 
 /// One finished reconcile.
 #[derive(Clone, Debug, Serialize)]
@@ -47,7 +47,7 @@ pub struct Record {
     pub is_found: bool,
     /// Whether the reconcile read anything.
     #[serde(skip)]
-    pub looked: bool,
+    pub has_read: bool,
     /// The message, unless it is done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -90,17 +90,17 @@ impl History {
             return;
         }
         let mut runtimes = self.0.write();
-        if runtimes.len() >= RUNTIMES
+        if runtimes.len() >= MAX_RUNTIMES
             && !runtimes.contains_key(key.kyma())
             && let Some(victim) = runtimes.keys().next().cloned()
         {
             runtimes.remove(&victim);
         }
-        let most = (ALL / (runtimes.len() + 1)).clamp(LEAST, PER_RUNTIME);
+        let limit = (MAX_RECORDS / (runtimes.len() + 1)).clamp(MIN_PER_RUNTIME, MAX_PER_RUNTIME);
         let records = runtimes.entry(key.kyma().to_owned()).or_default();
-        if records.len() >= most {
-            records.drain(..=records.len() - most);
-            records.shrink_to(most);
+        if records.len() >= limit {
+            records.drain(..=records.len() - limit);
+            records.shrink_to(limit);
         }
         records.push_back(record);
     }
@@ -125,7 +125,7 @@ pub trait Observer: Send + Sync + 'static {
     /// A reconcile panicked; it leaves no record, and its key is retried.
     fn panicked(&self, _key: &WorkKey) {}
     /// Number of echoes: events of an object version that a reconcile had already read, written or deleted.
-    fn no_news(&self, _events: usize) {}
+    fn echoes(&self, _events: usize) {}
     /// A runtime's API server answered a request, or not (`None`).
     fn answered(&self, _method: &Method, _code: Option<StatusCode>) {}
 }
@@ -143,7 +143,7 @@ mod tests {
             outcome: OutcomeKind::Done,
             state: None,
             is_found: false,
-            looked: true,
+            has_read: true,
             message: "no such module".into(),
             finished_at: Timestamp::UNIX_EPOCH,
             queued_seconds: 0.0,
@@ -162,7 +162,7 @@ mod tests {
             history.add(&key, record(&n.to_string()));
         }
         let records = history.of("a");
-        assert_eq!((records.len(), records[0].key.as_str()), (PER_RUNTIME, "8"));
+        assert_eq!((records.len(), records[0].key.as_str()), (MAX_PER_RUNTIME, "8"));
         assert_eq!(
             (&records[0].triggers, records[0].message.as_str()),
             (&record("8").triggers, "no such module")
@@ -189,16 +189,16 @@ mod tests {
     #[test]
     fn in_a_large_fleet_each_has_fewer() {
         let history = History::default();
-        for _ in 0..2 * PER_RUNTIME {
+        for _ in 0..2 * MAX_PER_RUNTIME {
             history.add(&WorkKey::Kyma { kyma: "first".into() }, record("k"));
         }
-        for kyma in 0..ALL / LEAST {
+        for kyma in 0..MAX_RECORDS / MIN_PER_RUNTIME {
             history.add(&WorkKey::Kyma { kyma: kyma.to_string() }, record("k"));
         }
-        assert_eq!(history.of("first").len(), PER_RUNTIME);
-        for _ in 0..2 * PER_RUNTIME {
+        assert_eq!(history.of("first").len(), MAX_PER_RUNTIME);
+        for _ in 0..2 * MAX_PER_RUNTIME {
             history.add(&WorkKey::Kyma { kyma: "first".into() }, record("k"));
         }
-        assert_eq!(history.of("first").len(), LEAST);
+        assert_eq!(history.of("first").len(), MIN_PER_RUNTIME);
     }
 }

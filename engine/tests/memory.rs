@@ -55,7 +55,7 @@ fn record(key: &WorkKey) -> Record {
         outcome: OutcomeKind::Done,
         state: None,
         is_found: false,
-        looked: true,
+        has_read: true,
         message: String::new(),
         finished_at: Timestamp::UNIX_EPOCH,
         queued_seconds: 0.0,
@@ -92,8 +92,8 @@ fn a_runtime_with_ten_modules_takes_little_memory() {
     let each = (resident() - before) / RUNTIMES;
     println!("{each} bytes for each runtime");
     assert!(
-        each <= MOST,
-        "{each} bytes for each runtime with {MODULES} modules of {OBJECTS} objects; at most {MOST}"
+        each <= LIMIT,
+        "{each} bytes for each runtime with {MODULES} modules of {OBJECTS} objects; at most {LIMIT}"
     );
     // It is all there to the end.
     assert_eq!(state.manifests.of("kyma-00500-8f6c1b2d").count(), MODULES);

@@ -119,7 +119,7 @@ impl From<Args> for Config {
                 keep_watcher,
                 min_window: min_maintenance_window,
                 rollout_window,
-                patience: dependency_patience,
+                dependency_patience,
                 ..EngineConfig::default()
             },
             registry_credentials,

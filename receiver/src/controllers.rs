@@ -268,7 +268,7 @@ mod tests {
             outcome,
             state: (outcome == OutcomeKind::Failed).then_some(State::Error),
             is_found: false,
-            looked: true,
+            has_read: true,
             message: String::new(),
             finished_at: Timestamp::UNIX_EPOCH,
             queued_seconds: 0.5,

@@ -132,7 +132,7 @@ fn ask(engine: &Engine) {
         }
     }
     for key in keys {
-        engine.ask(key, Class::Resync, Some(Trigger::SafetyResync));
+        engine.enqueue(key, Class::Resync, Some(Trigger::SafetyResync));
     }
 }
 

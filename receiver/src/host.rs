@@ -108,7 +108,7 @@ impl EngineHost {
     /// Returns the request unless the event is an echo, or the reconcile in flight decides at its end.
     fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Option<Ask> {
         let Some(version) = version_of(event) else { return Some(ask) };
-        let ask = self.engine.has_seen(key, &object_of(event), version, ask);
+        let ask = self.engine.filter_echo(key, &object_of(event), version, ask);
         if ask.is_none() {
             tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "an echo, or left to the reconcile in flight");
         }

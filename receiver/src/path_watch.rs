@@ -116,7 +116,7 @@ fn perform(engine: &Engine, step: Step, counted: &impl Fn(Check)) {
         Step::Report { kyma, report } => {
             tracing::info!(kyma, reason = report.reason, detail = report.message, "event path");
             let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
-            engine.tell_path(&kyma, report);
+            engine.report_path(&kyma, report);
         }
         Step::Check { kyma, check } => {
             counted(check);

@@ -273,7 +273,7 @@ impl Dispatcher {
             outcome,
             state: report.map(|report| report.state),
             is_found: report.is_some_and(|report| report.is_found),
-            looked: !matches!(result, Ok(Outcome { state: Ending::Unneeded, .. })),
+            has_read: !matches!(result, Ok(Outcome { state: Ending::Unneeded, .. })),
             message,
             finished_at: self.kcp.now(),
             queued_seconds: queued.as_secs_f64(),

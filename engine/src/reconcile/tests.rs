@@ -144,7 +144,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
             };
             let version = Version::Is { uid: "u", resource_version: "7" };
             let engine = told.get().unwrap();
-            assert!(engine.has_seen(&key, &object, version, ask).is_none());
+            assert!(engine.filter_echo(&key, &object, version, ask).is_none());
             not_found()
         }
     });
@@ -163,7 +163,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
     drop(engine.queue().next().await);
     let mut running = RunningReconcile::begin(&engine.dispatcher.echoes, engine.queue(), &harbour);
     let since = engine.queue().now();
-    assert!(engine.has_seen(&harbour, &object, version, ask()).is_none());
+    assert!(engine.filter_echo(&harbour, &object, version, ask()).is_none());
     assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
     tokio::time::advance(Duration::from_millis(100)).await;
     assert!(running.end(Completeness::Complete).is_empty());
@@ -184,7 +184,7 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
             let ask = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
             let version = Version::Is { uid: "u", resource_version: "7" };
             let key = WorkKey::Kyma { kyma: "harbour".into() };
-            assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_none());
+            assert!(told.get().unwrap().filter_echo(&key, &object, version, ask).is_none());
             panic!("as it should");
         }
     });
@@ -337,7 +337,7 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         assert_eq!(work_once(&engine).await, OutcomeKind::Done);
         assert_eq!(!requests.lock().is_empty(), reads, "{state}: {:?}", requests.lock());
         let record = engine.history().of("harbour").pop().unwrap();
-        assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
+        assert_eq!(record.has_read, reads, "{state}: what has read nothing ends no claim");
     }
 }
 

@@ -113,7 +113,7 @@ fn record(next: Option<f64>, seconds: f64) -> Record {
         outcome: OutcomeKind::Waiting,
         state: None,
         is_found: false,
-        looked: true,
+        has_read: true,
         message: String::new(),
         finished_at: Timestamp::UNIX_EPOCH,
         queued_seconds: 0.0,

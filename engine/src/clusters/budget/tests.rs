@@ -251,7 +251,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     }
     let message = engine.history().of("harbour").pop().unwrap().message;
     assert!(message.contains("is suspended until 1970-01-01T00:0"), "{message}");
-    assert_eq!((calls.load(Ordering::SeqCst), engine.parked_runtimes()), (3, 1));
+    assert_eq!((calls.load(Ordering::SeqCst), engine.suspended_runtimes()), (3, 1));
     // The Kyma is requeued to report the Manifest's failure; the Manifest's retry is refused.
     heard.lock().clear();
     let (_, outcome, message) = work_once(&engine).await;
@@ -280,7 +280,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let (key, outcome, message) = work_once(&engine).await;
     assert_eq!((key, outcome, engine.queue().now()), (kyma, OutcomeKind::Failed, before), "{message}");
     assert!(message.contains("forbids") && message.contains("next try within 5 min"), "{message}");
-    assert_eq!(engine.parked_runtimes(), 0);
+    assert_eq!(engine.suspended_runtimes(), 0);
     assert!(engine.dispatcher.clusters.budgets.runtimes.lock().is_empty());
 }
 

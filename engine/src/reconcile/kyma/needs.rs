@@ -132,7 +132,7 @@ impl KymaReconciler {
         let before =
             |module: &str| kyma.module_status(module).map(|status| (status.state, status.message.as_str()));
         let unmet = unmet(choices, manifests, &served);
-        let waits = self.waiting.waits(name, unmet, self.config.patience, before, now);
+        let waits = self.waiting.waits(name, unmet, self.config.dependency_patience, before, now);
         // A kind whose discovery fails does not count as gone.
         let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
         let there = served.iter().chain(unknown).cloned().collect();

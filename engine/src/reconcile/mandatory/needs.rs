@@ -104,7 +104,7 @@ impl MandatoryReconciler {
         let (served, unknown) = self.served(kyma, &kinds, doubtful, &mut broken).await?;
         let manifests = self.kcp.index().manifests.list(kyma);
         let unmet = unmet(&choices, &manifests, &served);
-        let waits = self.waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
+        let waits = self.waiting.waits(kyma, unmet, self.config.dependency_patience, |_| None, now);
         let later = self.waiting.broken(kyma, !broken.is_empty(), now);
         let due = waits.values().filter_map(|waits| waits.recheck_at);
         let look_at = due.chain(self.waiting.again(kyma)).chain(later).min();
