@@ -364,12 +364,13 @@ impl Clusters {
             Verdict::Admit { is_probe } => {
                 let probe = is_probe.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
                 // Dropped without capacity, it ends its probe.
-                let admission = Admission { capacity: None, probe };
+                let mut admission = Admission { capacity: None, probe };
                 let Ok(capacity) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
                     let reason = format!("the last call to the runtime of {kyma} got no answer");
                     return Err(Refusal::Crowded(reason));
                 };
-                Ok(Admission { capacity: Some(capacity), ..admission })
+                admission.capacity = Some(capacity);
+                Ok(admission)
             }
         }
     }
