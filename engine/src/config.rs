@@ -20,14 +20,8 @@ pub struct EngineConfig {
     pub registry: RegistryConfig,
     /// Servers that no kubeconfig may name.
     pub addresses: AddressPolicy,
-    /// Reconciles at the same time.
-    pub workers: usize,
-    /// Reconciles of one runtime at the same time.
-    pub per_runtime: usize,
-    /// Deadline of one reconcile.
-    pub deadline: Duration,
-    /// Deadline of one call to a runtime, or to KCP.
-    pub call_deadline: Duration,
+    /// Limits of reconciles.
+    pub limits: ReconcileLimits,
     /// Users (not service accounts) that may watch the Watchers' kinds in every runtime, besides the agent's own service account. For
     /// agents that run outside of their runtime.
     pub agent_users: Vec<String>,
@@ -47,6 +41,30 @@ pub struct EngineConfig {
     pub keep_watcher: bool,
 }
 
+/// Limits of reconciles.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconcileLimits {
+    /// Reconciles at the same time.
+    pub workers: usize,
+    /// Reconciles of one runtime at the same time.
+    pub per_runtime: usize,
+    /// Deadline of one reconcile.
+    pub deadline: Duration,
+    /// Deadline of one call to a runtime, or to KCP.
+    pub call_deadline: Duration,
+}
+
+impl Default for ReconcileLimits {
+    fn default() -> Self {
+        Self {
+            workers: 16,
+            per_runtime: 2,
+            deadline: Duration::from_mins(2),
+            call_deadline: Duration::from_secs(20),
+        }
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
@@ -55,10 +73,7 @@ impl Default for EngineConfig {
             external_registries: Vec::new(),
             registry: RegistryConfig::default(),
             addresses: AddressPolicy::default(),
-            workers: 16,
-            per_runtime: 2,
-            deadline: Duration::from_mins(2),
-            call_deadline: Duration::from_secs(20),
+            limits: ReconcileLimits::default(),
             agent_users: Vec::new(),
             restricted_modules: Vec::new(),
             min_window: MIN_WINDOW,

@@ -120,7 +120,7 @@ impl Engine {
         }
         ready();
         let workers = TaskTracker::new();
-        for _ in 0..config.workers.max(1) {
+        for _ in 0..config.limits.workers.max(1) {
             workers.spawn(self.clone().work_until(stop.clone()));
         }
         workers.close();
@@ -184,7 +184,7 @@ impl Engine {
     }
 
     /// Changes the mode. A call in flight still reaches its API server, within
-    /// [`EngineConfig::call_deadline`]. Held keys are queued again, with their guards.
+    /// [`ReconcileLimits::call_deadline`](crate::ReconcileLimits::call_deadline). Held keys are queued again, with their guards.
     pub fn set_mode(&self, mode: Mode) {
         tracing::info!(from = self.mode().label(), to = mode.label(), "the mode has changed");
         let Dispatcher { kcp, clusters, states, echoes, .. } = &*self.dispatcher;

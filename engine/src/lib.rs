@@ -40,7 +40,7 @@ pub mod stages;
 pub mod trigger;
 pub mod watch;
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, ReconcileLimits};
 pub use engine::Engine;
 pub use key::{Acknowledge, Guard, OutcomeKind, WorkKey};
 pub use reconcile::Version;

@@ -109,10 +109,10 @@ impl Reconcilers {
 
 /// The engine's queue: polls and catalogs take at most a fifth of the workers each.
 fn queue_of(config: &EngineConfig) -> Queue {
-    let queue = WorkQueue::new(config.per_runtime);
-    queue.cap(Class::Poll, config.workers / 5);
+    let queue = WorkQueue::new(config.limits.per_runtime);
+    queue.cap(Class::Poll, config.limits.workers / 5);
     // At least one: only this class brings catalogs.
-    queue.cap(Class::Catalog, (config.workers / 5).max(1));
+    queue.cap(Class::Catalog, (config.limits.workers / 5).max(1));
     queue
 }
 

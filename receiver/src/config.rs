@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use tidewatch_engine::{EngineConfig, clusters::AddressPolicyError};
+use tidewatch_engine::{EngineConfig, ReconcileLimits, clusters::AddressPolicyError};
 use tidewatch_listener::Limits;
 use tidewatch_oci::{OciError, RegistryConfig};
 use tidewatch_telemetry::metrics::MetricsError;
@@ -110,8 +110,11 @@ impl From<Args> for Config {
                     disk_budget: cache_size * 1024 * 1024,
                     ..RegistryConfig::default()
                 },
-                workers,
-                per_runtime: workers_per_runtime,
+                limits: ReconcileLimits {
+                    workers,
+                    per_runtime: workers_per_runtime,
+                    ..ReconcileLimits::default()
+                },
                 agent_users: agent_user,
                 restricted_modules: restricted_default_modules,
                 pull_secret: skr_image_pull_secret,

@@ -59,7 +59,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let kube = kcp_client::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(kcp_client::own_server(&kube)))?;
     let (external, namespace) = (engine.external_registries.clone(), engine.namespace.clone());
-    let client = kcp_client::kcp_client(kube, engine.call_deadline, None)?;
+    let client = kcp_client::kcp_client(kube, engine.limits.call_deadline, None)?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;

@@ -24,7 +24,7 @@ use tidewatch_demo::{
     story::{RUNTIMES, Stage, World, set_modules},
     wait,
 };
-use tidewatch_engine::EngineConfig;
+use tidewatch_engine::{EngineConfig, ReconcileLimits};
 use tidewatch_fake_apiserver::{
     Fault,
     registry::Trouble,
@@ -55,7 +55,9 @@ impl Troubled {
     async fn start(folder: &Path) -> Result<Self> {
         let script = Arc::new(Script::new(1));
         let faults = Arc::clone(&script) as _;
-        let engine = EngineConfig { workers: WORKERS, call_deadline: DEADLINE, ..EngineConfig::default() };
+        let limits =
+            ReconcileLimits { workers: WORKERS, call_deadline: DEADLINE, ..ReconcileLimits::default() };
+        let engine = EngineConfig { limits, ..EngineConfig::default() };
         let mut simulated = Simulated::with(folder, faults).await?.tuned(engine);
         let stage = simulated.stage()?;
         let world = World::start(stage.clone(), &mut simulated, &Recorder::default()).await?;

@@ -99,7 +99,7 @@ impl Clusters {
             kcp,
             runtimes: ClientCache::default(),
             connector: Connector::new(Arc::new(config.addresses.clone())).counted(counted),
-            budgets: Arc::new(Budgets::new(config.workers)),
+            budgets: Arc::new(Budgets::new(config.limits.workers)),
             records: Records::default(),
             config,
             queue,
@@ -192,7 +192,7 @@ impl Clusters {
             Ok(access) => access,
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
-        let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
+        let limits = Limits { deadline: self.config.limits.call_deadline, ..Limits::default() };
         let cluster = self.records.change(kyma, |record| record.reach(&version));
         let built = self.runtimes.get_or_build(kyma, &version, || {
             let client = self.connector.client(&access, limits)?;

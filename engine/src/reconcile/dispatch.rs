@@ -134,8 +134,9 @@ impl Dispatcher {
     ) -> (Result<Outcome, Error>, Vec<StageTime>) {
         // Boxed: its future is large.
         let reconcile = Box::pin(self.reconcile(key, class, triggers));
-        let (result, stages) = stages::noted(tokio::time::timeout(self.config.deadline, reconcile)).await;
-        (result.unwrap_or(Err(Error::Deadline(self.config.deadline))), stages)
+        let (result, stages) =
+            stages::noted(tokio::time::timeout(self.config.limits.deadline, reconcile)).await;
+        (result.unwrap_or(Err(Error::Deadline(self.config.limits.deadline))), stages)
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, triggers: Triggers<'_>) -> Result<Outcome, Error> {

@@ -122,7 +122,7 @@ impl Registries {
             registry: Registry::new(config.registry.clone())?,
             tenants: Registry::new(config.registry.for_tenants())?,
             descriptors: Descriptors::default(),
-            limiter: RegistryLimiter::new(config.workers),
+            limiter: RegistryLimiter::new(config.limits.workers),
             config,
         })
     }

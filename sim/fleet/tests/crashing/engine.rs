@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::{Client, Config};
 use tidewatch_api::names::KCP_NAMESPACE;
 use tidewatch_engine::{
-    Acknowledge, Engine, EngineConfig, Guard, WorkKey,
+    Acknowledge, Engine, EngineConfig, Guard, ReconcileLimits, WorkKey,
     history::{Observer, Record},
     queue::{Class, Push},
 };
@@ -55,7 +55,7 @@ impl Incarnation {
             let config = EngineConfig {
                 namespace: KCP_NAMESPACE.to_owned(),
                 modules,
-                workers: 4,
+                limits: ReconcileLimits { workers: 4, ..ReconcileLimits::default() },
                 pull_secret: Some(PULL_SECRET.to_owned()),
                 ..EngineConfig::default()
             };
