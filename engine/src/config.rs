@@ -14,7 +14,7 @@ pub struct EngineConfig {
     pub namespace: String,
     /// Registry of the module components: `host[:port][/path]`.
     pub modules: String,
-    /// Further registries, `host[:port][/path]` each: a component whose template names one of them in its descriptor is read there.
+    /// Further registries, `host[:port][/path]` each: a component is read there if its template's descriptor names one of them.
     pub external_registries: Vec<String>,
     /// The registry client's settings.
     pub registry: RegistryConfig,

@@ -203,7 +203,7 @@ impl Engine {
     }
 
     /// Sets the policy of maintenance windows; none until then. Queues the Kymas that wait for a window, spread over
-    /// [`EngineConfig::rollout_window`]. `name` tells this policy from the ones before and after.
+    /// [`EngineConfig::rollout_window`]. `name` distinguishes this policy from others.
     pub fn set_windows(&self, policy: Option<Policy>, name: &str) {
         let Dispatcher { queue, config, .. } = &*self.dispatcher;
         for kyma in self.windows.set(policy) {

@@ -26,7 +26,7 @@ pub(crate) struct Kcp {
 }
 
 impl Kcp {
-    /// A control plane of which nothing is known yet.
+    /// A control plane with an empty index.
     pub(crate) fn new(client: Client, namespace: &str, clock: Clock) -> Self {
         let (gate, state) = (Gate::default(), Arc::default());
         Self { client, namespace: namespace.into(), gate, state, clock }

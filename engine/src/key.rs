@@ -147,7 +147,7 @@ pub type Guard = Box<dyn Acknowledge>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
-    /// Nothing to do until something changes.
+    /// Nothing to do until a change.
     Done,
     /// It waits for an event or a recheck.
     Waiting,

@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Nothing was read: an earlier reconcile had observed every event that asked for this one.
+    /// Nothing was read: an earlier reconcile has observed all events that asked for this one.
     Unneeded,
     Done,
     Waiting(String),
@@ -65,12 +65,12 @@ impl Outcome {
         Self::on_event(Ending::Waiting(reason))
     }
 
-    /// It waits for an event that comes soon, or for something without an event.
+    /// It waits for an event that comes soon, or for a condition without events.
     pub(crate) const fn recheck_soon(reason: String) -> Self {
         Self::backing_off(Ending::Waiting(reason), pace::RECHECK_SOON, Reason::Waiting, None)
     }
 
-    /// It waits for something without an event, maybe for days.
+    /// It waits for a condition without events, maybe for days.
     pub(crate) const fn recheck_rarely(reason: String) -> Self {
         Self::backing_off(Ending::Waiting(reason), pace::RECHECK_RARELY, Reason::Waiting, None)
     }
@@ -85,7 +85,7 @@ impl Outcome {
         Self::on_event(Ending::Failed(report))
     }
 
-    /// It failed, and is tried again. `reason` is a stable word for metrics; `at_least` is the pause that the server asked for.
+    /// It failed, and is retried. `class` is a stable word for metrics; `at_least` is the pause that the server asked for.
     pub(crate) const fn retried(report: Report, class: &'static str, at_least: Option<Duration>) -> Self {
         Self::backing_off(Ending::Failed(report), pace::RETRY, Reason::Failed(class), at_least)
     }
@@ -97,7 +97,7 @@ impl Outcome {
         self
     }
 
-    /// This outcome, with the key due at this time at the latest. Nothing changes if it is done, or is looked at soon anyway.
+    /// This outcome, with the key due at this time at the latest. Nothing changes if it is done, or is rechecked soon anyway.
     #[must_use]
     pub(crate) fn due_by(self, at: Option<Timestamp>) -> Self {
         let is_done = matches!(self.state, Ending::Done | Ending::Unneeded);
@@ -132,9 +132,9 @@ impl Outcome {
         matches!((&self.state, self.next), (Ending::Waiting(_), Next::OnEvent))
     }
 
-    /// Whether it is looked at again with pauses of this pace.
-    pub(crate) fn has_pace(&self, of: Pace) -> bool {
-        matches!(self.next, Next::Backoff { pace, .. } if pace == of)
+    /// Whether it is rechecked at this pace.
+    pub(crate) fn has_pace(&self, expected: Pace) -> bool {
+        matches!(self.next, Next::Backoff { pace, .. } if pace == expected)
     }
 
     pub(crate) const fn report(&self) -> Option<&Report> {
@@ -188,6 +188,6 @@ mod tests {
             assert_eq!(outcome.clone().due_by(Some(at(5))), outcome);
         }
         assert_eq!(failed().if_waiting_due_by(Some(at(5))), failed());
-        assert_eq!(failed().due_by(Some(at(5))).due, Some(at(5)), "even what only a user can end");
+        assert_eq!(failed().due_by(Some(at(5))).due, Some(at(5)), "also a failure that only a user can end");
     }
 }

@@ -44,9 +44,9 @@ pub enum Trigger {
     FallbackPoll,
     /// The last full look is too long ago.
     SafetyResync,
-    /// The agent works by another configuration than the engine has written.
+    /// The agent's configuration differs from the one that the engine has written.
     OtherConfiguration,
-    /// An event of the v2 contract comes before its change is committed, so the object is looked at once more.
+    /// An event of the v2 contract comes before its change is committed, so the object is read once more.
     SecondLook {
         /// The event's object.
         #[serde(serialize_with = "text")]
@@ -62,15 +62,15 @@ pub enum Trigger {
         /// The label of the new [`Mode`](crate::gate::Mode).
         mode: &'static str,
     },
-    /// A reconcile before did not finish.
+    /// An earlier reconcile did not finish.
     #[serde(rename_all = "camelCase")]
     Retry {
-        /// The key of that reconcile; another key than the reconcile's own if that asked for this one.
+        /// The key of that reconcile. It differs from the reconcile's own key if another reconcile asked for this one.
         #[serde(serialize_with = "text")]
         key: WorkKey,
         /// The number of the attempt: 1 is the first one after the reconcile that failed first.
         attempt: u32,
-        /// How the reconcile before ended.
+        /// How that reconcile ended.
         reason: Reason,
     },
 }
@@ -140,19 +140,19 @@ impl Change {
             Self::Added => "added",
             Self::Changed => "changed",
             Self::Deleted => "deleted",
-            Self::OtherKymaLeaves => "another Kyma of the runtime goes",
+            Self::OtherKymaLeaves => "another Kyma leaves the runtime",
             Self::OtherKymaGone => "another Kyma of the runtime is gone",
             Self::Kubeconfig => "kubeconfig secret changed",
             Self::WatcherAdded => "watcher added",
             Self::WatcherChanged => "watcher changed",
             Self::WatcherDeleted => "watcher deleted",
-            Self::FinalizerRemoved => "finalizer taken away",
-            Self::StatusOverwritten => "status written by another",
-            Self::ManifestStatusOverwritten => "manifest status written by another",
+            Self::FinalizerRemoved => "finalizer removed by another client",
+            Self::StatusOverwritten => "status written by another client",
+            Self::ManifestStatusOverwritten => "manifest status written by another client",
             Self::ManifestStatus => "manifest status changed",
             Self::ManifestDeleted => "manifest deleted",
             Self::ManifestKinds => "kinds of a manifest changed",
-            Self::ManifestTaken => "manifest taken from it",
+            Self::ManifestTaken => "manifest moved to another Kyma",
             Self::ModuleRelease => "module release changed",
             Self::ModuleTemplate => "module template changed",
             Self::PullSecret => "image pull secret changed",
@@ -160,19 +160,19 @@ impl Change {
             Self::CentralPolicy => "central policy changed",
             Self::MaintenancePolicy => "maintenance policy changed",
             Self::ModuleList => "list of modules read",
-            Self::SharedObjectReleased => "a shared object was let go",
+            Self::SharedObjectReleased => "shared object released",
             Self::NamespaceMissing => "namespace missing in the runtime",
             Self::CatalogCrdsMissing => "catalog's CRDs missing in the runtime",
         }
     }
 
-    /// Whether the engine's own reconciles of Manifests cause it.
+    /// Whether the engine's own reconciles of Manifests make it.
     #[must_use]
     pub const fn is_progress(self) -> bool {
         matches!(self, Self::ManifestStatus | Self::ManifestDeleted)
     }
 
-    /// Whether another client has changed what only the engine writes. Corrected without urgency: such a client may do so again and again.
+    /// Whether another client has changed an engine-owned field. Corrected without urgency: such a client may repeat its change.
     #[must_use]
     pub const fn is_interference(self) -> bool {
         matches!(self, Self::StatusOverwritten | Self::ManifestStatusOverwritten | Self::FinalizerRemoved)
@@ -182,9 +182,9 @@ impl Change {
 /// Why a reconcile is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// It waits for something that no event reports.
+    /// It waits for a condition that no event reports.
     Waiting,
-    /// KCP did not take its result, or the index was behind.
+    /// KCP rejected its result, or the index was outdated.
     Kcp,
     /// The mode allows no writes.
     Held,
@@ -219,7 +219,7 @@ impl Reason {
         }
     }
 
-    /// Whether the reconcile before was begun, and has noted what it left undone.
+    /// Whether the earlier reconcile has begun, and has recorded its remaining work.
     #[must_use]
     pub const fn was_begun(self) -> bool {
         !matches!(self, Self::Held | Self::Crowded | Self::Suspended | Self::Answers)
@@ -243,12 +243,12 @@ fn text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::
 }
 
 impl Trigger {
-    /// Whether it asks for a full look: nothing that was found before counts.
+    /// Whether it asks for a full look: no earlier result counts.
     pub(crate) const fn is_full_look(&self) -> bool {
         matches!(self, Self::FallbackPoll | Self::SafetyResync)
     }
 
-    /// The object of an event, or of the second look at one.
+    /// The object of an event, or of its second look.
     pub(crate) const fn object(&self) -> Option<&ObjectRef> {
         match self {
             Self::Event { object, .. } | Self::SecondLook { object } => Some(object),
@@ -289,8 +289,8 @@ impl Trigger {
     }
 
     /// Whether it is this change in KCP.
-    pub(crate) fn is_change(&self, of: Change) -> bool {
-        matches!(self, Self::Kcp { change, .. } if *change == of)
+    pub(crate) fn is_change(&self, expected: Change) -> bool {
+        matches!(self, Self::Kcp { change, .. } if *change == expected)
     }
 
     /// A retry of `key`. The queue counts the attempts; see [`Trigger::numbered`].
@@ -299,9 +299,9 @@ impl Trigger {
     }
 
     /// This trigger, with the number of the attempt if it is a retry of `key`.
-    pub(crate) fn numbered(self, of: &WorkKey, number: u32) -> Self {
+    pub(crate) fn numbered(self, own: &WorkKey, number: u32) -> Self {
         match self {
-            Self::Retry { key, reason, .. } if key == *of => Self::Retry { key, attempt: number, reason },
+            Self::Retry { key, reason, .. } if key == *own => Self::Retry { key, attempt: number, reason },
             other => other,
         }
     }

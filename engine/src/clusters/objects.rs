@@ -225,7 +225,7 @@ pub(crate) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, O
     }
 }
 
-/// Calls the API of existing objects. Retries in another version if theirs is no longer served, and in the storage version if the
+/// Calls the API of existing objects. Retries in another version if their own is no longer served, and in the storage version if the
 /// conversion webhook fails.
 async fn call_existing<T, F>(
     runtime: &RuntimeClient,

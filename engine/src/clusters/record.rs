@@ -79,7 +79,7 @@ impl Records {
         self.0.lock().remove(kyma);
     }
 
-    /// Has legacy watchers looked for again in all runtimes: another process may have worked in between.
+    /// Has all runtimes checked for legacy watchers again: another process may have worked in between.
     pub(crate) fn forget_legacy_watchers(&self) {
         self.0.lock().values_mut().for_each(|record| record.legacy_watcher_removed = false);
     }

@@ -203,7 +203,7 @@ fn engine_observed_by(
             "labels": {names::labels::MANAGED_BY: names::labels::MANAGED_BY_KCP}, "finalizers": [names::finalizers::KYMA]},
             "spec": {"channel": "regular"}})
     };
-    let (engine, heard) = tests::engine_observed_by(observer, move |_, path| {
+    let (engine, kcp_calls) = tests::engine_observed_by(observer, move |_, path| {
         if path.contains("/kymas/harbour") { (200, kyma()) } else { not_found() }
     });
     let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
@@ -223,7 +223,7 @@ fn engine_observed_by(
     let client = limited(client, "harbour", &clusters.budgets, engine.queue());
     let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
     clusters.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
-    (engine, calls, heard)
+    (engine, calls, kcp_calls)
 }
 
 async fn work_once(engine: &Engine) -> (WorkKey, OutcomeKind, String) {
@@ -237,7 +237,7 @@ async fn work_once(engine: &Engine) -> (WorkKey, OutcomeKind, String) {
 #[tokio::test(start_paused = true)]
 async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     let answers = Arc::new(AtomicUsize::new(0));
-    let (engine, calls, heard) = engine(Arc::clone(&answers));
+    let (engine, calls, kcp_calls) = engine(Arc::clone(&answers));
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
     let push = |key: &WorkKey, trigger: Trigger| {
         engine
@@ -253,12 +253,15 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     assert!(message.contains("is suspended until 1970-01-01T00:0"), "{message}");
     assert_eq!((calls.load(Ordering::SeqCst), engine.suspended_runtimes()), (3, 1));
     // The Kyma is requeued to report the Manifest's failure; the Manifest's retry is refused.
-    heard.lock().clear();
+    kcp_calls.lock().clear();
     let (_, outcome, message) = work_once(&engine).await;
     assert_eq!((outcome, calls.load(Ordering::SeqCst)), (OutcomeKind::Waiting, 3));
     assert!(message.contains("suspended until"), "{message}");
     assert!(
-        heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
+        kcp_calls
+            .lock()
+            .iter()
+            .any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
     );
     // An event allows one probe.
     let event = || Trigger::Event {

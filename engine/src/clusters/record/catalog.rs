@@ -26,7 +26,7 @@ pub(crate) struct CatalogRecord {
     pub(crate) doubted: Option<BTreeSet<ObjectRef>>,
     /// How often it was doubted, to notice a doubt that comes during a sync.
     pub(crate) doubts: u64,
-    /// Whether the condition in the runtime's Kyma says that the catalog is up to date.
+    /// Whether the condition in the runtime's Kyma reports an up-to-date catalog.
     pub(crate) reported: bool,
 }
 

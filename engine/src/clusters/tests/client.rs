@@ -94,7 +94,7 @@ async fn a_hanging_server_hits_the_deadline() {
     let error = get(&bed.client(limits), "/hang").await.unwrap_err();
     assert_eq!((error.class, error.call.as_str()), (ErrorClass::Timeout, "get /hang"));
 
-    // Not even a handshake: the listener is bound, and nobody accepts.
+    // Not even a handshake: the listener is bound, but does not accept.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = format!("https://{}", silent.local_addr().unwrap());
     let authority = base64(&bed.ca.pem);
@@ -140,7 +140,7 @@ async fn without_a_ca_in_the_kubeconfig_the_systems_roots_are_trusted() {
     };
     get(&client(bed.server.port), "/version").await.unwrap();
     let error = get(&client(other.server.port), "/version").await.unwrap_err();
-    assert_eq!(error.class, ErrorClass::Unreachable, "its certificate is by nobody that the system trusts");
+    assert_eq!(error.class, ErrorClass::Unreachable, "the system does not trust its issuer");
     assert_eq!(other.server.seen.requests.load(Ordering::SeqCst), 0);
 }
 
