@@ -7,6 +7,7 @@
 
 mod capacity;
 mod round_robin;
+mod slot;
 pub mod worker;
 
 use std::{
@@ -16,6 +17,7 @@ use std::{
 };
 
 use round_robin::Lane;
+use slot::{Pending, Retry, Schedule, Scheduled, Slot};
 
 /// Time since an arbitrary start, monotonic.
 pub type Tick = Duration;
@@ -111,102 +113,6 @@ pub enum Ended<T, G> {
     ///
     /// Unsatisfied guards stay. The triggers precede those of concurrent pushes.
     Retry(Duration, Vec<G>, Vec<T>),
-}
-
-#[derive(Debug)]
-struct Pending<T, G> {
-    class: Class,
-    triggers: Vec<T>,
-    trigger_count: usize,
-    guards: Vec<G>,
-    queued_at: Tick,
-    /// `(due, order)` of a delayed retry.
-    due: Option<(Tick, u64)>,
-}
-
-impl<T: PartialEq, G> Pending<T, G> {
-    /// Counts distinct triggers: repeats, as at a start, would displace others.
-    fn add_triggers(&mut self, triggers: impl IntoIterator<Item = T>) {
-        for trigger in triggers {
-            if self.triggers.contains(&trigger) {
-                continue;
-            }
-            self.trigger_count += 1;
-            if self.triggers.len() < MAX_TRIGGERS {
-                self.triggers.push(trigger);
-            }
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Slot<T, G> {
-    pending: Option<Pending<T, G>>,
-    /// Class and start.
-    working: Option<(Class, Tick)>,
-    attempt: u32,
-    /// Due time of the last retry, until `Done`.
-    retry_at: Option<Tick>,
-    schedules: BTreeMap<Class, Schedule<T>>,
-}
-
-impl<T, G> Default for Slot<T, G> {
-    fn default() -> Self {
-        Self { pending: None, working: None, attempt: 0, retry_at: None, schedules: BTreeMap::new() }
-    }
-}
-
-/// A retry that [`Ended::Retry`] asks for.
-struct Retry<T, G> {
-    due: Tick,
-    guards: Vec<G>,
-    triggers: Vec<T>,
-}
-
-impl<T, G> Slot<T, G> {
-    /// Counts the attempt and returns the retry; `None` after a finished reconcile.
-    fn retry(&mut self, ended: Ended<T, G>, now: Tick) -> Option<Retry<T, G>> {
-        let Ended::Retry(delay, guards, triggers) = ended else {
-            (self.attempt, self.retry_at) = (0, None);
-            return None;
-        };
-        // Early attempts by events do not count, or a second of failures would cause minutes of backoff.
-        let due = match self.retry_at {
-            Some(at) if now < at => at.min(now + delay),
-            _ => {
-                self.attempt = self.attempt.saturating_add(1);
-                now + delay
-            }
-        };
-        self.retry_at = Some(due);
-        Some(Retry { due, guards, triggers })
-    }
-}
-
-/// First and last scheduled push of a class.
-///
-/// The last one also observes all changes in between. Classes are separate: tomorrow's push does not serve an edit.
-#[derive(Debug)]
-struct Schedule<T> {
-    first: Scheduled<T>,
-    last: Option<Scheduled<T>>,
-}
-
-#[derive(Debug)]
-struct Scheduled<T> {
-    at: Tick,
-    trigger: Option<T>,
-}
-
-impl<T> Schedule<T> {
-    fn add(&mut self, push: Scheduled<T>) {
-        if push.at < self.first.at {
-            let second = std::mem::replace(&mut self.first, push);
-            self.last.get_or_insert(second);
-        } else if push.at > self.first.at && self.last.as_ref().is_none_or(|last| last.at < push.at) {
-            self.last = Some(push);
-        }
-    }
 }
 
 /// The queue.

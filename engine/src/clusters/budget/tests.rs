@@ -16,6 +16,7 @@ use crate::{
     key::OutcomeKind,
     reconcile::tests::{self, not_found},
     scripted,
+    trigger::Change,
 };
 
 fn key(name: &str) -> WorkKey {
