@@ -167,14 +167,14 @@ impl Engine {
     /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration).
     pub fn configure_agent(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
-        records.change_known(kyma, |record| record.agent_config = None);
+        records.change_existing(kyma, |record| record.agent_config = None);
         self.enqueue(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, trigger);
     }
 
     /// Checks the whole catalog in a runtime again. For an event of a changed catalog object.
     pub fn check_catalog(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
-        records.change_known(kyma, |record| record.doubt_catalog(None));
+        records.change_existing(kyma, |record| record.doubt_catalog(None));
         self.enqueue(WorkKey::Catalog { kyma: kyma.to_owned() }, Class::Catalog, trigger);
     }
 

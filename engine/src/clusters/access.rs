@@ -131,7 +131,7 @@ impl Clusters {
         let list = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
         let list = list.map_err(|e| Error::kcp(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
         if !list.items.is_empty() {
-            self.records.change_known(kyma, |record| record.no_secret_since = None);
+            self.records.change_existing(kyma, |record| record.no_secret_since = None);
             return Ok(Some(Outcome::recheck_soon("a kubeconfig Secret has just appeared".into())));
         }
         let now = Instant::now();
@@ -148,7 +148,7 @@ impl Clusters {
     /// Drops the runtime's client and distrusts everything learned with it.
     pub(crate) fn discredit(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
-        self.records.change_known(kyma, Record::doubt);
+        self.records.change_existing(kyma, Record::doubt);
     }
 
     fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
@@ -160,7 +160,7 @@ impl Clusters {
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {
-                self.records.change_known(kyma, |record| record.no_secret_since = None);
+                self.records.change_existing(kyma, |record| record.no_secret_since = None);
                 one
             }
             (Some(one), false) => {

@@ -69,7 +69,8 @@ impl Records {
         change(self.0.lock().entry(kyma.to_owned()).or_default())
     }
 
-    pub(crate) fn change_known(&self, kyma: &str, change: impl FnOnce(&mut Record)) {
+    /// Changes the record of a runtime that has one.
+    pub(crate) fn change_existing(&self, kyma: &str, change: impl FnOnce(&mut Record)) {
         if let Some(record) = self.0.lock().get_mut(kyma) {
             change(record);
         }

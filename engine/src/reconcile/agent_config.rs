@@ -98,7 +98,7 @@ impl AgentConfigReconciler {
             (state.kymas.get(name), input, is_done, state.manifests.has_any(name))
         };
         let Some(kyma) = kyma else {
-            self.clusters.records.change_known(name, |record| record.agent_config = None);
+            self.clusters.records.change_existing(name, |record| record.agent_config = None);
             return Ok(Outcome::done());
         };
         let deleting = kyma.metadata.deletion_timestamp.is_some();
@@ -153,7 +153,7 @@ impl AgentConfigReconciler {
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
                 // An apply creates missing objects, so the namespace is missing.
-                self.clusters.records.change_known(name, |record| record.prepared.hash = None);
+                self.clusters.records.change_existing(name, |record| record.prepared.hash = None);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
                 let cause = Trigger::Kcp { object: key.clone(), change: Change::NamespaceMissing };
                 self.queue
@@ -212,7 +212,7 @@ impl AgentConfigReconciler {
             let mut state = self.kcp.index_mut();
             state.configure_agent(kyma, config);
             // The previous configuration may be partly overwritten.
-            self.clusters.records.change_known(kyma, |record| record.agent_config = None);
+            self.clusters.records.change_existing(kyma, |record| record.agent_config = None);
         }
 
         let role = rbac("ClusterRole");

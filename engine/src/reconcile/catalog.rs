@@ -84,7 +84,7 @@ impl CatalogReconciler {
             (index.kymas.get(name), index.view(name), index.catalog_mark(name), doubts)
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
-            self.clusters.records.change_known(name, |record| record.catalog = None);
+            self.clusters.records.change_existing(name, |record| record.catalog = None);
             return Ok(Outcome::done());
         };
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
@@ -141,10 +141,10 @@ impl CatalogReconciler {
             Ok(false) => Ok(Outcome::waiting("the runtime's Kyma has no status yet".into())),
             Err(error @ ObjectError::Held(_)) => self.clusters.failed_at(name, error),
             Err(error) => {
-                self.clusters.records.change_known(name, |record| record.catalog = None);
+                self.clusters.records.change_existing(name, |record| record.catalog = None);
                 if error.is_kind_missing() || error.is_not_found() {
                     // The CRDs or the namespace are missing: the Kyma's reconcile installs them and requests this one again.
-                    self.clusters.records.change_known(name, |record| record.prepared.hash = None);
+                    self.clusters.records.change_existing(name, |record| record.prepared.hash = None);
                     let key = WorkKey::Kyma { kyma: name.to_owned() };
                     let cause = Trigger::Kcp { object: key.clone(), change: Change::CatalogCrdsMissing };
                     self.queue
@@ -162,7 +162,7 @@ impl CatalogReconciler {
     }
 
     fn set_reported(&self, kyma: &str, reported: bool) {
-        self.clusters.records.change_known(kyma, |record| {
+        self.clusters.records.change_existing(kyma, |record| {
             if let Some(catalog) = &mut record.catalog {
                 catalog.reported = reported;
             }

@@ -43,7 +43,7 @@ impl FollowUps {
         let mark = index.catalog_mark(kyma);
         let is_reported = condition_of(remote).is_some();
         let mut is_current = false;
-        self.clusters.records.change_known(kyma, |record| {
+        self.clusters.records.change_existing(kyma, |record| {
             let is_old = record.catalog.as_ref().is_some_and(|catalog| catalog.is_old(now));
             let asks_for_full_look = |cause: &Trigger| match cause {
                 Trigger::FallbackPoll => is_old,

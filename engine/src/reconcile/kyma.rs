@@ -126,7 +126,7 @@ impl KymaReconciler {
     ) -> Result<Outcome, Error> {
         // Even if this reconcile fails, the triggers do not come again. A full look trusts no record.
         if triggers.may_include(|cause| cause.is_full_look() || is_of_prepared(cause)) {
-            self.clusters.records.change_known(name, |record| record.prepared.hash = None);
+            self.clusters.records.change_existing(name, |record| record.prepared.hash = None);
         }
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;
         let kyma = read.map_err(|e| Error::kcp(format!("reading Kyma {name}"), e))?;
@@ -155,7 +155,7 @@ impl KymaReconciler {
             Ok(finish) => Ok(finish),
             Err(Error::Runtime(ObjectError::Kind(why))) => {
                 // The engine's CRDs are not served. This is never an empty list of modules.
-                self.clusters.records.change_known(name, |record| record.prepared.hash = None);
+                self.clusters.records.change_existing(name, |record| record.prepared.hash = None);
                 Ok(Outcome::recheck_soon(why.to_string()))
             }
             Err(Error::Runtime(error)) => self.failures.runtime_failed(&kyma, &error).await,

@@ -29,7 +29,7 @@ impl LegacyWatcherReconciler {
             (state.kymas.get(name), state.kymas.event_path(name).is_some_and(|path| path.proven))
         };
         let Some(kyma) = kyma else {
-            self.clusters.records.change_known(name, |record| record.legacy_watcher_removed = false);
+            self.clusters.records.change_existing(name, |record| record.legacy_watcher_removed = false);
             return Ok(Outcome::done());
         };
         let is_dry = matches!(self.kcp.gate.mode(), Mode::DryRun(_));

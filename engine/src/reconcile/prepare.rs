@@ -180,7 +180,7 @@ impl Preparer {
             }
             if live.is_none() && again {
                 // Its objects are gone, too.
-                self.clusters.records.change_known(&name, |record| record.doubt_catalog(None));
+                self.clusters.records.change_existing(&name, |record| record.doubt_catalog(None));
             }
         }
         let hash = suspended.is_empty().then_some(*hash);
@@ -202,7 +202,7 @@ impl Preparer {
         if difference(objects::get(runtime, id).await?.as_ref(), crd).is_none() {
             return Ok(Schema::Ours);
         }
-        self.clusters.records.change_known(kyma, |record| record.prepared.hash = None);
+        self.clusters.records.change_existing(kyma, |record| record.prepared.hash = None);
         Ok(Schema::Other)
     }
 
@@ -211,7 +211,7 @@ impl Preparer {
         if let Some((_, crd)) = kyma_crd() {
             objects::apply(runtime, crd, manager_of(crd)).await?;
         }
-        self.clusters.records.change_known(kyma, |record| record.prepared.lost = false);
+        self.clusters.records.change_existing(kyma, |record| record.prepared.lost = false);
         Ok(())
     }
 }

@@ -100,7 +100,7 @@ impl Failures {
         }
         if error.is_not_found() {
             // The namespace was deleted again.
-            self.clusters.records.change_known(&name, |record| record.prepared.hash = None);
+            self.clusters.records.change_existing(&name, |record| record.prepared.hash = None);
         }
         if error.is_unreachable() {
             self.observer.reachable(&name, false);
