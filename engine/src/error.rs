@@ -97,7 +97,7 @@ impl Error {
     /// Whether the API server asks to retry later. The module is not at fault.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Runtime(error) | Self::Crds(error) => error.is_passing(),
+            Self::Runtime(error) | Self::Crds(error) => error.is_transient(),
             Self::Described { error, .. } => error.is_transient(),
             _ => false,
         }

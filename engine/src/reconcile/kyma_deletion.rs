@@ -71,7 +71,7 @@ struct Deletion<'a> {
 impl Deletion<'_> {
     /// Whether a forced deletion skips this failure: a retry would fail, too.
     fn passes(&self, error: &ObjectError) -> bool {
-        self.force.is_some() && !error.is_passing()
+        self.force.is_some() && !error.is_transient()
     }
 }
 

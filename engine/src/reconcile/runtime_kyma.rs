@@ -120,7 +120,7 @@ pub(crate) async fn write_runtime_status(
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
         match objects::merge(runtime, &runtime_kyma(), &fields).await {
             // Another writer was faster: the next reconcile takes the rest over.
-            Err(error) if error.held().is_none() && error.is_passing() => {}
+            Err(error) if error.held().is_none() && error.is_transient() => {}
             result => drop(result?),
         }
     }

@@ -103,7 +103,7 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.reason == "MethodNotAllowed"))
     }
 
-    pub(crate) const fn is_of_leaving_namespace(&self) -> bool {
+    pub(crate) const fn is_namespace_terminating(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
     }
 
@@ -112,7 +112,7 @@ impl ObjectError {
     }
 
     /// Whether an immutable field was changed. The API server notes this at the end of a possibly long text.
-    pub(crate) fn is_of_immutable(&self) -> bool {
+    pub(crate) fn is_of_immutable_field(&self) -> bool {
         let is_immutability =
             |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
         matches!(self, Self::Call(error) if self.is_refused() && is_immutability(error))
@@ -149,7 +149,7 @@ impl ObjectError {
     }
 
     /// Whether the API server asks to retry later, and the object is fine.
-    pub(crate) const fn is_passing(&self) -> bool {
+    pub(crate) const fn is_transient(&self) -> bool {
         matches!(self, Self::Held(_))
             || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
     }

@@ -419,7 +419,7 @@ impl Installer<'_> {
     ) -> Result<ObjectResult, Error> {
         match self.adopt(id, &live).await {
             Ok(Some(taken)) => live = taken,
-            Err(error) if !error.is_passing() => return Err(error.into()),
+            Err(error) if !error.is_transient() => return Err(error.into()),
             // The next pass retries.
             Ok(None) | Err(_) => {}
         }

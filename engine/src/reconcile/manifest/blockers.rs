@@ -339,7 +339,7 @@ impl Removal {
             self.default_crs(kyma, manifest, runtime, &definitions_changed).await
         };
         match all().await {
-            Err(error) if error.is_passing() || error.is_cut_off() => Err(error),
+            Err(error) if error.is_transient() || error.is_cut_off() => Err(error),
             all => Ok(all.unwrap_or_else(|_| default_cr(manifest).into_iter().collect())),
         }
     }

@@ -36,7 +36,7 @@ impl Lineage {
         own: &[ObjectRef],
     ) -> Result<bool, ObjectError> {
         match self.goes_with(runtime, object, owners, own).await {
-            Err(error) if !error.is_passing() && !error.is_cut_off() => Ok(false),
+            Err(error) if !error.is_transient() && !error.is_cut_off() => Ok(false),
             answer => answer,
         }
     }

@@ -146,7 +146,7 @@ impl Remover {
         for object in objects {
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
                 Ok(None) => {}
-                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+                Err(error) if error.is_transient() || error.is_cut_off() => return Err(error),
                 // Force covers failing webhooks and missing rights.
                 Ok(Some(Remaining::Deleting)) => remaining.push(Forced::deleting_label(&object)),
                 Ok(Some(_)) | Err(_) => remaining.push(object.to_string()),

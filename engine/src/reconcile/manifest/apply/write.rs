@@ -89,7 +89,7 @@ impl Installer<'_> {
         error: ObjectError,
     ) -> Result<Value, Refused> {
         let causes = error.causes();
-        if causes.is_empty() || error.is_of_immutable() {
+        if causes.is_empty() || error.is_of_immutable_field() {
             return Err(error.into());
         }
         let read = if live.is_none() { objects::get(self.runtime, id).await? } else { None };
