@@ -109,10 +109,15 @@ pub struct Work<K, T, G> {
 pub enum Ended<T, G> {
     /// Finished; resets the attempts.
     Done,
-    /// Retry after the delay, or at the previous due time if sooner. The delay should grow with [`Work::attempt`].
-    ///
-    /// Unsatisfied guards stay. The triggers precede those of concurrent pushes.
-    Retry(Duration, Vec<G>, Vec<T>),
+    /// Retry after the delay, or at the previous due time if sooner.
+    Retry {
+        /// Should grow with [`Work::attempt`].
+        delay: Duration,
+        /// Unsatisfied guards.
+        guards: Vec<G>,
+        /// They precede those of concurrent pushes.
+        triggers: Vec<T>,
+    },
 }
 
 /// The queue.

@@ -57,7 +57,7 @@ pub(super) struct Retry<T, G> {
 impl<T, G> Slot<T, G> {
     /// Counts the attempt and returns the retry; `None` after a finished reconcile.
     pub(super) fn retry(&mut self, ended: Ended<T, G>, now: Tick) -> Option<Retry<T, G>> {
-        let Ended::Retry(delay, guards, triggers) = ended else {
+        let Ended::Retry { delay, guards, triggers } = ended else {
             (self.attempt, self.retry_at) = (0, None);
             return None;
         };

@@ -100,7 +100,11 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     q.pop(tick(0)).unwrap();
-    q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], vec!["retry"]), tick(0));
+    q.end(
+        &K(1, 1),
+        Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers: vec!["retry"] },
+        tick(0),
+    );
     assert!(q.pop(tick(99)).is_none());
     assert_eq!(q.next_due(), Some(tick(100)));
     q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(50));
@@ -130,7 +134,11 @@ fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
                 tick(now),
             );
         }
-        q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], vec!["retry"]), tick(now));
+        q.end(
+            &K(1, 1),
+            Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers: vec!["retry"] },
+            tick(now),
+        );
     }
 }
 
@@ -154,7 +162,11 @@ fn what_could_not_be_begun_keeps_its_causes() {
         }
         let kept = work.triggers.into_iter().filter(|trigger| *trigger != "crowded");
         let triggers = ["crowded"].into_iter().chain(kept).collect();
-        q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], triggers), tick(now));
+        q.end(
+            &K(1, 1),
+            Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers },
+            tick(now),
+        );
     }
 }
 
@@ -248,7 +260,11 @@ fn failures_are_counted_and_keep_their_guards() {
     for attempt in 0..3 {
         let work = q.pop(tick(attempt * 10)).unwrap();
         assert_eq!((work.attempt, work.guards.clone()), (u32::try_from(attempt).unwrap(), vec![7]));
-        q.end(&work.key, Ended::Retry(Duration::from_millis(10), work.guards, vec![]), tick(attempt * 10));
+        q.end(
+            &work.key,
+            Ended::Retry { delay: Duration::from_millis(10), guards: work.guards, triggers: vec![] },
+            tick(attempt * 10),
+        );
     }
     q.pop(tick(40)).unwrap();
     q.end(&K(1, 1), Ended::Done, tick(40));
@@ -267,9 +283,17 @@ fn tries_before_their_time_make_no_pause_longer() {
         // A push during the reconcile makes the next attempt immediate.
         let work = q.pop(tick(now)).unwrap();
         q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
-        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], vec![]), tick(now));
+        q.end(
+            &work.key,
+            Ended::Retry { delay: doubling(work.attempt), guards: vec![], triggers: vec![] },
+            tick(now),
+        );
         let work = q.pop(tick(now)).unwrap();
-        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], vec![]), tick(now));
+        q.end(
+            &work.key,
+            Ended::Retry { delay: doubling(work.attempt), guards: vec![], triggers: vec![] },
+            tick(now),
+        );
         tried.push(work.attempt);
     }
     assert_eq!((tried.first(), tried.last()), (Some(&1), Some(&2)), "after 0 s and 1 s, not with each event");
@@ -337,8 +361,8 @@ proptest! {
                     let delay = Duration::from_millis(d);
                     let ended = match how {
                         0 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Done }
-                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry(delay, vec![], vec![]) }
-                        _ => Ended::Retry(delay, work.guards, vec![]),
+                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry { delay, guards: vec![], triggers: vec![] } }
+                        _ => Ended::Retry { delay, guards: work.guards, triggers: vec![] },
                     };
                     q.end(&work.key, ended, tick(now));
                 },
@@ -371,7 +395,11 @@ fn a_capped_class_takes_no_more_than_its_share_and_keeps_it_when_it_is_tried_aga
     assert!(q.pop(tick(0)).is_none(), "one at a time");
     q.push(K(9, 1), now_with(Class::UserEdit, 1), tick(0));
     assert_eq!(q.pop(tick(0)).unwrap().key, K(9, 1), "others are not held up");
-    q.end(&first.key, Ended::Retry(Duration::ZERO, Vec::new(), Vec::new()), tick(1));
+    q.end(
+        &first.key,
+        Ended::Retry { delay: Duration::ZERO, guards: Vec::new(), triggers: Vec::new() },
+        tick(1),
+    );
     assert_eq!(q.pop(tick(2)).unwrap().class, Class::Poll);
     assert!(q.pop(tick(2)).is_none(), "a retry of a poll is a poll");
 }

@@ -171,8 +171,8 @@ impl<K: Key, T: PartialEq, G> Drop for Lease<K, T, G> {
     fn drop(&mut self) {
         if !self.ended {
             let (guards, trigger) = (self.take_guards(), self.if_dropped.take());
-            let rest = after_drop(self.attempt);
-            self.return_key(Ended::Retry(rest, guards, trigger.into_iter().collect()));
+            let delay = after_drop(self.attempt);
+            self.return_key(Ended::Retry { delay, guards, triggers: trigger.into_iter().collect() });
         }
     }
 }
@@ -233,13 +233,13 @@ mod tests {
     async fn what_is_dropped_again_and_again_rests_longer() {
         let queue = WorkQueue::new(1);
         queue.push(K(1), push(5));
-        let mut rests = Vec::new();
+        let mut delays = Vec::new();
         for _ in 0..11 {
             let before = queue.now();
             drop(queue.next().await);
-            rests.push(queue.now().saturating_sub(before).as_secs());
+            delays.push(queue.now().saturating_sub(before).as_secs());
         }
-        assert_eq!(rests, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
+        assert_eq!(delays, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
     }
 
     #[tokio::test(start_paused = true)]

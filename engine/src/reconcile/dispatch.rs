@@ -121,7 +121,7 @@ impl Dispatcher {
             None => Ended::Done,
             Some((delay, reason)) => {
                 let causes = std::iter::once(Trigger::retry(&key, reason)).chain(remaining).collect();
-                Ended::Retry(delay, guards, causes)
+                Ended::Retry { delay, guards, triggers: causes }
             }
         });
     }
