@@ -367,6 +367,11 @@ impl<K: Key, T: PartialEq, G> Queue<K, T, G> {
         self.delayed.len()
     }
 
+    /// Number of keys with scheduled pushes.
+    pub fn scheduled(&self) -> usize {
+        self.slots.values().filter(|slot| !slot.schedules.is_empty()).count()
+    }
+
     /// Keys in flight with their start, unordered.
     pub fn in_flight(&self) -> impl Iterator<Item = (&K, Tick)> {
         self.slots.iter().filter_map(|(key, slot)| Some((key, slot.working?.1)))
