@@ -251,8 +251,8 @@ mod tests {
                 Value::Null,
                 there.clone(),
             ),
-            tried(in_runtime(), "delete", &webhook, there.clone(), Value::Null),
-            tried(in_runtime(), "delete", "Deployment.apps kyma-system/keel", there.clone(), Value::Null),
+            write(in_runtime(), "delete", &webhook, there.clone(), Value::Null),
+            write(in_runtime(), "delete", "Deployment.apps kyma-system/keel", there.clone(), Value::Null),
             write(
                 in_runtime(),
                 "merge",
@@ -267,8 +267,8 @@ mod tests {
                 conditions(&["SKRWebhook", "Modules"]),
                 conditions(&["Modules"]),
             ),
-            tried(Side::Kcp, "status", "Kyma harbour", conditions(&["Modules"]), conditions(&[])),
-            tried(Side::Kcp, "status", "Watcher w", json!({"status": 1}), json!({"status": 2})),
+            write(Side::Kcp, "status", "Kyma harbour", conditions(&["Modules"]), conditions(&[])),
+            write(Side::Kcp, "status", "Watcher w", json!({"status": 1}), json!({"status": 2})),
         ]);
         let of = |object: &str| all.iter().find(|(o, _)| o == object).unwrap().1;
         assert_eq!(of("ConfigMap kyma-system/tidewatch-agent-config"), Group::Exchange);
@@ -280,8 +280,8 @@ mod tests {
         assert_eq!(of("Kyma harbour"), Group::Change, "another condition");
         let seen = |generation| json!({"status": {"conditions": [{"type": "Modules", "observedGeneration": generation}]}});
         let all = groups(vec![
-            tried(in_runtime(), "status", kyma, seen(1), seen(4)),
-            tried(Side::Kcp, "status", "Kyma harbour", seen(1), seen(4)),
+            write(in_runtime(), "status", kyma, seen(1), seen(4)),
+            write(Side::Kcp, "status", "Kyma harbour", seen(1), seen(4)),
         ]);
         let of = |object: &str| all.iter().find(|(o, _)| o == object).unwrap().1;
         assert_eq!((of(kyma), of("Kyma harbour")), (Group::Exchange, Group::Change));
@@ -292,7 +292,7 @@ mod tests {
         let there = json!({"metadata": {"name": "x"}, "spec": 1});
         let webhook = legacy_watcher::first().to_string();
         assert_eq!(
-            groups(vec![tried(in_runtime(), "apply", &webhook, there.clone(), there)])[0].1,
+            groups(vec![write(in_runtime(), "apply", &webhook, there.clone(), there)])[0].1,
             Group::Change
         );
     }
@@ -303,7 +303,7 @@ mod tests {
             json!({"metadata": {"labels": {labels::KYMA_NAME: "harbour"}, "annotations": {annotations::MODULE_TERMS: note}},
                    "status": {"state": state}})
         };
-        let of = |before, after| groups(vec![tried(Side::Kcp, "apply", "Manifest m", before, after)])[0].1;
+        let of = |before, after| groups(vec![write(Side::Kcp, "apply", "Manifest m", before, after)])[0].1;
         assert_eq!(of(manifest("Ready", "a"), manifest("Ready", "b")), Group::Mark);
         assert_eq!(of(manifest("Ready", "a"), manifest("Error", "b")), Group::Change);
         assert_eq!(
