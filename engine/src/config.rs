@@ -80,7 +80,7 @@ impl Default for EngineConfig {
             pull_secret: None,
             module_cr_state: true,
             rollout_window: Duration::ZERO,
-            patience: requirements::WAIT_DEADLINE,
+            dependency_patience: requirements::WAIT_DEADLINE,
             keep_watcher: false,
         }
     }

@@ -80,9 +80,9 @@ impl Engine {
         push: Push<Trigger, Guard>,
     ) -> Option<Push<Trigger, Guard>> {
         let Dispatcher { echoes, queue, observer, .. } = &*self.dispatcher;
-        match echoes.filter(key, object, version, ask, queue.now()) {
+        match echoes.filter(key, object, version, push, queue.now()) {
             Filtered::Echo(guards) => {
-                observer.no_news(1);
+                observer.echoes(1);
                 for guard in guards {
                     guard.finished();
                 }
@@ -158,9 +158,9 @@ impl Engine {
     }
 
     /// Notes whether the events of a runtime are proven to arrive, and queues the reconcile of the Kyma's condition about it.
-    pub fn tell_path(&self, kyma: &str, report: PathReport) {
+    pub fn report_path(&self, kyma: &str, report: PathReport) {
         self.dispatcher.kcp.index_mut().kymas.set_event_path(kyma, report);
-        self.ask(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
+        self.enqueue(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
     }
 
     /// Checks an agent's configuration and role in its runtime again. For an agent with another configuration than

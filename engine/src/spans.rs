@@ -65,7 +65,7 @@ pub(crate) fn reconcile(
     runtime: impl FnOnce() -> Option<String>,
 ) -> Span {
     let key = lease.key();
-    let mut intakes = lease.causes.iter().filter_map(Trigger::span).filter_map(EventSpan::end_wait);
+    let mut intakes = lease.triggers.iter().filter_map(Trigger::span).filter_map(EventSpan::end_wait);
     let span = debug_span!(
         parent: intakes.next(),
         "reconcile",
@@ -73,8 +73,8 @@ pub(crate) fn reconcile(
         kyma = Some(key.kyma()).filter(|kyma| !kyma.is_empty()),
         manifest = key.manifest(),
         %key,
-        trigger = lease.causes.first().map(Trigger::label),
-        triggers = lease.cause_count,
+        trigger = lease.triggers.first().map(Trigger::label),
+        triggers = lease.trigger_count,
         attempt = lease.attempt,
         queued_ms = u64::try_from(lease.started_at.saturating_sub(lease.queued_at).as_millis()).ok(),
         outcome = Empty,

@@ -27,7 +27,7 @@ use tidewatch_engine::{
 /// Enough for what is allocated in large pieces not to count.
 const RUNTIMES: usize = 1_000;
 /// The limit; connections, clients and the queue come on top.
-const MOST: usize = 180 * 1024;
+const BOUND: usize = 180 * 1024;
 
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
@@ -92,8 +92,8 @@ fn a_runtime_with_ten_modules_takes_little_memory() {
     let each = (resident() - before) / RUNTIMES;
     println!("{each} bytes for each runtime");
     assert!(
-        each <= LIMIT,
-        "{each} bytes for each runtime with {MODULES} modules of {OBJECTS} objects; at most {LIMIT}"
+        each <= BOUND,
+        "{each} bytes for each runtime with {MODULES} modules of {OBJECTS} objects; at most {BOUND}"
     );
     // It is all there to the end.
     assert_eq!(state.manifests.of("kyma-00500-8f6c1b2d").count(), MODULES);

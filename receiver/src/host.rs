@@ -106,13 +106,13 @@ impl EngineHost {
     }
 
     /// Returns the request unless the event is an echo, or the reconcile in flight decides at its end.
-    fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Option<Ask> {
-        let Some(version) = version_of(event) else { return Some(ask) };
-        let ask = self.engine.filter_echo(key, &object_of(event), version, ask);
-        if ask.is_none() {
+    fn filter_echo(&self, key: &WorkKey, event: &v3::Event<'_>, push: Ask) -> Option<Ask> {
+        let Some(version) = version_of(event) else { return Some(push) };
+        let push = self.engine.filter_echo(key, &object_of(event), version, push);
+        if push.is_none() {
             tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "an echo, or left to the reconcile in flight");
         }
-        ask
+        push
     }
 
     fn queue(
@@ -132,10 +132,10 @@ impl EngineHost {
             } else {
                 Box::new(Held(guard))
             };
-            let (class, cause) = (route::class(&reported, &key), Some(route::cause(&reported)));
-            if let Some(ask) = self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
+            let (class, trigger) = (route::class(&reported, &key), Some(route::cause(&reported)));
+            if let Some(push) = self.filter_echo(&key, event, Push { class, trigger, guards: vec![guard] }) {
                 tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %reported.object, %key, "event queued");
-                self.engine.queue().push(key, ask);
+                self.engine.queue().push(key, push);
             }
         }
         if !owned {
@@ -264,7 +264,7 @@ impl Host for EngineHost {
         }
         for key in targets {
             let class = route::class(&reported, &key);
-            let push = Push { class, cause: Some(route::cause(&reported)), guards: Vec::new() };
+            let push = Push { class, trigger: Some(route::cause(&reported)), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
             route::reconcile_again(&self.engine, key, &reported);
         }

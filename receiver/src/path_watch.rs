@@ -132,7 +132,7 @@ fn perform(engine: &Engine, step: Step, counted: &impl Fn(Check)) {
             }
             let manifests = engine.state().read().manifests.list(&kyma);
             for key in checked_keys(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
-                engine.ask(key, class, Some(cause.clone()));
+                engine.enqueue(key, class, Some(cause.clone()));
             }
         }
     }

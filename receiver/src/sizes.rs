@@ -36,7 +36,7 @@ pub fn register(
     registry.gauge_fn(
         "runtimes_parked",
         "Runtimes that are suspended because they do not answer.",
-        move || suspended.parked_runtimes() as f64,
+        move || suspended.suspended_runtimes() as f64,
     )?;
     let policy = engine.clone();
     registry.gauge_fn(
@@ -51,7 +51,7 @@ pub fn register(
         "Registries that failed and are not asked for a while.",
         &["host"],
         move |set| {
-            let (host, is_open, others) = asked.registries_left_alone();
+            let (host, is_open, others) = asked.suspended_registries();
             if !host.is_empty() {
                 set(&[&host], f64::from(u8::from(is_open)));
             }
@@ -85,7 +85,7 @@ fn register_queue(registry: &Registry, engine: &Engine) -> Result<(), MetricsErr
     registry.gauge_fn(
         "queue_later",
         "Keys that are due at a set time: their turn in a rollout, a window, the end of a version.",
-        move || queue.inspect(|q| q.later() as f64),
+        move || queue.inspect(|q| q.scheduled() as f64),
     )?;
     let queue = engine.queue().clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]

@@ -318,8 +318,8 @@ impl RuntimeClient {
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
-        let span = tracing::debug_span!("runtime_call", call = what, error = tracing::field::Empty);
-        let turn = self.care.as_ref().and_then(CallLimiter::turn);
+        let span = tracing::debug_span!("runtime_call", call = name, error = tracing::field::Empty);
+        let turn = self.limiter.as_ref().and_then(CallLimiter::turn);
         // Boxed: these futures are large, and so would be all their callers.
         let call = async move {
             if let Some(turn) = turn {
@@ -329,8 +329,8 @@ impl RuntimeClient {
             Ok(call.await)
         };
         let call = Box::pin(call.instrument(span.clone()));
-        let result = match &self.care {
-            Some(care) => care.within(self.deadline, call).await,
+        let result = match &self.limiter {
+            Some(limiter) => limiter.within(self.deadline, call).await,
             None => tokio::time::timeout(self.deadline, call).await,
         };
         let took = tokio::time::Instant::now().duration_since(started);
@@ -344,8 +344,8 @@ impl RuntimeClient {
         if let Err(error) = &result {
             span.record("error", error.metric_label());
         }
-        if let Some(care) = &self.care {
-            care.heard(effect, started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
+        if let Some(limiter) = &self.limiter {
+            limiter.ended(effect, started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
         }
         Ok(result)
     }

@@ -108,7 +108,7 @@ impl CatalogReconciler {
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
-                self.clusters.records.change_known(name, |record| record.catalog = None);
+                self.clusters.records.change_existing(name, |record| record.catalog = None);
                 let message = "module templates are out of sync and need to be resynchronized";
                 (false, format!("{message}: {}; {NEXT_TRY}", error.message()))
             }

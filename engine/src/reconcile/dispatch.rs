@@ -65,7 +65,7 @@ impl<'a> RunningReconcile<'a> {
         self.ended = true;
         let echoes::Released { waiting, changes } = self.echoes.end(self.key, end);
         for (ask, since) in changes {
-            self.queue.push_of(self.key.clone(), ask, since);
+            self.queue.push_since(self.key.clone(), ask, since);
         }
         waiting
     }
@@ -99,17 +99,17 @@ impl Dispatcher {
         lease.if_dropped = Some(Trigger::retry(&key, Reason::Panic));
         // Declared after the lease, so that it ends first: then the key may be leased again.
         let mut running = RunningReconcile::begin(&self.echoes, &self.queue, &key);
-        lease.causes = numbered(&lease);
+        lease.triggers = numbered(&lease);
         let runtime =
             || self.kcp.index().kymas.get(key.kyma()).and_then(|kyma| kyma.runtime_id().map(str::to_owned));
         let span = spans::reconcile(&lease, runtime);
-        let triggers = Triggers { listed: &lease.causes, count: lease.cause_count };
+        let triggers = Triggers { listed: &lease.triggers, count: lease.trigger_count };
         let (result, stages) = self.attempt(&key, lease.class, triggers).instrument(span.clone()).await;
         let due = self.due(&key, lease.attempt, &result);
         spans::ended(&span, kind(&result));
         span.in_scope(|| log(&key, &result));
         let echoes = running.end(self.progress(&result));
-        self.observer.no_news(echoes.len());
+        self.observer.echoes(echoes.len());
         let remaining =
             result.as_ref().err().map(|error| error.remaining(&lease.triggers)).unwrap_or_default();
         self.record(&mut lease, &result, stages, &due);
@@ -120,8 +120,8 @@ impl Dispatcher {
         lease.end(match due.retry {
             None => Ended::Done,
             Some((delay, reason)) => {
-                let causes = std::iter::once(Trigger::retry(&key, reason)).chain(remaining).collect();
-                Ended::Retry { delay, guards, triggers: causes }
+                let triggers = std::iter::once(Trigger::retry(&key, reason)).chain(remaining).collect();
+                Ended::Retry { delay, guards, triggers: triggers }
             }
         });
     }
@@ -268,8 +268,8 @@ impl Dispatcher {
         let key = lease.key().clone();
         let record = Record {
             key: key.to_string(),
-            causes: std::mem::take(&mut lease.causes).into_iter().map(Trigger::without_span).collect(),
-            cause_count: lease.cause_count,
+            triggers: std::mem::take(&mut lease.triggers).into_iter().map(Trigger::without_span).collect(),
+            trigger_count: lease.trigger_count,
             class: lease.class.label(),
             outcome,
             state: report.map(|report| report.state),

@@ -321,7 +321,7 @@ mod tests {
 
         /// Whether an event is an echo or held.
         fn filters(&self, key: &WorkKey, version: Version<'_>) -> bool {
-            let request = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
+            let request = Push { class: Class::UserEdit, trigger: None, guards: vec![self.guard()] };
             match self.echoes.filter(key, &self.object, version, request, SINCE) {
                 Filtered::Echo(guards) => {
                     guards.into_iter().for_each(Acknowledge::finished);

@@ -297,9 +297,9 @@ impl KymaReconciler {
         let Executed { behind, refused } =
             self.executor.execute(&name, &plan, &manifests, class, causes).await?;
         report_refused(&mut plan.status, kyma, &refused, self.kcp.now());
-        let mut open = self.notifier.told.open(&name);
+        let mut open = self.notifier.sent.unreported(&name);
         plan.notices.extend(module_notices(kyma, &plan.status, &manifests, &mut open));
-        self.notifier.told.keep_open(&name, open);
+        self.notifier.sent.set_unreported(&name, open);
         self.kcp.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.followups.catalog(&name, &remote, triggers);

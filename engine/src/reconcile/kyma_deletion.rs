@@ -189,7 +189,7 @@ impl KymaDeletion {
                     }
                     if thing == RuntimeObject::AgentConfiguration {
                         let mut state = self.kcp.index_mut();
-                        self.clusters.records.change_known(&name, |record| record.agent_config = None);
+                        self.clusters.records.change_existing(&name, |record| record.agent_config = None);
                         state.agents.forget(&name);
                     }
                     if let Runtime::Exists(there) = &mut left.runtime {

@@ -27,14 +27,15 @@ fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
 }
 
 /// Whether a retry may succeed. A third party's unavailable webhook may never recover.
-fn is_passing(status: &Status) -> bool {
+fn is_transient(status: &Status) -> bool {
     status.code == 429 || status.code >= 500 && !status.message.contains("failed calling webhook")
 }
 
 /// Logs and ignores a permanent failure, which must not block a Kyma. Returns a temporary one.
 fn left(kyma: &str, what: &'static str, why: Error) -> Result<(), Error> {
     match &why {
-        Error::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
+        Error::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_transient(status)) =>
+        {
             tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
             Ok(())
         }

@@ -26,7 +26,7 @@ pub(crate) struct PauseNotice {
 impl PauseNotice {
     /// Writes the pause into a Kyma's statuses, once per pause.
     pub(super) async fn publish(&self, name: &str) -> Result<(), Error> {
-        if !self.kcp.gate.is_to_say(name) || !self.kcp.index().kymas.contains(name) {
+        if !self.kcp.gate.must_report_pause(name) || !self.kcp.index().kymas.contains(name) {
             return Ok(());
         }
         let read = stage(Stage::ReadKcp, self.kcp.kymas().get_opt(name)).await;

@@ -148,7 +148,8 @@ impl Records {
             }
             self.engine.tidy();
             // One read lock per lookup: holding it across a lane's lock may deadlock.
-            let registered = |id: &str| self.engine.state().read().kymas.runtime(id) != RuntimeLookup::Unknown;
+            let registered =
+                |id: &str| self.engine.state().read().kymas.runtime(id) != RuntimeLookup::Unknown;
             self.forwarders.keep_runtimes(registered);
             self.deliveries.retain(registered);
             self.claims.retain(registered);

@@ -60,7 +60,7 @@ impl Core {
         let controllers = ControllerMetrics::register(registry)?;
         let (metrics, server) = (controllers.clone(), server.unwrap_or_default());
         let counted: Answered = Arc::new(move |method, code| metrics.answered(&server, method, code));
-        let client = kcp_client(kube, config.call_deadline, Some(counted))?;
+        let client = kcp_client(kube, config.limits.call_deadline, Some(counted))?;
         let metrics = Metrics::register(registry)?;
         let (session, sessions, paths) = (SessionId::random(), Sessions::default(), PathWatch::new(paths));
         let claims = ClaimBook::new(session, sessions.clone());
@@ -71,7 +71,7 @@ impl Core {
             paths: paths.clone(),
             claims: claims.clone(),
         });
-        let (namespace, workers) = (config.namespace.clone(), config.workers);
+        let (namespace, workers) = (config.namespace.clone(), config.limits.workers);
         let engine = Engine::new(client.clone(), config, observer, Arc::new(Timestamp::now))?;
         controllers::register_sizes(registry, &engine, workers)?;
         Ok(Self { client, namespace, engine, paths, claims, sessions, session, controllers, metrics })
@@ -132,7 +132,7 @@ struct Observed {
 impl Observer for Observed {
     fn reconciled(&self, key: &WorkKey, record: &Record) {
         // Only a reconcile that read the runtime ends claims.
-        if record.looked && matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
+        if record.has_read && matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
             self.claims.touched(key.kyma());
         }
         self.metrics.reconciled(key, record);
@@ -144,7 +144,7 @@ impl Observer for Observed {
         self.controllers.panicked(key);
     }
 
-    fn no_news(&self, events: usize) {
+    fn echoes(&self, events: usize) {
         self.metrics.echoes.inc_by(events as u64);
     }
 

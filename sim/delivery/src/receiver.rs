@@ -110,8 +110,11 @@ impl Receiver {
             tasks: Arc::default(),
             drain,
         });
-        let place =
-            SessionRecord { client: control::client(world, number), namespace: control::NAMESPACE.into(), session };
+        let place = SessionRecord {
+            client: control::client(world, number),
+            namespace: control::NAMESPACE.into(),
+            session,
+        };
         let (restarts, this) = (Arc::clone(world), Arc::downgrade(&receiver));
         receiver.tasks.spawn(async move {
             sessions.record(&place).await;

@@ -272,7 +272,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
         object: object(),
         span: crate::spans::EventSpan::default(),
     };
-    want(&kyma, event());
+    push(&kyma, event());
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Failed);
     assert_eq!(calls.load(Ordering::SeqCst), 4);
     assert_eq!(work_once(&engine).await.1, OutcomeKind::Waiting);

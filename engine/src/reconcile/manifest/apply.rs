@@ -272,7 +272,7 @@ impl Installer<'_> {
                 }
                 let is_known = known.contains(&id.identity());
                 let settled = match self.apply_object(&id, object, is_known).await {
-                    Err(Error::Runtime(error)) if error.is_of_leaving_namespace() => {
+                    Err(Error::Runtime(error)) if error.is_namespace_terminating() => {
                         Ok(ObjectResult::NamespaceTerminating(id.clone()))
                     }
                     Err(Error::Runtime(error)) if error.is_cut_off() => {
@@ -511,7 +511,7 @@ impl Installer<'_> {
         refusals: Refused,
     ) -> Result<ObjectResult, Error> {
         if let Some(live) = &refusals.live
-            && (refusals.error.is_of_immutable() || !refusals.leftovers.is_empty())
+            && (refusals.error.is_of_immutable_field() || !refusals.leftovers.is_empty())
         {
             return self.recreate(id, live, wanted, &refusals.message()).await;
         }

@@ -89,7 +89,7 @@ impl Removal {
         };
         let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
         let own = match self.without_others(kyma, runtime, crs.clone()).await {
-            Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+            Err(error) if error.is_transient() || error.is_cut_off() => return Err(error),
             // The owner of the runtime is unknown, so they may be another Kyma's.
             Err(_) => {
                 left.extend(crs.iter().map(ToString::to_string));
@@ -103,7 +103,7 @@ impl Removal {
             }
             match objects::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
-                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+                Err(error) if error.is_transient() || error.is_cut_off() => return Err(error),
                 Ok(Deleted::Going) => left.push(Forced::deleting_label(&cr)),
                 Err(_) => left.push(cr.to_string()),
             }

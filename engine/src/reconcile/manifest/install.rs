@@ -161,7 +161,7 @@ impl ManifestReconciler {
                 report
             }
             Err(error) => {
-                if error.is_of_leaving_namespace() {
+                if error.is_namespace_terminating() {
                     applied.terminating.extend(id.clone());
                 } else if error.is_of_webhook() {
                     applied.waits_for(error.message());
