@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn the_same_name_and_tag_is_the_same_image() {
         let digest = |of: char| format!("sha256:{}", of.to_string().repeat(64));
-        let (user_owned, component) = (digest('a'), digest('1'));
-        let engine_owned = [
+        let (image_digest, component) = (digest('a'), digest('1'));
+        let references = [
             "copy.test/a/web:1.2".to_owned(),
             "copy.test/b/web:1.2".into(),
             format!("copy.test/db:3@{component}"),
@@ -86,18 +86,18 @@ mod tests {
             "worker:7".into(),
             "team/tool:2".into(),
         ];
-        let images = Images::of(&engine_owned);
+        let images = Images::of(&references);
         for (before, after) in [
             ("example.test/web:1.2", "copy.test/a/web:1.2"),
             ("example.test:5000/deep/er/web:1.2", "copy.test/a/web:1.2"),
             ("web:1.2", "copy.test/a/web:1.2"),
             // The component decides about the digest.
-            (&format!("example.test/web:1.2@{user_owned}"), "copy.test/a/web:1.2"),
-            (&format!("example.test/db:3@{user_owned}"), &format!("copy.test/db:3@{component}")),
+            (&format!("example.test/web:1.2@{image_digest}"), "copy.test/a/web:1.2"),
+            (&format!("example.test/db:3@{image_digest}"), &format!("copy.test/db:3@{component}")),
             ("example.test/db:3", &format!("copy.test/db:3@{component}")),
             ("copy.test/b/web:1.2", "copy.test/a/web:1.2"),
             // Without a tag, on both sides.
-            (&format!("example.test/cache@{user_owned}"), &format!("copy.test/cache@{component}")),
+            (&format!("example.test/cache@{image_digest}"), &format!("copy.test/cache@{component}")),
             ("example.test/cache", &format!("copy.test/cache@{component}")),
             ("example.test/cache:latest", "example.test/cache:latest"),
             ("example.test/worker:7", "docker.io/library/worker:7"),
@@ -105,7 +105,7 @@ mod tests {
             ("example.test/web:1.3", "example.test/web:1.3"),
             ("example.test/website:1.2", "example.test/website:1.2"),
             ("example.test/web", "example.test/web"),
-            (&format!("example.test/web@{user_owned}"), &format!("example.test/web@{user_owned}")),
+            (&format!("example.test/web@{image_digest}"), &format!("example.test/web@{image_digest}")),
         ] {
             let mut value = json!(before);
             images.replace(&mut value);
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn text_that_is_no_reference_stays() {
-        let engine_owned = ["copy.test/web:1".to_owned(), "no reference".into()];
-        let images = Images::of(&engine_owned);
+        let references = ["copy.test/web:1".to_owned(), "no reference".into()];
+        let images = Images::of(&references);
         assert_eq!(images.0.len(), 1);
         for text in
             ["", ":", "web:", ":1", "run web:1", "--image=web:1", "http://h/web:1?x", "a,web:1", "web:1 "]
@@ -135,8 +135,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn whatever_the_text_it_is_done_once(text in "\\PC{0,60}", image in "[a-z]{1,4}(/[a-z]{1,3})?:[0-9]{1,2}") {
-            let engine_owned = [format!("copy.test/{image}")];
-            let images = Images::of(&engine_owned);
+            let references = [format!("copy.test/{image}")];
+            let images = Images::of(&references);
             for text in [text, format!("other.test/{image}")] {
                 let mut once = json!(text);
                 images.replace(&mut once);

@@ -128,9 +128,9 @@ mod tests {
             )
             .unwrap()
         };
-        let engine_owned = secret(json!({labels::MODULE_NAME: DEPLOYER}));
+        let labelled = secret(json!({labels::MODULE_NAME: DEPLOYER}));
         assert_eq!(
-            secret_data(DEPLOYER, Some(&engine_owned)),
+            secret_data(DEPLOYER, Some(&labelled)),
             Ok(json!({"a": "Yg=="}).as_object().unwrap().clone())
         );
         let refused = |secret: Option<&Secret>| secret_data(DEPLOYER, secret).unwrap_err();
