@@ -41,7 +41,7 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     let now = command.at.unwrap_or_else(Timestamp::now);
     let text = read(&command)?;
     let file = command.file.display().to_string();
-    let values = Values { known: command.values };
+    let values = Values { extra: command.values };
     let findings = match windows::lint(&text, &values, now, command.min) {
         Ok(findings) => findings,
         Err(error) => {

@@ -114,13 +114,13 @@ impl Remark {
 /// Sample values.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// Known values, besides built-in public regions and plans.
-    pub available: Vec<(Field, String)>,
+    /// Values in addition to built-in public regions and plans.
+    pub extra: Vec<(Field, String)>,
 }
 
 impl Values {
     fn of(&self, field: Field) -> BTreeSet<&str> {
-        let own = self.available.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
+        let own = self.extra.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
         own.chain(samples::of(field).iter().copied()).collect()
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{super::MIN_WINDOW, pattern::look_alikes, *};
 
 fn findings(text: &str) -> Vec<Finding> {
-    let values = Values { available: vec![(Field::GlobalAccountId, "acme-2".into())] };
+    let values = Values { extra: vec![(Field::GlobalAccountId, "acme-2".into())] };
     lint(text, &values, "2026-03-01T00:00:00Z".parse().unwrap(), MIN_WINDOW).unwrap()
 }
 
