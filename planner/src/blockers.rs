@@ -44,7 +44,7 @@ pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], module_objects: &
 /// Existing user objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserObjects {
-    /// At most [`NAMED`], by kind, namespace and name.
+    /// At most [`MAX_NAMED`], by kind, namespace and name.
     pub first: Vec<ObjectRef>,
     /// Total.
     pub count: u64,

@@ -80,7 +80,7 @@ pub struct Facts<'a> {
     pub mandatory: &'a [Arc<MandatoryModule>],
     /// Future rollout turns by module.
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
-    /// Templates of installed versions not chosen, by name; see [`super::access::staying`].
+    /// Templates of installed versions not chosen, by name; see [`super::access::staying_templates`].
     pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
     /// Versions of modules being removed, in their former channels.
     pub deleting: &'a [ResolvedModule],

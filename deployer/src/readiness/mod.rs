@@ -1,6 +1,6 @@
 //! Readiness of installed objects, and causes of unreadiness.
 //!
-//! [`readiness`] judges one object, [`whole`] a module. Causes go to three statuses, so texts have no changing
+//! [`readiness`] judges one object, [`combine`] a module. Causes go to three statuses, so texts have no changing
 //! numbers: "not all of 2 replicas are available", never "1 of 2". Quoted messages are masked.
 
 use std::{fmt, time::Duration};
@@ -215,7 +215,7 @@ pub fn combine<'a>(
     }
 }
 
-/// [`whole`], but a manager decides only if judged.
+/// [`combine`], but a manager decides only if judged.
 #[must_use]
 pub fn of_module(manager: Option<&Manager>, judged: &[(ObjectRef, ObjectReadiness)]) -> Readiness {
     let manager = manager.filter(|m| judged.iter().any(|(object, _)| is_manager(m, object)));

@@ -61,7 +61,7 @@ impl Answer {
         Self { outcome: resolve(want.for_module(module), catalog, &[]), release: catalog.release(module) }
     }
 
-    /// Returns whether plans may differ. For deprecation of installed versions see [`ends_changed`].
+    /// Returns whether plans may differ. For deprecation of installed versions see [`deprecations_changed`].
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let outcomes = match (&self.outcome, &other.outcome) {
