@@ -87,7 +87,7 @@ impl Incarnation {
     pub(crate) fn tell_of_objects(&self) {
         for manifest in self.engine.state().read().manifests.of(KYMA) {
             let name = manifest.metadata.name.clone().unwrap_or_default();
-            let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+            let push = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
             self.engine.queue().push(WorkKey::Manifest { kyma: KYMA.to_owned(), name }, push);
         }
     }
