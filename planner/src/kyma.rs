@@ -37,7 +37,7 @@ use super::{
     gates::{self, Facts, Gate, Notes, View},
     naming::manifest_name,
     notice::{About, Notice},
-    versions::{Fault, Origin, ResolvedModule, may_replace},
+    versions::{Chosen, Fault, Origin, ResolvedModule, may_replace},
 };
 
 pub use crate::manifest::{deletion_message, progress, progress_at, skipped_message};
@@ -308,95 +308,87 @@ fn plan_module(
     plan: &mut Plan,
 ) -> Arc<ModuleStatus> {
     let existing = there.manifest;
-    let is_installed = existing.is_some();
-    let fault = |state: State, message: String| {
+    let fault = |(state, message)| {
         let (name, channel) = (choice.entry.name.clone(), choice.channel.clone());
         Arc::new(ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() })
     };
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
-        Err(why) => return fault(why.state(is_installed), why.to_string()),
+        Err(why) => return fault((why.state(existing.is_some()), why.to_string())),
     };
-    let source = match input.sources.of_or_noted(chosen, existing) {
-        Some(Ok(source)) => source,
-        Some(Err(why)) => {
-            plan.retry |= why.retryable;
-            let state = if is_installed { State::Warning } else { State::Error };
-            return fault(state, why.message.clone());
-        }
-        None => {
-            plan.retry = true;
-            return fault(
-                State::Processing,
-                format!("the component {}:{} is being read", chosen.component, chosen.version),
-            );
-        }
-    };
-    let mut wanted = match manifest_for(input.kyma, &choice.entry, &choice.channel, chosen, &source) {
+    let (mut wanted, generation) = match wanted_manifest(input, choice, chosen, existing, plan) {
         Ok(wanted) => wanted,
-        Err(why) => return fault(if is_installed { State::Warning } else { State::Error }, why),
+        Err(why) => return fault(why),
     };
-    if let Some(other) = name_owner(&wanted, &choice.entry.name, input.manifests) {
-        let state = if is_installed { State::Warning } else { State::Error };
-        let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
-        return fault(
-            state,
-            format!(
-                "its Manifest would have the name {name}, which is that of the module '{other}'; call the module otherwise"
-            ),
-        );
-    }
-    let generation = match existing {
-        Some(old) => keep_version_data(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
-        None => chosen.template.metadata.generation,
-    };
-    if let Some(old) = existing {
-        if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
-            // Nothing of a tenant's version stays.
-            if !(old.is_of_runtime_template() && chosen.origin != Origin::Local) {
-                keep_default_cr(old, &mut wanted);
-            }
-        }
-        record_running_version(old, &mut wanted);
-    }
-    let entry = |wanted: &Manifest, state: State, message: &str| {
-        let status = installed(choice, chosen, wanted, generation);
-        Arc::new(ModuleStatus { state, message: message.to_owned(), ..status })
-    };
-    match existing {
+    let entry = installed(choice, chosen, &wanted, generation);
+    let (state, message, is_written) = match existing {
         // Reinstalled once the Manifest is gone.
-        Some(old) if old.is_unmanaged() => entry(&wanted, State::Processing, GIVEN_UP),
+        Some(old) if old.is_unmanaged() => (State::Processing, UNMANAGED.to_owned(), false),
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
             // Reinstalled after its deletion. Until then it follows versions: an upgrade may repair a blocked removal, but a downgrade may
             // break user objects.
             let allowed =
                 choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
-            let status = entry(&wanted, State::Processing, &previous_deletion(old));
-            if old.spec != wanted.spec
-                && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
-            {
-                plan.apply.push(wanted);
-            }
-            status
+            let follows = old.spec != wanted.spec
+                && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok();
+            (State::Processing, previous_deletion(old), follows)
         }
-        Some(old) if is_up_to_date(old, &wanted) => {
-            let (state, message) = progress_at(old, old.metadata.generation);
-            entry(&wanted, state, message)
-        }
+        // An equal spec keeps generation and status.
         Some(old) if old.spec == wanted.spec => {
-            // An equal spec keeps generation and status.
-            let (state, message) = progress_at(old, old.metadata.generation);
-            let status = entry(&wanted, state, message);
-            keep_go_manager_status(old, &mut wanted);
-            plan.apply.push(wanted);
-            status
+            let differs = !is_up_to_date(old, &wanted);
+            if differs {
+                keep_go_manager_status(old, &mut wanted);
+            }
+            let (state, message) = progress(old);
+            (state, message, differs)
         }
-        _ => {
-            let status = entry(&wanted, State::Processing, "");
-            plan.apply.push(wanted);
-            status
-        }
+        _ => (State::Processing, String::new(), true),
+    };
+    if is_written {
+        plan.apply.push(wanted);
     }
+    Arc::new(ModuleStatus { state, message, ..entry })
+}
+
+/// The Manifest of a chosen version, and its template's generation. An error is the module's state and its cause.
+fn wanted_manifest(
+    input: &Input<'_>,
+    choice: &ResolvedModule,
+    chosen: &Chosen,
+    existing: Option<&Manifest>,
+    plan: &mut Plan,
+) -> Result<(Manifest, Option<i64>), (State, String)> {
+    let faulty = if existing.is_some() { State::Warning } else { State::Error };
+    let source = match input.sources.of_or_noted(chosen, existing) {
+        Some(Ok(source)) => source,
+        Some(Err(why)) => {
+            plan.retry |= why.retryable;
+            return Err((faulty, why.message.clone()));
+        }
+        None => {
+            plan.retry = true;
+            let message = format!("the component {}:{} is being read", chosen.component, chosen.version);
+            return Err((State::Processing, message));
+        }
+    };
+    let wanted = manifest_for(input.kyma, &choice.entry, &choice.channel, chosen, &source);
+    let mut wanted = wanted.map_err(|why| (faulty, why))?;
+    if let Some(other) = name_owner(&wanted, &choice.entry.name, input.manifests) {
+        let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
+        let message = format!(
+            "its Manifest would have the name {name}, which is that of the module '{other}'; call the module otherwise"
+        );
+        return Err((faulty, message));
+    }
+    let Some(old) = existing else { return Ok((wanted, chosen.template.metadata.generation)) };
+    let generation = keep_version_data(input.kyma, old, chosen, &mut wanted, &mut plan.notices);
+    // Nothing of a tenant's version stays.
+    let is_replaced = old.is_of_runtime_template() && chosen.origin != Origin::Local;
+    if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() && !is_replaced {
+        keep_default_cr(old, &mut wanted);
+    }
+    record_running_version(old, &mut wanted);
+    Ok((wanted, generation))
 }
 
 /// Returns another module's Manifest with the wanted name. Names can collide: a runtime's templates choose their input. A Manifest with a
@@ -415,7 +407,7 @@ fn join(first: &str, then: &str) -> String {
     format!("{first}{between}{then}")
 }
 
-const GIVEN_UP: &str = "it is installed again once it is unmanaged";
+const UNMANAGED: &str = "it is installed again once it is unmanaged";
 const PREVIOUS_INSTALLATION: &str = "the previous installation is still being removed";
 
 fn previous_deletion(old: &Manifest) -> String {
