@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_proxy_of_the_cluster_in_use_is_in_the_way() {
+    fn only_the_current_clusters_proxy_is_used() {
         assert_eq!(proxy(&file("near")), None);
         assert_eq!(proxy(&file("far")), Some("http://proxy.example:3128"));
         assert_eq!(proxy(&Kubeconfig::default()), None);
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_read_shows_none_of_its_text() {
+    async fn an_unreadable_kubeconfig_shows_none_of_its_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();

@@ -470,7 +470,7 @@ watches:
 ";
 
     #[test]
-    fn a_good_file_is_read() {
+    fn a_valid_config_file_is_read() {
         let config = Config::parse(GOOD).unwrap();
         assert_eq!((config.max_objects_per_watch, config.max_kept_names), (100_000, 200_000));
         assert_eq!((config.check_every_seconds, config.receiver.connection_age_seconds), (60, 86_400));
@@ -493,7 +493,7 @@ watches:
     }
 
     #[test]
-    fn bad_values_are_refused_with_one_line_that_names_the_field() {
+    fn invalid_values_are_refused_by_field_name() {
         let cases = [
             ("runtimeId: runtime-1", "runtimeID: runtime-1", "runtimeID"),
             ("runtimeId: runtime-1", "runtimeId: ''", "runtimeId"),
@@ -565,7 +565,7 @@ watches:
     }
 
     #[test]
-    fn what_is_only_read_at_a_start_is_named() {
+    fn settings_needing_a_restart_are_named() {
         let now = Config::parse(GOOD).unwrap();
         let live = Config::parse(&GOOD.replace("resource: pods", "resource: services")).unwrap();
         assert!(now.fixed_differences(&live).is_empty());
@@ -586,7 +586,7 @@ watches:
     }
 
     #[test]
-    fn a_message_repeats_little_of_a_long_value() {
+    fn an_error_message_truncates_long_values() {
         let long = "x".repeat(5_000);
         for (value, meant) in
             [("127.0.0.1:0", "must be an address and a port"), ("kyma\n", "name "), ("spec", "")]

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_read() {
+    fn a_stored_digest_is_read_back() {
         let map = encode(&snapshot(), "cluster/kyma");
         assert_eq!(decode(&map, "cluster/kyma"), Some(snapshot()));
         assert_eq!(decode(&map, "cluster/other"), None, "another runtime's");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_as_good_as_nothing() {
+    fn an_invalid_stored_digest_is_ignored() {
         let good = encode(&snapshot(), "c");
         let broken = |change: &dyn Fn(&mut ConfigMap)| {
             let mut map = good.clone();

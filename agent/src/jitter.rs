@@ -11,7 +11,7 @@ mod tests {
     use super::random;
 
     #[test]
-    fn spreads_over_the_unit_interval() {
+    fn random_numbers_cover_the_unit_interval() {
         let numbers: Vec<f64> = (0..1000).map(|_| random()).collect();
         assert!(numbers.iter().all(|n| (0.0..1.0).contains(n)));
         assert!(numbers.iter().any(|n| *n < 0.1) && numbers.iter().any(|n| *n > 0.9));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_read() {
+    fn stored_names_are_read_back() {
         let mut spread = false;
         let (few, left_out) = encode(&snapshot(10), "c/k", &mut spread);
         assert_eq!((few.len(), left_out), (1, 0));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_counted() {
+    fn names_over_the_size_limit_are_counted() {
         let long = "x".repeat(200);
         let objects = (0..80_000).map(|n| ("n".into(), format!("{long}{n}").into())).collect();
         let listed = Listed { objects, ..Listed::default() };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_as_good_as_nothing() {
+    fn invalid_stored_names_are_ignored() {
         let (maps, _) = encode(&snapshot(1), "c", &mut false);
         let broken = |change: &dyn Fn(&mut BTreeMap<String, String>)| {
             let mut map = maps[0].clone();

@@ -47,7 +47,7 @@ mod tests {
     const WEEKS: i64 = 3 * 7 * 24 * 3600;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_shows_on_either_clock() {
+    async fn a_pause_is_detected_on_either_clock() {
         let before = Sample { wall: Timestamp::UNIX_EPOCH, steady: Instant::now() };
         let after = |wall: i64, steady: u64| Sample {
             wall: before.wall + SignedDuration::from_secs(wall),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_jumps_is_told_once() {
+    async fn a_clock_jump_is_reported_once() {
         static JUMPED: AtomicI64 = AtomicI64::new(0);
         fn clock() -> Timestamp {
             Timestamp::from_second(JUMPED.load(Ordering::Relaxed)).unwrap()

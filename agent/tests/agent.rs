@@ -62,7 +62,7 @@ fn run(args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_wrong_configuration_ends_as_a_wrong_option_with_one_line() {
+fn an_invalid_config_exits_with_2_and_one_line() {
     let dir = files();
     let path = dir.path().join("config.yaml");
     let file = path.to_str().unwrap();
@@ -85,7 +85,7 @@ fn a_wrong_configuration_ends_as_a_wrong_option_with_one_line() {
 }
 
 #[test]
-fn a_check_looks_at_each_file_and_names_the_one_that_is_wrong() {
+fn check_verifies_each_file_and_names_the_wrong_one() {
     let dir = files();
     let path = dir.path().join("config.yaml");
     std::fs::write(&path, config(dir.path())).unwrap();
@@ -146,7 +146,7 @@ async fn until(addr: SocketAddr, path: &str, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn it_lives_and_tells_when_nobody_can_be_reached() {
+async fn an_unreachable_environment_is_reported_and_not_fatal() {
     let dir = files();
     let drain = Drain::new();
     let bound = app::start(Config::parse(&config(dir.path())).unwrap(), None, &drain).await.unwrap();

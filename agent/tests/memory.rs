@@ -199,7 +199,7 @@ async fn measure(dir: &TempDir, count: usize) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn an_object_takes_few_bytes_and_a_report_of_all_of_them_not_many_more() {
+async fn the_agents_memory_per_object_is_bounded() {
     let dir = files();
     // Excludes one-time allocations.
     measure(&dir, 1).await;

@@ -195,7 +195,7 @@ fn serials_and_keys_differ() {
 }
 
 #[test]
-fn a_ca_read_back_issues_what_the_first_verifies() {
+fn a_restored_ca_issues_certificates_of_the_same_ca() {
     let first = ca();
     let again = Ca::from_pem(first.cert_pem(), first.key_pem().as_str()).unwrap();
     assert_eq!(again.cert_pem(), first.cert_pem());
@@ -205,7 +205,7 @@ fn a_ca_read_back_issues_what_the_first_verifies() {
 }
 
 #[test]
-fn a_ca_that_is_none_is_refused() {
+fn an_invalid_ca_is_refused() {
     let ca = ca();
     let other = self::ca();
     let leaf = ca.issue_client(&client_request(), now()).unwrap();
@@ -217,7 +217,7 @@ fn a_ca_that_is_none_is_refused() {
 }
 
 #[test]
-fn nothing_outlives_its_ca() {
+fn no_certificate_outlives_its_ca() {
     let ca = ca();
     let long = ClientRequest { validity: DAY * 400, ..client_request() };
     assert_eq!(ca.issue_client(&long, now()).unwrap().not_after, ca.not_after());
@@ -256,7 +256,7 @@ fn debug_shows_no_key() {
 }
 
 #[test]
-fn a_secret_round_trips_and_names_what_it_lacks() {
+fn a_secret_round_trips_and_missing_keys_are_named() {
     let ca = ca();
     let issued = ca.issue_client(&client_request(), now()).unwrap();
     let whole = secret::to_secret("agent", "kyma-system", &issued, ca.cert_pem());

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_offered_only_where_it_works() {
+    fn a_format_is_accepted_only_where_supported() {
         let parsed =
             |line: &str| Args::try_parse_from(line.split(' ')).map(drop).map_err(|error| error.exit_code());
         for line in [

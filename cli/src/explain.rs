@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reconcile_is_told_with_its_causes() {
+    fn every_reconcile_is_shown_with_its_triggers() {
         let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 2, "eventPath": "proven", "eventPathCause": "events arrive",
             "lastCanary": "2026-01-01T00:00:00Z",
             "agent": {"heard": "2026-01-01T00:00:02Z", "connectedSince": "2025-12-31T23:00:00Z", "certificateEnds": "2026-06-01T00:00:00Z"},
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_left_alone_is_said_to_be() {
+    fn a_skipped_or_paused_runtime_is_reported() {
         let of = |mode: &str, skipped: bool| {
             text(
                 &json!({"runtime": "r-1", "kyma": "k", "eventPath": "proven", "eventsHeld": 0, "mode": mode, "skipped": skipped, "reconciles": []}),

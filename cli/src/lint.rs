@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn values_name_their_field() {
+    fn a_known_value_names_its_field() {
         assert_eq!(field_value("globalaccountid=a=b"), Ok((Field::GlobalAccountId, "a=b".to_owned())));
         assert_eq!(
             field_value("zone=x"),

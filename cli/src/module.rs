@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_secret_is_not_shown() {
+    fn passwords_in_addresses_are_not_shown() {
         assert_eq!(shown("https://me:pw@registry.example/a@b"), "https://***@registry.example/a@b");
         assert_eq!(shown("me:p@w@registry.example"), "***@registry.example");
         assert_eq!(shown("localhost:5000/a"), "localhost:5000/a");

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_formats() {
+    fn renders_text_and_json() {
         let result = json!({"files": ["a", "b"], "count": 2, "name": "x"});
         assert_eq!(Format::Text.render(&result), "count: 2\nfiles: a, b\nname: x");
         assert!(Format::Json.render(&result).starts_with("{\n"));

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_one_process_at_a_time() {
+    fn a_folder_in_use_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let taken = take(folder.path(), "--folder").unwrap();
         // Counts like another process.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_folder() {
+    fn a_file_cannot_be_used_as_folder() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_its_owners_alone() {
+    fn written_files_are_readable_only_by_their_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.key");
         fs::write(&path, "open").unwrap();

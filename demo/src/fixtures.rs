@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn the_versions_differ_by_one_object_each_way_and_the_image() {
+    fn the_versions_differ_in_two_objects_and_the_image() {
         let (old, new) = (objects(LIGHTHOUSE_1_0_0), objects(LIGHTHOUSE_1_1_0));
         assert_eq!((old.len(), new.len()), (9, 9));
         assert_eq!(old.difference(&new).collect::<Vec<_>>(), ["Service lighthouse-metrics"]);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told() {
+    fn each_change_between_snapshots_is_reported() {
         let before =
             snapshot(&[("/Secret a/stays", "u@1"), ("/Secret a/goes", "u@2"), ("/Secret a/moves", "u@3")]);
         let after =
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_for_themselves_does_not_count() {
+    fn objects_of_the_harness_and_agent_are_left_out() {
         assert!(counts("ConfigMap", "kyma-system", "mine"));
         assert!(counts("ClusterRole", "", "tidewatch-agent-watches"));
         assert!(!counts("ConfigMap", "kyma-system", "tidewatch-agent-config"));

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_message_names_what_and_the_last_error() {
+    async fn a_timeout_names_the_condition_and_the_last_error() {
         let never =
             until::<(), _, _>("the moon", Duration::from_millis(1), || async { Err(anyhow!("no rocket")) });
         let text = format!("{:#}", never.await.unwrap_err());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_probe_that_hangs_is_cut_off() {
+    async fn a_hanging_probe_is_cancelled() {
         let hangs = until::<(), _, _>("an answer", Duration::from_millis(60), std::future::pending);
         let text = format!("{:#}", hangs.await.unwrap_err());
         assert_eq!(text, "timed out after 60ms waiting for an answer: the last try did not finish");

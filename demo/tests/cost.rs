@@ -179,7 +179,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_costs_a_handful_of_reconciles_and_calls() -> Result<()> {
+async fn a_module_costs_few_reconciles_and_calls() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let calls = Arc::new(Calls::default());
     let mut simulated = Simulated::with(folder.path(), Arc::clone(&calls) as Arc<dyn Faults>).await?;

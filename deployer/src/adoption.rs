@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_updated_becomes_part_of_our_apply() {
+    fn updated_status_fields_join_the_engines_apply() {
         for name in UPDATERS {
             let user_owned = entry(name, "Update", &conditions(&["Modules", "SKRWebhook"]));
             let user = json!({"manager": "kubectl", "operation": "Update", "apiVersion": "g/v1", "fieldsV1": {"f:spec": {}}});
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_as_the_go_managers_stays() {
+    fn status_of_unknown_managers_is_not_taken_over() {
         let other = entry("kubectl", "Update", &conditions(&["Modules"]));
         let mut spec = entry("klm", "Update", &json!({"f:status": {}, "f:spec": {}}));
         assert_eq!(take_over_status(&object(&[other, spec.clone()]), MANAGER), None);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_has_applied_of_a_spec_is_taken_over_and_finalizers_are_not() {
+    fn applied_spec_fields_are_adopted_finalizers_are_not() {
         let of = |manager: &str, operation: &str, subresource: &str, fields: Value| json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "g/v1", "fieldsV1": fields});
         let engine_owned =
             of(MANAGER, "Apply", "", json!({"f:spec": {"f:version": {}}, "f:metadata": {"f:labels": {}}}));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_installer_had_before_us_is_taken_over_with_all_that_it_has_of_the_spec() {
+    fn an_earlier_installers_spec_fields_are_taken_over() {
         let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
         let mut user_owned = containers(&["main", "sidecar"]);
         user_owned["f:metadata"] = json!({"f:labels": {"f:team": {}}});
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_any_account_becomes_nobodys_and_so_does_another_versions() {
+    fn entries_before_first_apply_and_old_versions_are_removed() {
         let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
         let user_owned = containers(&["main", "sidecar"]);
         let mut beta = whole("helm", "Update", user_owned.clone());
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn people_and_controllers_and_installers_that_came_later_keep_what_they_own() {
+    fn users_controllers_and_later_installers_keep_their_fields() {
         let engine_owned = whole(MANAGER, "Apply", containers(&["main"]));
         let user_owned = containers(&["main", "sidecar"]);
         for (manager, operation) in [
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_becomes_ours_and_no_longer_an_installers() {
+    fn a_leftover_moves_from_the_installer_to_the_engine() {
         let leftover = |keys: &[&str]| Leftover {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             path: String::new(),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_is_ours_and_not_written_is_noticed() {
+    fn a_stale_engine_owned_condition_is_detected() {
         let is_own = |type_: &str| type_ == "Modules";
         let has = |entries: &[Value]| has_stale_condition(&object(entries), MANAGER, is_own);
         assert!(has(&[entry(MANAGER, "Apply", &conditions(&["Modules", "SKRWebhook"]))]));

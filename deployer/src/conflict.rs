@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_times_and_then_once_after_each_pause() {
+    fn reverts_are_limited_and_then_tried_once_per_pause() {
         let mut conflict = Conflict::default();
         for second in 0..30 {
             assert_eq!((conflict.verdict(at(second)), conflict.on_trial(at(second))), (Verdict::Go, None));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_every_few_minutes_is_noticed_and_who_edits_now_and_then_is_not() {
+    fn frequent_conflicts_are_suspended_and_rare_edits_are_not() {
         for (minutes, noticed) in [(3, true), (10, true), (45, true), (60, false)] {
             let mut conflict = Conflict::default();
             let suspended = (0..200).any(|round| {
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_interleaving_sets_back_more_often(gaps in prop::collection::vec(0_u64..900, 1..400)) {
+        fn no_sequence_exceeds_the_revert_rate(gaps in prop::collection::vec(0_u64..900, 1..400)) {
             let (mut now, mut conflict, mut went) = (at(0), Conflict::default(), Vec::new());
             for gap in gaps {
                 now += Duration::from_secs(gap);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_waits_for_its_own_definition_and_for_no_other() {
+    fn an_object_waits_only_for_its_own_definition() {
         let kinds = ["Beacon", "Buoy", "Crane", "Dock"];
         let definitions = Definitions::of(&kinds.map(crd));
         let id = |kind: &str| ObjectRef::of(&crd(kind)).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_definitions_define() {
+    fn only_crds_define_kinds() {
         let definitions = Definitions::of(&[crd("Beacon"), object("Beacon"), json!({"kind": "X"}), json!(1)]);
         let gvk = |api: &str| Gvk::of(api, "Beacon");
         assert_eq!(

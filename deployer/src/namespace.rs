@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_says_which_finalizers_hold_it() {
+    fn a_deleting_object_names_its_finalizers() {
         let gvk = Gvk::of("v1", "PersistentVolumeClaim");
         let claim = ObjectRef { gvk, namespace: "n".into(), name: "store".into() };
         let mut live = json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}});
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_holds_it_and_for_how_long() {
+    fn a_terminating_namespace_names_its_finalizers_and_age() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let namespace = json!({
             "metadata": {"name": "dock", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["dev.x/keep"]},

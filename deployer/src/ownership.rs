@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_carries_our_marks_goes() {
+    fn only_objects_with_own_marks_are_deleted() {
         let me = ("kcp-system", "a");
         assert_eq!(verdict(me, &marks("kcp-system/a"), &[]), Verdict::Delete);
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_have_an_object_mark_it_for_the_same() {
+    fn sharing_manifests_agree_on_the_marked_owner() {
         assert_eq!(marked_for("a", &[claim("b", false)]), "a");
         assert_eq!(marked_for("b", &[claim("a", false), claim("c", false)]), "a");
         assert_eq!(marked_for("b", &[claim("a", true)]), "b", "the other is on its way out");
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_plan_deletes_an_object_it_does_not_own_and_nothing_of_ours_is_left(
+        fn deletion_spares_foreign_objects_and_leaves_no_own_ones(
             inventories in prop::collection::vec(prop::collection::btree_set(0..6_u8, 0..5), 1..4),
             users in prop::collection::btree_set(0..6_u8, 0..3),
             applies in prop::collection::vec((0..4_u8, 0..6_u8), 0..24),

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_twin_differs_in_its_namespace_alone() {
+    fn a_twin_differs_only_in_its_namespace() {
         let wanted =
             [object("Berth", "", "main"), object("Berth", "n", "other"), object("Mast", "n", "main")];
         let newer = ObjectRef { gvk: Gvk::of("x.dev/v2", "Mast"), ..object("Mast", "", "main") };
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_of_a_kind_decides_whether_two_names_are_one_object() {
+    fn the_scope_of_a_kind_decides_whether_namespaces_matter() {
         let (cluster, namespaced) = (Some(Scope::Cluster), Some(Scope::Namespaced));
         for (entry, wanted, scope, expected) in [
             ("kyma-system", "", cluster, true),

@@ -85,13 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_read_as_api_servers_write_them() {
+    fn field_paths_are_parsed_as_api_servers_write_them() {
         assert_eq!(parts("spec.ports[12].name"), ["spec", "ports", "12", "name"]);
         assert_eq!(parts("metadata.labels[a.b/c].d"), ["metadata", "labels", "a.b/c", "d"]);
     }
 
     #[test]
-    fn what_another_object_holds_is_found_by_the_refused_value() {
+    fn finds_the_field_holding_a_refused_value() {
         let cause = |field: &str, message: &str| {
             [Cause { field: field.into(), message: message.into(), ..Cause::default() }]
         };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_not_an_immutable_field() {
+    fn other_refusals_are_not_immutable_fields() {
         assert!(is_immutable(
             "Deployment.apps \"a\" is invalid: spec.selector: Invalid value: …: field is immutable"
         ));

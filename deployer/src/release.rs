@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn all_marks_and_nothing_else_come_off() {
+    fn unmarking_removes_all_engine_marks_and_nothing_else() {
         let before = json!({"metadata": {"name": "a", "uid": "u", "labels": {"mine": "1"}, "annotations": {"his": "2"}},
             "data": {"a": "1"}});
         let mut marked = before.clone();

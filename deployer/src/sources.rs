@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sources_count_in_their_order() {
+    fn objects_of_all_sources_keep_their_order() {
         let of = |name: &str, objects: &[Value]| (name.to_owned(), objects.to_vec());
         let objects = [map(None, "a"), map(Some("n"), "a"), map(None, "b")];
         let all = merge(vec![of("raw-manifest", &objects[..1]), of("empty", &[]), of("more", &objects[1..])])

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_secret_has_as_texts_is_what_an_api_server_stores() {
+    fn string_data_becomes_data_as_in_an_api_server() {
         let stored = |mut secret: Value| store_texts(&mut secret).map(|()| secret);
         assert_eq!(
             stored(
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_transformed() {
+    fn transforms_images_pull_secrets_and_injected_data() {
         let images = ["copy.test/gauge:1.0.0".to_owned(), "copy.test/worker:2.0.0".into()];
         let manager = Manager {
             group: "apps".into(),
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_for_nothing() {
+    fn transform_without_settings_changes_nothing() {
         let mut objects = module();
         transform(&mut objects, &Context { module: "gauge", ..Context::default() }).unwrap();
         assert_eq!(objects, module());
     }
 
     #[test]
-    fn marks_and_strips() {
+    fn strips_server_fields_and_sets_marks() {
         let mut object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "a", "labels": {"mine": "1", "app.kubernetes.io/component": "x"}, "uid": "u",

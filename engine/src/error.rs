@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn triggers_remain_after_a_reconcile_that_did_not_see_them() {
+    fn unseen_triggers_remain_after_a_reconcile() {
         let object = ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
         let event = Trigger::Event {
             epoch: "e".into(),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_what_the_status_calls_so_and_what_it_could_not_tell() {
+    fn failed_and_lost_reconciles_count_as_errors() {
         for (outcome, state, is_error) in [
             (OutcomeKind::Done, None, false),
             (OutcomeKind::Waiting, None, false),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_large_fleet_each_has_fewer() {
+    fn a_large_fleet_keeps_fewer_records_per_runtime() {
         let history = History::default();
         for _ in 0..2 * MAX_PER_RUNTIME {
             history.add(&WorkKey::Kyma { kyma: "first".into() }, record("k"));

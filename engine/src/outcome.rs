@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_or_looked_at_soon_is_not_due_besides() {
+    fn done_and_soon_rechecked_outcomes_get_no_due_time() {
         let failed = || Outcome::failed(error_report("e".into()));
         for outcome in [
             Outcome::done(),

@@ -73,7 +73,7 @@ mod tests {
     use crate::pace::*;
 
     #[test]
-    fn a_look_comes_at_its_time_and_within_a_day() {
+    fn a_due_time_is_kept_within_a_day() {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(until(at(100), at(160), 0), Duration::from_mins(1));
         assert_eq!(until(at(100), at(40), 0), Duration::from_secs(1), "the time is past");
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_slow_down_and_do_not_stay_in_step() {
+    fn retry_backoff_grows_and_is_jittered() {
         assert_eq!(backoff(RETRY, 0, 0), Duration::from_secs(1));
         assert_eq!(backoff(RETRY, 40, 0), Duration::from_mins(5));
         assert_ne!(backoff(RETRY, 5, 1), backoff(RETRY, 5, 999));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_asks_for_a_pause_gets_it_up_to_an_hour() {
+    fn a_retry_after_is_honoured_up_to_an_hour() {
         let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
         assert_eq!(at_least(second, None, 7), second);
         assert_eq!(at_least(2 * minute, Some(minute), 0), 2 * minute, "its own delay is longer");

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_subscriber_an_event_brings_no_span() {
+    fn an_event_without_a_subscriber_has_no_span() {
         let span = EventSpan::current();
         assert!(span.0.is_none() && span.end_wait().is_none());
     }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn times_add_up_by_stage() {
+    async fn stage_times_add_up() {
         let ((), times) = noted(async {
             stage(Stage::ReadKcp, takes(1)).await;
             takes(5).await;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_cut_off_counts_and_what_is_alone_does_not() {
+    async fn a_cancelled_stage_is_counted_only_within_a_reconcile() {
         stage(Stage::Apply, takes(1)).await;
         let (cut, times) =
             noted(tokio::time::timeout(Duration::from_secs(2), stage(Stage::Apply, takes(60)))).await;

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retry_has_the_number_of_its_own_keys_attempt() {
+    fn a_retry_carries_the_attempt_of_its_own_key() {
         let kyma = WorkKey::Kyma { kyma: "k".into() };
         let manifest = WorkKey::Manifest { kyma: "k".into(), name: "m".into() };
         let trigger = Trigger::retry(&kyma, Reason::Failed("timeout")).numbered(&kyma, 3);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_keys_and_changes_are_text_in_json() {
+    fn triggers_serialize_objects_keys_and_changes_as_text() {
         let object =
             ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: "a".into() };
         let span = EventSpan::default();

@@ -76,7 +76,7 @@ fn plan_one((state, wanted, sources): &(KcpState, KymaSpec, Sources)) {
 }
 
 #[test]
-fn a_plan_allocates_as_much_in_a_small_fleet_as_in_a_large_one() {
+fn plan_allocations_do_not_depend_on_fleet_size() {
     let of = |kymas: usize| -> AllocationInfo {
         let world = world(kymas);
         plan_one(&world);

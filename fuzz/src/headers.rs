@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_stand_before_an_empty_line() {
+    fn headers_precede_an_empty_line() {
         let (headers, body) = Headers::split(b"tidewatch-epoch: a\ntidewatch-epoch: b\n\n{}\n\n");
         assert_eq!((headers.get("tidewatch-epoch"), body), (Some(&b"a"[..]), &b"{}\n\n"[..]));
         assert_eq!(headers.get("tidewatch-session"), None);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_large_request_passes_and_is_paid_for_later() {
+    async fn a_large_request_passes_and_delays_the_next() {
         let start = Instant::now();
         let mut bucket = Bucket::full(RATE, start);
         bucket.take(RATE, 1_000.0, start).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn odd_rates_do_no_harm() {
+    async fn a_zero_rate_does_not_block_forever() {
         let now = Instant::now();
         let rate = Rate { per_second: 0.0, burst: 0.0 };
         let mut bucket = Bucket::full(rate, now);

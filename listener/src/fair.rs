@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alone_a_runtime_gets_a_twenty_fifth() {
+    fn a_single_runtime_gets_a_twenty_fifth() {
         assert_eq!(Capacity(500_000).left(0, 0), 20_000);
         assert_eq!(Capacity(usize::MAX).left(0, 0), 20_000);
         assert_eq!(Capacity(250).left(0, 0), 10);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_fill_it_there_is_room_for_one_more() {
+    fn capacity_remains_with_any_number_of_runtimes() {
         for fillers in [25, 100, 1_000] {
             let (capacity, mut all) = (Capacity(500_000), 0);
             for _ in 0..fillers {
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_kept_out_and_nobody_has_all(
+        fn no_runtime_is_excluded_and_none_takes_all(
             size in 1_usize..5_000, steps in prop::collection::vec(step(), 1..300)
         ) {
             let (capacity, mut held) = (Capacity(size), [0_usize; 40]);

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_host_is_one_address() {
+    fn addresses_of_one_host_count_as_one() {
         let network = |text: &str| network(text.parse().unwrap()).to_string();
         assert_eq!(network("192.0.2.7"), "192.0.2.7");
         assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");

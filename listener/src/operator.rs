@@ -333,7 +333,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_event_is_held_until_it_is_acknowledged() {
+    fn an_event_is_held_until_acknowledged() {
         let mut bench = Bench::new(4, 100);
         assert_eq!(bench.send(1, "a"), Fate::Queued);
         let event = bench.next().unwrap();
@@ -359,7 +359,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_operator_that_does_not_acknowledge_gets_no_more() {
+    fn an_unacknowledging_operator_gets_no_more_events() {
         let mut bench = Bench::new(10, 1);
         bench.send(1, "a");
         let parts = bench.next().unwrap().ack.split(2);

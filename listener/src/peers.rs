@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_connection_of_an_identity_makes_room() {
+    fn the_oldest_connection_of_an_identity_is_superseded() {
         let peers = Peers::new(2);
         let (first, second, other) =
             (peers.seat(&"a".into()), peers.seat(&"a".into()), peers.seat(&"b".into()));

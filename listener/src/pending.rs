@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_acknowledged_when_every_reconcile_it_asked_for_has_finished() {
+    fn an_event_is_acknowledged_after_all_its_reconciles() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         assert_eq!(requested(&mut bench, &pending, &["ab", "-", "b"]), ["a", "b", "b"]);
         assert_eq!([bench.verdict(1), bench.verdict(2), bench.verdict(3)], ["held", "done", "held"]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconcile_answers_only_what_came_before_it() {
+    fn a_reconcile_acknowledges_only_earlier_events() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         bench.send(1, "a");
         pending.add(object("a"), bench.next().unwrap().ack);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconcile_that_fails_leaves_its_events_for_the_next_try() {
+    fn a_failed_reconcile_keeps_its_events_for_the_retry() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending.start(&object("a")));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_that_ends_gives_its_events_back() {
+    fn an_ending_operator_returns_its_events() {
         let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn equal_refusals_are_counted_and_made_up_ones_are_few_lines() {
+    async fn repeated_and_random_refusals_are_logged_rarely() {
         let (log, now) = (RefusalLog::new(), Timestamp::UNIX_EPOCH);
         let lines: Vec<u64> =
             (0..1_000).filter_map(|_| log.record("one", now)).map(|line| line.times).collect();

@@ -14,7 +14,7 @@ use tidewatch_drain::{Drain, Outcome};
 use tidewatch_wire::{Epoch, Seq};
 
 #[tokio::test]
-async fn an_event_is_acknowledged_by_the_operator_and_not_before() {
+async fn an_event_is_acknowledged_only_by_the_operator() {
     let drain = Drain::new();
     let seen = plain::round(&drain).await.unwrap();
     assert_eq!(seen.object, "runtime-anchor ConfigMap default/settings");
@@ -24,7 +24,7 @@ async fn an_event_is_acknowledged_by_the_operator_and_not_before() {
 }
 
 #[tokio::test]
-async fn an_operator_that_has_gone_is_answered_as_overload() {
+async fn a_departed_operator_is_answered_as_overload() {
     let drain = Drain::new();
     let (events, mut agent) = plain::start(&drain).await.unwrap();
     drop(events);

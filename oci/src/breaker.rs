@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_registry_that_asks_to_be_left_alone_is_asked_once_when_its_time_has_come() {
+    async fn a_throttling_registry_is_probed_after_its_retry_after() {
         let (mut breaker, now) = (Breaker::new(), Instant::now());
         breaker.failed(now, limited(Some(600)), false, 0.0);
         assert_eq!(waits(&mut breaker, now), Some(600));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_of_its_own_count_in_a_row_and_the_pauses_grow() {
+    async fn consecutive_registry_failures_back_off() {
         let (mut breaker, mut now) = (Breaker::new(), Instant::now());
         for _ in 0..2 {
             breaker.failed(now, status(503), false, 0.0);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_hears_of_the_failure_and_of_the_end_of_it() {
+    async fn an_open_breaker_refuses_callers_until_a_probe_succeeds() {
         let breakers = Breakers::default();
         let timeout = Duration::from_secs(15);
         let admit = || breakers.admit(HOST, timeout);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_there_is_an_answer_and_silence_is_none() {
+    async fn not_found_is_an_answer_timeouts_are_failures() {
         let breakers = Breakers::default();
         let admit = || breakers.admit(HOST, Duration::from_secs(15)).unwrap();
         for _ in 0..10 {
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_waits_for_longer_than_an_hour_and_asks_one_at_a_time(
+        fn the_breaker_waits_an_hour_at_most(
             steps in proptest::collection::vec((0_u8..4, 0_u64..5000, 0.0_f64..1.0), 1..60)
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_used_least_recently_makes_room() {
+    fn evicts_the_least_recently_used_value() {
         let mut cache = ByteLru::new(10);
         for key in ["a", "b"] {
             cache.insert(key, key, 5);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_value_gives_its_bytes_back_and_a_too_heavy_one_is_left_out() {
+    fn replaced_values_free_bytes_and_oversized_ones_are_skipped() {
         let mut cache = ByteLru::new(10);
         cache.insert("a", 1, 4);
         cache.insert("a", 2, 6);

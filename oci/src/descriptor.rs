@@ -205,7 +205,7 @@ mod tests {
                          \"example.org/tide:1.2.3\"}\n  - {name: s, access: {type: gitHub, commit: x}}\n";
 
     #[test]
-    fn reads_every_variant() {
+    fn reads_every_descriptor_variant() {
         let text =
             yaml("'{\"name\":\"x\"}'", &(IMAGE.to_owned() + &blob("raw-manifest") + &blob("default-cr")));
         let tar = tar_of(&[(FILE_NAME, &text)]).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_raw_manifest_is_exactly_one_local_blob() {
+    fn the_raw_manifest_must_be_exactly_one_local_blob() {
         let error = |resources: &str| {
             let descriptor = ComponentDescriptor::parse(yaml("x", resources).as_bytes(), "").unwrap();
             descriptor.raw_manifest().unwrap_err().to_string()
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_descriptors_say_what_is_wrong() {
+    fn malformed_descriptors_name_their_fault() {
         for (text, reason) in [
             ("", "schemaVersion"),
             ("meta: {schemaVersion: v3}", "schemaVersion"),

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges() {
+    fn auth_challenges_are_parsed() {
         assert_eq!(
             Challenge::parse(
                 "Bearer realm=\"https://auth.example/token\",service=\"reg, istry\",scope=\"a:b:pull\""
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_in_seconds_or_as_a_date_of_the_registry() {
+    fn retry_after_is_seconds_or_a_date() {
         let headers = |retry: &str, date: Option<&str>| {
             let mut map = HeaderMap::new();
             map.insert(RETRY_AFTER, retry.parse().unwrap());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_docker_and_secrets_write_is_read() {
+    fn credentials_of_docker_and_of_secrets_are_read() {
         let text = r#"{"auths": {
             "registry.example:5000": {"auth": "dXNlcjpwYXNzOndvcmQ="},
             "https://other.example/v2/": {"username": "u", "password": "p", "email": "e"},
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entries_of_other_registries_may_be_of_any_kind() {
+    fn unusable_entries_of_other_registries_are_ignored() {
         let text = r#"{"auths": {"https://a.example/v2/": {"auth": "dTpw"}, "b.example": {}}, "credsStore": "desktop"}"#;
         assert_eq!(credentials_for(text, "a.example"), Ok(Some(basic("u", "p"))));
         assert_eq!(credentials_for(text, "c.example"), Ok(None));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_not_quoted() {
+    fn an_unusable_config_is_named_and_not_quoted() {
         for (text, says) in [
             (r#"{"auths": {"a.example": {}}}"#, "registry a.example has neither"),
             (r#"{"auths": {"a.example": {"auth": "c2VjcmV0"}}}"#, "registry a.example has neither"),

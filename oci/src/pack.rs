@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_artifact_has_the_shape_of_the_real_tools() {
+    fn the_artifact_has_the_shape_of_the_ocm_tools() {
         let packed = pack(&package(), &home()).unwrap();
         assert_eq!(packed, pack(&package(), &home()).unwrap());
         let manifest: Value = serde_json::from_slice(&packed.manifest).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_in_a_module_once() {
+    fn a_module_cannot_contain_an_object_twice() {
         let map = |namespace: &str, name: &str| {
             format!(
                 "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\n"
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_has_one_default_custom_resource() {
+    fn a_module_has_one_default_cr() {
         let tide = |name: &str| format!("---\napiVersion: x.io/v1\nkind: Tide\nmetadata: {{name: {name}}}\n");
         let packed =
             |cr: String| pack(&ModulePackage { default_cr: Some(cr), ..package() }, &home()).map(drop);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_names_its_registry_as_the_go_manager_reads_it() {
+    fn the_descriptors_repository_context_suits_the_go_manager() {
         let text = |home: &str| {
             let home = BaseUrl::parse(home, &["127.0.0.1:5000".to_owned()]).unwrap();
             let packed = pack(&package(), &home).unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_is_named_by_a_domain_and_a_path() {
+    fn a_component_name_is_a_domain_and_a_path() {
         for name in ["example.dev/crane", "kyma-project.io/module/api-gateway", "a.bc/c_d.e/f1"] {
             assert!(is_component_name(name), "{name}");
         }
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_render_is_not_packed() {
+    fn an_invalid_manifest_is_not_packed() {
         let broken = ModulePackage { raw_manifest: "kind: Namespace\n".to_owned(), ..package() };
         assert_eq!(pack(&broken, &home()).unwrap_err().metric_label(), "manifests");
         let nameless = ModulePackage { images: vec!["example.org/".to_owned()], ..package() };

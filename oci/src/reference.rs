@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_http_only_where_allowed() {
+    fn plain_http_is_used_only_where_allowed() {
         let insecure = ["registry.lab:5000".to_owned()];
         let scheme = |text: &str| BaseUrl::parse(text, &insecure).map(|base| base.scheme.as_str());
         for (text, expected) in [
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_could_bend_a_url() {
+    fn refuses_references_altering_the_url() {
         for text in [
             "",
             "ftp://registry",
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn component_references() {
+    fn component_references_round_trip() {
         let base = BaseUrl::parse("europe-docker.pkg.dev/kyma-project/prod", &[]).unwrap();
         let reference = base.component("kyma-project.io/module/template-operator", "1.0.5+build7").unwrap();
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn digests() {
+    fn digests_are_parsed_and_validated() {
         let digest = Digest::of(b"");
         assert_eq!(
             digest.as_str(),

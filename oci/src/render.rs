@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_is_one_document_that_is_no_list() {
+    fn only_a_single_document_is_one_object() {
         const LIST: &str = "apiVersion: v1\nkind: List\nitems: ";
         for (yaml, is_one) in [
             (object("a"), true),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_flattened_but_kinds_that_only_sound_so_are_not() {
+    fn only_real_lists_are_flattened() {
         let list = format!(
             "apiVersion: v1\nkind: List\nitems:\n- {}\n- apiVersion: v1\n  kind: ConfigMapList\n  items: [{}]\n",
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_readers_take_is_taken_and_told_of() {
+    fn repeated_keys_and_objects_are_accepted_and_reported() {
         let mistakes = |yaml: &str| {
             let rendered = render(yaml.as_bytes(), "").unwrap();
             (rendered.objects, rendered.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>())
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_error() {
+    fn an_empty_input_is_an_error() {
         for yaml in ["", "---\n---\n", "# only a comment\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
             assert_eq!(manifests_of(yaml.as_bytes(), "").unwrap_err(), RenderError::Empty, "{yaml}");
         }
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn oversized_and_deeply_nested_input_is_refused() {
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let items = vec![format!("*a{}", level - 1); 9].join(", ");
@@ -436,7 +436,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000), tar in proptest::bool::ANY) {
+        fn rendering_never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000), tar in proptest::bool::ANY) {
             let _ = manifests_of(&bytes, if tar { "application/x-tar" } else { "" });
         }
     }

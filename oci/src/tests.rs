@@ -217,7 +217,7 @@ async fn pushed() -> (FakeRegistry, Registry, Pushed) {
 }
 
 #[tokio::test]
-async fn what_was_pushed_is_pulled() {
+async fn a_pushed_component_can_be_pulled() {
     let (fake, registry, pushed) = pushed().await;
     let descriptor = registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
     let (digest, media_type) = descriptor.raw_manifest().unwrap().local_blob().unwrap();
@@ -233,7 +233,7 @@ async fn what_was_pushed_is_pulled() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_to_be_new_does_not_take_the_place_of_another_content() {
+async fn push_new_refuses_to_replace_different_content() {
     let fake = FakeRegistry::start().await;
     let registry = registry(RegistryConfig::default());
     let first = push_new(&registry, &fake.address, &package()).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_version_that_is_to_be_new_does_not_take_the_place_of_another_content(
 }
 
 #[tokio::test]
-async fn a_layer_is_downloaded_once_for_all() {
+async fn a_layer_is_downloaded_once() {
     let (fake, registry, pushed) = pushed().await;
     let digest = &pushed.raw_manifest_digest;
     let calls = (0..20).map(|_| registry.layer(&fake.address, COMPONENT, digest));
@@ -297,7 +297,7 @@ async fn damaged_layers_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_says_when_to_come_back() {
+async fn a_rate_limit_stops_requests_until_its_retry_after() {
     let (fake, registry, pushed) = pushed().await;
     fake.fault(Fault::Limit);
     let error = registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err();
@@ -351,7 +351,7 @@ async fn a_hanging_registry_hits_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_unreachable_registry_says_so() {
+async fn an_unreachable_registry_is_reported_as_unreachable() {
     let gone = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().to_string()
@@ -400,7 +400,7 @@ async fn tokens_are_fetched_once_and_secrets_stay_out_of_errors() {
 }
 
 #[tokio::test]
-async fn other_artifacts_are_not_taken_for_components() {
+async fn artifacts_other_than_components_are_refused() {
     let (fake, registry, _) = pushed().await;
     let path = format!("/v2/component-descriptors/{COMPONENT}/manifests/1.2.3");
     let original = String::from_utf8(fake.state.manifests.lock()[&path].to_vec()).unwrap();
@@ -423,7 +423,7 @@ async fn other_artifacts_are_not_taken_for_components() {
 }
 
 #[tokio::test]
-async fn what_a_tenant_names_is_read_without_our_credentials_and_our_cache() {
+async fn tenant_registries_use_no_engine_credentials_or_cache() {
     let (fake, _, pushed) = pushed().await;
     fake.fault(Fault::Token);
     let basic = Credentials::Basic { username: "user".to_owned(), password: "pass".to_owned() };

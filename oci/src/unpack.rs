@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn same_files_from_every_wrapping() {
+    fn plain_gzip_and_tar_yield_the_same_files() {
         let tar = tar_of(&[("a.yaml", "a: 1"), ("sub/b.yaml", "b: 2")]).unwrap();
         assert_eq!(tar, tar_of(&[("a.yaml", "a: 1"), ("sub/b.yaml", "b: 2")]).unwrap());
         let plain = files(&tar, "application/octet-stream", CAPS).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_plain_relative_file() {
+    fn refuses_special_files_unsafe_paths_and_binary_content() {
         for kind in [EntryType::Symlink, EntryType::Link, EntryType::Char, EntryType::Fifo] {
             assert_eq!(
                 files(&tar_with(kind, b"a.yaml", b""), "", CAPS).unwrap_err(),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_within_the_caps() {
+    fn unpacked_size_and_entry_count_are_limited() {
         let many: Vec<(&str, &str)> = vec![("a.yaml", ""); 5];
         assert_eq!(files(&tar_of(&many).unwrap(), "", CAPS).unwrap_err(), UnpackError::TooManyEntries(4));
         let bomb = gzip(&vec![b'a'; 1024 * 1024]);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn internal_and_beta_by_the_templates_label() {
+    fn internal_and_beta_follow_the_templates_label() {
         let of = |kyma_labels: &[&str], template_labels: &[&str]| {
             // Deprecated and ignored.
             let release = release(&json!({"internal": true, "beta": true}));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn restricted_modules_are_for_those_who_are_selected() {
+    fn restricted_modules_need_a_matching_selector() {
         let listed = ["m".to_owned()];
         let of = |selector: serde_json::Value, restricted: &[String], labels: &[&str]| {
             let spec = if selector.is_null() { json!({}) } else { json!({"kymaSelector": selector}) };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_those_of_kubernetes() {
+    fn selectors_match_as_in_kubernetes() {
         let by = |expression: serde_json::Value, labels: &[&str]| {
             let selector = serde_json::from_value(json!({"matchExpressions": [expression]})).unwrap();
             selects(&selector, &kyma(labels))

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_module_owns_is_no_users() {
+    fn objects_owned_by_the_module_are_not_user_objects() {
         let object = |kind: &str, namespace: &str, name: &str| ObjectRef {
             gvk: Gvk::of("x.dev/v1", kind),
             namespace: namespace.into(),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_the_first_twenty_and_counts_all() {
+    fn the_message_names_twenty_objects_and_counts_all() {
         assert_eq!(users(0).message(), None);
         assert_eq!(users(1).message().unwrap(), "waiting for module crs deletion: Beacon quay/b0 (1)");
         let of = |count| users(count).message().unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_share_the_room() {
+    fn several_kinds_share_the_twenty_named_objects() {
         let mut all = users(19);
         let cluster = |name: &str| ObjectRef {
             gvk: Gvk::of("x.dev/v1", "Quay"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_those_of_the_template_and_of_the_default_cr() {
+    fn kinds_come_from_the_template_and_the_default_cr() {
         let mut manifest: Manifest = serde_json::from_value(json!({"spec": {"remote": false,
             "install": {"name": "n", "source": {}},
             "resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}}}}))

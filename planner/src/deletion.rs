@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn goes_from_the_modules_to_the_finalizer() {
+    fn deletion_goes_from_the_modules_to_the_finalizer() {
         assert_eq!(steps(everything()), ORDER);
     }
 
     #[test]
-    fn a_crash_after_any_step_goes_on_with_the_next() {
+    fn a_crashed_deletion_resumes_at_the_next_step() {
         for done in 0..ORDER.len() {
             let mut left = everything();
             for step in &ORDER[..done] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_gone_holds_nothing_up() {
+    fn a_deleted_runtime_does_not_block_deletion() {
         let left = Remaining { runtime: Runtime::Gone, ..everything() };
         assert_eq!(
             steps(left),
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_left_a_deletion_goes_forward_to_its_end(left in step()) {
+        fn every_deletion_moves_forward_to_its_end(left in step()) {
             let steps = steps(left);
             prop_assert_eq!(steps.last(), Some(&Step::DropFinalizer));
             let at = |step: &Step| ORDER.iter().position(|s| s == step);

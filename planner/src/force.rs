@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_only_while_the_object_is_being_deleted_and_names_who_has_set_it() {
+    fn force_counts_only_during_deletion_and_names_its_writer() {
         let mut metadata = json!({"name": "m",
             "annotations": {"tidewatch.kyma-project.io/force-delete": "the operator is gone"},
             "managedFields": [
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_needs_no_reason_and_repeats_no_essay() {
+    fn a_force_reason_is_optional_and_truncated() {
         let metadata = |why: &str| {
             json!({"name": "m", "deletionTimestamp": "2026-01-02T03:04:00Z",
             "annotations": {"tidewatch.kyma-project.io/force-delete": why}})

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_watched_beside_the_objects_that_it_is_none_of() {
+    fn a_manager_outside_the_module_is_watched_too() {
         let own =
             [ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: "web".into() }];
         let mut manifest = Manifest::default();

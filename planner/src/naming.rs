@@ -26,21 +26,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fnv_of_known_values() {
+    fn fnv_hashes_of_known_values() {
         // FNV specification.
         assert_eq!(fnv1_32(*b""), 0x811c_9dc5);
         assert_eq!(fnv1_32(*b"foobar"), 0x31f0_b262);
     }
 
     #[test]
-    fn names_are_the_go_managers() {
+    fn manifest_names_equal_the_go_managers() {
         let name =
             manifest_name("kyma-sample", "kyma-project.io/module/template-operator", "template-operator");
         assert_eq!(name, "kyma-sample-template-operator-2235966007");
     }
 
     #[test]
-    fn names_fit() {
+    fn manifest_names_fit_kubernetes_limits() {
         let name = manifest_name(&"k".repeat(60), "kyma-project.io/module/x", "x");
         assert_eq!(name.len(), MAX);
     }

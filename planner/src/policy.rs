@@ -345,7 +345,7 @@ rules:
     }
 
     #[test]
-    fn what_is_required_is_not_kept_away_by_what_does_not_exist() {
+    fn a_required_module_ignores_unavailable_versions() {
         let policy = read("rules: [{require: [gauge]}]").unwrap();
         let offered = |spec: &KymaSpec, module: &Module| {
             let channel = module.channel.as_ref().unwrap_or(&spec.channel);
@@ -377,7 +377,7 @@ rules:
     }
 
     #[test]
-    fn the_first_rule_that_says_something_counts() {
+    fn the_first_matching_rule_wins() {
         let policy = read(POLICY).unwrap();
         let wanted = user("[{name: beacon, channel: rapid, managed: false}, {name: buoy}]");
         let (spec, ruled) = rule(&wanted, &policy, &labels("trial"));
@@ -394,7 +394,7 @@ rules:
     }
 
     #[test]
-    fn a_fixed_channel_leaves_no_choice_of_a_version() {
+    fn a_fixed_channel_overrides_a_pinned_version() {
         let of = |policy: &str| {
             rule(&user("[{name: beacon, version: 2.0.0}]"), &read(policy).unwrap(), &labels("paid"))
         };
@@ -410,7 +410,7 @@ rules:
     }
 
     #[test]
-    fn what_counts_for_an_entry_without_a_word_of_its_own_is_overruled_as_well() {
+    fn a_fixed_value_overrides_the_kymas_channel() {
         let of = |channel: &str, fix: &str| {
             let mut user = user("[{name: beacon}]");
             user.channel = channel.into();
@@ -426,7 +426,7 @@ rules:
     }
 
     #[test]
-    fn what_is_required_cannot_be_given_up_unless_a_rule_says_so() {
+    fn required_modules_stay_managed_unless_ruled_otherwise() {
         let of = |policy: &str| {
             rule(&user("[{name: beacon, managed: false}]"), &read(policy).unwrap(), &labels("paid"))
         };
@@ -438,7 +438,7 @@ rules:
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_empty_policy() {
+    fn an_unreadable_policy_is_not_an_empty_one() {
         assert_eq!(read("rules: []").unwrap(), Policy::default());
         for bad in [
             "rules: [{forbids: [a]}]",
@@ -482,7 +482,7 @@ rules:
 
     proptest! {
         #[test]
-        fn ruling_twice_is_ruling_once_and_no_entry_is_lost(
+        fn ruling_is_idempotent_and_loses_no_entry(
             policy in any_policy(),
             entries in prop::collection::btree_map("[a-f]", prop::option::of("[x-z]"), 0..5),
         ) {

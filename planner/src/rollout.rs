@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_no_delay() {
+    fn without_a_window_the_delay_is_zero() {
         assert_eq!(delay("kyma-1", "0b1c/7", Duration::ZERO), Duration::ZERO);
     }
 
     #[test]
-    fn names_do_not_run_together() {
+    fn kyma_and_release_names_are_hashed_separately() {
         assert_ne!(delay("ab", "c", WINDOW), delay("a", "bc", WINDOW));
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
         /// Being early twice is chance.
         #[test]
-        fn nobody_is_always_first(one in 0u32..1000, other in 1000u32..2000) {
+        fn no_kyma_is_first_in_every_rollout(one in 0u32..1000, other in 1000u32..2000) {
             let first = |kyma: &str, release: u32| delay(kyma, &format!("uid/{release}"), WINDOW) < WINDOW / 10;
             let both = (0..10_000).map(|n| format!("kyma-{n}")).filter(|k| first(k, one) && first(k, other)).count();
             prop_assert!((30..=190).contains(&both), "{both} of 100 expected");

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn times_move_only_when_the_status_does() {
+    fn the_transition_time_moves_only_with_the_status() {
         let first = condition(&[], reported(false, "a"), Some(1), at(10));
         let second = condition(std::slice::from_ref(&first), reported(false, "b"), Some(2), at(20));
         assert_eq!((second.last_transition_time.0, second.message.as_str()), (at(10), "b"));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_still_to_come_is_nobodys() {
+    fn a_future_timestamp_is_replaced() {
         let soon = 10 + 3600;
         for (written, read) in [(5, 5), (soon, soon), (soon + 1, 10)] {
             let before = condition(&[], reported(true, "a"), None, at(written));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_writes_what_is_ours_of_a_status_is_kept_and_nobody_else() {
+    fn detects_another_writer_of_engine_owned_status_fields() {
         let kept = |entries: &[Value]| {
             other_writer(&meta(entries)).map(|entry| entry.manager.clone().unwrap_or_default())
         };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_takes_out_of_an_entry_of_ours_is_noticed_and_what_we_leave_out_is_not() {
+    fn detects_fields_removed_from_an_engine_owned_entry() {
         let full = json!({"f:status": {"f:state": {}, "f:synced": {}}});
         let less = json!({"f:status": {"f:state": {}}});
         let of = |fields: &Value, time: &str| {
@@ -382,7 +382,7 @@ mod tests {
 
     /// Foreign fields stay; unowned ones go to their engine manager.
     #[test]
-    fn what_others_have_written_of_ours_becomes_part_of_our_entries() {
+    fn engine_fields_written_by_others_are_reclaimed() {
         let item = |type_: &str| {
             let key = format!("k:{{\"type\":\"{type_}\"}}");
             Map::from_iter([(key, json!({".": {}, "f:status": {}}))])
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_anothers_where_we_have_said_nothing_of_it() {
+    fn a_condition_owned_by_another_manager_is_detected() {
         let read = |entries: &[Value]| -> ObjectMeta {
             serde_json::from_value(json!({"managedFields": entries})).unwrap()
         };
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inventory_is_whole_if_its_last_writer_was_ours() {
+    fn an_inventory_last_written_by_the_engine_is_trusted() {
         let installed = json!({"Resources": "True", "Installation": "True"});
         let manifest = |entries: &[Value], said: &Value, ours: bool| -> Manifest {
             let conditions: Vec<Value> = said

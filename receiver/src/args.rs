@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_no_template_could_name_is_refused() {
+    fn an_external_registry_must_be_host_and_path() {
         for good in ["ghcr.example", "guests.example:5000/kyma", "127.0.0.1:5000/a/b", "localhost"] {
             assert_eq!(registry_address(good), Ok(good.to_owned()));
         }
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_needs_nothing_of_what_serves_agents() {
+    fn a_dry_run_needs_no_listener_certificates() {
         let modules = ["tidewatch-receiver", "--modules", "registry.example.com"];
         let look = Program::of([&modules[..], &["--dry-run"]].concat()).unwrap();
         assert!(look.dry.dry_run && look.args.modules == "registry.example.com");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_the_engine_could_not_use_is_refused() {
+    fn an_unusable_module_registry_is_an_option_error() {
         for good in ["registry.example.com/modules", "http://localhost:5000", "https://ghcr.example/a"] {
             assert!(look(&["--modules", good]).is_ok(), "{good}");
         }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_list_are_trimmed_and_none_is_empty() {
+    fn list_options_are_trimmed_and_reject_empty_names() {
         let names = |list: &str| {
             let program = look(&["--modules", "ghcr.example", "--restricted-default-modules", list]);
             program.map(|program| program.args.restricted_default_modules)
@@ -405,12 +405,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_of_the_path_is_as_documented() {
+    fn event_path_flags_default_to_the_documented_values() {
         assert_eq!(parse(&[]).unwrap(), Settings::default());
     }
 
     #[test]
-    fn everything_about_the_path_can_be_said() {
+    fn every_event_path_setting_has_a_flag() {
         let args = [
             "--proven-for=1",
             "--unknown-grace=2",
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_leaves_time_for_its_renewal_and_is_no_longer_than_the_go_manager_waits() {
+    fn the_lease_duration_is_15_to_180_seconds() {
         assert_eq!(lease_seconds("15"), Ok(Duration::from_secs(15)));
         assert_eq!(lease_seconds("180"), Ok(Duration::from_mins(3)));
         for wrong in ["14", "181", "-1", "", "1m"] {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_a_share() {
+    fn percentages_out_of_range_are_refused() {
         for wrong in ["--ill-share=101", "--ill-share=-1", "--ill-share=NaN", "--ill-stretch=0"] {
             assert!(parse(&[wrong]).is_err(), "{wrong}");
         }

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worked_on_is_summed_up_by_its_controller() {
+    fn keys_in_work_are_summed_by_controller() {
         let manifest = |name: &str| WorkKey::Manifest { kyma: "k".into(), name: name.into() };
         let (a, b, path) = (manifest("a"), manifest("b"), WorkKey::EventPath { kyma: "k".into() });
         let keys = [(&a, 1), (&b, 3), (&path, 7)].map(|(key, age)| (key, Duration::from_secs(age)));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconcile_is_counted_under_the_name_of_the_go_managers_controller() {
+    fn reconciles_count_under_the_go_managers_controller_names() {
         let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
         let registry = Registry::new("p", build).unwrap();
         let metrics = ControllerMetrics::register(&registry).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_no_error() {
+    fn a_warning_does_not_count_as_an_error() {
         let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
         let registry = Registry::new("p", build).unwrap();
         let metrics = ControllerMetrics::register(&registry).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_and_a_runtime_makes_no_series_of_its_own() {
+    fn requests_are_counted_without_a_series_per_runtime() {
         let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
         let registry = Registry::new("p", build).unwrap();
         let metrics = ControllerMetrics::register(&registry).unwrap();

@@ -97,7 +97,7 @@ fn kyma_event() -> v2::WatchEvent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
+async fn v2_events_are_queued_twice_20_seconds_apart() {
     let host = host();
     let begun = host.engine.queue().now();
     assert_eq!(host.take_v2(&runtime(), OWN_MANAGER, &kyma_event()), Fate::Queued);
@@ -122,7 +122,7 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
 }
 
 #[tokio::test]
-async fn a_v2_event_goes_where_its_path_says_if_that_manager_watches_such_objects() {
+async fn v2_events_go_to_managers_watching_the_kind() {
     let host = host();
     let deployment = |group: &str| {
         let mut event = kyma_event();
@@ -138,7 +138,7 @@ async fn a_v2_event_goes_where_its_path_says_if_that_manager_watches_such_object
 }
 
 #[tokio::test]
-async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_read() {
+async fn each_route_acknowledges_separately() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
     let event = |seq: u64, watch: &'static str, group: &'static str| v3::Event {
@@ -187,7 +187,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
 }
 
 #[tokio::test]
-async fn a_report_of_everything_waits_for_those_who_changed_something() {
+async fn full_reports_are_queued_behind_user_edits() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
     let report = |seq: u64, listed: bool| {
@@ -225,7 +225,7 @@ async fn a_report_of_everything_waits_for_those_who_changed_something() {
 }
 
 #[tokio::test]
-async fn a_canary_proves_the_way_when_its_work_has_finished() {
+async fn finished_canaries_prove_the_event_path() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
     let event = v3::Event {
@@ -272,7 +272,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
 
 /// A full report may follow a restored backup.
 #[test]
-fn only_a_change_of_one_object_can_have_been_seen() {
+fn only_a_single_objects_change_carries_a_version() {
     let event = |change, listed| v3::Event {
         seq: Seq(1),
         watch: "w".into(),
@@ -298,7 +298,7 @@ fn only_a_change_of_one_object_can_have_been_seen() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_kept_of_registered_runtimes_alone() {
+async fn refusals_are_recorded_only_for_registered_runtimes() {
     let host = host();
     host.paths.register(&["harbour"]);
     let peer = |id: &str| RefusedPeer {

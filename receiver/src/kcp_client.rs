@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_read_shows_none_of_its_text() {
+    async fn an_unreadable_kubeconfig_shows_none_of_its_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_at_a_runtime_sees_to_its_mandatory_modules_too() {
+    fn a_poll_also_queues_mandatory_modules_and_manifests() {
         let keys = checked_keys("a", ["m".to_owned()].into_iter());
         let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
         assert_eq!(keys, ["Kyma/a", "Mandatory/a", "Manifest/m"]);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_clear_no_pauses() {
+    fn any_value_but_false_or_off_pauses() {
         let of = |value: &str| {
             is_paused(Some(&ConfigMap {
                 data: Some(BTreeMap::from([(KEY.to_owned(), value.to_owned())])),

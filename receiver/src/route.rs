@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watch_decides_who_an_event_is_for() {
+    fn an_events_watch_decides_its_route() {
         let watcher = |name: &str, manager: &str, group: &str| {
             let mut watcher = Watcher::new(
                 name,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtimes_template_is_its_catalogs_and_its_kymas_where_kcp_lets_it_count() {
+    fn runtime_templates_concern_catalog_and_allowed_kymas() {
         let mut state = KcpState::default();
         let mut kyma = Kyma::new("harbour", KymaSpec::default());
         let mine =
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runtime_is_prepared_with_is_its_kymas() {
+    fn objects_the_engine_prepares_concern_the_kyma() {
         let mut state = KcpState::default();
         let (group, kind) = watches::CRD;
         let crd = |name: &str| object(group, "v1", kind, "", name);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_of_a_kind_is_for_the_kyma_whose_module_waits_for_it() {
+    fn a_definition_concerns_the_kyma_awaiting_its_kind() {
         let mut state = KcpState::default();
         state.apply_kyma(Kyma::new("harbour", KymaSpec::default()));
         let beams = object(watches::CRD.0, "v1", watches::CRD.1, "", "beams.x.dev");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_finds_the_reconciles_that_could_care() {
+    fn an_event_finds_its_objects_owners() {
         let mut state = KcpState::default();
         let deployment = object("apps", "v1", "Deployment", "s", "d");
         state.owners.claim(Speaker::Watch, "harbour", "m", std::slice::from_ref(&deployment));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_users_object_is_for_who_waits_for_it() {
+    fn a_users_object_concerns_the_manifest_awaiting_its_end() {
         let mut state = KcpState::default();
         let beacon = object("x.dev", "v1", "Beacon", "default", "users");
         assert!(targets("harbour", &beacon, &state).is_empty());

@@ -225,7 +225,7 @@ mod tests {
     const ONE: Marked = Marked { session: SessionId::from_bits(7), mark: 3 };
 
     #[test]
-    fn a_list_that_is_not_readable_is_empty() {
+    fn an_unreadable_session_list_is_empty() {
         let with = |text: &str| ConfigMap {
             data: Some(BTreeMap::from([(KEY.to_owned(), text.to_owned())])),
             ..ConfigMap::default()
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_known_as_far_as_it_is_recorded() {
+    fn a_session_is_known_up_to_its_recorded_mark() {
         let sessions = Sessions::default();
         assert!(!sessions.knows(ONE.session, 0), "nothing is known yet");
         sessions.0.past.set(HashMap::from([(ONE.session, 3)])).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_rises_only_over_what_was_recorded() {
+    fn a_mark_rises_only_above_the_recorded_one() {
         let mut kept = vec![ONE, Marked { session: SessionId::from_bits(1), mark: 9 }];
         assert_eq!(raised(&mut kept, ONE.session, 3), Some(4));
         assert_eq!(kept[1], Marked { mark: 4, ..ONE });

@@ -178,7 +178,7 @@ fn peer() -> Arc<Peer> {
 }
 
 #[tokio::test]
-async fn spans_of_an_event_lead_from_the_intake_to_each_call() {
+async fn event_spans_lead_from_the_intake_to_each_call() {
     let spans = Spans::default();
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let (sender, mut ended) = mpsc::channel(64);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_before_all_is_known() {
+    fn the_engine_is_live_only_leading_and_unpaused() {
         let mode = |leads, paused| Position { leads, paused }.mode().label();
         assert_eq!(mode(true, None), "standby");
         assert_eq!(mode(false, Some(false)), "standby");

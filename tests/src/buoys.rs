@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_every_kind_of_change_and_always_the_same() {
+    fn a_seed_reproduces_changes_of_every_kind() {
         let row = |seed| {
             let mut dice = Dice::new(seed);
             (0..60).map(|_| dice.change()).collect::<Vec<_>>()

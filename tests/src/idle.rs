@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_programs_ask_for_is_counted_from_then_on() {
+    fn requests_after_the_start_are_counted_by_program() {
         let engine = |verb: &str, resource: &str, group: &str, second| {
             line("tidewatch-receiver/1.0", verb, resource, group, second)
         };

@@ -130,10 +130,10 @@ fn every_named_test_exists() -> Result<()> {
 
 #[test]
 fn a_missing_test_is_a_fault() {
-    assert!(locate("tidewatch_planner::naming::tests::names_fit").is_ok());
+    assert!(locate("tidewatch_planner::naming::tests::manifest_names_fit_kubernetes_limits").is_ok());
     assert!(locate("tidewatch_planner::naming::tests::names_fly").is_err());
-    assert!(locate("planner::naming::tests::names_fit").is_err());
-    assert!(locate("tidewatch_wire::v2::tests::knows_its_paths").is_ok());
-    assert!(locate("tidewatch_tests::e2e::skeleton::nothing").is_err());
+    assert!(locate("planner::naming::tests::manifest_names_fit_kubernetes_limits").is_err());
+    assert!(locate("tidewatch_wire::v2::tests::event_paths_name_their_manager").is_ok());
+    assert!(locate("tidewatch_tests::e2e::lifecycle::nothing").is_err());
     assert!(!is_test_in("fn helper() {}", "helper"));
 }

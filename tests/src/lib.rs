@@ -7,7 +7,6 @@
 pub mod aggregated;
 pub mod backend;
 pub mod bench;
-pub mod berths;
 pub mod binaries;
 pub mod buoys;
 pub mod censor;
@@ -35,6 +34,7 @@ pub mod oci_faults;
 pub mod ports;
 pub mod promtool;
 pub mod registry;
+pub mod runtime_pool;
 pub mod solo;
 pub mod spare;
 pub mod story;

@@ -34,7 +34,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 #[test]
-fn no_event_has_a_field_of_the_name_that_its_own_text_has() -> Result<()> {
+fn no_log_event_has_a_second_message_field() -> Result<()> {
     let mut all = Vec::new();
     for part in [
         "agent/src",
@@ -58,7 +58,7 @@ fn no_event_has_a_field_of_the_name_that_its_own_text_has() -> Result<()> {
 }
 
 #[test]
-fn a_second_text_is_found() {
+fn a_second_message_field_is_detected() {
     let found = |source: &str| fields(source).any(is_second_text);
     assert!(
         found("tracing::warn!(%key, message, \"failed\");") && found("tracing::info!(message = x(), \"y\");")

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_comes_in_place_of_what_is_there() {
+    fn extending_a_spec_replaces_present_fields() {
         let mut spec = json!({"channels": [1], "moduleName": "m"});
         extend(&mut spec, &json!({"channels": [2], "allowDowngrade": true}));
         assert_eq!(spec, json!({"channels": [2], "moduleName": "m", "allowDowngrade": true}));

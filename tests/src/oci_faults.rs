@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_manifest_is_wrong() {
+    fn a_packed_fault_affects_only_the_manifest() {
         let package = ModulePackage {
             sources: Vec::new(),
             component_name: "tidewatch.dev/module/garbled".to_owned(),

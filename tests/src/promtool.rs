@@ -109,7 +109,7 @@ mod tests {
 
     /// Checks sources, because some series appear only after an event.
     #[test]
-    fn what_the_reference_names_is_registered_somewhere() {
+    fn every_documented_metric_is_registered() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut code = String::new();
         for folder in ["agent/src", "engine/src", "listener/src", "receiver/src", "shared"] {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_agrees_with_its_reference_or_not() {
+    fn a_metrics_page_must_match_its_reference() {
         documented_in(GOOD, PAGE, "p_").unwrap();
         for (good, bad) in [
             ("`b_seconds`", "`c_seconds`"),

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     ControlPlane,
-    berths::{self, Alone},
     env::{self, Environment},
     fleet::{self, Agent, Member, Receiver},
     http,
     modules::Version,
+    runtime_pool::{self, Alone},
     spare, story, wait,
 };
 use anyhow::{Context, Result, ensure};
@@ -63,7 +63,7 @@ impl Solo {
         kyma: &'static str,
         arguments: Vec<String>,
     ) -> Result<Self> {
-        let (env, alone) = (env::shared().await?, berths::alone().await?);
+        let (env, alone) = (env::shared().await?, runtime_pool::alone().await?);
         let cluster = alone.cluster;
         spare::take_over(cluster).await?;
         let kcp = env.kcp.client()?;

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_made_programs_need_no_go() {
+    fn prebuilt_programs_need_no_go() {
         let folder = tempfile::tempdir().unwrap();
         let [assets, path] = ["assets", "path"].map(|name| folder.path().join(name));
         fs::create_dir_all(assets.join("kwok-stages")).unwrap();

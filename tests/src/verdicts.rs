@@ -354,7 +354,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_table_is_whole() {
+    fn the_verdict_table_covers_every_kind() {
         let cases = table(Whose::Ours).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len(), "names are unique");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_repeated() {
+    fn repeat_markers_are_expanded() {
         let mut value = json!({ "a": [{ "$repeat": ["xy", 3] }, { "$repeat": ["x", 1, "p"] }] });
         expand(&mut value).unwrap();
         assert_eq!(value, json!({ "a": ["xyxyxy", "px"] }));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_seen() {
+    fn verdict_mismatches_are_detected() {
         let case = |verdict: &str, expect: Value| -> Case {
             let at = if verdict == "reject" { "spec.a" } else { "" };
             serde_json::from_value(json!({

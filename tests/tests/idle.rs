@@ -9,7 +9,7 @@ use tidewatch_tests::{idle, report::Terminal};
 const MINUTE: Duration = Duration::from_mins(1);
 
 #[test]
-fn an_unchanged_world_is_left_alone() -> Result<()> {
+fn an_unchanged_fleet_causes_few_requests() -> Result<()> {
     let idle = idle::main(MINUTE, MINUTE, &Terminal::default())?;
     ensure!(idle.is_met(), "{}", idle.table());
     ensure!(idle.asked.iter().any(|asked| asked.program == "tidewatch-agent"), "nothing was counted");

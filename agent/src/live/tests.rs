@@ -106,7 +106,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn the_config_map_adds_to_the_file_and_is_followed() {
+async fn watches_of_the_config_map_are_added_and_followed() {
     let mut bench = bench().await;
     assert_eq!((bench.watches(), bench.source("configMap").0.as_str()), (vec!["pods".into()], "Waiting"));
     bench.map(None).await;
@@ -128,7 +128,7 @@ async fn the_config_map_adds_to_the_file_and_is_followed() {
 }
 
 #[tokio::test]
-async fn a_broken_config_map_changes_nothing_and_is_said() {
+async fn an_invalid_config_map_changes_nothing_and_is_reported() {
     let mut bench = bench().await;
     bench.map(map(&text("g1", &["a"]))).await;
     let secrets =
@@ -163,7 +163,7 @@ async fn a_broken_config_map_changes_nothing_and_is_said() {
 }
 
 #[tokio::test]
-async fn a_config_map_that_cannot_be_read_changes_nothing() {
+async fn an_unreadable_config_map_changes_nothing() {
     let mut bench = bench().await;
     bench.map(map(&text("g1", &["a"]))).await;
     let error = |code| {
@@ -178,7 +178,7 @@ async fn a_config_map_that_cannot_be_read_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_file_is_followed_too() {
+async fn changes_of_the_config_file_are_applied() {
     let mut bench = bench().await;
     bench.map(map(&text("g1", &["a"]))).await;
     bench.live.check_file().await;
@@ -231,13 +231,13 @@ async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_looks_at_the_file_by_itself() {
+async fn the_config_file_is_checked_periodically() {
     let bench = bench().await;
     rewritten_twice(bench, false, CHECK_INTERVAL * 2).await;
 }
 
 #[tokio::test]
-async fn sighup_makes_it_look_at_once() {
+async fn sighup_triggers_an_immediate_check_of_the_file() {
     let bench = bench().await;
     rewritten_twice(bench, true, CHECK_INTERVAL / 2).await;
 }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn since_moves_with_the_reason_only() {
+    fn the_condition_time_changes_only_with_the_reason() {
         let conditions = Conditions::new();
         let at = |second| Timestamp::from_second(second).unwrap();
         conditions.set("a", Reason::Forbidden, "first", at(1));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_hears_nothing_is_blind() {
+    async fn a_watch_receiving_nothing_is_blind() {
         let conditions = Conditions::new();
         let set = |reason| conditions.set("a", reason, "", Timestamp::UNIX_EPOCH);
         set(Reason::Starting);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_short_and_one_line() {
+    fn condition_messages_are_one_short_line() {
         assert_eq!(shortened("a\nb"), "a b");
         assert_eq!(shortened(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
     }

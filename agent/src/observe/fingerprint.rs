@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_count_for_whoever_has_set_them() {
+    fn labels_and_kyma_annotations_count_only_for_marked() {
         let base = deployment();
         let marked = |pointer, value: Value| {
             assert!(!changes(Part::Spec, &base, pointer, value.clone()), "for nobody else");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn spec_of_a_kind_whose_generation_stands() {
+    fn spec_of_a_kind_with_constant_generation() {
         let of = |description: &str| {
             let object = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                 "metadata": {"name": "a", "uid": "u", "generation": 1}, "value": 7, "description": description});
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn status() {
+    fn the_status_fingerprint_covers_state_counts_and_conditions() {
         let base = deployment();
         let changes = |pointer, value| changes(Part::Status, &base, pointer, value);
         assert!(changes("/status/state", json!("Error")));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_set_says_on_how_many_nodes_it_is() {
+    fn a_daemon_sets_node_counts_change_its_fingerprint() {
         let mut base = deployment();
         base["kind"] = json!("DaemonSet");
         base["status"] = json!({"observedGeneration": 3, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_says_of_which_spec_it_tells() {
+    fn a_conditions_observed_generation_changes_the_fingerprint() {
         let base = json!({"apiVersion": "x.dev/v1", "kind": "Gate", "metadata": {"name": "a", "uid": "u", "generation": 2},
                           "status": {"conditions": [{"type": "Programmed", "status": "True", "reason": "Fine", "observedGeneration": 1}]}});
         assert!(changes(Part::Status, &base, "/status/conditions/0/observedGeneration", json!(2)));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_balancer_says_where_it_is_reached() {
+    fn load_balancer_addresses_change_the_fingerprint() {
         let service = |ingress: Value| {
             let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "n", "uid": "u"},
                                  "status": {"loadBalancer": {"ingress": ingress}}});

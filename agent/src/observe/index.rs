@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_does_not_have_is_gone() {
+    fn objects_missing_from_a_list_are_gone() {
         let mut index = listed(&[("a", 1), ("b", 1), ("c", 1)]);
         index.begin_list();
         assert!(!changed(&mut index, "b", 1));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_off_list_deletes_nothing() {
+    fn an_incomplete_list_deletes_nothing() {
         let mut index = listed(&[("a", 1), ("b", 1)]);
         index.begin_list();
         assert!(!changed(&mut index, "a", 1));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_index_takes_no_more_and_still_works() {
+    fn a_full_index_refuses_new_objects_and_keeps_working() {
         let mut index = Index::new(1);
         assert!(changed(&mut index, "a", 1));
         assert_eq!(index.apply(key("b"), 1, None), Verdict::Full);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sums_are_of_what_there_is() {
+    fn bucket_sums_depend_only_on_the_content() {
         let mut index = listed(&[("a", 1), ("b", 1)]);
         let sums = index.sums();
         assert!(changed(&mut index, "a", 2));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_report_are_all_of_it_and_few_objects_each() {
+    fn report_parts_cover_all_objects_and_are_small() {
         let mut index = Index::new(20_000);
         for n in 0..20_000 {
             changed(&mut index, &format!("o-{n}"), 1);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_of_the_same_content_is_a_quiet_move() {
+    fn new_versions_with_equal_content_are_quiet_moves() {
         let mut index = Index::new(1);
         let Verdict::Changed(first) = index.apply(key("a"), 1, Some("10")) else { panic!("new") };
         let Verdict::Quiet(moved) = index.apply(key("a"), 1, Some("11")) else { panic!("no change") };

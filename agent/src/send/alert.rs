@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_alert_is_heard_whichever_write_has_failed() {
+    async fn a_tls_alert_is_read_after_any_failed_write() {
         for write in ["plain", "vectored", "flush"] {
             let alert = Alert::default();
             let mut stream = AlertObserver::new(Gone, alert.clone());

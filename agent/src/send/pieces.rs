@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_piece_is_large_and_together_they_are_the_body() {
+    async fn pieces_are_small_and_add_up_to_the_body() {
         for size in [0, 1, PIECE, PIECE + 1, 5 * PIECE, 70_001] {
             let whole: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap_or_default()).collect();
             let mut body = Pieces::from(whole.clone());

@@ -70,7 +70,7 @@ mod tests {
     const AGENTS: u32 = 10_000;
 
     #[test]
-    fn a_restarted_receiver_is_not_met_by_all_at_once_and_changes_come_first() {
+    fn reconnects_are_spread_and_changes_go_first() {
         let (spread, now) = (Spread::default(), Instant::now());
         let mut calm = [0_u32; 60];
         let mut urgent = [0_u32; 60];
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_windows_grow_with_failures_up_to_their_ends() {
+    fn reconnect_windows_grow_with_failures_to_a_maximum() {
         let (spread, now) = (Spread::default(), Instant::now());
         let latest = |failures, urgent| (spread.pause(now, failures, 1.0).until(urgent) - now).as_secs();
         let calm: Vec<u64> = (0..4).map(|failures| latest(failures, false)).collect();

@@ -45,10 +45,10 @@ mod idle;
 mod loops;
 mod memory;
 mod names;
+mod overload;
+mod reconnect;
 mod refused;
 mod scripted;
-mod stuck;
-mod upkeep;
 mod wakeups;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
@@ -351,7 +351,7 @@ fn observation(name: &str) -> Observation {
 }
 
 #[tokio::test]
-async fn sent_again_until_acknowledged_on_one_connection() {
+async fn events_are_resent_until_acknowledged_on_one_connection() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;
@@ -411,7 +411,7 @@ async fn an_answer_for_another_epoch_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_poll_is_opened_anew_for_later_numbers() {
+async fn a_poll_is_reopened_for_later_numbers() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;
@@ -433,7 +433,7 @@ async fn a_poll_is_opened_anew_for_later_numbers() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_made_again_and_all_is_sent() {
+async fn a_broken_connection_is_replaced_and_events_are_resent() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;
@@ -457,7 +457,7 @@ async fn a_broken_connection_is_made_again_and_all_is_sent() {
 }
 
 #[tokio::test]
-async fn the_receivers_wish_for_a_pause_is_honoured() {
+async fn the_receivers_retry_after_is_honoured() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;
@@ -473,7 +473,7 @@ async fn the_receivers_wish_for_a_pause_is_honoured() {
 }
 
 #[tokio::test]
-async fn a_distrusted_receiver_gets_nothing_until_the_files_change() {
+async fn an_untrusted_receiver_gets_nothing_until_the_files_change() {
     let (ca, other) = (new_ca(), new_ca());
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &other, &ca, 100).await;
@@ -488,7 +488,7 @@ async fn a_distrusted_receiver_gets_nothing_until_the_files_change() {
 }
 
 #[tokio::test]
-async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
+async fn a_full_dirty_set_blocks_watches_until_an_acknowledgement() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 1).await;
@@ -510,7 +510,7 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
 }
 
 #[tokio::test]
-async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
+async fn events_of_a_removed_watch_are_released() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 1).await;

@@ -70,7 +70,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_200_releases_on_each_watchs_own_route() {
+async fn a_200_acknowledges_on_the_watchs_route() {
     let mut world = World::new();
     world.see("kyma", "a");
     world.see("deployments", "b");
@@ -89,7 +89,7 @@ fn v3_event(name: &str) -> v3::Event<'static> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_but_a_200_is_kept_and_tried_again_with_pauses() {
+async fn any_other_status_keeps_the_event_and_backs_off() {
     for status in ["201", "307", "400", "401", "403", "404", "408", "429", "500", "503"] {
         let mut world = World::new();
         world.see("kyma", status);
@@ -106,7 +106,7 @@ async fn everything_but_a_200_is_kept_and_tried_again_with_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_fails_holds_up_no_other() {
+async fn a_failed_event_does_not_block_others() {
     let mut world = World::new();
     for name in ["500", "a", "413", "b"] {
         world.see("kyma", name);
@@ -120,7 +120,7 @@ async fn an_event_that_fails_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_is_told_and_says_nothing_about_the_event() {
+async fn a_broken_connection_leaves_the_event_unsent() {
     let mut world = World::new();
     world.see("kyma", "broken");
     assert!(matches!(world.send().await, Err(SendError::Closed)));
@@ -132,7 +132,7 @@ async fn a_broken_connection_is_told_and_says_nothing_about_the_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn four_at_a_time_and_never_longer_than_the_deadline() {
+async fn posts_four_events_at_once_within_the_deadline() {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     for n in 0..200 {
         outbox.observe(observation("kyma", &n.to_string()), Duration::ZERO);
@@ -155,7 +155,7 @@ async fn four_at_a_time_and_never_longer_than_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_and_polls_are_answered_here() {
+async fn v2_heartbeats_and_polls_are_answered_locally() {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     let translator = Arc::new(Translator::default());
     let post = |_, _| async { panic!("nothing to send") };

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_field_and_cause_are_named() {
+    fn an_unacceptable_object_is_named_with_field_and_cause() {
         let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {ports: [{name: a, port: 80}, {name: b, port: 80}]}\n";
         assert_eq!(
             check(service).unwrap_err().to_string(),

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dockers_own_file_is_where_docker_has_it() {
+    fn the_docker_config_follows_its_environment() {
         let with = |pairs: &[(&str, &str)]| {
             docker_folder(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
         };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_has_to_be_usable() {
+    fn a_named_credentials_file_must_be_usable() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.json");
         let found = || find(Some(&file), "a.example").map(|found| found.credentials().is_some());

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 use crate::tidewatch;
 
 #[test]
-fn a_key_that_is_there_is_replaced_only_by_force() {
+fn an_existing_key_is_replaced_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     for (args, name) in [

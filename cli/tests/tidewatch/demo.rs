@@ -90,7 +90,7 @@ async fn a_detached_demo_can_be_tried_and_ended() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_kept_demo_ends_with_ctrl_c_and_leaves_nothing_to_try() -> Result<()> {
+async fn a_kept_demo_cleans_up_on_ctrl_c() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = fs::File::create(folder.path().join("said"))?;
     let mut demo = tidewatch(folder.path(), &["--keep"]).stdout(log.try_clone()?).stderr(log).spawn()?;

@@ -28,14 +28,14 @@ fn lint(policy: &str, options: &[&str]) -> anyhow::Result<(Output, String)> {
 }
 
 #[test]
-fn findings_are_told_with_their_lines() {
+fn findings_are_printed_with_their_lines() {
     let (output, text) = lint(POLICY, &[]).unwrap();
     assert!(output.status.success());
     insta::assert_snapshot!(text);
 }
 
 #[test]
-fn what_only_this_fleet_has_can_be_given() {
+fn fleet_specific_values_are_options() {
     let (output, text) = lint(POLICY, &["--value", "globalAccountID=not-acme-2", "--strict"]).unwrap();
     assert!(!output.status.success());
     assert!(text.contains("policy.json:5: warning (anchor-matters): rules[1].match.globalAccountID: 'acme' matches inside of 'not-acme-2'"), "{text}");
@@ -43,7 +43,7 @@ fn what_only_this_fleet_has_can_be_given() {
 }
 
 #[test]
-fn programs_read_json() {
+fn findings_are_available_as_json() {
     let (output, _) = lint(POLICY, &["-o", "json", "--min", "5h"]).unwrap();
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(page["usable"], true);
@@ -78,7 +78,7 @@ fn an_error_names_its_line_and_field() {
 }
 
 #[test]
-fn a_file_that_is_too_large_or_no_text_is_refused() {
+fn an_oversized_file_is_refused() {
     let (output, text) = lint(&"é".repeat(200_000), &[]).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("policy.json: has more than 262144 bytes"), "{text}");

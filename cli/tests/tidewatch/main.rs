@@ -4,9 +4,9 @@
 
 mod certs;
 mod demo;
-mod ends;
 mod lint;
 mod module;
+mod output;
 mod simulate;
 
 use std::{

@@ -24,7 +24,7 @@ fn folder(manifest: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_with_its_name_before_a_registry_is_asked() {
+fn invalid_files_are_named_before_contacting_the_registry() {
     let port = |name: &str| format!("{{name: {name}, port: 80}}");
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: buoys}}\nspec: {{ports: [{}, {}]}}\n",
@@ -58,7 +58,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_name_before_a_registry_is_asked() 
 }
 
 #[test]
-fn a_name_that_no_catalog_takes_is_a_wrong_option() {
+fn invalid_component_and_module_names_are_wrong_options() {
     let folder = folder(MANIFEST);
     for (component, told) in [
         ("example.com/module/s3", "'s3' cannot be a module's name"),
@@ -77,7 +77,7 @@ fn a_name_that_no_catalog_takes_is_a_wrong_option() {
 }
 
 #[test]
-fn a_registry_that_is_not_there_is_told_as_such() {
+fn an_unreachable_registry_is_named() {
     let (code, _, said) = push(folder(MANIFEST).path(), NOBODY, &[]);
     assert!(
         code == Some(1)
@@ -116,7 +116,7 @@ async fn a_template_with_the_default_custom_resource_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_refused_is_told_which_credentials_were_sent() {
+async fn a_refused_push_names_the_sent_credentials() {
     let drain = Drain::new();
     let registry = Registry::start(&drain).await.unwrap();
     registry.set_trouble(Trouble { refuse: Some(401), ..Trouble::default() });

@@ -81,7 +81,7 @@ steps:
 }
 
 #[test]
-fn what_is_lost_is_counted_and_makes_the_exit_code() {
+fn lost_changes_are_counted_and_fail_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // Events are lost, and no polls mend it.
     let scenario = "name: test
@@ -103,7 +103,7 @@ steps:
 }
 
 #[test]
-fn a_namespace_that_went_away_comes_back_with_everything_in_it() {
+fn a_deleted_namespace_is_restored_with_its_content() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "name: test
 steps:
@@ -149,7 +149,7 @@ steps:
 
 /// Hanging calls hold all four workers for at most a quarter of 20 s (`docs/operate/limits.md`).
 #[test]
-fn runtimes_that_hang_hold_the_others_up_for_a_moment_only() {
+fn hanging_runtimes_delay_others_only_briefly() {
     beside(
         "- fault: {kind: hang, group: bad, runtimes: 3, whose: receiver, for: 40s}
 - change: {what: drift, group: bad, runtimes: 3}
@@ -159,7 +159,7 @@ fn runtimes_that_hang_hold_the_others_up_for_a_moment_only() {
 }
 
 #[test]
-fn a_namespace_that_does_not_go_is_not_noticed_by_the_others() {
+fn a_terminating_namespace_does_not_delay_other_runtimes() {
     beside(
         "- fault: {kind: stuckNamespace, group: bad, runtimes: 2, for: 5s}
 - change: {what: delete, group: bad, runtimes: 2}",
@@ -168,7 +168,7 @@ fn a_namespace_that_does_not_go_is_not_noticed_by_the_others() {
 }
 
 #[test]
-fn a_module_that_does_not_get_ready_is_not_noticed_by_the_others() {
+fn a_module_never_ready_does_not_delay_other_runtimes() {
     beside(
         "- fault: {kind: neverReady, group: bad, runtimes: 2, for: 5s}
 - change: {what: delete, group: bad, runtimes: 2}",
@@ -177,7 +177,7 @@ fn a_module_that_does_not_get_ready_is_not_noticed_by_the_others() {
 }
 
 #[test]
-fn a_registry_that_sends_everybody_away_is_not_noticed_by_what_needs_nothing_of_it() {
+fn a_throttling_registry_delays_only_installations() {
     let report = beside("- registry: {refuse: 429, retryAfter: 8s, for: 8s}\n- bump: {modules: 1}", "3s");
     // Twelve runtimes need the version.
     let refused = report["registryRefused"].as_u64().unwrap();
@@ -185,7 +185,7 @@ fn a_registry_that_sends_everybody_away_is_not_noticed_by_what_needs_nothing_of_
 }
 
 #[test]
-fn what_was_changed_without_a_receiver_is_found_by_the_next_one_and_nothing_else_is_written() {
+fn a_restarted_receiver_writes_only_changed_objects() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "name: test
 steps:
@@ -214,7 +214,7 @@ steps:
 
 /// Hanging servers are in `demo/tests/simulated/faults.rs`.
 #[test]
-fn api_servers_that_do_wrong_in_every_way_at_once_lose_nothing() {
+fn simultaneous_api_server_faults_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "name: test
 steps:
@@ -259,7 +259,7 @@ steps:
 }
 
 #[test]
-fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
+fn an_external_controller_is_judged_by_the_same_oracle() {
     let folder = tempfile::tempdir().unwrap();
     let serve = folder.path().join("serve");
     let scenario = "name: test\nsteps:\n- wait: 100ms\n- settle: {within: 100ms}\n";
@@ -294,7 +294,7 @@ fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
 }
 
 #[test]
-fn another_controller_that_is_given_kubeconfig_and_registry_loses_nothing() {
+fn an_external_controller_with_registry_access_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let serve = folder.path().join("serve");
     let scenario = folder.path().join("scenario.yaml");
@@ -374,7 +374,7 @@ fn another_controller_that_is_given_kubeconfig_and_registry_loses_nothing() {
 }
 
 #[test]
-fn a_scenario_that_is_wrong_is_told_where() {
+fn an_invalid_scenario_is_reported_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let output = simulate(folder.path(), "3", "name: x\nsteps:\n- wait: long\n", &[]);
     assert!(!output.status.success());
@@ -383,7 +383,7 @@ fn a_scenario_that_is_wrong_is_told_where() {
 }
 
 #[test]
-fn what_is_wrong_with_the_arguments_is_told_before_anything_starts() {
+fn invalid_arguments_are_reported_before_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/file");
     let missing = missing.to_str().unwrap();

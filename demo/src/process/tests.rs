@@ -50,7 +50,7 @@ async fn a_dropped_process_has_ended_and_its_scratch_is_gone() {
 }
 
 #[tokio::test]
-async fn one_that_ignores_sigterm_is_killed_after_its_grace() {
+async fn a_process_ignoring_sigterm_is_killed_after_its_grace() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(&Spec {
         grace: Duration::from_millis(200),
@@ -63,7 +63,7 @@ async fn one_that_ignores_sigterm_is_killed_after_its_grace() {
 }
 
 #[tokio::test]
-async fn one_that_handles_sigterm_gets_the_time_for_it() {
+async fn a_process_handling_sigterm_gets_its_grace() {
     let folder = tempfile::tempdir().unwrap();
     let script = "trap 'echo tidied; exit 0' TERM; echo $$; while :; do sleep 0.1; done";
     let process = Process::start(&spec(folder.path(), script)).unwrap();
@@ -73,7 +73,7 @@ async fn one_that_handles_sigterm_gets_the_time_for_it() {
 }
 
 #[tokio::test]
-async fn a_killed_one_has_no_time_for_anything() {
+async fn a_killed_process_gets_no_grace() {
     let folder = tempfile::tempdir().unwrap();
     let script = "trap 'echo tidied; exit 0' TERM; echo $$; while :; do sleep 0.1; done";
     let process = Process::start(&spec(folder.path(), script)).unwrap();
@@ -84,7 +84,7 @@ async fn a_killed_one_has_no_time_for_anything() {
 }
 
 #[tokio::test]
-async fn an_early_end_fails_the_wait_at_once_with_the_log() {
+async fn an_early_exit_fails_the_wait_with_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(&spec(folder.path(), "echo no such flag >&2; exit 3")).unwrap();
     let never = process.ready::<(), _, _>("to answer", Duration::from_mins(10), || async { Ok(None) });
@@ -93,7 +93,7 @@ async fn an_early_end_fails_the_wait_at_once_with_the_log() {
 }
 
 #[tokio::test]
-async fn the_environment_is_the_given_one() {
+async fn a_process_gets_only_the_given_environment() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(&Spec {
         env: vec![("GIVEN".into(), "yes".into())],
@@ -105,7 +105,7 @@ async fn the_environment_is_the_given_one() {
 }
 
 #[tokio::test]
-async fn a_detached_one_outlives_its_handle_and_ends_by_its_record() {
+async fn a_detached_process_outlives_its_handle() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pids");
     let process = Process::start(&Spec {
@@ -134,7 +134,7 @@ fn ours(pid: u32, program: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_record_stays_while_it_cannot_be_told_what_runs() {
+async fn records_of_unidentified_processes_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pids");
     record(&pids, std::process::id(), Path::new("/no/such/program")).unwrap();
@@ -146,7 +146,7 @@ async fn a_record_stays_while_it_cannot_be_told_what_runs() {
 }
 
 #[test]
-fn a_program_is_known_by_its_command_line() {
+fn a_program_is_recognised_by_its_command_line() {
     let proc = tempfile::tempdir().unwrap();
     let put = |pid: &str, line: &str| {
         fs::create_dir_all(proc.path().join(pid)).unwrap();
@@ -164,7 +164,7 @@ fn a_program_is_known_by_its_command_line() {
 }
 
 #[test]
-fn a_program_that_is_just_taking_its_place_is_waited_for() {
+fn a_process_still_in_exec_is_waited_for() {
     let proc = tempfile::tempdir().unwrap();
     let put = |pid: &str, state: &str| {
         let folder = proc.path().join(pid);

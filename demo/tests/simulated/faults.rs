@@ -172,7 +172,7 @@ async fn touch(kcp: &Client, kyma: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_does_not_answer_is_parked_and_comes_back() -> Result<()> {
+async fn an_unresponsive_runtime_is_suspended_and_recovers() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let world = Troubled::start(folder.path()).await?;
     world.wish(0).await?;
@@ -205,7 +205,7 @@ async fn a_runtime_that_does_not_answer_is_parked_and_comes_back() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runtimes_that_hang_together_find_no_place_and_their_calls_are_cut_short() -> Result<()> {
+async fn several_hanging_runtimes_share_limited_capacity() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let world = Troubled::start(folder.path()).await?;
     for index in [0, 1] {
@@ -242,7 +242,7 @@ async fn runtimes_that_hang_together_find_no_place_and_their_calls_are_cut_short
 
 /// Without it, the reconcile hangs for this test's whole timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_plane_that_does_not_answer_holds_a_call_no_longer_than_its_deadline() -> Result<()> {
+async fn calls_to_a_hanging_kcp_end_at_their_deadline() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let world = Troubled::start(folder.path()).await?;
     world.wish(0).await?;
@@ -262,7 +262,7 @@ async fn a_control_plane_that_does_not_answer_holds_a_call_no_longer_than_its_de
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_sends_everybody_away_is_left_alone() -> Result<()> {
+async fn a_throttling_registry_is_not_asked_for_a_while() -> Result<()> {
     const REFUSED: &str = "cannot be read";
     let folder = tempfile::tempdir()?;
     let world = Troubled::start(folder.path()).await?;

@@ -10,7 +10,7 @@ use tidewatch_demo::{fleet, http, report::Recorder, simulated::Simulated, story:
 const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_is_enabled_repaired_upgraded_and_removed_on_simulated_clusters() -> Result<()> {
+async fn installs_repairs_upgrades_and_removes_on_simulated_clusters() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let recorder = Recorder::default();
     let mut simulated = Simulated::start(folder.path()).await?;

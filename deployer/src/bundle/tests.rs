@@ -68,21 +68,21 @@ fn objects_are_ordered_and_namespaced() {
 }
 
 #[test]
-fn the_runtime_is_asked_about_kinds_that_the_bundle_does_not_define() {
+fn only_kinds_not_defined_by_the_bundle_are_discovered() {
     let kinds = foreign_kinds(&rendered());
     assert!(kinds.contains(&Gvk::of("apps/v1", "Deployment")));
     assert!(!kinds.contains(&Gvk::of("x.dev/v1", "Beacon")));
 }
 
 #[test]
-fn an_empty_or_broken_render_is_an_error() {
+fn an_empty_render_is_an_error() {
     assert_eq!(bundle(NAME, vec![], &scopes()), Err(BundleError::Empty));
     let unnamed = bundle(NAME, vec![json!({"kind": "X"})], &scopes()).unwrap();
     assert_eq!((unnamed.main.len(), unnamed.objects.len()), (1, 0), "it has no place in the inventory");
 }
 
 #[test]
-fn of_an_object_that_is_there_twice_the_first_counts() {
+fn the_first_of_two_equal_objects_wins() {
     let mut second = object("v1", "ConfigMap", Some("default"), "c");
     second["data"] = json!({"of": "the second"});
     let role = |namespace| object("rbac.authorization.k8s.io/v1", "ClusterRole", namespace, "r");
@@ -94,7 +94,7 @@ fn of_an_object_that_is_there_twice_the_first_counts() {
 }
 
 #[test]
-fn pruning_is_the_difference_in_a_safe_order() {
+fn pruning_removes_the_difference_in_a_safe_order() {
     let old = bundle(NAME, rendered(), &scopes()).unwrap().objects;
     let keep: Vec<ObjectRef> = old.iter().filter(|o| o.name == "c").cloned().collect();
     let order: Vec<String> = prune(&old, &keep).into_iter().map(|o| o.name).collect();
@@ -106,7 +106,7 @@ fn pruning_is_the_difference_in_a_safe_order() {
 }
 
 #[test]
-fn what_asks_the_modules_servers_goes_before_them_and_after_its_custom_resources() {
+fn webhooks_go_after_custom_resources_and_before_servers() {
     let of = |api_version: &str, kind: &str| ObjectRef {
         gvk: Gvk::of(api_version, kind),
         namespace: String::new(),

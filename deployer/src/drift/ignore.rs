@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_a_secret_is_the_same_by_both_of_its_names() {
+    fn ignored_string_data_covers_data_of_secrets() {
         let all: Vec<IgnoredFields> = serde_json::from_value(json!([
             {"kind": "Secret", "paths": ["/stringData/user"]}, {"kind": "ConfigMap", "paths": ["/stringData/user"]}]))
         .unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_of_what_is_not_wanted_any_more_is_a_leftover() {
+    fn a_default_of_an_unwanted_field_is_a_leftover() {
         let live =
             json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}}}});
         let wanted = json!({"spec": {"strategy": {"type": "Recreate"}}});
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_of_any_item_of_a_list_is_found_by_its_name() {
+    fn a_leftover_in_another_list_item_is_found() {
         let (live, wanted) = ports();
         let all = found(&live, &wanted, "FieldValueForbidden", "spec.ports[1].nodePort");
         assert_eq!(all, [unowned("spec.ports[port=80,protocol=TCP].nodePort")]);
     }
 
     #[test]
-    fn an_item_that_is_not_wanted_is_a_leftover_where_the_two_are_to_differ() {
+    fn an_unwanted_duplicate_list_item_is_a_leftover() {
         let (live, wanted) = ports();
         let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
         assert_eq!(all.first(), Some(&unowned("spec.ports[port=81,protocol=TCP]")));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_list_of_which_nobody_owns_anything_are_named_as_usual() {
+    fn unowned_list_items_are_named_by_their_usual_keys() {
         let (mut live, wanted) = ports();
         live["metadata"]["managedFields"] = json!([]);
         let all = found(&live, &wanted, "FieldValueDuplicate", "spec.ports[1].name");
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn what_another_manager_owns_is_named() {
+    fn a_leftover_names_its_field_manager() {
         let (live, wanted) = ports();
         let all = found(&live, &wanted, "FieldValueInvalid", "spec.healthCheckNodePort");
         assert_eq!(all, [("spec.healthCheckNodePort".to_owned(), Some("cloud".to_owned()))]);
     }
 
     #[test]
-    fn a_second_type_of_one_thing_is_a_leftover_beside_the_wanted_one() {
+    fn an_exclusive_sibling_field_is_a_leftover() {
         let key = "k:{\"name\":\"A\"}";
         let live = json!({
             "metadata": {"managedFields": [{"manager": "ours", "fieldsV1": {"f:env": {key: {}}}}]},

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_quantity_has_many_texts() {
+    fn differently_written_quantities_are_equal() {
         for (a, b) in [
             (json!("1000m"), json!("1")),
             (json!(1), json!("1")),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_or_another_one_is_not_the_same() {
+    fn different_or_invalid_quantities_are_not_equal() {
         let long = "9".repeat(40);
         for (a, b) in [("1", "2"), ("1M", "1Mi"), ("1x", "1x"), ("", ""), (".", "."), ("1e99", "1e99")] {
             assert!(!same(&json!(a), &json!(b)), "{a} {b}");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_larger_than_wanted_stands_and_is_applied_with_its_size() {
+    fn a_claim_larger_than_desired_keeps_its_size() {
         for (live, wanted) in [("30Gi", "20Gi"), ("1Ti", "900Gi"), ("3G", "2Gi"), ("2147483649", "2Gi")] {
             let (kept, difference) = found(&enlarged(live), &claim(wanted));
             assert_eq!(kept["spec"]["resources"]["requests"]["storage"], live);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_smaller_than_wanted_is_enlarged() {
+    fn a_claim_smaller_than_desired_is_enlarged() {
         for (live, wanted) in [("20Gi", "30Gi"), ("2G", "2Gi"), ("nonsense", "2Gi"), ("20Gi", "nonsense")] {
             let (kept, difference) = found(&enlarged(live), &claim(wanted));
             assert_eq!(kept["spec"]["resources"]["requests"]["storage"], wanted);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claims_of_a_stateful_set_may_be_larger_one_by_one() {
+    fn each_claim_template_keeps_its_larger_size() {
         let set = |sizes: [&str; 2]| {
             let of = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
             json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "store", "namespace": "n"},
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_have_no_such_fields() {
+    fn only_core_claims_keep_a_larger_size() {
         let of = |size: &str| {
             json!({"apiVersion": "x.dev/v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"},
                                      "spec": {"resources": {"requests": {"storage": size}}}})

@@ -84,7 +84,7 @@ fn taken(live: &mut Value, by: &str) {
 }
 
 #[test]
-fn what_was_applied_stands_whatever_the_server_adds() {
+fn server_defaults_do_not_count_as_drift() {
     assert_eq!(differs(&live(), &wanted()), None);
     let mut numbers = wanted();
     numbers["spec"]["replicas"] = json!(2.0);
@@ -92,7 +92,7 @@ fn what_was_applied_stands_whatever_the_server_adds() {
 }
 
 #[test]
-fn an_item_that_has_all_of_its_name_comes_before_one_that_leaves_some_to_the_server() {
+fn list_items_with_complete_keys_are_matched_first() {
     let key = |protocol: &str| format!("k:{{\"port\":53,\"protocol\":\"{protocol}\"}}");
     let owned = json!({".": {}, "f:port": {}, "f:protocol": {}, "f:name": {}});
     let (over_tcp, over_udp) =
@@ -116,7 +116,7 @@ fn an_item_that_has_all_of_its_name_comes_before_one_that_leaves_some_to_the_ser
 }
 
 #[test]
-fn an_object_that_only_has_a_name_stands() {
+fn a_minimal_object_is_up_to_date() {
     let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": null}, "data": {"a": "1000m"}});
     let mut live = wanted.clone();
     live["metadata"]["managedFields"] = json!([{"manager": MANAGER, "operation": "Apply", "apiVersion": "v1",
@@ -130,7 +130,7 @@ fn an_object_that_only_has_a_name_stands() {
 }
 
 #[test]
-fn a_quantity_stands_however_it_is_written() {
+fn equal_quantities_are_up_to_date() {
     let (mut live, mut wanted) = (live(), wanted());
     let container = |v: &mut Value, cpu: &str| {
         v["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": cpu}});
@@ -167,7 +167,7 @@ fn field(api_version: &str, wanted: &Value, live: Option<&Value>, owned: bool) -
 }
 
 #[test]
-fn an_owned_empty_value_that_the_server_has_dropped_stands() {
+fn dropped_owned_empty_values_are_no_drift() {
     let empty = [
         json!(null),
         json!(false),
@@ -202,7 +202,7 @@ fn an_owned_empty_value_that_the_server_has_dropped_stands() {
 }
 
 #[test]
-fn an_empty_value_that_was_never_applied_differs_but_a_list_that_no_entry_can_name() {
+fn unapplied_empty_values_are_drift_unless_lists() {
     for wanted in [json!(false), json!(0), json!(""), json!({})] {
         let (live, requested) = field("apps/v1", &wanted, None, false);
         assert!(differs(&live, &requested).is_some(), "{wanted}");
@@ -220,7 +220,7 @@ fn an_empty_value_that_was_never_applied_differs_but_a_list_that_no_entry_can_na
 }
 
 #[test]
-fn what_is_owned_and_neither_wanted_nor_there_stands() {
+fn an_owned_absent_field_is_up_to_date() {
     let (mut live, requested) = field("apps/v1", &json!(null), None, true);
     let mut without = requested.clone();
     without["spec"].as_object_mut().unwrap().remove("x");
@@ -233,7 +233,7 @@ fn what_is_owned_and_neither_wanted_nor_there_stands() {
 }
 
 #[test]
-fn empty_values_in_a_list_that_is_one_value_stand() {
+fn empty_values_in_atomic_lists_are_no_drift() {
     let subject = json!([{"apiGroup": "", "kind": "ServiceAccount", "name": "a", "namespace": null}]);
     let (live, requested) = field(
         "rbac.authorization.k8s.io/v1",
@@ -259,7 +259,7 @@ fn stored(noted: &Value, live: &Value) -> Value {
 }
 
 #[test]
-fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_applied() {
+fn rewritten_values_are_recognised_by_the_applied_hash() {
     let none = Ignored::default();
     for (wanted, present) in [
         (json!("2026-01-01T01:00:00+01:00"), json!("2026-01-01T00:00:00Z")),
@@ -286,7 +286,7 @@ fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_appli
 }
 
 #[test]
-fn an_object_has_no_note_if_it_shows_what_was_applied_or_lacks_it() {
+fn shown_or_lost_fields_record_no_applied_hash() {
     let none = Ignored::default();
     assert_eq!(with_note(&live(), &wanted(), MANAGER, &none), None);
     let (live, requested) = field("v1", &json!("a"), None, true);
@@ -300,7 +300,7 @@ fn an_object_has_no_note_if_it_shows_what_was_applied_or_lacks_it() {
 }
 
 #[test]
-fn a_note_does_not_count_what_users_may_change() {
+fn an_applied_hash_excludes_ignored_fields() {
     let (live, mut requested) = field("v1", &json!(0), Some(&json!(30080)), true);
     let rules =
         [IgnoredFields { kind: "K".into(), paths: vec!["/spec/y".into()], ..IgnoredFields::default() }];
@@ -378,14 +378,14 @@ fn every_kind_of_difference_is_found_and_named() {
 }
 
 #[test]
-fn whoever_has_taken_a_field_is_named() {
+fn drift_names_the_field_manager_of_a_taken_field() {
     let mut live = live();
     taken(&mut live, "scaler");
     assert_eq!(differs(&live, &wanted()), Some(("spec.replicas".into(), Some("scaler".into()))));
 }
 
 #[test]
-fn an_ignored_field_is_its_users_and_all_others_are_not() {
+fn only_ignored_fields_may_differ() {
     let of = |paths: &[&str]| {
         vec![IgnoredFields {
             group: "apps".into(),
@@ -417,7 +417,7 @@ fn an_ignored_field_is_its_users_and_all_others_are_not() {
 }
 
 #[test]
-fn an_ignored_field_that_its_user_has_removed_stays_removed() {
+fn an_ignored_field_removed_by_its_user_stays_removed() {
     let rules = vec![IgnoredFields {
         group: "apps".into(),
         kind: "Deployment".into(),
@@ -434,7 +434,7 @@ fn an_ignored_field_that_its_user_has_removed_stays_removed() {
 }
 
 #[test]
-fn content_is_what_is_ours_and_its_values() {
+fn content_covers_engine_owned_fields_and_their_values() {
     let of = |live: &Value| content(live, &wanted(), MANAGER);
     let mut after = live();
     after["status"]["replicas"] = 9.into();
@@ -452,7 +452,7 @@ fn content_is_what_is_ours_and_its_values() {
 }
 
 #[test]
-fn nothing_that_a_server_could_send_breaks_it() {
+fn drift_detection_never_panics_on_server_input() {
     use proptest::prelude::*;
     let leaf = prop_oneof![
         Just(Value::Null),

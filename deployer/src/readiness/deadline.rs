@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_from_what_happened_last() {
+    fn the_deadline_counts_from_the_latest_change() {
         let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
         let seen = |since| Facts { not_ready_since: Some(at(since)), ..Facts::default() };
         assert!(waits(&new, &seen(0), 1_599) && !waits(&new, &seen(0), 1_600), "created");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_its_way_runs_out_of_time_and_says_after_how_long() {
+    fn only_processing_objects_exceed_the_deadline() {
         let facts =
             Facts { not_ready_since: Some(at(0)), deadline: Duration::from_secs(90), ..Facts::default() };
         let judged = |reported| judge(reported, &Value::Null, &facts, at(90));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_again_and_again_is_a_warning_after_a_minute() {
+    fn a_blocked_object_is_a_warning_after_a_minute() {
         let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
         let judged = |now| judge(Judgement::Blocked("c".into()), &Value::Null, &facts, at(now));
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_may_give_itself_longer_and_not_shorter() {
+    fn a_workload_may_extend_but_not_shorten_its_deadline() {
         let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
         let engine_owned = json!([{"manager": facts.installer, "operation": "Apply", "fieldsV1": {"f:spec": {"f:progressDeadlineSeconds": {}}}}]);
         let ends_at = |object: &Value, facts: &Facts<'_>, ends| {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_may_say_how_long() {
+    fn a_module_may_set_its_deadline() {
         let of = |seconds| {
             deadline_of(&ModuleTerms { progress_deadline_seconds: seconds, ..ModuleTerms::default() })
         };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_look_is_when_it_ends() {
+    fn the_next_recheck_is_at_the_deadline() {
         let facts = Facts { not_ready_since: Some(at(100)), ..Facts::default() };
         assert_eq!(deadline_end(&Value::Null, &facts, at(100)), Some(at(700)));
         assert_eq!(deadline_end(&Value::Null, &facts, at(700)), None);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_come_ever_more_seldom_and_end() {
+    fn rechecks_back_off_and_end() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (mut now, mut checks) = (at(1_000), Vec::new());
         while let Some(next) = next_pod_check(at(1_000), now) {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_written_as_they_are_meant() {
+    fn label_selectors_are_written_as_queries() {
         let of = |selector: Value| selector_of(&selector);
         assert_eq!(
             of(json!({"matchLabels": {"app": "web", "x.dev/part": "a"}})).as_deref(),

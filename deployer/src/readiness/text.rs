@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_is_masked_and_what_tells_stays() {
+    fn varying_parts_are_masked_and_telling_ones_kept() {
         for (message, tamed) in [
             ("0/3 nodes are available: 3 Insufficient cpu.", "… nodes are available: … Insufficient cpu."),
             (
@@ -154,7 +154,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_tamed(text in "\\PC{0,300}", wild in proptest::prelude::any::<String>()) {
+        fn any_text_is_bounded_and_without_control_characters(text in "\\PC{0,300}", wild in proptest::prelude::any::<String>()) {
             for text in [text, wild] {
                 let tamed = masked(&text);
                 assert!(tamed.chars().count() <= MAX_QUOTE && !tamed.contains(char::is_control), "{tamed:?}");

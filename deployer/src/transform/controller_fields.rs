@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_an_aggregated_role_are_the_control_planes() {
+    fn rules_of_an_aggregated_role_are_not_applied() {
         let aggregation = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
         for rules in [json!([]), json!(null), json!([{"verbs": ["get"]}])] {
             let applied = applied(role(&rules, &aggregation));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_of_a_ca_bundle_is_the_injectors() {
+    fn placeholder_ca_bundles_are_not_applied() {
         let certificate =
             json!(STANDARD.encode("-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"));
         let injector = json!({"cert-manager.io/inject-ca-from": "kyma-system/serving-cert"});
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_by_default_is_left_to_an_operator_that_converts() {
+    fn the_default_crd_conversion_is_not_applied() {
         let definition = |conversion: Value| {
             json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "a"},
                    "spec": {"group": "b", "conversion": conversion}})
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_allocates_is_not_asked_for() {
+    fn empty_values_the_api_server_allocates_are_not_applied() {
         let service = |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": spec});
         assert_eq!(
             applied(service(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_controllers_note_in_objects_is_not_applied() {
+    fn controller_annotations_and_token_data_are_not_applied() {
         let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a",
             "annotations": {"deployment.kubernetes.io/revision": "3", "b": "c"}}});
         assert_eq!(applied(deployment)["metadata"]["annotations"], json!({"b": "c"}));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_replicas_of_what_is_scaled_are_the_scalers() {
+    fn scaled_replicas_are_left_to_the_scaler() {
         let scaler = |api: &str, kind: &str, target: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "s", "namespace": "n"}, "spec": {"scaleTargetRef": target}});
         let named = |object: &Value| {
             controller_fields([object])

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_name_and_tag_is_the_same_image() {
+    fn images_are_matched_by_name_and_tag() {
         let digest = |of: char| format!("sha256:{}", of.to_string().repeat(64));
         let (image_digest, component) = (digest('a'), digest('1'));
         let references = [
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_reference_stays() {
+    fn invalid_image_references_are_unchanged() {
         let references = ["copy.test/web:1".to_owned(), "no reference".into()];
         let images = Images::of(&references);
         assert_eq!(images.0.len(), 1);
@@ -134,7 +134,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_the_text_it_is_done_once(text in "\\PC{0,60}", image in "[a-z]{1,4}(/[a-z]{1,3})?:[0-9]{1,2}") {
+        fn image_replacement_is_idempotent(text in "\\PC{0,60}", image in "[a-z]{1,4}(/[a-z]{1,3})?:[0-9]{1,2}") {
             let references = [format!("copy.test/{image}")];
             let images = Images::of(&references);
             for text in [text, format!("other.test/{image}")] {

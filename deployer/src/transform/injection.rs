@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn other_data_are_seen_by_their_mark() {
+    fn changed_injected_data_changes_the_hash() {
         let data = |text: &str| Ok(Map::from_iter([("a".to_owned(), json!(text))]));
         let mark = |injected| injected_hash(&available(injected));
         assert_eq!(injected_hash(&BTreeMap::new()), 0);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deployer_gets_what_it_asks_for() {
+    fn the_deployer_module_gets_requested_data() {
         let data = json!({"a": "Yg=="});
         let mut object = secret("true");
         inject(&mut object, DEPLOYER, &available(Ok(data.as_object().unwrap().clone()))).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_gets_anything_and_nothing_else_is_given() {
+    fn only_requesting_secrets_of_the_deployer_get_data() {
         let data = available(Ok(json!({"a": "Yg=="}).as_object().unwrap().clone()));
         let mut map = secret("true");
         map["kind"] = "ConfigMap".into();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_says_whom_it_is_for() {
+    fn a_secret_is_given_only_to_its_named_module() {
         let secret = |labels: Value| -> Secret {
             serde_json::from_value(
                 json!({"metadata": {"name": "pull", "labels": labels}, "data": {"a": "Yg=="}}),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_an_error_and_never_a_placeholder() {
+    fn missing_injected_data_is_an_error() {
         for (injected, value) in
             [(available(Err("it is not there".into())), "it is not there"), (BTreeMap::new(), "not read")]
         {

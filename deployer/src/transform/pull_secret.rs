@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_it_and_the_manager_is_told() {
+    fn workloads_get_pull_secrets_and_managers_their_name() {
         let pods = json!({"containers": [{"name": "a"}, {"name": "b", "env": [{"name": "X", "value": "1"}]}],
                           "imagePullSecrets": [{"name": "own"}]});
         for (kind, name, named, sets_variable) in [
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_named_once_and_a_variable_of_that_name_is_an_error() {
+    fn pull_secrets_are_added_once_with_a_reserved_variable() {
         let mut object = workload("Deployment", "m", json!({"imagePullSecrets": [{"name": "pull"}]}));
         add(&mut object, "pull", None).unwrap();
         assert_eq!(object["spec"]["template"]["spec"]["imagePullSecrets"], json!([{"name": "pull"}]));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_pods_stays() {
+    fn other_kinds_and_workloads_without_pods_are_unchanged() {
         for mut object in [
             workload("Job", "m", json!({})),
             workload("DaemonSet", "m", json!({})),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_uses_is_dropped() {
+    async fn drops_idle_clients() {
         let cache = ClientCache::new(NonZeroUsize::new(10).unwrap());
         let get = |runtime| cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(runtime)).unwrap();
         get("a");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn client_cache_is_bounded() {
         let cache = ClientCache::new(NonZeroUsize::new(2).unwrap());
         for runtime in ["a", "b", "c"] {
             cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(())).unwrap();

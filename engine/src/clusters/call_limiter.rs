@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_hang_have_the_whole_time_only_while_there_is_room() {
+    async fn hanging_calls_keep_the_full_deadline_only_with_capacity() {
         let limiter = CallLimiter {
             slow_calls: Arc::new(Semaphore::new(2)),
             own_slow_calls: Arc::new(Semaphore::new(2)),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_runtime_has_a_part_of_the_places_at_most() {
+    async fn one_runtime_cannot_take_every_call_slot() {
         let (slow_calls, deadline) = (Arc::new(Semaphore::new(4)), Duration::from_secs(20));
         let of_one = || CallLimiter {
             slow_calls: Arc::clone(&slow_calls),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_answer_is_told_and_that_there_was_none() {
+    async fn records_each_response_and_each_missing_response() {
         let answers = Arc::new(Mutex::new(Vec::new()));
         let recorder = Arc::clone(&answers);
         let layer =

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_of_api_answers() {
+    fn api_answers_are_classified() {
         for (code, label) in [
             (400, "invalid"),
             (401, "unauthorized"),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_in_words_alone_is_told_with_what_to_do() {
+    fn names_the_cause_of_responses_without_a_status_reason() {
         for (code, message, explanation) in [
             (500, "Internal error occurred: failed calling webhook \"v.x\": refused", "does not answer"),
             (
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_tell_what_and_keep_the_servers_words_apart() {
+    fn server_messages_stay_out_of_the_error_text() {
         let error = api(403, None);
         assert_eq!(
             error.to_string(),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_message_its_beginning_and_its_end_are_passed_on() {
+    fn a_long_message_keeps_its_start_and_end() {
         let message = |text: String| {
             let status = Status { message: text, code: 422, ..Status::default() };
             RuntimeError::from_kube("apply", kube::Error::Api(Box::new(status))).message().unwrap()
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_do_not_parse_are_not_quoted() {
+    fn unparseable_answers_are_not_quoted() {
         let secret = serde_json::from_str::<u8>("\"top-secret\"").unwrap_err();
         assert!(secret.to_string().contains("top-secret"), "the parser does quote");
         let error = RuntimeError::from_kube("get", kube::Error::SerdeError(secret));

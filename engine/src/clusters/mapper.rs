@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_held_once_for_as_long_as_somebody_holds_it() {
+    fn equal_discovery_results_share_memory_while_in_use() {
         let pool = Pool::default();
         let one = pool.share(kinds("v1", "beams"));
         assert!(Arc::ptr_eq(&one, &pool.share(kinds("v1", "beams"))));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapper_remembers_the_last_group_versions_it_has_learned() {
+    fn a_mapper_remembers_recent_group_versions() {
         let mapper = Mapper::new();
         let version = |n: usize| format!("v{n}");
         let plural = |n: usize| mapper.cached_kind(&version(n), "Beam").map(|mapped| mapped.resource.plural);

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn address_rules_deny_matching_hosts() {
         let policy = AddressPolicy::new([
             "10.0.0.0/8",
             "192.168.1.7",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rules() {
+    fn invalid_address_rules_are_errors() {
         for text in ["", "10.0.0.0/33", "::/129", "x/8", "host:port", "a b", ":443"] {
             assert!(AddressPolicy::new([text]).is_err(), "{text}");
         }

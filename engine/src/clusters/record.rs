@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_secret_is_another_cluster() {
+    fn a_changed_secret_is_a_new_cluster() {
         let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
         let mut record = Record::default();
         assert!(matches!(record.reach(&secret("1")), Cluster::New));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_has_nothing_and_a_doubted_one_keeps_its_catalog() {
+    fn a_new_cluster_clears_the_catalog_doubt_does_not() {
         let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
         let mut record = Record {
             prepared: Prepared { hash: Some(1), before: true, ..Prepared::default() },

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_go_manager_has_applied_is_its() {
+    fn only_objects_applied_by_the_go_manager_are_legacy() {
         let metadata = |label: &str, operation: &str, manager: &str| {
             json!({"labels": {labels::MANAGED_BY: label}, "managedFields": [
                 {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status"},

@@ -5,7 +5,7 @@ fn notice(message: &str) -> Notice {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_is_said_once_an_hour() {
+async fn repeats_an_equal_event_once_an_hour() {
     let (sent, start) = (SentNotices::default(), Instant::now());
     let (one, other) = (fingerprint("k", &notice("a")), fingerprint("k", &notice("b")));
     assert_eq!(sent.admit(0, one, start), Turn::Now);
@@ -17,7 +17,7 @@ async fn the_same_is_said_once_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_one_is_told_later_and_leaves_room_for_others() {
+async fn one_kymas_event_flood_is_limited_per_kyma() {
     let (sent, start) = (SentNotices::default(), Instant::now());
     let of =
         |kyma: u64, now| (0..1000).filter(|n| sent.admit(kyma, kyma << 32 | n, now) == Turn::Now).count();
@@ -28,7 +28,7 @@ async fn a_flood_of_one_is_told_later_and_leaves_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_all_is_slowed_down() {
+async fn events_of_all_kymas_are_rate_limited() {
     let (sent, start) = (SentNotices::default(), Instant::now());
     let of = |now| (0..5000).filter(|kyma| sent.admit(*kyma, *kyma, now) == Turn::Now).count();
     assert_eq!((of(start), of(start)), (1000, 0));
@@ -69,7 +69,7 @@ fn posts(calls: &Calls) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_for_which_there_is_no_room_are_told_a_moment_later_also_when_hours_lie_between() {
+async fn events_over_the_burst_limit_are_written_later() {
     let (engine, _, calls, _) = engine(201);
     let all: Vec<_> = (0..MAX_PER_CALL + 4).map(|n| notice(&n.to_string())).collect();
     assert!(
@@ -89,7 +89,7 @@ async fn those_for_which_there_is_no_room_are_told_a_moment_later_also_when_hour
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_come_again_is_told_first() {
+async fn one_time_events_are_written_first() {
     let (engine, _, calls, _) = engine(201);
     let mut all: Vec<_> = (0..MAX_PER_CALL).map(|n| notice(&n.to_string())).collect();
     all.push(Notice { reason: UNREPEATED[0], ..notice("unmanaged") });
@@ -102,7 +102,7 @@ async fn what_does_not_come_again_is_told_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_written_is_tried_again_after_some_minutes() {
+async fn failed_events_are_retried_after_some_minutes() {
     let (engine, _, calls, code) = engine(500);
     engine.dispatcher.reconcilers.kyma.notifier.notify("harbour", None, &[notice("a")]).await;
     assert!(
@@ -120,7 +120,7 @@ async fn what_could_not_be_written_is_tried_again_after_some_minutes() {
 
 /// A runtime's webhook may reject all Events, or not answer.
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_takes_no_events_is_tried_with_one_and_keeps_nothing_from_kcp() {
+async fn a_runtime_refusing_events_does_not_block_kcp_events() {
     let (engine, runtime, calls, _) = engine(403);
     let mut all: Vec<_> = (0..2 * MAX_PER_CALL)
         .map(|n| Notice { about: About::RuntimeKyma, ..notice(&n.to_string()) })
@@ -133,7 +133,7 @@ async fn a_runtime_that_takes_no_events_is_tried_with_one_and_keeps_nothing_from
 }
 
 #[tokio::test]
-async fn what_has_to_be_told_is_never_left_out() {
+async fn audit_events_are_never_dropped() {
     use crate::reconcile::tests::engine_on;
 
     let code = std::sync::Arc::new(Mutex::new(201));
@@ -184,7 +184,7 @@ fn an_event_names_its_object_and_fits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_words_of_another_occasion_are_told() {
+async fn an_equal_event_of_another_occasion_is_written() {
     let (engine, _, calls, _) = engine(201);
     let of = |uid: &str| [Notice { occasion: uid.to_owned(), ..notice("unmanaged") }];
     for (uid, written) in [("first", 1), ("first", 1), ("second", 2), ("first", 2)] {

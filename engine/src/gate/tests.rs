@@ -45,7 +45,7 @@ fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
+async fn a_pause_stops_writes_waiting_for_the_rate_limit() {
     let gate = Gate::default();
     let (runtime, seen) = runtime(&gate);
     let slow_calls = || Arc::new(tokio::sync::Semaphore::new(1));
@@ -109,7 +109,7 @@ async fn nothing_is_written_while_paused() {
 }
 
 #[tokio::test]
-async fn a_deletion_is_of_the_object_that_was_looked_at() {
+async fn deletion_carries_the_uid_precondition() {
     let (runtime, seen) = runtime(&Gate::default());
     objects::delete(&runtime, &ObjectRef::of(&config_map()).unwrap(), "the-uid").await.unwrap();
     let deletions = seen.deletions.lock();
@@ -127,7 +127,7 @@ impl Recorder for Writes {
 }
 
 #[tokio::test]
-async fn a_dry_run_stores_nothing_and_tells_everything() {
+async fn a_dry_run_stores_nothing_and_records_every_write() {
     let (gate, writes) = (Gate::default(), Arc::new(Writes::default()));
     gate.set(Mode::DryRun(Arc::clone(&writes) as Arc<dyn Recorder>));
     let (runtime, seen) = runtime(&gate);
@@ -141,7 +141,7 @@ async fn a_dry_run_stores_nothing_and_tells_everything() {
 }
 
 #[test]
-fn held_work_comes_back_when_the_mode_changes() {
+fn a_mode_change_returns_held_keys() {
     let gate = Gate::default();
     let kyma = WorkKey::Kyma { kyma: "a".into() };
     let path = WorkKey::EventPath { kyma: "a".into() };
@@ -157,7 +157,7 @@ fn held_work_comes_back_when_the_mode_changes() {
 }
 
 #[test]
-fn a_pause_holds_what_runtimes_are_to_become() {
+fn a_pause_holds_keys_changing_runtimes() {
     let gate = Gate::default();
     gate.set(Mode::Paused);
     let kyma = || "harbour".to_owned();

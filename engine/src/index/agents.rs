@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_with_the_same_watches_share_a_configuration_and_leave_none_behind() {
+    fn runtimes_with_equal_watches_share_one_agent_config() {
         let mut state = KcpState::default();
         for kyma in ["a", "b"] {
             state.apply_kyma(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_field_of_ours_is_named_with_it() {
+    fn lists_the_engine_extensions_a_kyma_uses() {
         let mut state = KcpState::default();
         for kyma in ["plain", "keen"] {
             let marks = if kyma == "keen" { json!({labels::RUNTIME_TEMPLATES: "true"}) } else { json!({}) };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_catalog_uses_is_named() {
+    fn lists_the_engine_extensions_the_catalog_uses() {
         let mut state = KcpState::default();
         assert!(of_catalog(&state, &[]).is_empty());
         state.apply_policy(Some(Some("rules: []")));

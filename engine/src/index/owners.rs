@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_about_what_a_manifest_is_judged_by_is_for_it_and_makes_it_no_owner() {
+    fn a_judging_manager_concerns_its_manifest_without_ownership() {
         let mut owners = Owners::default();
         let manager = object("a");
         owners.judge_by("r1", "m1", Some(manager.clone()));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_replace_each_other_and_stay_within_their_runtime() {
+    fn claims_replace_earlier_ones_within_their_runtime() {
         let mut owners = Owners::default();
         owners.claim(Speaker::Watch, "r1", "m1", &[object("a"), object("b")]);
         owners.claim(Speaker::Watch, "r1", "m2", &[object("b")]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn any_claims_in_any_order_leave_what_was_claimed_last() {
+    fn random_claims_match_a_simple_model() {
         let mut owners = Owners::default();
         let mut simple: BTreeMap<(&str, &str, Speaker), Vec<ObjectRef>> = BTreeMap::new();
         let mut random = 7_u64;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_belongs_to_all_who_own_one_of_it() {
+    fn a_kind_belongs_to_every_manifest_owning_one_object() {
         let mut owners = Owners::default();
         let service = ObjectRef { gvk: Gvk::of("v1", "Service"), ..object("a") };
         owners.claim(Speaker::Watch, "r1", "m2", &[object("a"), service]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_namespace_may_be_named_in_the_kymas() {
+    fn an_owned_object_without_namespace_matches_the_default_one() {
         let mut owners = Owners::default();
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("cr") };
         owners.claim(Speaker::Watch, "r1", "m1", &[of("kyma-system")]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_kind_hears_of_each_object_of_it() {
+    fn a_manifest_awaiting_a_kind_receives_its_objects() {
         let mut owners = Owners::default();
         let beacon = Gvk::of("x.dev/v1", "Beacon");
         let newer = ObjectRef { gvk: Gvk::of("x.dev/v2", "Beacon"), ..object("users") };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_some_objects_hears_of_these_alone() {
+    fn a_manifest_awaiting_named_objects_receives_only_those() {
         let mut owners = Owners::default();
         let wait = |kind: (&str, &str), only: &str| Wait {
             kind: Gvk { group: kind.0.into(), version: "v1".into(), kind: kind.1.into() },
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_lags_takes_nothing_back_from_a_reconcile() {
+    fn a_lagging_watch_keeps_claims_of_the_reconcile() {
         let mut owners = Owners::default();
         owners.claim(Speaker::Reconcile, "r1", "m1", &[object("a"), object("b")]);
         owners.claim(Speaker::Watch, "r1", "m1", &[object("a")]);

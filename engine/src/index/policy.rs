@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_reaches_those_of_whom_it_says_something_else() {
+    fn a_policy_change_requeues_only_affected_kymas() {
         let mut state = state();
         let trial = "rules: [{match: {matchLabels: {plan: trial}}, forbid: [crane]}]";
         assert_eq!(asked(&state.apply_policy(Some(Some(trial)))), ["Kyma/a"]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_read_leaves_the_last_one_in_force() {
+    fn an_unreadable_policy_leaves_the_last_one_in_force() {
         let mut state = state();
         assert!(state.apply_policy(Some(Some("rules: {"))).is_empty());
         assert!(state.policy.get().is_err(), "none was read yet: nobody knows what is forbidden");

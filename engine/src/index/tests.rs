@@ -11,8 +11,8 @@ use tidewatch_api::{
 use super::*;
 use crate::queue::Class;
 
+mod foreign_writes;
 mod mandatory;
-mod overwritten;
 
 fn kyma(name: &str, runtime: &str, version: u32, generation: i64) -> Kyma {
     serde_json::from_value(json!({
@@ -59,7 +59,7 @@ fn keys(wanted: Vec<Wanted>) -> Vec<String> {
 }
 
 #[test]
-fn a_kyma_is_reconciled_for_its_spec_and_labels_but_not_for_its_status() {
+fn kymas_are_queued_for_spec_and_labels_not_status() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_kyma(kyma("a", "r1", 1, 1))), ["Kyma/a"]);
     let mut status_only = kyma("a", "r1", 2, 1);
@@ -79,7 +79,7 @@ fn a_manifest_of_another_kyma_differs_from_a_missing_one() {
 }
 
 #[test]
-fn a_manifest_that_is_taken_from_a_kyma_is_news_for_that_kyma() {
+fn removing_a_manifests_kyma_label_queues_the_kyma() {
     let label = "operator.kyma-project.io/kyma-name";
     let moved = |to: Option<&str>, mandatory: bool| {
         let mut state = KcpState::default();
@@ -113,7 +113,7 @@ fn a_manifest_that_is_taken_from_a_kyma_is_news_for_that_kyma() {
 }
 
 #[test]
-fn our_own_write_coming_back_is_not_news() {
+fn an_echo_of_the_engines_own_write_queues_nothing() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "r1", 1, 1));
     state.wrote("Kyma", "a", Some("2".into()));
@@ -149,7 +149,7 @@ fn a_runtime_id_must_be_registered_once() {
 
 /// As after a watch interruption during the creation.
 #[test]
-fn a_manifest_that_is_first_seen_after_its_own_reconcile_is_news_for_its_kyma() {
+fn first_sight_after_the_reconcile_queues_the_kyma() {
     let mut state = KcpState::default();
     state.wrote("Manifest", "m", Some("1".into()));
     let planned = Manifest { status: None, ..manifest("m", 1, "Ready", None) };
@@ -160,7 +160,7 @@ fn a_manifest_that_is_first_seen_after_its_own_reconcile_is_news_for_its_kyma() 
 }
 
 #[test]
-fn a_manifest_status_reaches_its_kyma_at_once() {
+fn a_manifest_status_change_queues_its_kyma() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Processing", None))), ["Manifest/m", "Kyma/a"]);
     assert_eq!(keys(state.apply_manifest(manifest("m", 2, "Ready", None))), ["Kyma/a"]);
@@ -183,13 +183,13 @@ fn module_states_of_a_kyma_are_known() {
 }
 
 #[test]
-fn a_settled_manifest_costs_nothing_at_a_start() {
+fn a_settled_manifest_is_not_queued_at_start() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))), ["Kyma/a", "AgentConfig/a"]);
 }
 
 #[test]
-fn a_secret_that_a_module_is_given_asks_for_each_manifest_of_that_module_alone() {
+fn a_module_secret_queues_only_its_modules_manifests() {
     let of = |name: &str, module: &str| {
         let mut manifest = manifest(name, 1, "Ready", None);
         manifest.labels_mut().insert(names::labels::MODULE_NAME.into(), module.into());
@@ -203,7 +203,7 @@ fn a_secret_that_a_module_is_given_asks_for_each_manifest_of_that_module_alone()
 }
 
 #[test]
-fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
+fn go_manager_upgrades_are_not_queued_at_start() {
     let mut theirs = manifest("m", 1, "Ready", Some("d"));
     theirs.metadata.generation = Some(7);
     let asked = |theirs: &Manifest| {
@@ -219,7 +219,7 @@ fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
 }
 
 #[test]
-fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
+fn an_owner_change_queues_the_manifest() {
     let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}});
     let mut ours = manifest("m", 2, "Ready", Some("d"));
     ours.spec.resource = serde_json::from_value(cr.clone()).unwrap();
@@ -243,7 +243,7 @@ fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
 }
 
 #[test]
-fn kymas_of_one_runtime_hear_of_each_other() {
+fn kymas_of_one_runtime_are_queued_for_each_other() {
     let mut state = KcpState::default();
     let of = |name: &str| kyma(name, "r1", 1, 1);
     state.apply_kyma(of("a"));
@@ -264,7 +264,7 @@ fn kymas_of_one_runtime_hear_of_each_other() {
 }
 
 #[test]
-fn inventories_make_the_index_of_owners() {
+fn inventories_build_the_owner_index() {
     let mut state = KcpState::default();
     state.apply_manifest(manifest("m", 1, "Ready", Some("d")));
     let object =
@@ -304,7 +304,7 @@ fn template(name: &str, spec: Value) -> ModuleTemplate {
 }
 
 #[test]
-fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
+fn a_release_change_queues_only_kymas_using_the_module() {
     let mut state = KcpState::default();
     let none = || json!([]);
     asking(&mut state, "slow", &["lighthouse", "quay"]);
@@ -363,7 +363,7 @@ fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
 }
 
 #[test]
-fn a_template_of_the_old_kind_reaches_its_channel() {
+fn an_old_style_template_queues_kymas_of_its_channel() {
     let mut state = KcpState::default();
     asking(&mut state, "slow", &["buoy"]);
     asking(&mut state, "quick", &["buoy/fast"]);
@@ -382,7 +382,7 @@ fn a_template_of_the_old_kind_reaches_its_channel() {
 }
 
 #[test]
-fn a_wish_is_known_from_the_moment_it_was_answered() {
+fn requested_versions_are_known_before_the_status_shows_them() {
     let mut state = KcpState::default();
     asking(&mut state, "a", &["lighthouse"]);
     // No status mentions it yet.
@@ -399,7 +399,7 @@ fn a_wish_is_known_from_the_moment_it_was_answered() {
 }
 
 #[test]
-fn a_kubeconfig_asks_for_what_waited_for_it() {
+fn a_kubeconfig_change_queues_its_kyma_and_waiting_manifests() {
     let mut state = KcpState::default();
     let secret = SecretRef { name: "k".into(), uid: "u".into(), resource_version: "1".into() };
     assert!(state.apply_secret("a", "k", Some(secret.clone())).is_empty(), "no such Kyma yet");
@@ -427,7 +427,7 @@ fn watcher(name: &str, resource: &str, generation: i64) -> Watcher {
 }
 
 #[test]
-fn a_watcher_reaches_every_runtime_if_it_changes_what_is_watched() {
+fn a_watcher_queues_every_runtime_only_if_watches_change() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "r1", 1, 1));
     state.apply_kyma(kyma("b", "r2", 1, 1));
@@ -444,7 +444,7 @@ fn a_watcher_reaches_every_runtime_if_it_changes_what_is_watched() {
 }
 
 #[test]
-fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
+fn a_kyma_inherits_the_urgency_of_its_manifests_reconcile() {
     let mut state = KcpState::default();
     state.manifests.set_class("m", Class::Rollout);
     assert_eq!(state.manifests.class("m"), Class::UserEdit, "there is none yet");
@@ -464,7 +464,7 @@ fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
 }
 
 #[test]
-fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
+fn unmanaged_manifests_own_nothing_and_are_queued_at_start() {
     let given_up = |name: &str| {
         let mut manifest = manifest(name, 1, "Ready", Some("d"));
         manifest.annotations_mut().insert(names::annotations::IS_UNMANAGED.into(), "true".into());
@@ -485,7 +485,7 @@ fn inventory_of(manifest: &Manifest) -> ObjectRef {
 }
 
 #[test]
-fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
+fn a_successor_shares_module_and_owner_and_stays() {
     let of = |name: &str, owner: &str, state: &str| {
         let mut manifest = manifest(name, 1, state, Some("d"));
         manifest.labels_mut().insert(names::labels::MODULE_NAME.into(), "beacon".into());
@@ -532,7 +532,7 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
 }
 
 #[test]
-fn a_manifest_is_heir_to_the_older_ones_of_its_module_and_what_it_has_too_does_not_leave() {
+fn a_manifest_succeeds_older_ones_and_keeps_shared_objects() {
     let time = |second| Some(Time(jiff::Timestamp::from_second(second).unwrap()));
     let of = |name: &str, made: i64, ended: Option<Time>| {
         let mut manifest = manifest(name, 1, "Ready", Some("d"));
@@ -569,7 +569,7 @@ fn a_manifest_is_heir_to_the_older_ones_of_its_module_and_what_it_has_too_does_n
 }
 
 #[test]
-fn an_agent_is_asked_for_when_the_kinds_of_its_modules_change_and_not_when_their_state_does() {
+fn the_agent_config_is_queued_when_module_kinds_change() {
     let mut state = KcpState::default();
     let asked = |wanted: Vec<Wanted>| keys(wanted).contains(&"AgentConfig/a".to_owned());
     let input = |state: &KcpState| state.agent_input("a").hash;
@@ -590,7 +590,7 @@ fn an_agent_is_asked_for_when_the_kinds_of_its_modules_change_and_not_when_their
 }
 
 #[test]
-fn a_change_of_the_catalog_reaches_the_runtimes_whose_users_see_it() {
+fn a_catalog_change_queues_the_runtimes_showing_the_module() {
     let mut state = KcpState::default();
     for (name, beta) in [("a", "true"), ("b", "false"), ("c", "true")] {
         let mut kyma = kyma(name, name, 1, 1);
@@ -636,7 +636,7 @@ fn a_change_of_the_catalog_reaches_the_runtimes_whose_users_see_it() {
 }
 
 #[test]
-fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
+fn a_briefly_ready_manifest_queues_its_kyma() {
     let mut state = KcpState::default();
     let waits = manifest("m", 1, "Processing", None);
     state.apply_manifest(waits.clone());

@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inventory_of_another_becomes_ours_when_it_is_known_what_is_installed() {
+    fn an_overwritten_inventory_is_reclaimed_once_objects_are_known() {
         let entry = |fields: Value| {
             json!({"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
             "fieldsV1": {"f:status": fields}})
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_compared() {
+    fn only_desired_fields_are_compared() {
         let present = json!({"a": 1, "b": {"c": [1, 2], "d": "other's"}});
         assert!(!differs(&present, &json!({"a": 1, "b": {"c": [1, 2]}, "e": null, "f": {"g": null}})));
         assert!(differs(&present, &json!({"b": {"c": [1]}})));

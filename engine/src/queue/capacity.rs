@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_table_has_little_room_and_a_full_one_keeps_it() {
+    fn an_emptied_table_shrinks_and_a_full_one_not() {
         let mut map: HashMap<usize, usize> = (0..100_000).map(|n| (n, n)).collect();
         let mut set: HashSet<usize> = (0..100_000).collect();
         let full = (map.capacity(), set.capacity());

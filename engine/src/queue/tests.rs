@@ -34,7 +34,7 @@ fn urgent_classes_go_first() {
 }
 
 #[test]
-fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
+fn repeated_pushes_merge_and_raise_the_class() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::Resync, 1), tick(0));
     q.push(K(2, 1), now_with(Class::Resync, 2), tick(0));
@@ -53,7 +53,7 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
 }
 
 #[test]
-fn a_raised_key_is_served_once_and_leaves_nothing_behind() {
+fn a_raised_key_is_served_once() {
     let mut q = Q::new(4);
     for round in 0..100 {
         q.push(K(1, 1), now_with(Class::Resync, 1), tick(round));
@@ -69,7 +69,7 @@ fn a_raised_key_is_served_once_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_runtime_with_many_keys_does_not_hold_up_the_others() {
+fn a_runtime_with_many_keys_does_not_delay_others() {
     let mut q = Q::new(10);
     for n in 0..50 {
         q.push(K(1, n), now_with(Class::UserEdit, 0), tick(0));
@@ -80,7 +80,7 @@ fn a_runtime_with_many_keys_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_group_has_a_limit_and_a_key_is_worked_on_once() {
+fn runtime_limits_hold_and_keys_never_run_concurrently() {
     let mut q = Q::new(1);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     q.push(K(1, 2), now_with(Class::UserEdit, 2), tick(0));
@@ -96,7 +96,7 @@ fn a_group_has_a_limit_and_a_key_is_worked_on_once() {
 }
 
 #[test]
-fn a_retry_waits_and_an_event_ends_its_wait() {
+fn an_event_ends_a_retrys_wait() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     q.pop(tick(0)).unwrap();
@@ -114,7 +114,7 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
 }
 
 #[test]
-fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
+fn a_retry_keeps_its_cause_among_other_causes() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     let others: Vec<&str> = "a b c d e f g h i j k l m n o p q r s t".split(' ').collect();
@@ -143,7 +143,7 @@ fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
 }
 
 #[test]
-fn what_could_not_be_begun_keeps_its_causes() {
+fn an_unstarted_key_keeps_its_causes() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     for (now, asked_again, triggers) in [
@@ -171,7 +171,7 @@ fn what_could_not_be_begun_keeps_its_causes() {
 }
 
 #[test]
-fn what_came_again_is_one_cause() {
+fn a_repeated_cause_is_listed_once() {
     let mut q = Q::new(4);
     let push = |trigger| Push { class: Class::UserEdit, trigger: Some(trigger), guards: vec![] };
     q.push(K(1, 1), push("a"), tick(0));
@@ -187,7 +187,7 @@ fn what_came_again_is_one_cause() {
 }
 
 #[test]
-fn a_later_look_is_taken_whatever_happens_before() {
+fn a_later_look_is_served_despite_earlier_pushes() {
     let mut q = Q::new(4);
     for (at, trigger) in [(0, "first"), (5, "served by the last"), (10, "last")] {
         q.push_later(K(1, 1), Class::UserEdit, Some(trigger), Duration::from_millis(20), tick(at));
@@ -210,7 +210,7 @@ fn a_later_look_is_taken_whatever_happens_before() {
 }
 
 #[test]
-fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
+fn a_later_due_time_keeps_an_edits_second_look() {
     let mut q = Q::new(4);
     let ms = Duration::from_millis;
     q.push_later(K(1, 1), Class::Rollout, Some("turn"), ms(10), tick(0));
@@ -232,7 +232,7 @@ fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
 }
 
 #[test]
-fn the_first_and_the_last_of_many_looks_are_taken_with_their_causes() {
+fn the_first_and_last_of_many_looks_are_served() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut q = Q::new(4);
         for number in order {
@@ -274,7 +274,7 @@ fn failures_are_counted_and_keep_their_guards() {
 
 /// KCP is unavailable for two seconds while events arrive.
 #[test]
-fn tries_before_their_time_make_no_pause_longer() {
+fn attempts_before_the_due_time_do_not_lengthen_backoff() {
     let mut q = Q::new(4);
     let doubling = |attempt: u32| Duration::from_secs(1 << attempt.min(16));
     let mut tried = Vec::new();
@@ -334,7 +334,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn nothing_is_lost(steps in prop::collection::vec(step(), 1..120)) {
+    fn no_pushed_guard_is_lost(steps in prop::collection::vec(step(), 1..120)) {
         let mut q = Q::new(2);
         let (mut now, mut guard) = (0, 0);
         let mut open: BTreeMap<u32, K> = BTreeMap::new();
@@ -385,7 +385,7 @@ proptest! {
 }
 
 #[test]
-fn a_capped_class_takes_no_more_than_its_share_and_keeps_it_when_it_is_tried_again() {
+fn a_capped_class_keeps_its_limit_across_retries() {
     let mut q = Q::new(4);
     q.cap(Class::Poll, 1);
     for group in 1..=3 {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_what_is_due_later() {
+    async fn a_worker_waits_for_a_due_key() {
         let queue = WorkQueue::<K, &'static str, u32>::new(1);
         let waiting = tokio::spawn({
             let queue = queue.clone();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dropped_work_is_done_again_with_its_guards() {
+    async fn a_dropped_lease_is_retried_with_its_guards() {
         let queue = WorkQueue::new(1);
         queue.push(K(1), push(5));
         let lease = queue.next().await;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_dropped_again_and_again_rests_longer() {
+    async fn a_repeatedly_dropped_lease_backs_off() {
         let queue = WorkQueue::new(1);
         queue.push(K(1), push(5));
         let mut delays = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn several_workers_share_it() {
+    async fn several_workers_share_a_queue() {
         let queue = WorkQueue::new(1);
         for n in 0..10 {
             queue.push(K(n), push(u32::from(n)));

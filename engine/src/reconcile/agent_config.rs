@@ -293,7 +293,7 @@ mod tests {
 
     /// As for a kind that is served again after its watch was removed.
     #[tokio::test]
-    async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
+    async fn a_failed_write_forgets_the_last_agent_config() {
         let (engine, _) = engine_on(|_, _| not_found());
         let runtime = runtime_on(|_| (500, json!({"kind": "Status", "status": "Failure", "code": 500})));
         let input = engine.dispatcher.kcp.index().agent_input("harbour");

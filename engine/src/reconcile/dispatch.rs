@@ -121,7 +121,7 @@ impl Dispatcher {
             None => Ended::Done,
             Some((delay, reason)) => {
                 let triggers = std::iter::once(Trigger::retry(&key, reason)).chain(remaining).collect();
-                Ended::Retry { delay, guards, triggers: triggers }
+                Ended::Retry { delay, guards, triggers }
             }
         });
     }

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_very_version_that_was_seen_is_no_news() {
+    async fn only_the_exact_observed_version_is_an_echo() {
         let world = World::new();
         let harbour = key("harbour");
         assert!(!world.filters(&harbour, is("7")), "nothing is known");
@@ -396,7 +396,7 @@ mod tests {
 
     /// Agents are often faster than the answer to a write, or than a read that an earlier event caused.
     #[tokio::test(start_paused = true)]
-    async fn what_is_told_before_it_is_seen_is_decided_on_when_the_work_ends() {
+    async fn an_early_event_is_decided_when_the_reconcile_ends() {
         for (is_written, end, counts) in [
             (true, Completeness::Complete, (2, 1)),
             (true, Completeness::Waiting, (2, 1)),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_work_has_seen_is_no_news_to_the_next_which_does_not_look() {
+    async fn observed_versions_stay_echoes_for_the_next_reconcile() {
         let world = World::new();
         let harbour = key("harbour");
         world.echoes.begin(&harbour);
@@ -445,7 +445,7 @@ mod tests {
 
     /// The spec would have to be compared.
     #[tokio::test(start_paused = true)]
-    async fn a_look_at_the_status_sees_no_other_spec() {
+    async fn a_status_read_does_not_observe_another_spec() {
         for (generation, is_seen) in [(1, true), (2, false)] {
             let world = World::new();
             let harbour = key("harbour");
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_what_was_deleted_is_no_news() {
+    async fn the_event_of_an_own_deletion_is_an_echo() {
         let world = World::new();
         let catalog = WorkKey::Catalog { kyma: "harbour".into() };
         world.echoes.begin(&catalog);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_work_has_seen_that_did_not_end_well_is_news() {
+    async fn versions_observed_by_a_failed_reconcile_are_changes() {
         let world = World::new();
         let harbour = key("harbour");
         world.echoes.begin(&harbour);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_so_many_wait_for_one_piece_of_work() {
+    async fn waiting_events_per_reconcile_are_bounded() {
         let world = World::new();
         let harbour = key("harbour");
         world.echoes.begin(&harbour);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_change_of_the_way_is_told() {
+    fn only_a_change_of_the_event_path_is_reported() {
         let report = |proven, reason| PathReport { proven, reason, message: "m".into() };
         let told = |before: Option<bool>, now: PathReport| {
             let reported = before.map(|holds| {

@@ -383,7 +383,7 @@ mod tests {
     use crate::trigger::{Change, Reason};
 
     #[test]
-    fn only_what_somebody_does_ends_a_kymas_turn() {
+    fn only_changes_by_users_end_a_kymas_rollout_turn() {
         let key = crate::key::WorkKey::Kyma { kyma: "harbour".into() };
         let kcp = |change| Trigger::Kcp { object: key.clone(), change };
         let ours = [

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_another_kyma_has_by_now_is_not_this_ones() {
+    async fn a_runtime_of_another_kyma_is_not_cleaned() {
         let (engine, _) = engine_on(|_, _| not_found());
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
         drop(engine.dispatcher.kcp.index_mut().apply_kyma(serde_json::from_value(lagoon).unwrap()));

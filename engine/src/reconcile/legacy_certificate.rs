@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_left_and_what_passes_is_tried_again() {
+    fn a_refused_certificate_deletion_is_skipped_others_are_retried() {
         let answer = |code, message: &str| {
             let status = json!({"status": "Failure", "message": message, "reason": "", "code": code});
             let source = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_a_watcher_is_known_by_the_mark_of_its_secret() {
+    fn a_watcher_certificate_is_known_by_its_secrets_label() {
         let of = |spec: Value| -> DynamicObject {
             let object = json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "a"}, "spec": spec});
             serde_json::from_value(object).unwrap()

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kyma_says_once_in_a_pause_that_the_engine_is_paused() {
+    async fn each_pause_writes_the_kymas_paused_condition_once() {
         let (engine, requests) = engine_on(|_, _| (200, kyma()));
         engine.state().write().apply_kyma(serde_json::from_value(kyma()).unwrap());
         let written = || requests.lock().iter().filter(|call| call.starts_with("PATCH")).count();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_paused_engine_writes_nothing_in_a_runtime_but_that_it_is_paused() {
+    async fn a_paused_engine_writes_only_the_pause_to_runtimes() {
         let (gate, writes) = (Gate::default(), Arc::new(parking_lot::Mutex::new(0)));
         let count = Arc::clone(&writes);
         let runtime = runtime_on(move |_| {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_status_that_is_ours_already_says_so() {
+    fn only_an_engine_owned_status_already_shows_the_pause() {
         let entry = |manager: &str, operation: &str| {
             json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": names::API_VERSION,
                    "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:state": {}}}})

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_noted_by_the_manager_that_takes_the_note_away() {
+    fn loss_is_recorded_and_cleared_by_one_field_manager() {
         let (_, crd) = kyma_crd().unwrap();
         let noting = noting_loss(crd);
         assert!(is_lost(&noting) && !is_lost(crd));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_wanted_that_an_api_server_leaves_out() {
+    fn desired_objects_have_no_fields_an_api_server_drops() {
         let all = wanted();
         assert_eq!(all.len(), 4, "the namespace and three CRDs");
         for body in all {
@@ -259,7 +259,7 @@ mod tests {
 
     /// The Go manager copies CRDs with API server defaults and its own field manager.
     #[test]
-    fn a_definition_that_says_the_same_is_left_as_it_is() {
+    fn an_equal_definition_is_not_rewritten() {
         for body in wanted().iter().filter(|body| body["kind"] == CRD) {
             let mut live = body.clone();
             live["spec"]["conversion"] = json!({"strategy": "None"});

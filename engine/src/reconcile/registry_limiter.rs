@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_quarter_waits_and_the_others_go_on() {
+    async fn registry_waits_take_a_quarter_of_the_workers() {
         let patience = Arc::new(RegistryLimiter::new(16));
         let hangs = |tasks: &mut JoinSet<Result<(), Crowded>>| {
             let patience = Arc::clone(&patience);

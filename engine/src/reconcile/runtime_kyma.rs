@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
+    fn an_unreadable_module_list_is_not_an_empty_one() {
         let wanted = |remote: Value| wishes(&remote).map(|spec| spec.modules.len());
         assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
         assert_eq!(wanted(json!({"spec": {"channel": "regular"}})), Ok(0), "an empty list is one");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_may_be_anything() {
+    fn malformed_runtime_kyma_statuses_do_not_panic() {
         for odd in [json!(null), json!("Ready"), json!([7]), json!({"conditions": "none"})] {
             let remote = json!({"metadata": {"name": "default"}, "status": odd});
             assert_eq!(with_conditions(&remote, |_| true), None, "{remote}");
@@ -206,7 +206,7 @@ mod tests {
 
     /// The Go manager's conditions come from an Update, so an apply does not remove them.
     #[test]
-    fn what_others_left_in_the_status_costs_no_write() {
+    fn conditions_left_by_others_cause_no_status_write() {
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let status: KymaStatus = serde_json::from_value(
             json!({"state": "Ready", "conditions": [condition("CRDsSync"), condition("Modules")]}),

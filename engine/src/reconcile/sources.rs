@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_descriptor_is_read_once_for_all_who_ask_meanwhile() {
+    async fn concurrent_requests_read_a_descriptor_once() {
         let (sources, reads) = (Descriptors::default(), Arc::new(AtomicUsize::new(0)));
         let ask = |component: &str| {
             let reads = Arc::clone(&reads);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_is_of_use_when_the_first_of_the_faults_may_be_over() {
+    fn the_earliest_retry_after_decides_the_next_attempt() {
         let fault = |seconds: Option<u64>| {
             let retry_after = seconds.map(Duration::from_secs);
             Err(SourceFault { message: String::new(), retryable: true, retry_after })
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_registry_that_is_allowed_takes_the_place_of_the_platforms() {
+    fn only_allowed_registries_replace_the_platforms_registry() {
         let config = EngineConfig {
             modules: "central.example/modules".into(),
             external_registries: vec!["guests.example:5000/kyma".into()],

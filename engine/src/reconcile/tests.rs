@@ -128,7 +128,7 @@ fn want_kyma(engine: &Engine) {
 
 /// The event may turn out to be an echo when the reconcile ends.
 #[tokio::test(start_paused = true)]
-async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
+async fn an_event_during_a_reconcile_is_queued_afterwards() {
     let harbour = WorkKey::Kyma { kyma: "harbour".into() };
     let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
     let done = Arc::new(AtomicUsize::new(0));
@@ -174,7 +174,7 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_about_work_that_panics_is_asked_for_at_once() {
+async fn a_panicking_reconcile_queues_its_events_at_once() {
     let told = Arc::new(std::sync::OnceLock::<Engine>::new());
     let (engine, _) = engine_on({
         let told = Arc::clone(&told);
@@ -196,7 +196,7 @@ async fn an_event_about_work_that_panics_is_asked_for_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
+async fn a_missing_kubeconfig_secret_needs_a_second_check() {
     let secrets = Arc::new(Mutex::new(json!([])));
     let (engine, requests) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
     want_kyma(&engine);
@@ -219,7 +219,7 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet() {
+async fn a_deleting_kyma_waits_for_unobserved_manifests() {
     let manifests = Arc::new(Mutex::new(json!([{"metadata": {"name": "m", "namespace": "kcp-system",
         "labels": {names::labels::KYMA_NAME: "harbour"}}, "spec": {"remote": false, "install": {"source": {}, "name": "n"}}}])));
     let (engine, requests) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
@@ -236,7 +236,7 @@ async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
+async fn a_held_key_is_acknowledged_only_after_going_live() {
     let ((engine, asked), finished) = (engine(), Arc::new(AtomicUsize::new(0)));
     engine.set_mode(Mode::Paused);
     let guards: Vec<Guard> = vec![Box::new(Waiter(Arc::clone(&finished)))];
@@ -263,7 +263,7 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
+async fn an_unplanned_existing_manifest_is_not_overwritten() {
     let manifest = |name: &str| -> tidewatch_api::Manifest {
         serde_json::from_value(json!({"metadata": {"name": name, "namespace": "kcp-system",
             "labels": {"operator.kyma-project.io/kyma-name": "harbour"}}, "spec": {"version": "1.0.0"}}))
@@ -305,7 +305,7 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
+async fn a_due_time_skips_a_ready_manifest() {
     let (engine, requests) = engine();
     let manifest = |state: &str| {
         let condition = json!({"type": "Installation", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1,
@@ -356,7 +356,7 @@ fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
 
 /// Another writer reports Ready too early. The due time comes before the correction.
 #[tokio::test(start_paused = true)]
-async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() {
+async fn a_due_time_ignores_another_writers_ready_state() {
     let (engine, requests) = engine();
     let manifest = |version, state: &str, fields| {
         let mut manifest = written(version, state, fields);
@@ -377,7 +377,7 @@ async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
+async fn a_forged_manifest_status_is_checked_before_its_kyma() {
     let (engine, requests) = engine();
     engine.state().write().apply_manifest(written(1, "Ready", 9));
     let cause = |change| Trigger::Kcp { object: manifest_key(), change };
@@ -406,7 +406,7 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_whatever_asks_later() {
+async fn a_status_overwritten_during_a_pause_is_checked_afterwards() {
     let (engine, _) = engine();
     engine.state().write().apply_manifest(written(1, "Ready", 9));
     engine.set_mode(Mode::Paused);
@@ -422,7 +422,7 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
 }
 
 #[test]
-fn a_failure_is_told_with_the_state_that_it_has_in_the_status() {
+fn a_failure_is_reported_with_its_status_state() {
     let report = |state| Report { state, message: String::new(), is_found: false };
     for (finish, state) in [
         (Outcome::failed(report(State::Warning)), Some(State::Warning)),

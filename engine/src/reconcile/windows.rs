@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_policy_finds_all_who_wait_and_who_was_planned_by_the_old_one_knows() {
+    fn a_new_policy_queues_kymas_waiting_for_windows() {
         let windows = Windows::default();
         assert!(
             windows.note("a", None, true) && windows.note("b", None, true) && windows.note("c", None, false)

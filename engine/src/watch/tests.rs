@@ -14,7 +14,7 @@ fn waiting(context: &Context) -> (usize, bool) {
 }
 
 #[test]
-fn what_kcp_does_not_allow_is_told_from_what_breaks_off() {
+fn distinguishes_forbidden_watches_from_broken_ones() {
     let status = |code| {
         let status = serde_json::json!({"kind": "Status", "status": "Failure", "message": "watchers is forbidden", "code": code});
         serde_json::from_value::<kube::core::Status>(status).unwrap()
@@ -27,7 +27,7 @@ fn what_kcp_does_not_allow_is_told_from_what_breaks_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
+async fn releases_wait_for_the_rollout_turn_edits_do_not() {
     let context = context(Duration::from_mins(5));
     context.push("ModuleReleaseMeta", &mut asked_of("a", Change::ModuleRelease), false);
     assert_eq!(waiting(&context), (0, true));
@@ -42,7 +42,7 @@ async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_change_that_is_for_many_is_spread() {
+async fn changes_affecting_many_kymas_are_spread() {
     for kind in ["ModuleTemplate", "ModuleReleaseMeta", "ConfigMap", PULL_SECRET] {
         let context = context(Duration::from_mins(5));
         context.push(kind, &mut asked_of("a", Change::Changed), false);
@@ -51,7 +51,7 @@ async fn each_change_that_is_for_many_is_spread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_data_of_a_module_reach_its_manifests_at_once() {
+async fn a_changed_module_secret_queues_its_manifests_at_once() {
     let context = context(Duration::from_mins(5));
     context.push(MODULE_SECRET, &mut asked_of("a", Change::ModuleSecret), false);
     let lease = context.queue.next().await;
@@ -59,7 +59,7 @@ async fn other_data_of_a_module_reach_its_manifests_at_once() {
 }
 
 #[tokio::test]
-async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
+async fn objects_of_a_broken_list_do_not_stay() {
     let context = Arc::new(context(Duration::ZERO));
     let manifest: Manifest = serde_json::from_value(serde_json::json!({
         "metadata": {"name": "m", "labels": {"operator.kyma-project.io/kyma-name": "a"}}, "spec": {}}))
@@ -81,7 +81,7 @@ async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
 }
 
 #[test]
-fn a_list_tells_what_is_gone_wherever_the_names_stand() {
+fn a_complete_list_finds_deleted_objects() {
     let manifest = |name: &str| -> Manifest {
         serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "spec": {}})).unwrap()
     };
@@ -132,7 +132,7 @@ fn each_version_of_the_policy_has_its_own_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_window_and_at_a_start_all_is_done_at_once() {
+async fn without_a_window_or_at_start_nothing_is_delayed() {
     let at_once = context(Duration::ZERO);
     at_once.push("ModuleReleaseMeta", &mut asked_of("a", Change::ModuleRelease), false);
     assert_eq!(waiting(&at_once), (1, false));

@@ -50,7 +50,7 @@ async fn each_runtime_has_a_rate_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forgotten_runtimes_cost_no_memory() {
+async fn forgotten_runtimes_free_their_memory() {
     let admission = Admission::new(limits(), START);
     for n in 0..50_000 {
         admission.request(Some(&n.to_string())).unwrap();
@@ -61,7 +61,7 @@ async fn forgotten_runtimes_cost_no_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_sent_again_takes_turns_and_changes_pass() {
+async fn resent_events_take_turns_and_changes_pass() {
     let admission = Admission::new(limits(), START);
     let old = request(0..1_000, START - SignedDuration::from_secs(1));
     let fresh = request(0..1_000, START);
@@ -91,7 +91,7 @@ async fn what_is_sent_again_takes_turns_and_changes_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_runtime_does_not_use_up_what_all_may_send_again() {
+async fn one_runtime_cannot_use_the_whole_resend_rate() {
     let admission = Admission::new(limits(), START);
     let old = request(0..1_000, START - SignedDuration::from_secs(1));
     let mut passed = 0;
@@ -116,7 +116,7 @@ async fn one_runtime_does_not_use_up_what_all_may_send_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_more_wait_the_longer_they_are_asked_to() {
+async fn more_waiting_runtimes_get_a_longer_retry_after() {
     let admission = Admission::new(limits(), START).with_jitter(|| 0.5);
     let old = request(0..50, START - SignedDuration::from_secs(1));
     let waits = |n: usize| -> Vec<f64> {
@@ -132,7 +132,7 @@ async fn the_more_wait_the_longer_they_are_asked_to() {
 }
 
 #[test]
-fn patience_grows_with_the_overload_and_is_spread() {
+fn the_retry_after_grows_with_overload_and_is_spread() {
     let seconds = |load, random| wait(load, random).as_secs_f64();
     for (load, expected) in
         [(1.0, 5.0), (0.0, 5.0), (2.0, 10.0), (100.0, 60.0), (f64::NAN, 60.0), (f64::INFINITY, 60.0)]
@@ -144,7 +144,7 @@ fn patience_grows_with_the_overload_and_is_spread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_take_turns() {
+async fn concurrent_bodies_are_limited() {
     let admission = Admission::new(limits(), START);
     let first = admission.body("a").await.unwrap();
     assert_eq!(admission.body("b").await.unwrap_err().limit, "bodies");
@@ -153,7 +153,7 @@ async fn bodies_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_of_one_runtime_leave_room_for_the_others() {
+async fn bodies_of_one_runtime_leave_capacity_for_others() {
     let admission = Admission::new(Limits { bodies: 32, ..limits() }, START);
     let reading = futures::future::join_all((0..40).map(|_| admission.body("a"))).await;
     assert_eq!(reading.iter().filter(|permit| permit.is_ok()).count(), 8);
@@ -173,7 +173,7 @@ async fn bodies_of_one_runtime_leave_room_for_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_ten_times_the_limits_leaves_the_ledgers_bounded() {
+async fn ledgers_stay_bounded_under_ten_times_the_limits() {
     const HELD: usize = 2_000;
     const RUNTIMES: u64 = 100;
     const EACH: u64 = 200;

@@ -43,7 +43,7 @@ fn is_done(deliveries: &Deliveries) -> bool {
 }
 
 #[test]
-fn an_event_is_done_when_all_its_work_is() {
+fn an_event_is_done_when_all_its_guards_finished() {
     let (deliveries, mut guards) = held(2);
     guards.remove(0).finished();
     assert!(!is_done(&deliveries));
@@ -74,7 +74,7 @@ fn a_guard_of_a_forgotten_number_is_not_wanted() {
 }
 
 #[test]
-fn each_route_acknowledges_for_itself() {
+fn each_route_acknowledges_separately() {
     let deliveries = Deliveries::new(SessionId::from_bits(7));
     deliveries.receive(RUNTIME, &request(&[1]));
     let mut ticket = deliveries.ticket(RUNTIME, EPOCH, Seq(1));
@@ -91,7 +91,7 @@ fn each_route_acknowledges_for_itself() {
 }
 
 #[test]
-fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
+fn a_split_guard_finishes_with_all_its_parts() {
     let (deliveries, mut guards) = held(2);
     assert!(guards.remove(0).split(0).next().is_none());
     let mut parts: Vec<_> = guards.remove(0).split(2).collect();
@@ -102,7 +102,7 @@ fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
 }
 
 #[test]
-fn guards_that_are_not_taken_give_the_event_back() {
+fn dropped_guard_parts_return_the_event() {
     let (deliveries, guards) = held(2);
     let [one, other] = <[Guard; 2]>::try_from(guards).unwrap();
     one.finished();
@@ -117,7 +117,7 @@ fn guards_that_are_not_taken_give_the_event_back() {
 }
 
 #[test]
-fn an_unused_ticket_gives_the_event_back() {
+fn an_unused_ticket_returns_the_event() {
     let deliveries = Deliveries::new(SessionId::from_bits(7));
     deliveries.receive(RUNTIME, &request(&[1]));
     drop(deliveries.ticket(RUNTIME, EPOCH, Seq(1)));
@@ -144,7 +144,7 @@ async fn a_poll_is_answered_when_the_work_is_done() {
 }
 
 #[test]
-fn overload_asks_for_patience() {
+fn overload_sets_the_retry_after() {
     let (deliveries, guards) = held(1);
     let wait = Some(Duration::from_secs(5));
     assert_eq!(deliveries.answer(RUNTIME, EPOCH, &awaited(), wait).retry_after_ms, Some(5_000));
@@ -168,7 +168,7 @@ fn take(deliveries: &Deliveries, runtime: &str, request: &Request<'_>, guards: &
 }
 
 #[test]
-fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
+fn an_unfinishing_runtime_fills_only_its_share() {
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(500_000);
     let mut guards = Vec::new();
     let mut sent_away = 0;
@@ -187,7 +187,7 @@ fn a_runtime_whose_work_does_not_finish_fills_its_share_and_no_more() {
 }
 
 #[test]
-fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
+fn a_full_share_holds_only_awaited_events() {
     // A share of ten.
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(250);
     let mut guards = Vec::new();
@@ -205,7 +205,7 @@ fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
 }
 
 #[test]
-fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
+fn blocked_runtimes_leave_capacity_for_others() {
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(5_000);
     let mut guards = Vec::new();
     for runtime in 0..200 {
@@ -234,7 +234,7 @@ fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
 }
 
 #[test]
-fn the_canary_of_a_runtime_without_room_is_taken() {
+fn a_canary_is_accepted_with_a_full_share() {
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(25);
     let mut guards = Vec::new();
     assert!(take(&deliveries, RUNTIME, &next(0..20), &mut guards));
@@ -264,7 +264,7 @@ fn the_canary_of_a_runtime_without_room_is_taken() {
 }
 
 #[test]
-fn an_edit_has_the_place_before_what_is_only_reported() {
+fn an_edit_goes_before_listed_events() {
     let deliveries = Deliveries::new(SessionId::from_bits(7)).with_capacity(24);
     let mut request = next(0..40);
     request.events[..39].iter_mut().for_each(|event| event.listed = true);

@@ -22,7 +22,7 @@ fn pieces(count: usize) -> impl futures::Stream<Item = Result<Frame<Bytes>, Infa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_end_is_left() {
+async fn a_body_without_end_is_abandoned() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         // Stalls.
         let body = StreamBody::new(pieces(3).chain(stream::pending()));
@@ -44,7 +44,7 @@ async fn a_body_that_does_not_end_is_left() {
 }
 
 #[test]
-fn what_a_peer_has_sent_stays_on_one_short_line() {
+fn peer_text_is_logged_as_one_short_line() {
     assert_eq!(printable("a\r\n\u{1b}[31mb"), "a   [31mb");
     assert_eq!(printable(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
 }
@@ -154,7 +154,7 @@ fn seqs(seqs: &[u64]) -> SeqSet {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_host_hears_whose_certificate_was_refused_and_why() {
+async fn the_host_receives_the_refused_certificates_names() {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let (bench, hour) = (Bench::new(0.0), jiff::SignedDuration::from_hours(1));
     let ca = tidewatch_certs::Ca::create("factory", hour, Timestamp::UNIX_EPOCH).unwrap();
@@ -179,7 +179,7 @@ async fn the_host_hears_whose_certificate_was_refused_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_nobody_can_handle_is_given_back_and_holds_back_no_other() {
+async fn panicking_events_are_returned_and_block_no_other() {
     let bench = Bench::new(0.0);
     let (status, answer) = bench.post("r1", &["a", "poison", "b", "late poison", "c"]).await;
     let answer = answer.unwrap();
@@ -191,7 +191,7 @@ async fn an_event_that_nobody_can_handle_is_given_back_and_holds_back_no_other()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_answer() {
+async fn a_panic_is_answered_with_500() {
     let bench = Bench::new(0.0);
     assert_eq!(bench.post("poison", &["a"]).await.0, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(bench.intake.metrics.panics.get(), 1);
@@ -199,7 +199,7 @@ async fn a_panic_is_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_does_not_wait_for_the_turn_of_a_full_report() {
+async fn an_edit_does_not_wait_for_the_resend_rate() {
     let bench = Bench::new(0.0);
     let report: Vec<String> = (0..1_000).map(|n| format!("listed-{n}")).collect();
     let names: Vec<&str> = report.iter().map(String::as_str).collect();
@@ -218,7 +218,7 @@ async fn an_edit_does_not_wait_for_the_turn_of_a_full_report() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_canary_is_taken_at_any_load() {
+async fn a_canary_is_accepted_at_any_load() {
     let bench = Bench::new(2.0);
     let answer = bench.post("r1", &["a", "canary", "b"]).await.1.unwrap();
     assert_eq!((answer.unknown, bench.intake.deliveries.held()), (seqs(&[1, 3]), 1));

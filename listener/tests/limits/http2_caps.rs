@@ -105,7 +105,7 @@ fn post() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_stream_beyond_the_cap_is_refused_and_the_others_go_on() {
+async fn streams_beyond_the_cap_are_refused_others_continue() {
     let bench = bench(Limits::default()).await;
     let mut raw = Raw::connect(&bench).await;
     let cap = raw.settings.setting(h2::MAX_CONCURRENT_STREAMS).expect("a cap that is said");
@@ -122,7 +122,7 @@ async fn a_stream_beyond_the_cap_is_refused_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn streams_that_are_given_up_as_fast_as_they_are_opened_end_the_connection() {
+async fn rapid_resets_end_the_connection() {
     let bench = bench(Limits::default()).await;
     let mut raw = Raw::connect(&bench).await;
     // In one write, to prevent accepts in between. 17 exceeds our limit (16), not the library's (20).
@@ -146,7 +146,7 @@ async fn streams_that_are_given_up_as_fast_as_they_are_opened_end_the_connection
 }
 
 #[tokio::test]
-async fn headers_beyond_the_cap_are_not_collected() {
+async fn headers_beyond_the_cap_are_refused() {
     let bench = bench(Limits::default()).await;
     let mut raw = Raw::connect(&bench).await;
     let cap = raw.settings.setting(h2::MAX_HEADER_LIST_SIZE).expect("a cap that is said");

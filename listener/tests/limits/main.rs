@@ -205,7 +205,7 @@ async fn connections_beyond_the_limit_wait_until_one_ends() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline() {
+async fn a_stalled_handshake_blocks_others_until_its_deadline() {
     let bench = bench(Limits { handshakes: 1, handshake: SHORT, ..Limits::default() }).await;
     let _silent = TcpStream::connect(bench.addr).await.unwrap();
     bench.until("t_connections 1").await;
@@ -214,7 +214,7 @@ async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline()
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_address_leave_room_for_the_others() {
+async fn silent_connections_of_one_address_leave_room_for_others() {
     // No timeout during the test.
     let bench = bench(Limits { handshakes: 4, handshake: HANG * 3, ..Limits::default() }).await;
     let mut silent = Vec::new();
@@ -260,7 +260,7 @@ async fn a_connection_ends_with_its_certificate() {
 }
 
 #[tokio::test]
-async fn unfinished_bodies_of_one_runtime_keep_nobody_waiting() {
+async fn unfinished_bodies_of_one_runtime_do_not_block_others() {
     // No timeout during the test.
     let limits =
         Limits { bodies: 8, per_identity: 2, body: HANG * 3, farewell: HANG * 3, ..Limits::default() };
@@ -282,7 +282,7 @@ async fn unfinished_bodies_of_one_runtime_keep_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_when_to_come_again() {
+async fn too_many_requests_get_a_retry_after() {
     let rate = Rate { per_second: 0.01, burst: 2.0 };
     let bench = bench(Limits { requests: rate, ..Limits::default() }).await;
     let mut connection = bench.connect("one").await;
@@ -296,7 +296,7 @@ async fn too_many_requests_are_told_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn what_is_the_same_in_every_request_is_said_in_headers() {
+async fn constant_fields_are_accepted_in_headers() {
     let bench = bench(Limits::default()).await;
     let mut connection = bench.connect("one").await;
     let full = connection.ask().await.unwrap();

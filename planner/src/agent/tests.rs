@@ -44,7 +44,7 @@ fn watchers_become_the_agents_configuration_and_role() {
 }
 
 #[test]
-fn the_generation_depends_on_the_watches_and_on_nothing_else() {
+fn the_generation_depends_only_on_the_watches() {
     let (a, b) = (watcher("a", json!({})), watcher("b", kind("", "v1", "pods")));
     let generation = |watchers: &[&Watcher]| plan(watchers.iter().copied()).config.generation;
     assert_eq!(generation(&[&a, &b]), generation(&[&b, &a]));
@@ -68,7 +68,7 @@ fn the_generation_depends_on_the_watches_and_on_nothing_else() {
 }
 
 #[test]
-fn what_an_agent_would_refuse_is_left_out_and_named() {
+fn invalid_watchers_are_left_out_and_named() {
     let cases = [
         (kind("", "v1", "secrets"), "never watched"),
         (kind("", "*", "SECRETS"), "never watched"),
@@ -99,7 +99,7 @@ fn what_an_agent_would_refuse_is_left_out_and_named() {
 }
 
 #[test]
-fn there_are_not_more_watches_than_an_agent_takes() {
+fn watches_are_limited_to_the_agents_maximum() {
     let watchers: Vec<Watcher> = (0..=MAX_WATCHES).map(|n| watcher(&format!("w{n:02}"), json!({}))).collect();
     let plan = plan(&watchers);
     assert_eq!(plan.config.watches.len(), MAX_WATCHES);
@@ -107,7 +107,7 @@ fn there_are_not_more_watches_than_an_agent_takes() {
 }
 
 #[test]
-fn names_are_unique_and_fit() {
+fn watch_names_are_unique_and_fit() {
     assert_eq!(watch_name("kcp-system", "kyma"), "kcp-system.kyma");
     let long = |end: &str| watch_name("kcp-system", &format!("{}{end}", "w".repeat(100)));
     for name in [long("a"), long("b"), watch_name(&"n".repeat(63), "w")] {
@@ -122,7 +122,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<Rule> {
 }
 
 #[test]
-fn a_kind_is_allowed_before_it_is_watched_and_until_it_is_not() {
+fn permissions_are_added_before_and_removed_after_a_watch() {
     let present = |rules: &[Rule]| serde_json::to_value(rules).unwrap();
     let (pods, both) = (pairs(&[("", "pods")]), pairs(&[("", "pods"), ("apps", "deployments")]));
     let deployments = pairs(&[("apps", "deployments")]);
@@ -141,7 +141,7 @@ fn a_kind_is_allowed_before_it_is_watched_and_until_it_is_not() {
 }
 
 #[test]
-fn what_somebody_else_put_into_the_role_is_not_kept() {
+fn foreign_rules_in_the_agents_role_are_replaced() {
     let pods = pairs(&[("", "pods")]);
     let cases = [
         json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
@@ -157,7 +157,7 @@ fn what_somebody_else_put_into_the_role_is_not_kept() {
 }
 
 #[test]
-fn a_watcher_is_told_what_has_become_of_it() {
+fn a_watchers_status_shows_its_verdict() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let mut bad = watcher("bad", kind("", "v1", "secrets"));
     bad.metadata.generation = Some(4);

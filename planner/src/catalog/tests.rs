@@ -64,7 +64,7 @@ fn names(view: &BTreeMap<Id, Value>) -> Vec<&str> {
 }
 
 #[test]
-fn a_user_sees_what_their_kyma_may_have() {
+fn a_catalog_shows_only_modules_its_kyma_may_use() {
     let all = seen(&catalog(), &json!({labels::BETA: "true", "plan": "trial"}));
     insta::assert_yaml_snapshot!("all", all.values().collect::<Vec<_>>());
     let plain = seen(&catalog(), &json!({}));
@@ -78,7 +78,7 @@ fn a_user_sees_what_their_kyma_may_have() {
 }
 
 #[test]
-fn a_release_that_ends_up_with_nothing_is_not_shown() {
+fn a_release_without_any_visible_version_is_hidden() {
     let mut catalog = catalog();
     catalog.templates.remove("lighthouse-1.0.0");
     assert_eq!(names(&seen(&catalog, &json!({}))), ["crane-regular"]);
@@ -115,7 +115,7 @@ fn is_applied(live: &Value, wanted: &Value) -> bool {
 }
 
 #[test]
-fn only_what_differs_is_written_and_only_ours_goes() {
+fn only_differences_are_applied_and_only_own_objects_deleted() {
     let wanted = seen(&catalog(), &json!({}));
     let mut present: BTreeMap<Id, Value> =
         wanted.iter().map(|(id, body)| (id.clone(), applied(body, field_managers::CATALOG_SYNC))).collect();
@@ -134,7 +134,7 @@ fn only_what_differs_is_written_and_only_ours_goes() {
 }
 
 #[test]
-fn what_the_go_manager_has_written_is_left_as_it_is() {
+fn a_go_manager_catalog_is_left_unchanged() {
     let wanted = seen(&catalog(), &json!({labels::BETA: "true"}));
     let left = |(id, body): (&Id, &Value)| {
         let mut body = body.clone();
@@ -169,7 +169,7 @@ fn what_the_go_manager_has_written_is_left_as_it_is() {
 }
 
 #[test]
-fn what_is_known_to_stand_is_not_looked_at() {
+fn only_changed_hashes_are_compared() {
     let catalog = catalog();
     let (plain, beta) =
         (View::new(seen(&catalog, &json!({}))), View::new(seen(&catalog, &json!({labels::BETA: "true"}))));
@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nobody_sees_what_they_may_not_have(beta: bool, internal: bool, trial: bool, removed in 0usize..8) {
+    fn users_see_only_allowed_modules(beta: bool, internal: bool, trial: bool, removed in 0usize..8) {
         let mut catalog = catalog();
         if let Some(name) = catalog.templates.keys().cloned().collect::<BTreeSet<_>>().into_iter().nth(removed) {
             catalog.templates.remove(&name);

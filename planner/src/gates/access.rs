@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn to_give_a_module_up_is_no_way_to_keep_it() {
+    fn an_unmanaged_module_without_access_is_removed() {
         let user_managed = json!({"channel": "fast", "managed": false});
         let left = |manifest: Option<&Value>, beta| {
             matches!(judged(&user_managed, manifest, beta), Gate::Unmanage { .. })
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_judged_too_where_nothing_takes_its_place() {
+    fn an_installed_module_without_access_is_removed() {
         let removed = |entry: Value, manifest: Value| {
             assert!(!matches!(judged(&entry, Some(&manifest), true), Gate::Remove { .. }), "{entry}");
             matches!(judged(&entry, Some(&manifest), false), Gate::Remove { .. })

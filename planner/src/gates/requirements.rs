@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_kept_while_it_waits_and_its_user_is_told_when_that_is_too_long() {
+    fn a_waiting_module_is_kept_and_later_warned_about() {
         assert_eq!(judged(None, None), (Gate::Pass, Notes::default()));
         let (gate, notes) = judged(Some(State::Processing), None);
         let Gate::Keep { state, message, retry_at: Some(_), .. } = gate else { panic!("{gate:?}") };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_keeps_its_state_until_that_is_too_long() {
+    fn an_installed_module_keeps_its_state_until_the_limit() {
         let manifest: Manifest = serde_json::from_value(json!({"metadata": {"name": "m", "generation": 1},
             "spec": {"version": "0.9.0", "remote": false, "install": {"name": "raw-manifest", "source": {}}},
             "status": {"state": "Ready", "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",

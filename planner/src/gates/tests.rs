@@ -33,7 +33,7 @@ fn requested(gates: &[Judge]) -> (Gate, Notes) {
 }
 
 #[test]
-fn the_first_gate_that_objects_decides() {
+fn the_first_objecting_gate_decides() {
     let pass: Judge = |_, _| Gate::Pass;
     let window: Judge = |_, _| keep("window", Some(at(50)));
     let later: Judge = |_, notes| {
@@ -52,7 +52,7 @@ fn the_first_gate_that_objects_decides() {
 }
 
 #[test]
-fn the_soonest_look_counts() {
+fn the_earliest_recheck_wins() {
     let deprecated: Judge = |_, notes| {
         notes.recheck(at(70));
         Gate::Pass
@@ -64,7 +64,7 @@ fn the_soonest_look_counts() {
 }
 
 #[test]
-fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
+fn an_installed_restricted_module_stays_without_a_release_meta() {
     let mut resolved_module = ResolvedModule {
         entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),

@@ -151,7 +151,7 @@ mod tests {
     const NOW: &str = "2026-06-01T00:00:00Z";
 
     #[test]
-    fn a_lower_version_is_refused_unless_the_release_allows_it() {
+    fn a_downgrade_is_refused_unless_allowed_by_the_release() {
         let (gate, notes) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
         let reported = &notes.notices[0];
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_ends_is_told_of_and_looked_at_when_that_changes() {
+    fn a_deprecation_is_reported_and_rechecked_at_each_phase() {
         let ends = json!({"versions": [{"version": "1.0.0", "deprecationDate": "2026-12-31T00:00:00Z",
             "deprecationMessage": "go to 1.1"}]});
         let text = "version 1.0.0 is deprecated and ends on 2026-12-31: go to 1.1";
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_kept_by_whatever_gate_its_own_end_is_told() {
+    fn the_deprecation_of_a_kept_version_is_reported() {
         let ends = json!({"versions": [{"version": "0.9.0", "deprecationDate": "2026-12-31T00:00:00Z", "deprecationMessage": "go on"}]});
         let catalog = catalog_with(&ends);
         let wanted: KymaSpec =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said() {
+    fn ineffective_module_fields_are_reported() {
         let remark_of = |entry: &Value| with_entry(entry, &json!({}), None, NOW).1.remark;
         assert_eq!(remark_of(&json!({"version": "1.0.0"})), None);
         assert_eq!(remark_of(&json!({"channel": "fast"})), None);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_with_a_downtime_waits_and_keeps_the_old_versions_state() {
+    fn a_downtime_update_waits_and_keeps_the_old_state() {
         let Gate::Keep { state, message, maintenance, retry_at } = judged(&case()) else {
             panic!("it passes")
         };
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_window_passes() {
+    fn updates_without_need_of_a_window_pass() {
         assert_eq!(judged(&Case { now: OPEN, ..case() }), Gate::Pass);
         assert_eq!(judged(&Case { skip: true, ..case() }), Gate::Pass);
         assert_eq!(judged(&Case { downtime: false, ..case() }), Gate::Pass);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_window_comes_somebody_is_told() {
+    fn a_missing_maintenance_window_is_a_warning() {
         let Gate::Keep { state, message, retry_at, .. } = judged(&Case { policy: None, ..case() }) else {
             panic!("it passes")
         };

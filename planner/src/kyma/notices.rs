@@ -132,7 +132,7 @@ mod tests {
     const SILENT: &str = "applying it: failed (Internal error occurred: failed calling webhook \"v.x\")";
 
     #[test]
-    fn a_module_in_trouble_is_told_of_with_its_cause_and_so_is_its_end() {
+    fn a_failing_module_and_its_recovery_are_notified() {
         let (ready, starts) = ((State::Ready, ""), (State::Processing, "it starts"));
         for (before, now, notice_reason) in [
             (ready, (State::Error, "broken"), Some("ModuleError")),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_mended_step_by_step_is_told_of_once_it_is_ready() {
+    fn a_gradual_recovery_is_notified_once_ready() {
         let (mut open, mut before) = (BTreeSet::new(), None);
         let mut noticed = Vec::new();
         for (state, message) in [
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_already_is_not_told_again() {
+    fn an_unchanged_state_is_not_notified_again() {
         for now in [
             (State::Error, "broken"),
             (State::Error, NAMESPACE),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_was_out_of_reach_is_no_news_of_its_modules() {
+    fn an_unreachable_runtime_causes_no_module_notices() {
         use crate::status::{TIMED_OUT, UNREACHABLE};
         for text in [UNREACHABLE, TIMED_OUT] {
             let why = format!("reading it: {text}; next try within 10 s");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_told_when_the_new_version_is_ready() {
+    fn an_upgrade_is_notified_when_ready() {
         let ready = |version| module(version, State::Ready, "");
         let text = "upgrade in progress: 1.0.0 runs, 1.1.0 is wanted";
         let upgrades = module("1.1.0", State::Processing, text);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upgrade_began_with_and_what_a_manifest_warns_of_are_told() {
+    fn notices_name_the_old_version_and_manifest_warnings() {
         let manifest: Manifest = serde_json::from_value(json!({
             "metadata": {"name": "m", "generation": 2, "annotations": {tidewatch_api::names::annotations::RUNNING_VERSION: "1.0.0"}},
             "spec": {"version": "1.1.0", "install": {"name": "raw-manifest", "source": {}}},

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_what_was_there_and_not_the_defaults() {
+    fn the_restored_list_is_the_last_known_one() {
         let status = json!({"state": "Ready", "activeChannel": "fast", "modules": [
             {"name": "beacon", "channel": "fast", "version": "2.0.0", "state": "Ready"},
             {"name": "buoy", "channel": "regular", "version": "1.0.0", "state": "Warning"},
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kyma_that_never_had_a_list_gets_the_defaults() {
+    fn a_kyma_without_earlier_modules_gets_the_defaults() {
         for status in [json!(null), json!({"state": "Error"})] {
             assert_eq!(restored(&kyma(&status), &[]).modules[0].name, "anchor");
         }

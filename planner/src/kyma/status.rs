@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_has_to_do_something_about_is_named_first() {
+    fn actionable_modules_are_named_first() {
         let module = |name: &str, state| {
             Arc::new(ModuleStatus {
                 name: name.into(),

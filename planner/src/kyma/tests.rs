@@ -117,7 +117,7 @@ fn an_enabled_module_becomes_a_manifest() {
 }
 
 #[test]
-fn a_manifest_lives_where_its_kyma_does() {
+fn a_manifest_is_created_in_its_kymas_namespace() {
     let mut kyma = kyma();
     kyma.metadata.namespace = Some("elsewhere".into());
     let (wanted, sources) = (wanted(&["lighthouse"]), sources());
@@ -139,7 +139,7 @@ fn a_manifest_lives_where_its_kyma_does() {
 }
 
 #[test]
-fn a_ready_module_makes_a_ready_kyma_and_nothing_is_written() {
+fn a_ready_module_makes_a_ready_kyma_without_writes() {
     let plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && !plan.retry);
     assert_eq!(plan.status.state, State::Ready);
@@ -147,7 +147,7 @@ fn a_ready_module_makes_a_ready_kyma_and_nothing_is_written() {
 }
 
 #[test]
-fn a_status_about_an_older_spec_does_not_count() {
+fn a_status_of_an_older_generation_does_not_count() {
     let mut manifest = installed(State::Ready);
     manifest.metadata.generation = Some(2);
     let plan = run(&wanted(&["lighthouse"]), &[manifest]);
@@ -155,7 +155,7 @@ fn a_status_about_an_older_spec_does_not_count() {
 }
 
 #[test]
-fn another_channel_changes_the_manifest() {
+fn a_channel_change_updates_the_manifest() {
     let mut wanted = wanted(&["lighthouse"]);
     wanted.modules[0].channel = Some("fast".into());
     let plan = run(&wanted, &[installed(State::Ready)]);
@@ -165,7 +165,7 @@ fn another_channel_changes_the_manifest() {
 }
 
 #[test]
-fn a_manifest_whose_marks_alone_change_says_nothing_anew_and_stays_as_it_is() {
+fn a_label_only_change_keeps_the_module_ready() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::CHANNEL.into(), "fast".into());
     let plan = run(&wanted(&["lighthouse"]), &[manifest]);
@@ -174,7 +174,7 @@ fn a_manifest_whose_marks_alone_change_says_nothing_anew_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_removed_module_is_deleted_and_shown_until_it_is_gone() {
+fn a_removed_module_is_shown_as_deleting_until_gone() {
     let plan = run(&wanted(&[]), &[installed(State::Ready)]);
     assert_eq!(plan.delete, [installed(State::Ready).name_any()]);
     assert_eq!(plan.status.modules[0].state, State::Deleting);
@@ -184,7 +184,7 @@ fn a_removed_module_is_deleted_and_shown_until_it_is_gone() {
 }
 
 #[test]
-fn a_mandatory_manifest_is_left_alone() {
+fn a_mandatory_manifest_is_not_deleted_by_the_list() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
@@ -192,7 +192,7 @@ fn a_mandatory_manifest_is_left_alone() {
 }
 
 #[test]
-fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
+fn a_formerly_mandatory_module_is_adopted_by_the_list() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
     let plan = run(&wanted(&["lighthouse"]), &[manifest]);
@@ -201,7 +201,7 @@ fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
 }
 
 #[test]
-fn a_bad_module_does_not_hold_back_a_good_one() {
+fn a_bad_module_does_not_block_a_good_one() {
     let plan = run(&wanted(&["nothere", "lighthouse"]), &[]);
     assert_eq!(plan.apply.len(), 1);
     assert_eq!(plan.status.state, State::Error);
@@ -210,7 +210,7 @@ fn a_bad_module_does_not_hold_back_a_good_one() {
 }
 
 #[test]
-fn an_unreadable_descriptor_keeps_what_is_installed() {
+fn an_unreadable_descriptor_keeps_the_installed_version() {
     let fault = SourceFault {
         message: "registry answers 503; next try within 5 min".into(),
         retryable: true,
@@ -238,7 +238,7 @@ fn an_unreadable_descriptor_keeps_what_is_installed() {
 }
 
 #[test]
-fn ignore_means_no_default_cr() {
+fn policy_ignore_creates_no_default_cr() {
     let mut wanted = wanted(&["lighthouse"]);
     wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
     let made = run(&wanted, &[]).apply.remove(0);
@@ -264,7 +264,7 @@ fn ignore_means_no_default_cr() {
 }
 
 #[test]
-fn what_was_left_out_under_ignore_is_written_once() {
+fn a_default_cr_omitted_under_ignore_is_written_once() {
     let mut wanted = wanted(&["lighthouse"]);
     wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
     let made = run(&wanted, &[]).apply.remove(0);
@@ -299,7 +299,7 @@ fn planning_twice_changes_nothing() {
 }
 
 #[test]
-fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
+fn a_failed_reconcile_sets_the_modules_condition() {
     let mut kyma = kyma();
     kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
     let failed = failed_status(&kyma, &[], "the runtime does not answer".into(), Timestamp::UNIX_EPOCH);
@@ -310,7 +310,7 @@ fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
 }
 
 #[test]
-fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say() {
+fn a_manifest_gains_and_loses_its_templates_terms() {
     let bare = installed(State::Ready);
     assert!(bare.annotations().get(annotations::MODULE_TERMS).is_none(), "nothing to say");
     let mut reported = bare.clone();
@@ -347,7 +347,7 @@ fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
 }
 
 #[test]
-fn a_gate_that_keeps_changes_nothing_and_says_why() {
+fn a_keeping_gate_changes_nothing_and_gives_its_reason() {
     let gate = |installed| {
         let message = "waits for the window".to_owned();
         let gate = Gate::Keep { state: State::Processing, message, maintenance: true, retry_at: None };
@@ -363,7 +363,7 @@ fn a_gate_that_keeps_changes_nothing_and_says_why() {
 }
 
 #[test]
-fn a_gate_that_removes_does_so_once() {
+fn a_removing_gate_deletes_once() {
     let gate = || Gate::Remove { message: "not for this Kyma".into() };
     let mut old = installed(State::Ready);
     let (status, plan) = after(gate(), Some(&old));
@@ -377,7 +377,7 @@ fn a_gate_that_removes_does_so_once() {
 }
 
 #[test]
-fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
+fn an_unmanaged_module_shows_only_its_state() {
     let (status, plan) = after(Gate::Unmanage { state: State::Unmanaged }, None);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
@@ -385,7 +385,7 @@ fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
 }
 
 #[test]
-fn each_change_is_a_decision_and_nothing_else_is() {
+fn each_change_is_one_decision() {
     let parts = |plan: &Plan| -> Vec<(&str, String, String)> {
         plan.decisions.iter().map(|d| (d.kind.label(), d.from.0.clone(), d.to.0.clone())).collect()
     };
@@ -414,7 +414,7 @@ fn each_change_is_a_decision_and_nothing_else_is() {
 }
 
 #[test]
-fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
+fn a_deleting_kyma_stays_deleting_on_failure() {
     let first = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
     let mut kyma = Kyma { status: Some(first.status.clone()), ..kyma() };
     kyma.metadata.deletion_timestamp =
@@ -426,7 +426,7 @@ fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
 }
 
 #[test]
-fn a_version_that_is_asked_for_shows_no_channel() {
+fn a_pinned_version_shows_no_channel() {
     let mut requested = wanted(&["lighthouse"]);
     requested.modules[0].version = Some("1.1.0".into());
     let plan = run(&requested, &[]);
@@ -437,7 +437,7 @@ fn a_version_that_is_asked_for_shows_no_channel() {
 }
 
 #[test]
-fn a_downgrade_leaves_the_manifest_alone() {
+fn a_downgrade_leaves_the_manifest_unchanged() {
     let mut newer = installed(State::Ready);
     newer.spec.version = "1.2.0".into();
     let plan = run(&wanted(&["lighthouse"]), &[newer]);
@@ -448,7 +448,7 @@ fn a_downgrade_leaves_the_manifest_alone() {
 }
 
 #[test]
-fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
+fn a_runtime_template_marks_its_manifest_and_source_key() {
     let template = json!({"metadata": {"name": "raft-mine", "namespace": "kyma-system", "generation": 1}, "spec": {
         "moduleName": "raft", "channel": "regular", "version": "0.1.0",
         "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
@@ -476,7 +476,7 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
 }
 
 #[test]
-fn crds_that_a_runtime_does_not_take_are_told() {
+fn a_refused_crd_sets_the_crds_condition() {
     let mut kyma = kyma();
     kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();

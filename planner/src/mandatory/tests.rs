@@ -122,7 +122,7 @@ fn nothing(made: &MandatoryPlan) -> bool {
 }
 
 #[test]
-fn every_kyma_gets_it_and_no_status_says_so() {
+fn every_kyma_gets_mandatory_modules_but_no_status_entry() {
     let made = run(&catalog(), &[]);
     insta::assert_yaml_snapshot!(
         "installed",
@@ -134,7 +134,7 @@ fn every_kyma_gets_it_and_no_status_says_so() {
 
 /// Installed and later upgraded by the Go manager.
 #[test]
-fn what_the_go_manager_has_installed_is_left_as_it_is() {
+fn go_manager_mandatory_manifests_are_up_to_date() {
     let condition = |type_: &str, reason: &str| {
         json!({"type": type_, "status": "True", "reason": reason, "message": "done", "observedGeneration": 1,
                "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -176,7 +176,7 @@ fn what_the_go_manager_has_installed_is_left_as_it_is() {
 }
 
 #[test]
-fn the_release_metas_version_counts_and_never_goes_down_unless_it_says_so() {
+fn the_release_metas_version_counts_and_downgrades_are_refused() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"mandatory": {"version": "2.1.0"}}}));
     let made = run(&catalog, &[installed()]);
@@ -198,7 +198,7 @@ fn the_release_metas_version_counts_and_never_goes_down_unless_it_says_so() {
 }
 
 #[test]
-fn templates_of_the_old_kind_give_their_highest_version() {
+fn old_style_templates_give_their_highest_version() {
     let mut catalog = base();
     catalog.releases.remove("guard");
     let old = |version: &str, more: &Value| {
@@ -225,7 +225,7 @@ fn templates_of_the_old_kind_give_their_highest_version() {
 }
 
 #[test]
-fn every_kyma_gets_it_whatever_its_labels_are() {
+fn mandatory_modules_ignore_labels_and_selectors() {
     let mut catalog = catalog();
     let beta = json!({"metadata": {"labels": {labels::BETA: "true", labels::INTERNAL: "true"}}});
     catalog.put(template("guard-2.0.0", "guard", "2.0.0", &beta));
@@ -238,7 +238,7 @@ fn every_kyma_gets_it_whatever_its_labels_are() {
 }
 
 #[test]
-fn nothing_is_removed_because_it_was_not_seen() {
+fn an_unseen_release_removes_nothing() {
     let mut catalog = catalog();
     catalog.releases.remove("guard");
     assert!(nothing(&run(&catalog, &[installed()])));
@@ -249,7 +249,7 @@ fn nothing_is_removed_because_it_was_not_seen() {
 }
 
 #[test]
-fn one_that_users_choose_now_goes_from_those_who_do_not() {
+fn formerly_mandatory_modules_go_unless_listed() {
     let mut catalog = catalog();
     release(
         &mut catalog,
@@ -265,7 +265,7 @@ fn one_that_users_choose_now_goes_from_those_who_do_not() {
 }
 
 #[test]
-fn a_module_of_users_that_becomes_mandatory_is_taken_over() {
+fn a_users_module_becoming_mandatory_is_taken_over() {
     let mut regular = installed();
     regular.labels_mut().remove(labels::MANDATORY_MODULE);
     let made = run(&catalog(), &[regular.clone()]);
@@ -276,7 +276,7 @@ fn a_module_of_users_that_becomes_mandatory_is_taken_over() {
 }
 
 #[test]
-fn a_version_does_not_change_once_it_is_installed() {
+fn an_installed_mandatory_version_does_not_change() {
     let mut catalog = catalog();
     let changed = json!({"spec": {"data": {"spec": {"posts": 9}}}});
     catalog.put(template("guard-2.0.0", "guard", "2.0.0", &changed));
@@ -285,7 +285,7 @@ fn a_version_does_not_change_once_it_is_installed() {
 }
 
 #[test]
-fn a_component_of_another_name_takes_the_place_of_the_old_one() {
+fn a_renamed_component_replaces_the_old_manifest() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"ocmComponentName": "tidewatch.dev/module/watchman"}}));
     let available = sources();
@@ -309,7 +309,7 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
 }
 
 #[test]
-fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
+fn policy_ignore_survives_when_a_module_becomes_mandatory() {
     let mut user_owned = installed();
     user_owned.labels_mut().remove(labels::MANDATORY_MODULE);
     user_owned.spec.custom_resource_policy = tidewatch_api::CustomResourcePolicy::Ignore;
@@ -328,7 +328,7 @@ fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
 }
 
 #[test]
-fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
+fn an_unreachable_registry_keeps_installed_modules() {
     let mandatory_modules = [Arc::new(MandatoryModule::of("guard", &catalog()).unwrap())];
     let component = "tidewatch.dev/module/guard".to_owned();
     let key = ComponentVersion { component, version: "2.0.0".into(), registry: None, local: false };

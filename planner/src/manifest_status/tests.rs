@@ -31,7 +31,7 @@ fn the_status_names_the_cause_and_keeps_the_inventory() {
 }
 
 #[test]
-fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
+fn a_failing_default_cr_is_shown_as_a_warning() {
     let manifest = Manifest::default();
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let with = |progress: Progress, state: State, message: &str| {
@@ -69,7 +69,7 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
 }
 
 #[test]
-fn that_its_jobs_have_completed_is_known_until_a_module_is_ready_or_its_spec_changes() {
+fn completed_jobs_are_recorded_until_ready_or_changed() {
     let now = Timestamp::UNIX_EPOCH;
     let (ready, waits) = (Progress::Applied(Readiness::Ready), Progress::Waiting("for it".into()));
     let mut manifest = Manifest::default();
@@ -99,7 +99,7 @@ fn that_its_jobs_have_completed_is_known_until_a_module_is_ready_or_its_spec_cha
 }
 
 #[test]
-fn that_a_spec_has_been_ready_is_known_until_it_changes() {
+fn a_spec_stays_recorded_as_ready_until_changed() {
     let now = Timestamp::UNIX_EPOCH;
     let failed = |state| Progress::Failed { state, message: "no".into() };
     let mut manifest = Manifest::default();
@@ -127,7 +127,7 @@ fn that_a_spec_has_been_ready_is_known_until_it_changes() {
 }
 
 #[test]
-fn that_the_objects_are_known_outlives_whatever_else_fails() {
+fn rendered_resources_stay_known_after_other_failures() {
     let mut manifest = Manifest::default();
     let failed = |message: &str| Progress::Failed { state: State::Error, message: message.into() };
     let mut after = |progress: &Progress| {
@@ -168,7 +168,7 @@ fn upgraded_by_the_go_manager() -> Manifest {
 }
 
 #[test]
-fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
+fn go_manager_upgrades_are_ready_without_writes() {
     type Edit = fn(&mut Manifest);
     let user_owned = upgraded_by_the_go_manager();
     let generation = user_owned.metadata.generation;
@@ -232,7 +232,7 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
 }
 
 #[test]
-fn the_trouble_of_a_default_cr_does_not_wait() {
+fn a_default_cr_failure_is_not_debounced() {
     let now = Timestamp::UNIX_EPOCH;
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let waits = |text: &str| Progress::Waiting(text.into());
@@ -265,7 +265,7 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
 }
 
 #[test]
-fn an_inventory_in_another_order_is_the_same_one() {
+fn a_reordered_inventory_is_equal() {
     let object =
         |name: &str| ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: name.into() };
     let status = |manifest: &Manifest, names: &[&str]| {

@@ -45,7 +45,7 @@ fn messages(modules: &[(&str, Value)], manifests: &[Manifest]) -> BTreeMap<Strin
 }
 
 #[test]
-fn a_module_waits_for_another_until_that_is_ready() {
+fn a_module_waits_until_its_required_module_is_ready() {
     let modules = [("quay", json!(null)), ("crane", json!({"modules": ["quay", "harbour"]}))];
     let value = |manifests: &[Manifest]| messages(&modules, manifests).remove("crane");
     assert_eq!(
@@ -62,7 +62,7 @@ fn a_module_waits_for_another_until_that_is_ready() {
 }
 
 #[test]
-fn a_module_does_not_wait_for_one_that_its_user_manages() {
+fn a_module_does_not_wait_for_an_unmanaged_one() {
     let mut listed_modules =
         listed_modules(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
     assert!(unmet(&listed_modules, &[], &BTreeSet::new()).contains_key("crane"));
@@ -79,7 +79,7 @@ fn a_module_does_not_wait_for_one_that_its_user_manages() {
 }
 
 #[test]
-fn a_module_waits_for_a_kind_until_it_is_served() {
+fn a_module_waits_until_a_required_kind_is_served() {
     let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
     let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
     let listed_modules = listed_modules(&modules);
@@ -92,7 +92,7 @@ fn a_module_waits_for_a_kind_until_it_is_served() {
 }
 
 #[test]
-fn what_is_installed_stays_and_only_its_upgrade_waits() {
+fn an_unmet_requirement_delays_only_the_upgrade() {
     let requires =
         json!({"modules": ["gone"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
     let modules = [("crane", requires)];
@@ -101,7 +101,7 @@ fn what_is_installed_stays_and_only_its_upgrade_waits() {
 }
 
 #[test]
-fn what_an_installed_module_needs_and_has_no_more_is_said() {
+fn lost_requirements_of_an_installed_module_are_reported() {
     let requires =
         json!({"modules": ["quay"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
     let mut listed_modules = listed_modules(&[("quay", json!(null)), ("crane", requires)]);
@@ -137,7 +137,7 @@ fn what_an_installed_module_needs_and_has_no_more_is_said() {
 }
 
 #[test]
-fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
+fn rechecks_of_missing_kinds_back_off() {
     let checks = |minutes: i64| next_discovery(at(0), at(minutes * 60)).as_second() / 60;
     assert_eq!([0, 1, 2, 4, 32, 64, 600].map(checks), [1, 2, 4, 8, 64, 124, 660]);
     assert_eq!(next_discovery(at(100), at(40)), at(100), "a clock was set back");
@@ -153,7 +153,7 @@ fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
 }
 
 #[test]
-fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
+fn only_modules_in_a_cycle_are_named() {
     let waits_for = |modules: &[&str]| json!({"modules": modules});
     let modules = [
         ("a", waits_for(&["b"])),
@@ -175,7 +175,7 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
 }
 
 #[test]
-fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
+fn waits_are_warnings_after_15_minutes_despite_restarts() {
     let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
     let due = at(100) + WAIT_DEADLINE;
     let early = wait_report(&of(false), at(100), WAIT_DEADLINE, None, at(200));
@@ -217,7 +217,7 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
 
 proptest! {
     #[test]
-    fn no_graph_hangs(edges in prop::collection::btree_set((0..7_usize, 0..7_usize), 0..14)) {
+    fn every_requirement_graph_terminates(edges in prop::collection::btree_set((0..7_usize, 0..7_usize), 0..14)) {
         let names = ["a", "b", "c", "d", "e", "f", "g"];
         let modules: Vec<(&str, Value)> = (0..7)
             .map(|n| {
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn what_modules_require_is_named_whether_or_not_it_is_there() {
+fn required_modules_are_listed_even_if_absent() {
     let modules = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
     let listed_modules = listed_modules(&[
         ("beacon", json!({"modules": ["guard", "istio"]})),

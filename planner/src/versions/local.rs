@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_template_of_a_module_that_is_asked_for_counts() {
+    fn only_complete_templates_of_requested_modules_count() {
         assert_eq!(read(&json!({})).unwrap().unwrap().module_name(), Some("raft"));
         assert!(read(&json!({"moduleName": "buoy"})).unwrap().is_none());
         let why = |spec: Value| read(&spec).unwrap_err().to_string();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_not_repeated() {
+    fn messages_do_not_repeat_tenant_content() {
         let secret = read(&json!({"version": "hush-hush"})).unwrap_err();
         assert!(!ignored("raft-mine", &secret).message.contains("hush"));
     }

@@ -19,7 +19,7 @@ fn version(kyma_channel: &str, module: &str, channel: Option<&str>) -> Result<St
 }
 
 #[test]
-fn the_channel_nearest_to_the_module_counts() {
+fn the_modules_own_channel_overrides_the_kymas() {
     assert_eq!(version("regular", "lighthouse", None).unwrap(), "1.0.0");
     assert_eq!(version("regular", "lighthouse", Some("fast")).unwrap(), "1.1.0");
     assert_eq!(version("fast", "lighthouse", None).unwrap(), "1.1.0");
@@ -39,7 +39,7 @@ fn every_fault_names_its_cause() {
 }
 
 #[test]
-fn a_fault_of_an_installed_module_is_a_warning_but_for_a_missing_channel() {
+fn faults_of_installed_modules_are_warnings_except_channels() {
     let states = |fault: Fault| (fault.state(false), fault.state(true));
     let fault = |channel, module| version(channel, module, None).unwrap_err();
     assert_eq!(states(fault("regular", "nothere")), (State::Error, State::Warning));
@@ -139,7 +139,7 @@ fn changed([regular, fast, allow, ends, cause]: [usize; 5]) -> fixtures::FakeCat
 }
 
 #[test]
-fn every_wish_has_its_outcome() {
+fn every_requested_version_has_an_outcome() {
     let (catalog, local) = (offered(), own_templates());
     let requests = [
         ("lighthouse", "regular", None),
@@ -213,7 +213,7 @@ fn only_a_lower_version_is_refused() {
 }
 
 #[test]
-fn a_versions_end_is_told_in_steps() {
+fn a_deprecation_passes_through_phases() {
     let table: Vec<_> =
         ["2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z", "2026-12-30T23:59:59Z", "2026-12-31T00:00:00Z"]
             .into_iter()
@@ -227,7 +227,7 @@ fn a_versions_end_is_told_in_steps() {
 }
 
 #[test]
-fn an_end_without_a_good_date_is_told_too() {
+fn a_deprecation_without_a_valid_date_is_reported() {
     let end = |date, message| {
         let listed = Listed { version: "1.0.0", deprecation_date: date, deprecation_message: message };
         deprecation(&[listed], "1.0.0", Timestamp::UNIX_EPOCH)
@@ -270,7 +270,7 @@ fn outcome(result: Result<Chosen, Fault>) -> Result<(String, String, Origin), Fa
 
 proptest! {
     #[test]
-    fn what_is_installed_never_gets_lower(installed in any_version(), wanted in any_version()) {
+    fn an_installed_version_is_never_lowered(installed in any_version(), wanted in any_version()) {
         let core = |v: &str| -> Vec<u32> { v.split('-').next().unwrap().split('.').map(|n| n.parse().unwrap()).collect() };
         let passes = may_replace(Some(&installed), &wanted, false).is_ok();
         prop_assert_eq!(passes, core(&wanted) >= core(&installed));
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pin_does_not_care_for_channels((module, channel, pin) in any_request(), other in "[a-z]{3,8}") {
+    fn a_pinned_version_does_not_depend_on_channels((module, channel, pin) in any_request(), other in "[a-z]{3,8}") {
         let Some(pin) = pin.filter(|pin| !pin.is_empty()) else { return Ok(()) };
         let (catalog, local) = (offered(), own_templates());
         let of = |channel: &str| outcome(resolve(ModuleRequest { module: &module, channel, pin: Some(&pin) }, &catalog, &local));
@@ -290,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_shadowed((module, channel, pin) in any_request(), order in any::<u64>()) {
+    fn runtime_templates_do_not_shadow_kcp_versions((module, channel, pin) in any_request(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
         let request = ModuleRequest { module: &module, channel: &channel, pin: pin.as_deref() };
         let all = outcome(resolve(request, &catalog, &local));
@@ -311,7 +311,7 @@ proptest! {
     }
 
     #[test]
-    fn a_further_version_is_the_runtimes_own_if_it_is_asked_for(channel in "[a-z]{3,8}") {
+    fn an_extra_pinned_version_comes_from_the_runtime_template(channel in "[a-z]{3,8}") {
         let (catalog, local) = (offered(), own_templates());
         let of = |pin: Option<&str>, local: &[Arc<ModuleTemplate>]| {
             outcome(resolve(ModuleRequest { module: "lighthouse", channel: &channel, pin }, &catalog, local))
@@ -325,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn whom_a_change_concerns_is_told_exactly(
+    fn a_catalog_change_affects_exactly_changed_answers(
         module in proptest::sample::select(vec!["lighthouse", "buoy", "nothere"]),
         channel in proptest::sample::select(vec!["regular", "fast", "twin"]),
         pin in proptest::sample::select(vec![None, None, Some("1.0.0"), Some("0.8.0")]),
@@ -350,7 +350,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_look_is_the_next_phase(end in 0..4_000_000_000i64, now in 0..4_000_000_000i64, later in 0..100_000_000i64) {
+    fn the_next_recheck_is_the_next_phase(end in 0..4_000_000_000i64, now in 0..4_000_000_000i64, later in 0..100_000_000i64) {
         let date = Timestamp::from_second(end).unwrap().to_string();
         let listed = [Listed { version: "1.0.0", deprecation_date: Some(&date), deprecation_message: None }];
         let at = |t| deprecation(&listed, "1.0.0", t).unwrap();
@@ -369,7 +369,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(a: String, b: String, c: String) {
+    fn version_texts_never_panic(a: String, b: String, c: String) {
         let _ = may_replace(Some(&a), &b, false);
         let listed = [Listed { version: &a, deprecation_date: Some(&b), deprecation_message: Some(&c) }];
         let _ = deprecation(&listed, &a, Timestamp::MAX);

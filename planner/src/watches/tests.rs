@@ -72,7 +72,7 @@ fn ten_modules_share_their_watches() {
 }
 
 #[test]
-fn what_somebody_waits_for_is_watched_as_a_whole() {
+fn an_awaited_kind_is_watched_without_label_selector() {
     let mut required = RequiredKinds::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
     let labelled = derive(&required, plural, &[], MAX_DERIVED);
     assert!(labelled.watches.iter().all(|w| !w.labels.is_empty()), "what users make is nobody's business");
@@ -92,7 +92,7 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
 }
 
 #[test]
-fn what_is_given_up_or_is_a_secret_is_not_watched() {
+fn unmanaged_modules_and_secrets_are_not_watched() {
     let mut unmanaged = manifest(&[("v1", "ConfigMap")], Some(("x.dev/v1", "Beacon")));
     unmanaged.metadata.annotations = Some([(annotations::IS_UNMANAGED.to_owned(), "true".to_owned())].into());
     assert_eq!(RequiredKinds::of([&unmanaged]), RequiredKinds::default());
@@ -103,7 +103,7 @@ fn what_is_given_up_or_is_a_secret_is_not_watched() {
 }
 
 #[test]
-fn what_the_agent_watches_anyway_is_not_watched_twice() {
+fn kinds_a_watcher_covers_are_not_watched_twice() {
     let required = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
     let all = derive(&required, plural, &[], MAX_DERIVED);
     assert_eq!(names(&all), ["engine.deployments.apps.spec", "engine.deployments.apps.status"]);
@@ -120,7 +120,7 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
 
 /// Otherwise users' changes go unnoticed.
 #[test]
-fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
+fn the_runtime_kyma_is_always_covered_by_a_watch() {
     let mut required = RequiredKinds::of([&manifest(&[("apps/v1", "Deployment")], None)]);
     required.add_engine_owned(false);
     let alone = derive(&required, real_plural, &[], 1);
@@ -143,7 +143,7 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
 
 /// Otherwise only the safety resync finds changes.
 #[test]
-fn what_the_engine_brings_besides_modules_is_always_watched() {
+fn the_engines_own_kinds_are_always_watched() {
     let watched = |takes_templates: bool| {
         let mut required = RequiredKinds::default();
         required.add_engine_owned(takes_templates);
@@ -171,7 +171,7 @@ fn what_the_engine_brings_besides_modules_is_always_watched() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_the_least_important_and_named() {
+fn the_least_important_watches_over_the_limit_are_named() {
     let mut required = RequiredKinds::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
     required.add_awaited(&Gvk::of("y.dev/v1", "Quay"));
     let derived = derive(&required, plural, &[], 5);
@@ -202,7 +202,7 @@ fn any_kind() -> impl Strategy<Value = (&'static str, &'static str)> {
 
 proptest! {
     #[test]
-    fn every_kind_is_watched_or_named_whatever_the_order(
+    fn every_kind_is_watched_or_named_in_any_order(
         modules in prop::collection::vec((prop::collection::vec(any_kind(), 0..12), prop::option::of(any_kind())), 0..6),
         awaited in prop::collection::vec(any_kind(), 0..3),
         capacity in 0..40_usize,

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_found() {
+    fn every_present_value_has_its_line() {
         assert_eq!(line(|p| p), 1);
         assert_eq!(line(|p| p.key("a").index(1)), 2);
         assert_eq!(line(|p| p.key("a").index(2).key("b")), 2);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_where_it_should_be() {
+    fn a_missing_value_gets_its_parents_line() {
         assert_eq!(line(|p| p.key("c").key("x")), 6);
         assert_eq!(line(|p| p.key("a").index(9)), 2);
         assert_eq!(line(|p| p.key("a").index(2).key("deep").key("x")), 4);
@@ -174,7 +174,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_panics(text: String, key: String, index: usize) {
+        fn line_lookup_never_panics(text: String, key: String, index: usize) {
             Path::default().key(&key).index(index).line(&text);
             Path::default().index(0).key(&key).line(&format!("[{{{text}"));
         }

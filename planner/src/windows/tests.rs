@@ -40,7 +40,7 @@ type Case<'a> = (&'a str, &'a [(Field, &'a str)], &'a [&'a str]);
 
 /// Around clock changes, window ends and midnight.
 #[test]
-fn the_next_window_of_everyone() {
+fn the_next_window_follows_rules_days_and_clock_changes() {
     use Field::{GlobalAccountId, Plan, PlatformRegion, Region};
     let fleet = policy(FLEET);
     let europe = [(Region, "europe-west3")];
@@ -114,14 +114,14 @@ fn the_next_window_of_everyone() {
 }
 
 #[test]
-fn a_rule_without_patterns_or_a_value_that_is_empty_matches_nothing() {
+fn rules_without_patterns_and_empty_values_match_nothing() {
     let any = policy(r#"{"rules": [{"match": {"region": ".*", "plan": ""}}, {"match": {}}, {}]}"#);
     assert_eq!(any.rule_of(&kyma(&[(Field::Region, "x")])).unwrap().0, 0);
     assert_eq!(any.rule_of(&kyma(&[(Field::Region, ""), (Field::Plan, "p")])), None);
 }
 
 #[test]
-fn patterns_mean_what_they_mean_in_go() {
+fn patterns_match_as_in_go() {
     let matches = |pattern: &str, value: &str| Pattern::new(pattern).unwrap().is_match(value);
     assert!(matches("us", "australiaeast"));
     assert!(matches(r"\w\d$", "us-east1"));
@@ -149,7 +149,7 @@ fn patterns_mean_what_they_mean_in_go() {
 }
 
 #[test]
-fn a_pattern_has_limits() {
+fn pattern_size_and_nesting_are_limited() {
     let fault = |pattern: &str| Pattern::new(pattern).unwrap_err();
     assert_eq!(fault(&"a".repeat(8193)), "the pattern has 8193 bytes, the limit is 8192");
     assert!(fault("((a{99}){99}){99}").contains("when compiled"));
@@ -162,7 +162,7 @@ fn a_pattern_has_limits() {
 }
 
 #[test]
-fn a_policy_is_read_as_go_reads_it() {
+fn a_policy_is_parsed_as_in_go() {
     let same = policy(
         r#"{"RULES": [{"Match": {"REGION": "eu", "region": null, "Region": "eu"}, "windows": null}],
             "default": {"days": []}, "more": 1}"#,
@@ -177,7 +177,7 @@ fn a_policy_is_read_as_go_reads_it() {
 
 /// Window, time, and Go's answer.
 #[test]
-fn what_is_missing_of_a_window_is_read_as_go_reads_it() {
+fn incomplete_windows_are_read_as_in_go() {
     let (wednesday, sunday) = ("2026-03-04T12:00:00Z", "2026-03-08T12:00:00Z");
     for (window, now, expected) in [
         (r#"{"days": ["Sat", "Sun"]}"#, wednesday, "2026-03-07T00:00:00Z .. 2026-03-08T00:00:00Z"),
@@ -269,7 +269,7 @@ fn a_policy_has_limits() {
 }
 
 #[test]
-fn an_update_waits_only_if_it_has_to() {
+fn only_updates_with_downtime_wait_for_a_window() {
     let update = Update { installed: Some("1.0.0"), wanted: "1.1.0", requires_downtime: true, skip: false };
     let fleet = policy(FLEET);
     let outcome = |update: Update<'_>, policy: Option<&Policy>, now: &str| {
@@ -325,7 +325,7 @@ fn any_time() -> impl Strategy<Value = Timestamp> {
 }
 
 #[test]
-fn a_time_zone_keeps_a_window_at_its_hours() {
+fn a_time_zone_keeps_a_windows_local_hours() {
     let window = |day: &str, begin: &str, end: &str, zone: &str| {
         policy(&format!(
             r#"{{"default": {{"days": ["{day}"], "begin": "{begin}", "end": "{end}", "timeZone": "{zone}"}}}}"#
@@ -399,7 +399,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn a_window_is_one_of_the_policys((text, labels) in any_policy(), now in any_time(), min in 0..200u64) {
+    fn the_next_window_lies_within_one_of_the_policys((text, labels) in any_policy(), now in any_time(), min in 0..200u64) {
         let (policy, min) = (policy(&text), Duration::from_mins(min));
         let Some(window) = next(&policy, &labels, now, min) else { return Ok(()) };
         prop_assert!(window.begin < window.end);
@@ -413,7 +413,7 @@ proptest! {
     }
 
     #[test]
-    fn an_open_window_is_seen((text, labels) in any_policy(), now in any_time()) {
+    fn an_open_window_is_found((text, labels) in any_policy(), now in any_time()) {
         let policy = policy(&text);
         let [rule, _] = policy.windows_of(&labels);
         let is_open = rule.iter().any(|w| inside(w, now));
@@ -429,7 +429,7 @@ proptest! {
 
     /// A future window stays next.
     #[test]
-    fn the_next_window_stays((text, labels) in any_policy(), now in any_time(), later in 0..20_000i64, min in 0..200u64) {
+    fn the_next_window_is_stable_until_its_begin((text, labels) in any_policy(), now in any_time(), later in 0..20_000i64, min in 0..200u64) {
         let (policy, min) = (policy(&text), Duration::from_mins(min));
         let then = now + SignedDuration::from_mins(later);
         let (Some(a), Some(b)) = (next(&policy, &labels, now, min), next(&policy, &labels, then, min)) else { return Ok(()) };
@@ -444,7 +444,7 @@ proptest! {
     }
 
     #[test]
-    fn a_week_is_a_week((text, labels) in any_policy(), now in any_time(), weeks in 1..60i64) {
+    fn weekly_windows_repeat_every_week((text, labels) in any_policy(), now in any_time(), weeks in 1..60i64) {
         let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let weekly = |w: &serde_json::Value| !w["days"].as_array().unwrap().is_empty();
         value["rules"][0]["windows"].as_array_mut().unwrap().retain(weekly);
@@ -456,7 +456,7 @@ proptest! {
     }
 
     #[test]
-    fn no_policy_and_no_time_panics(text: String, seconds in Timestamp::MIN.as_second()..Timestamp::MAX.as_second(), min: Duration,
+    fn parsing_and_window_search_never_panic(text: String, seconds in Timestamp::MIN.as_second()..Timestamp::MAX.as_second(), min: Duration,
             (available, labels) in any_policy()) {
         let _ = Policy::parse(&text);
         let _ = next(&policy(&available), &labels, Timestamp::from_second(seconds).unwrap(), min);

@@ -122,7 +122,7 @@ mod tests {
 
     /// Results of Go 1.26.
     #[test]
-    fn a_class_has_the_characters_that_it_has_in_go() {
+    fn character_classes_match_as_in_go() {
         for (pattern, value, expected) in [
             ("^[a-z[]+$", "a[b", true),
             ("^[a-z[]+$", "a]", false),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_class_in_go_is_none_here() {
+    fn character_classes_invalid_in_go_are_errors() {
         for pattern in [
             "[a--b]",
             "[a---c]",
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics_and_a_class_of_plain_characters_has_each_of_them(text: String, odd in r"[-\[\]\\^&~:a-cxp{}QE]{0,12}",
+        fn translation_never_panics_and_keeps_plain_characters(text: String, odd in r"[-\[\]\\^&~:a-cxp{}QE]{0,12}",
                 plain in "[&~a-c:]{1,8}") {
             let _ = translated(&text);
             let _ = translated(&odd);

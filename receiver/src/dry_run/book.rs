@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exchange_is_told_from_what_nobody_expects() {
+    fn exchange_writes_are_distinguished_from_unexpected_changes() {
         let kyma = "Kyma.operator.kyma-project.io kyma-system/default";
         let there = json!({"metadata": {"name": "x"}});
         let webhook = legacy_watcher::first().to_string();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_of_what_the_watcher_has_is_no_exchange() {
+    fn applying_the_watchers_own_object_is_a_change() {
         let there = json!({"metadata": {"name": "x"}, "spec": 1});
         let webhook = legacy_watcher::first().to_string();
         assert_eq!(
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_ours_on_a_manifest_is_expected_and_nothing_else_is() {
+    fn only_annotation_changes_of_manifests_are_marks() {
         let manifest = |state: &str, note: &str| {
             json!({"metadata": {"labels": {labels::KYMA_NAME: "harbour"}, "annotations": {annotations::MODULE_TERMS: note}},
                    "status": {"state": state}})

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_named_by_their_way() {
+    fn differing_fields_are_named_by_path() {
         let object = |image: &str, more: Value| {
             json!({"metadata": {"resourceVersion": image, "managedFields": [image], "labels": {"a.b/c": image}},
                    "spec": {"containers": [{"name": "main", "image": image}, {"name": "side"}], "args": [1, 2], "extra": more}})
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn many_fields_are_not_all_named() {
+    fn the_number_of_named_fields_is_limited() {
         let many = |value: u64| -> Value {
             json!({"data": (0..100).map(|n| (format!("k{n}"), json!(value))).collect::<Map<_, _>>()})
         };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_secret_nothing_is_told_but_that_it_differs() {
+    fn differing_secret_values_are_not_shown() {
         let secret = |password: &str| json!({"data": {"password": password}, "stringData": {"x": password}, "type": "Opaque"});
         let found = differing(&secret("a"), &secret("b"), true);
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["data", "stringData"]);

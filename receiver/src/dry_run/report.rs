@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_trouble_already_was_looked_at_all_the_same() {
+    fn a_runtime_already_in_error_counts_as_looked_at() {
         let page =
             Page { troubles: vec!["Kyma/a: no such channel".into()], is_reconciled: true, ..Page::default() };
         let report = Report::new(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_is_the_worst_of_all() {
+    fn the_reports_verdict_is_the_worst_of_its_entries() {
         let exchange =
             || entry(vec![change("ConfigMap kyma-system/tidewatch-agent-config", "create", &[])], &[]);
         let changed = || entry(vec![change("Deployment.apps n/d", "apply", &["spec.replicas"])], &[]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_what_and_where() {
+    fn the_text_groups_changes_by_runtime_and_kind() {
         let exchange =
             || entry(vec![change("ConfigMap kyma-system/tidewatch-agent-config", "create", &[])], &[]);
         let changed = entry(vec![change("Deployment.apps n/d", "apply", &["spec.replicas"])], &[]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_how_many_runtimes_it_is_about() {
+    fn the_text_report_counts_runtimes_with_changes() {
         let changed = || entry(vec![change("Deployment.apps n/d", "apply", &["spec.replicas"])], &[]);
         let exchange = || entry(Vec::new(), &[]);
         let text =

@@ -78,7 +78,7 @@ fn limits() -> Limits {
 }
 
 #[test]
-fn only_the_services_answer_acknowledges_and_a_failure_is_tried_again() {
+fn only_a_success_answer_acknowledges_and_failures_are_retried() {
     let mut b = Bench::new(limits());
     assert!(b.take("r1/a", "w", "1", ms(0)));
     for (failures, wait) in [(0, 500), (1, 1_000), (2, 2_000)] {
@@ -98,7 +98,7 @@ fn only_the_services_answer_acknowledges_and_a_failure_is_tried_again() {
 }
 
 #[test]
-fn the_pause_ends_at_five_minutes() {
+fn the_backoff_ends_at_five_minutes() {
     let mut b = Bench::new(limits());
     b.take("r1/a", "w", "1", ms(0));
     let mut now = ms(0);
@@ -129,7 +129,7 @@ fn a_change_during_a_request_is_sent_once_more() {
 }
 
 #[test]
-fn a_change_during_a_request_that_fails_takes_the_earlier_ones_place() {
+fn changes_during_a_failed_request_replace_earlier_ones() {
     let mut b = Bench::new(limits());
     b.take("r1/a", "w", "1", ms(0));
     b.take("r1/a", "other watch", "2", ms(0));
@@ -143,7 +143,7 @@ fn a_change_during_a_request_that_fails_takes_the_earlier_ones_place() {
 }
 
 #[test]
-fn full_is_told_and_one_runtime_does_not_fill_it() {
+fn a_full_lane_refuses_and_runtimes_have_shares() {
     let mut b = Bench::new(limits());
     for name in ["r1/a", "r1/b", "r1/c"] {
         assert!(b.take(name, "w", "1", ms(0)));
@@ -170,7 +170,7 @@ fn runtimes_take_turns_and_requests_are_bounded() {
 }
 
 #[test]
-fn when_a_silent_service_comes_back_nothing_waits_for_minutes() {
+fn a_recovered_service_gets_waiting_changes_soon() {
     let mut b = Bench::new(limits());
     b.take("r1/a", "w", "1", ms(0));
     b.take("r1/b", "w", "2", ms(0));
@@ -192,7 +192,7 @@ fn when_a_silent_service_comes_back_nothing_waits_for_minutes() {
 }
 
 #[test]
-fn a_removed_watch_or_manager_refuses_and_a_removed_runtime_gives_back() {
+fn removed_watches_refuse_and_removed_runtimes_drop_events() {
     let mut b = Bench::new(limits());
     b.take("r1/a", "w1", "1", ms(0));
     b.take("r1/a", "w2", "2", ms(0));
@@ -219,7 +219,7 @@ fn a_removed_watch_or_manager_refuses_and_a_removed_runtime_gives_back() {
 }
 
 #[test]
-fn what_was_told_before_its_commit_is_sent_twice() {
+fn an_event_before_its_commit_is_sent_again_later() {
     let mut b = Bench::new(limits());
     let change = Change {
         key: key("r1", "a"),

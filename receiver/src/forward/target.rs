@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn each_foreign_manager_has_one_target_with_its_own_watches() {
+    fn each_foreign_manager_is_one_target_with_its_watches() {
         let (found, faults) = plan(&[
             watcher("b", "keeper", ("other", 81), "h"),
             watcher("a", "keeper", ("svc", 80), "g"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_lead_elsewhere_is_no_target() {
+    fn invalid_managers_and_services_are_no_targets() {
         for (manager, service) in [
             ("a/b", ("svc", 80)),
             ("..", ("svc", 80)),

@@ -201,7 +201,7 @@ async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 #[tokio::test]
-async fn the_service_gets_what_the_go_agent_would_have_sent() {
+async fn the_service_gets_requests_like_the_go_agents() {
     let (sender, mut settled) = mpsc::channel(10);
     let connections = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&connections);
@@ -237,7 +237,7 @@ async fn the_service_gets_what_the_go_agent_would_have_sent() {
 }
 
 #[tokio::test]
-async fn a_service_that_closes_after_each_answer_loses_nothing() {
+async fn a_service_closing_after_each_answer_loses_no_event() {
     let address = service(|mut stream| async move {
         let _ = request(&mut stream).await;
         stream.write_all(OK).await.unwrap();
@@ -251,7 +251,7 @@ async fn a_service_that_closes_after_each_answer_loses_nothing() {
 }
 
 #[tokio::test]
-async fn hostile_services_acknowledge_nothing_and_delay_nobody() {
+async fn hostile_services_acknowledge_nothing_and_delay_no_other() {
     let elsewhere = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&elsewhere);
     let other = service(move |_| {
@@ -348,7 +348,7 @@ async fn hostile_services_acknowledge_nothing_and_delay_nobody() {
 }
 
 #[tokio::test]
-async fn an_endless_body_is_left() {
+async fn an_endless_response_body_is_abandoned() {
     let (sender, mut settled) = mpsc::channel(10);
     let address = service(move |mut stream| {
         let sender = sender.clone();
@@ -393,7 +393,7 @@ async fn requests_to_one_service_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_service_that_comes_up_late_gets_what_was_held() {
+async fn a_late_service_gets_held_events() {
     let parked = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = parked.local_addr().unwrap();
     drop(parked);
@@ -409,7 +409,7 @@ async fn a_service_that_comes_up_late_gets_what_was_held() {
 }
 
 #[tokio::test]
-async fn a_removed_manager_lets_go_and_shutdown_gives_back() {
+async fn a_removed_manager_refuses_and_shutdown_drops_events() {
     let (sender, mut closed) = mpsc::channel(10);
     let silent = service(move |mut stream| {
         let sender = sender.clone();

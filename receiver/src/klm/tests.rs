@@ -20,7 +20,7 @@ fn ended(outcome: OutcomeKind, all: &[Stage]) -> Record {
 }
 
 #[test]
-fn a_requeue_has_the_words_that_are_known() {
+fn requeue_reasons_use_the_go_managers_words() {
     use Stage::{Apply, Connect, Delete, Prepare, ReadKcp, ReadRuntime, Render, WriteKcp, WriteRuntime};
     let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, &ended(outcome, all));
     let failed = |key: &WorkKey, all: &[Stage]| of(key, OutcomeKind::Failed, all).unwrap().0;
@@ -46,7 +46,7 @@ fn a_requeue_has_the_words_that_are_known() {
 }
 
 #[test]
-fn a_warning_waits() {
+fn a_warning_counts_as_an_intended_requeue() {
     for (key, word) in
         [(kyma(), "processing_kyma_state"), (manifest(), "manifest_sync_resources_enqueue_required")]
     {
@@ -56,7 +56,7 @@ fn a_warning_waits() {
 }
 
 #[test]
-fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
+fn refused_credentials_are_reported_as_unauthorized() {
     for (key, word) in [(kyma(), "kyma_unauthorized"), (manifest(), "manifest_unauthorized")] {
         let refused = Record {
             next_try_for: Some(Reason::Failed("unauthorized")),
@@ -69,7 +69,7 @@ fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
 }
 
 #[test]
-fn each_reason_that_is_known_has_a_series_from_the_start() {
+fn every_requeue_reason_has_a_series_from_the_start() {
     let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
     let registry = Registry::new("p", build).unwrap();
     let metrics = KlmMetrics::register(&registry, false).unwrap();
@@ -84,7 +84,7 @@ fn each_reason_that_is_known_has_a_series_from_the_start() {
 }
 
 #[test]
-fn a_certificate_that_is_not_renewed_in_time_is_told_for_as_long_as_there_is_its_kyma() {
+fn an_unrenewed_certificate_is_reported_while_its_kyma_exists() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let certificates = Certificates::default();
     let values = |now| {
@@ -125,7 +125,7 @@ fn record(next: Option<f64>, seconds: f64) -> Record {
 }
 
 #[test]
-fn only_what_is_done_again_by_itself_is_counted_and_only_long_reconciles_of_manifests_are_told() {
+fn only_requeues_and_long_manifest_reconciles_are_counted() {
     let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
     let registry = Registry::new("p", build).unwrap();
     let metrics = KlmMetrics::register(&registry, true).unwrap();
@@ -151,7 +151,7 @@ fn only_what_is_done_again_by_itself_is_counted_and_only_long_reconciles_of_mani
 }
 
 #[test]
-fn a_kyma_and_a_module_have_their_labels() {
+fn kyma_and_module_series_have_their_labels() {
     let kyma = |domain: &str| -> KymaSeries {
         let kyma: Kyma = serde_json::from_value(json!({
             "metadata": {"name": "harbour", "annotations": {"skr-domain": domain},
@@ -222,7 +222,7 @@ fn engine() -> Engine {
 }
 
 #[tokio::test]
-async fn only_a_receiver_that_works_tells_of_each_object() {
+async fn only_a_leading_receiver_exports_object_metrics() {
     let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
     let (registry, engine) = (Registry::new("p", build).unwrap(), engine());
     let certificates = register_objects(&registry.named_as("lifecycle_mgr"), &engine).unwrap();
@@ -245,7 +245,7 @@ async fn only_a_receiver_that_works_tells_of_each_object() {
 }
 
 #[test]
-fn one_of_the_states_is_1() {
+fn exactly_one_state_has_value_1() {
     let mut values = Vec::new();
     for_each_state(&KYMA_STATES, State::Ready, |state, value| values.push((state, value)));
     let ready = [("Processing", 0.0), ("Deleting", 0.0), ("Ready", 1.0), ("Error", 0.0), ("Warning", 0.0)];
@@ -253,7 +253,7 @@ fn one_of_the_states_is_1() {
 }
 
 #[test]
-fn a_certificate_is_close_to_its_end_as_early_as_the_go_manager_says_so() {
+fn certificates_count_as_expiring_14_days_before() {
     let now = Timestamp::UNIX_EPOCH;
     let ends_in = |hours: i64| is_close(now + SignedDuration::from_hours(hours), now);
     assert_eq!([14 * 24, 14 * 24 - 1, -1].map(ends_in), [false, true, true]);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_nobody_can_hold_it() {
+    fn a_lease_is_taken_when_free_expired_or_own() {
         let step =
             |lease: Option<&Record>, seconds| step(lease, "pod-a", "pod-a_1", Duration::from_secs(seconds));
         assert_eq!(step(None, 0), Step::Take);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_a_lease_is_bounded() {
+    fn invalid_lease_durations_are_bounded() {
         let of = |seconds: Option<i32>| {
             let lease: Lease = serde_json::from_value(serde_json::json!({
                 "spec": {"holderIdentity": "x", "leaseDurationSeconds": seconds}}))
@@ -93,7 +93,7 @@ mod tests {
     proptest! {
         /// Clocks are up to a tenth fast or slow; requests may fail.
         #[test]
-        fn two_never_hold_it_at_once(
+        fn two_processes_never_hold_the_lease_at_once(
             rates in prop::collection::vec(0.9_f64..1.1, 2..4),
             script in prop::collection::vec((0_usize..4, 0.0_f64..3.0, prop::bool::weighted(0.7)), 1..400),
         ) {

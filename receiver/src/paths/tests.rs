@@ -36,7 +36,7 @@ fn reports(steps: &[Step]) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_runtime_that_proves_itself_is_not_polled() {
+fn a_proven_runtime_is_not_polled() {
     let (mut paths, kymas) = fleet(1);
     assert!(paths.tick(|_| "c1", at(1)).is_empty(), "unknown: neither polled nor spoken of");
     let mut polls = 0;
@@ -52,7 +52,7 @@ fn a_runtime_that_proves_itself_is_not_polled() {
 }
 
 #[test]
-fn a_lost_canary_is_noticed_and_the_runtime_polled_within_90_seconds() {
+fn a_lost_canary_causes_a_poll_within_90_seconds() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(10));
     paths.tick(|_| "c1", at(10));
@@ -77,7 +77,7 @@ fn a_runtime_without_an_agent_is_polled_after_the_grace() {
 }
 
 #[test]
-fn one_blind_watch_does_not_hide_behind_a_good_canary() {
+fn a_blind_watch_makes_a_path_with_canaries_unproven() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -103,7 +103,7 @@ fn a_new_configuration_has_a_grace() {
 }
 
 #[test]
-fn a_runtime_that_sleeps_is_asked_rarely_and_looked_at_when_it_wakes() {
+fn unreachable_runtimes_are_polled_rarely_and_on_return() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -124,7 +124,7 @@ fn a_runtime_that_sleeps_is_asked_rarely_and_looked_at_when_it_wakes() {
 }
 
 #[test]
-fn an_ill_path_is_no_stampede() {
+fn many_unproven_runtimes_are_polled_at_a_stretched_pace() {
     let (mut paths, kymas) = fleet(1000);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -144,7 +144,7 @@ fn an_ill_path_is_no_stampede() {
 }
 
 #[test]
-fn a_few_unproven_runtimes_are_polled_though_they_are_a_large_share() {
+fn a_small_fleet_is_polled_without_stretching() {
     let (mut paths, kymas) = fleet(2);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -167,7 +167,7 @@ fn the_safety_resync_is_spread() {
 }
 
 #[test]
-fn a_runtime_that_is_gone_is_forgotten() {
+fn an_unregistered_runtime_is_forgotten() {
     let (mut paths, kymas) = fleet(2);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -178,7 +178,7 @@ fn a_runtime_that_is_gone_is_forgotten() {
 }
 
 #[test]
-fn what_is_never_to_be_polled_is_never_polled() {
+fn a_zero_poll_interval_disables_polling() {
     let mut paths = Paths::new(Settings { poll_unreachable: Duration::ZERO, ..Settings::default() });
     paths.registered(["k0"].into_iter(), at(0));
     paths.reachable("k0", false);
@@ -188,7 +188,7 @@ fn what_is_never_to_be_polled_is_never_polled() {
 }
 
 #[test]
-fn the_worst_come_first() {
+fn the_worst_runtimes_are_listed_first() {
     let (mut paths, kymas) = fleet(4);
     beat(&mut paths, &kymas[..2], at(100));
     beat(&mut paths, &kymas[2..3], at(130));
@@ -206,7 +206,7 @@ fn the_worst_come_first() {
 }
 
 #[test]
-fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
+fn a_canary_before_registration_still_proves_the_runtime() {
     let mut paths = Paths::new(Settings::default());
     paths.received("k0", Some(healthy()), at(1));
     paths.canary("k0", at(1));
@@ -219,7 +219,7 @@ fn configured(steps: &[Step]) -> usize {
 }
 
 #[test]
-fn a_configuration_that_is_changed_by_hand_is_written_again_at_once() {
+fn a_manually_changed_configuration_is_rewritten_at_once() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     assert_eq!(configured(&paths.tick(|_| "c1", at(1))), 0);
@@ -240,7 +240,7 @@ fn a_configuration_that_is_changed_by_hand_is_written_again_at_once() {
 }
 
 #[test]
-fn a_roll_out_is_not_taken_for_a_change_by_hand() {
+fn a_configuration_rollout_is_not_a_manual_change() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -257,7 +257,7 @@ fn a_roll_out_is_not_taken_for_a_change_by_hand() {
 }
 
 #[test]
-fn one_that_is_changed_before_the_next_look_is_written_again_at_that_look() {
+fn manual_changes_between_ticks_are_rewritten_next() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -275,7 +275,7 @@ fn one_that_is_changed_before_the_next_look_is_written_again_at_that_look() {
 }
 
 #[test]
-fn each_runtime_has_a_configuration_of_its_own_to_work_by() {
+fn each_runtime_is_compared_with_its_own_configuration() {
     let (mut paths, kymas) = fleet(2);
     let expected = |kyma: &str| if kyma == "k0" { "c1" } else { "" };
     let mut told_of = Vec::new();
@@ -325,7 +325,7 @@ fn new_watches_of_a_proven_runtime_have_time_to_list() {
 }
 
 #[test]
-fn a_configuration_that_flips_all_the_time_is_written_again_ever_more_seldom() {
+fn a_flapping_configuration_is_rewritten_with_backoff() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
@@ -366,7 +366,7 @@ fn messages(steps: &[Step]) -> Vec<String> {
 }
 
 #[test]
-fn a_refused_agent_is_told_of_with_its_certificate_until_it_is_let_in() {
+fn a_refused_agent_is_reported_until_accepted() {
     let (mut paths, kymas) = fleet(1);
     paths.refused("k0", refusal("san_mismatch", "CN=factory", true), at(1));
     let first = messages(&paths.tick(|_| "c1", at(2)));
@@ -389,7 +389,7 @@ fn a_refused_agent_is_told_of_with_its_certificate_until_it_is_let_in() {
 }
 
 #[test]
-fn who_only_claims_to_be_an_agent_changes_nothing_while_the_agent_is_heard() {
+fn unverified_claims_do_not_affect_a_live_agents_path() {
     let (mut paths, kymas) = fleet(2);
     let stranger = || refusal("unknown_ca", "CN=stranger", false);
     for second in 1..600 {
@@ -413,7 +413,7 @@ fn who_only_claims_to_be_an_agent_changes_nothing_while_the_agent_is_heard() {
 }
 
 #[test]
-fn refusals_at_any_rate_are_few_writes() {
+fn frequent_refusals_cause_few_status_writes() {
     let (mut paths, _) = fleet(1);
     let mut told = 0;
     for second in 1..3_600 {
@@ -427,7 +427,7 @@ fn refusals_at_any_rate_are_few_writes() {
 }
 
 #[test]
-fn an_agent_that_speaks_after_a_restart_is_not_one_that_was_never_heard() {
+fn a_speaking_agent_is_not_reported_as_silent() {
     let (mut paths, _) = fleet(2);
     paths.received("k0", Some(healthy()), at(5));
     paths.tick(|_| "c1", at(6));

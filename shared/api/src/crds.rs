@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn written_crds_read_back_as_they_were() {
+    fn written_crds_read_back_unchanged() {
         for crd in all() {
             let read: CustomResourceDefinition = serde_saphyr::from_str(&yaml(&crd)).unwrap();
             assert_eq!(read, crd);

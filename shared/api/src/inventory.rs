@@ -48,7 +48,7 @@ mod tests {
     use crate::inventory::*;
 
     #[test]
-    fn what_no_api_server_could_have_is_in_no_inventory() {
+    fn impossible_objects_are_left_out_of_the_inventory() {
         let resource = |group: &str, name: &str| Resource {
             name: name.into(),
             namespace: "kyma-system".into(),

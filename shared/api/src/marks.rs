@@ -34,14 +34,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_found_by_its_whole_key() {
+    fn an_annotation_is_found_by_its_whole_key() {
         let marks = ["a/b", "a/bc", "a/c"].map(|key| (key.to_owned(), format!("of {key}"))).into();
         assert_eq!(mark(&marks, "a/bc"), Some("of a/bc"));
         assert_eq!((mark(&marks, "a/"), mark(&marks, "a/cd")), (None, None));
     }
 
     #[test]
-    fn a_label_says_yes_in_any_case() {
+    fn a_label_is_true_in_any_case() {
         assert!(["true", "True", "TRUE"].into_iter().all(is_enabled));
         assert!(!["", "yes", "1", "false", " true"].into_iter().any(is_enabled));
     }

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_identities() {
+    fn reads_object_identities() {
         let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "b"}});
         let r = ObjectRef::of(&object).unwrap();
         assert_eq!(r.to_string(), "Deployment.apps b/a");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_api_server_could_have_is_told_by_its_names() {
+    fn impossible_objects_are_detected_by_their_names() {
         let object = |api: &str, kind: &str, namespace: &str, name: &str| ObjectRef {
             gvk: Gvk::of(api, kind),
             namespace: namespace.into(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_do_not_make_another_object() {
+    fn versions_do_not_distinguish_objects() {
         let a = ObjectRef { gvk: Gvk::of("x.io/v1", "X"), namespace: String::new(), name: "n".into() };
         let b = ObjectRef { gvk: Gvk::of("x.io/v2", "X"), ..a.clone() };
         assert!(a != b && a.same_object(&b));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_modules_are_those_of_the_pattern() {
+    fn module_names_follow_the_pattern() {
         assert_eq!(MODULE_NAME, "^([a-z]{3,}(-[a-z]{3,})*)?$", "is_module_name has to follow");
         let longest = "a".repeat(64);
         for name in ["api-gateway", "btp-operator", "abc", &longest] {

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_part_decides() {
+    fn the_worst_state_wins() {
         use State::{Deleting, Empty, Error, Processing, Ready, Unmanaged, Warning};
         let cases: [(&[State], State); 7] = [
             (&[], Ready),
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_false_condition_holds_back_ready_only() {
+    fn a_false_condition_only_prevents_ready() {
         assert_eq!(State::aggregate_with_conditions([State::Ready], false), State::Processing);
         assert_eq!(State::aggregate_with_conditions([State::Ready], true), State::Ready);
         assert_eq!(State::aggregate_with_conditions([State::Error], false), State::Error);
     }
 
     #[test]
-    fn text_and_wire_agree() {
+    fn state_text_and_wire_format_agree() {
         for state in State::ALL {
             assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
             assert_eq!(State::parse(state.as_str()), Some(state));

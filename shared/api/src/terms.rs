@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_keeps_what_its_template_says() {
+    fn a_manifest_carries_its_templates_terms() {
         let template: ModuleTemplateSpec = serde_json::from_value(json!({
             "requires": {"modules": ["quay"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]},
             "ignoreFields": [{"group": "apps", "kind": "Deployment", "paths": ["/spec/replicas"]}],
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_no_annotation() {
+    fn empty_terms_are_no_annotation() {
         assert_eq!(ModuleTerms::of(&ModuleTemplateSpec::default()).to_annotation(), None);
         assert_eq!(manifest(None).terms().unwrap(), ModuleTerms::default());
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_nothing() {
+    fn unreadable_terms_are_an_error() {
         assert!(manifest(Some("{")).terms().is_err());
         assert!(manifest(Some(r#"{"ofALaterVersion": 1}"#)).terms().is_ok());
     }

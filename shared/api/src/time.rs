@@ -58,7 +58,7 @@ mod tests {
     use crate::{LastOperation, ManifestStatus, OfferedVersion};
 
     #[test]
-    fn what_no_timestamp_holds_is_the_latest_there_is() {
+    fn an_out_of_range_time_is_clamped() {
         for (written, read) in [
             ("2026-01-31T10:00:00Z", "2026-01-31T10:00:00Z"),
             ("2026-01-31T10:00:00+02:00", "2026-01-31T08:00:00Z"),

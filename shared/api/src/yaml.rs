@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_float_holds_is_a_text_in_its_own_spelling() {
+    fn a_number_beyond_float_range_keeps_its_text() {
         for (text, read) in [
             ("a: 12e86720", json!({"a": "12e86720"})),
             ("a: 12E86720 # built from\nb: 1e3", json!({"a": "12E86720", "b": 1000.0})),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_that_is_there_twice_the_last_one_counts_and_it_is_told_of() {
+    fn the_last_of_repeated_keys_wins_and_is_reported() {
         let repeated = |key: &str, line| Some(RepeatedKey { key: Some(key.into()), line });
         for (text, read, reported) in [
             ("a: 1\nb: 2", json!({"a": 1, "b": 2}), None),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_plain_words() {
+    fn yaml_errors_are_plain_and_hide_content() {
         for (text, parts) in [
             ("a: .inf", ".inf is no number that a Kubernetes object can have; put it in quotes"),
             ("a: .NaN\nb: 1e999", ".NaN is no number that a Kubernetes object can have; put it in quotes"),

@@ -38,7 +38,7 @@ fn by_kind(object: &Value) -> Value {
 }
 
 #[test]
-fn objects_survive_the_types() {
+fn objects_round_trip_through_the_types() {
     let mut seen = 0;
     for text in [include_str!("fixtures/kcp.yaml"), include_str!("fixtures/runtime.yaml")] {
         for mut object in objects(text) {
@@ -58,7 +58,7 @@ fn objects_survive_the_types() {
 
 /// One poor object must not fail a list or watch.
 #[test]
-fn poor_objects_parse() {
+fn incomplete_objects_parse() {
     for kind in ["Kyma", "Manifest", "ModuleTemplate", "ModuleReleaseMeta", "Watcher"] {
         for rest in [
             json!({}),
@@ -75,7 +75,7 @@ fn poor_objects_parse() {
 }
 
 #[test]
-fn the_api_servers_defaults_are_ours() {
+fn missing_fields_get_the_api_servers_defaults() {
     let kyma: Kyma = serde_json::from_value(json!({
         "metadata": { "name": "default" },
         "spec": { "modules": [{ "name": "lighthouse" }] },
@@ -89,7 +89,7 @@ fn the_api_servers_defaults_are_ours() {
 }
 
 #[test]
-fn a_kyma_knows_its_runtime() {
+fn a_kyma_returns_its_runtime_and_channels() {
     let mut kyma: Kyma = find("Kyma", "harbor-one");
     assert_eq!(kyma.runtime_id(), Some("7c1f2a9e"));
     assert_eq!(kyma.skr_domain(), Some("one.harbor.example.org"));
@@ -110,7 +110,7 @@ fn a_kyma_knows_its_runtime() {
 }
 
 #[test]
-fn a_manifest_knows_its_source() {
+fn a_manifest_returns_its_source() {
     let mut manifest: Manifest = find("Manifest", "harbor-one-lighthouse-301");
     assert_eq!(manifest.kyma_name(), Some("harbor-one"));
     assert_eq!(manifest.module_name(), Some("lighthouse"));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_declared_last_is_confirmed() {
+    fn only_the_last_declared_digest_is_confirmed() {
         assert!(!refused(&[reports(1, 5), digest(1, 5)], &resume(2, 1, 5)));
         assert!(!refused(&[digest(1, 0)], &resume(2, 1, 0)), "an epoch that saw nothing");
         assert!(refused(&[], &resume(2, 1, 5)), "a receiver that has restarted");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_ends_a_claim_that_does_not_cover_it() {
+    fn an_uncovered_event_ends_a_claim() {
         assert!(refused(&[digest(1, 5), reports(1, 6)], &resume(2, 1, 5)));
         assert!(
             refused(&[digest(1, 5), reports(1, 6), digest(1, 5)], &resume(2, 1, 5)),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_starts_again_and_again_keeps_its_claim() {
+    fn a_repeatedly_restarting_agent_keeps_its_claim() {
         let restarts = [digest(1, 5), resume(2, 1, 5), resume(2, 1, 5), resume(3, 1, 5)];
         assert!(!refused(&restarts, &resume(4, 1, 5)));
         let mut reported = restarts.to_vec();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconcile_ends_a_claim_until_it_is_declared_again() {
+    fn a_reconcile_ends_a_claim_until_a_new_declaration() {
         let mut claims = Claims::new();
         take(&mut claims, &digest(1, 5));
         claims.touched();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_declared_before_a_reconcile_ended_and_is_heard_after_it_proves_nothing() {
+    fn declarations_in_flight_during_reconciles_do_not_count() {
         let mut claims = Claims::new();
         take(&mut claims, &digest(1, 5));
         // In flight during a reconcile, and late.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_repeated_until_it_is_heard() {
+    fn a_refusal_is_repeated_until_received() {
         let mut claims = Claims::new();
         assert!(take(&mut claims, &resume(2, 1, 5)));
         assert!(take(&mut claims, &resume(2, 1, 5)), "the answer was lost");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_not_of_this_past_means_everything_again() {
+    fn an_unknown_session_demands_a_full_report() {
         let speaks = |session| Request { session: Some(session), ..request(1) };
         assert!(!take(&mut Claims::new(), &speaks(NOW)));
         assert!(!take(&mut Claims::new(), &speaks(EARLIER)));

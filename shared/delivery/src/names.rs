@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_stored_when_a_snapshot_that_has_it_is() {
+    fn a_name_is_stored_with_its_snapshot() {
         let mut names = Names::default();
         assert!(!add(&mut names, &key("w", "a")));
         let first = names.snapshot();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_taken_out_and_comes_back_is_stored_anew() {
+    fn a_returning_removed_name_is_stored_again() {
         let mut names = Names::default();
         add(&mut names, &key("w", "a"));
         let with = names.snapshot();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn names_beyond_the_limit_are_left_out_and_nobody_waits_for_them() {
+    fn names_over_the_limit_are_left_out_without_waiting() {
         let mut names = Names::default().within(2);
         assert!(!add(&mut names, &key("w", "a")) && !add(&mut names, &key("other", "b")));
         let full = names.snapshot();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_back_in_time_stays() {
+    fn a_name_returning_in_time_stays() {
         let mut names = Names::default();
         add(&mut names, &key("w", "a"));
         names.stored(names.revision());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_found_and_what_a_list_does_not_have_is_missing() {
+    fn stored_names_are_found_and_missing_ones_listed() {
         let mut names = Names::default();
         for name in ["a", "b"] {
             add(&mut names, &key("w", name));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_demand_is_free_and_further_ones_wait_ever_longer_up_to_the_bound() {
+    fn the_first_demand_is_free_later_ones_back_off() {
         let (mut pace, mut now, mut waits) = (Pace::default(), second(0), Vec::new());
         for _ in 0..6 {
             pace.demanded(&BACKOFF, 1.0, now);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demand_that_is_repeated_during_a_pause_does_not_prolong_it() {
+    fn repeated_demands_do_not_prolong_a_pause() {
         let mut pace = Pace::default();
         pace.demanded(&BACKOFF, 1.0, second(0));
         pace.demanded(&BACKOFF, 1.0, second(0));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fruitless_answer_waits_unless_its_request_was_open_for_as_long() {
+    fn a_fruitless_answer_backs_off_unless_a_long_poll() {
         let (mut pace, mut asked, mut waits) = (Pace::default(), second(0), Vec::new());
         for _ in 0..5 {
             pace.fruitless(&BACKOFF, 1.0, asked, asked);

@@ -69,7 +69,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     #[test]
-    fn a_repeated_message_is_logged_at_powers_of_ten_and_counted() {
+    fn a_repeated_message_is_logged_at_powers_of_ten() {
         let mut repeats = Repeats::of(3);
         let logged: Vec<u64> = (0..1_500).filter_map(|_| repeats.record("no", NOW, Tick::ZERO)).collect();
         assert_eq!(logged, [1, 10, 100, 1_000]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_end_take_no_memory_without_end() {
+    fn endless_messages_take_bounded_memory() {
         let mut repeats = Repeats::of(3);
         for n in 0..1_000 {
             repeats.record(&n.to_string(), NOW, Tick::ZERO);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_rest_is_aborted_and_named() {
+    async fn remaining_tasks_are_aborted_and_named() {
         let drain = Drain::new();
         let held = Arc::new(());
         for name in ["stuck", "stuck", "other"] {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_critical_task_that_ends_begins_shutdown() {
+    async fn an_ending_critical_task_begins_shutdown() {
         let drain = Drain::new();
         drain.spawn("plain", async {});
         drain.spawn_critical("accept", sleep(Duration::from_secs(1)));

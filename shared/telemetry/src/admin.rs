@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shows_the_process() {
+    async fn serves_metrics_health_version_and_status() {
         let server = start().await;
         let metrics = server.ask("GET", "/metrics").await;
         assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wrong_requests_get_their_status() {
+    async fn invalid_requests_get_their_status_code() {
         let server = start().await;
         let missing = server.ask("GET", "/nothing").await;
         assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("/runtimes/*"), "{missing}");

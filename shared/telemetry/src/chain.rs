@@ -34,7 +34,7 @@ mod tests {
     struct Outer(#[source] std::io::Error);
 
     #[test]
-    fn shows_every_source_once() {
+    fn an_error_chain_shows_every_source_once() {
         let error = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(chain(&error).to_string(), "reading the configuration failed: disk on fire");
     }

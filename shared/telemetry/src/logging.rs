@@ -121,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_levels_and_second_starts_are_errors() {
+    fn invalid_levels_and_a_second_init_are_errors() {
         assert!(matches!(init(Format::Json, "info,kube=loud"), Err(LoggingError::Level { .. })));
         init(Format::Json, "info,kube=warn").unwrap();
         assert!(matches!(init(Format::Text, "info"), Err(LoggingError::AlreadyStarted)));
     }
 
     #[test]
-    fn what_may_be_a_secret_is_not_logged_at_any_level() {
+    fn secret_bearing_logs_are_disabled_at_every_level() {
         for level in ["info", "trace", "debug,kube_client=trace", "kube_client::client=trace"] {
             let filter = filter(level).unwrap();
             assert!(!filter.would_enable("kube_client::client", &Level::WARN), "{level}");

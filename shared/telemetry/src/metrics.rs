@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_used_once_and_valid() {
+    fn a_metric_name_must_be_unique_and_valid() {
         let registry = registry();
         registry.counter("a_total", "A.").unwrap();
         assert_eq!(registry.int_gauge("a_total", "A.").unwrap_err().name, "tidewatch_test_a_total");

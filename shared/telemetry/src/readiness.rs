@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_what_is_not_ready() {
+    fn lists_unready_components() {
         let readiness = Readiness::new();
         assert!(readiness.unready().is_empty());
         let (watch, sender) = (readiness.register("watches"), readiness.register("sender"));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_does_not_make_ready() {
+    fn a_panicking_component_stays_unready() {
         let readiness = Readiness::new();
         let guard = readiness.register("task");
         let thread = std::thread::spawn(move || {

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
+    fn closed_pipes_are_ignored_full_disks_are_errors() {
         assert!(unless_closed(Err(ErrorKind::BrokenPipe.into())).is_ok());
         assert!(unless_closed(Err(ErrorKind::StorageFull.into())).is_err());
     }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxys_word_is_verified_like_a_handshake() {
+    fn a_forwarded_certificate_is_verified_like_a_handshake() {
         let (trusted, other) = (ca("trusted"), ca("other"));
         let (proxy, proxy_pem) = client(&trusted, "proxy");
         let (runtime, _) = client(&trusted, "runtime-1");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_followed_and_the_last_good_ones_stay() {
+    async fn changed_proxy_files_are_loaded_and_bad_ones_ignored() {
         let trusted = ca("trusted");
         let ((first, first_pem), (second, second_pem)) = (client(&trusted, "p1"), client(&trusted, "p2"));
         let dir = tempfile::tempdir().unwrap();

@@ -83,7 +83,7 @@ async fn handshake(
 }
 
 #[tokio::test]
-async fn both_sides_know_each_other() {
+async fn client_and_server_identify_each_other() {
     let ca = ca("one");
     let own = client_of(&ca, now());
     let (identity, seen) = handshake(server(&ca), client(&ca, &own)).await;
@@ -113,7 +113,7 @@ async fn an_expired_client_is_refused() {
 }
 
 #[tokio::test]
-async fn what_a_refused_certificate_claims_is_known_to_its_own_handshake_alone() {
+async fn a_refused_certificates_names_stay_with_its_handshake() {
     let (good, other) = (ca("one"), ca("two"));
     let refusals = [client_of(&other, now()), client_of(&good, now() - DAY * 2)].map(|own| {
         let (good, shown) = (&good, RefusedCertificate::default());
@@ -194,7 +194,7 @@ fn says(bytes: &[u8]) -> tokio::io::Join<io::Cursor<Vec<u8>>, tokio::io::Sink> {
 type Check = fn(&BundleError) -> bool;
 
 #[test]
-fn a_bad_bundle_is_named_and_keeps_the_last_good_one() {
+fn invalid_bundles_are_named_and_not_used() {
     let ca = ca("one");
     let good = pem(&ca, &server_of(&ca));
     let store = Store::server(&good, now()).unwrap();
@@ -236,7 +236,7 @@ fn block(base64: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn files_are_taken_over_when_their_content_is_new_and_good() {
+async fn files_are_reloaded_only_if_changed_and_valid() {
     let dir = tempfile::tempdir().unwrap();
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
@@ -316,7 +316,7 @@ fn identities_are_read_or_refused() {
 }
 
 #[test]
-fn a_peer_is_trusted_as_long_as_its_issuer_is_in_the_bundle() {
+fn a_peer_is_trusted_while_its_issuer_is() {
     let (old, new) = (ca("one"), ca("two"));
     let own = client_of(&old, now());
     let chain = vec![CertificateDer::from_pem_slice(server_of(&old).cert_pem.as_bytes()).unwrap()];

@@ -28,7 +28,7 @@ fn as_the_go_listener_reads(header: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_formatted_certificate_is_parsed_back() {
     for name in ["runtime-1", "Cert=\"x\",a;b\\", "ü\u{7f}"] {
         let (der, _) = issued(name);
         let header = format(&der).unwrap();
@@ -41,7 +41,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn good_headers_of_the_field() {
+fn valid_headers_of_common_proxies_are_parsed() {
     let (der, pem) = issued("runtime-1");
     let (cert, hash) = (encoded(&pem), hex::encode(Sha256::digest(&der)));
     for header in [
@@ -59,7 +59,7 @@ fn good_headers_of_the_field() {
 }
 
 #[test]
-fn bad_headers_name_nobody() {
+fn invalid_headers_yield_no_certificate() {
     use XfccError::{BadCert, Malformed, NoCert, OtherHash, SeveralElements, TokenTooLong, TooLong};
     let (_, pem) = issued("runtime-1");
     let cert = encoded(&pem);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_event_is_not_much_shorter_than_its_bound() {
+    fn the_bound_of_a_usual_event_is_tight() {
         let text = |length: usize| "x".repeat(length).into();
         let event = Event {
             seq: Seq(1_000_000),

@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_taken_out_is_read_from_the_headers(
+        fn fields_taken_out_are_read_from_the_headers(
             epoch in 1_u128.., session in prop::option::of(any::<u128>()), health in health(),
         ) {
             let request = Request {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_comes_before_its_headers() {
+    fn a_body_takes_precedence_over_its_headers() {
         let all = Standing {
             epoch: Some(Epoch::from_bits(1)),
             session: Some(SessionId::from_bits(2)),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_more_in_its_body_than_in_its_headers() {
+    fn an_answers_body_takes_precedence_over_its_headers() {
         let (one, two) = (SessionId::from_bits(1), SessionId::from_bits(2));
         let epoch = Epoch::from_bits(3);
         let brief = Response::new(Epoch::default(), SessionId::default());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_in_a_header_are_refused() {
+    fn malformed_header_values_are_refused() {
         for (name, value) in [(EPOCH, &b"1"[..]), (SESSION, b""), (CONFIGURATION, b"\xff")] {
             let read = Standing::read(|asked| (asked == name).then_some(value));
             assert_eq!(read, Err(StandingError(name)));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_go_body() {
+    fn reads_the_go_agents_body() {
         let body = r#"{"watched":{"Namespace":"kyma-system","Name":"default"},
             "watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}"#;
         let event: WatchEvent = serde_json::from_str(body).unwrap();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_its_paths() {
+    fn event_paths_name_their_manager() {
         assert_eq!(manager_of_path("/v2/lifecycle-manager/event"), Some("lifecycle-manager"));
         for bad in ["/v2//event", "/v2/a/b/event", "/v2/a", "/v3/events", "/v2/a/event/"] {
             assert_eq!(manager_of_path(bad), None, "{bad}");

@@ -375,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn without_an_epoch_there_is_no_request() {
+    fn a_request_needs_an_epoch() {
         let read = serde_json::from_str::<Request<'_>>("{}").unwrap();
         assert_eq!(read.check(), Err(RequestError::NoEpoch));
         assert_eq!(serde_json::to_string(&read).unwrap(), "{}");
     }
 
     #[test]
-    fn limits_are_checked() {
+    fn request_limits_are_checked() {
         assert_eq!(request(vec![event("default")]).check(), Ok(()));
         assert_eq!(
             request(vec![event("")]).check(),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_resync_names_nothing() {
+    fn only_a_resync_has_no_name() {
         let nameless = |change, name: &str, namespace: &str| Event {
             change,
             namespace: namespace.to_owned().into(),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_with_a_heartbeat_is_limited() {
+    fn heartbeat_fields_are_limited() {
         let heartbeat = || request(vec![]);
         let health = |configuration: &str, blind: Vec<String>| Request {
             health: Some(Health { configuration: configuration.into(), blind }),
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_the_first_agents_and_receivers_are_understood() {
+    fn bodies_of_the_first_versions_are_understood() {
         let epoch = r#""epoch":"00000000-0000-0000-0000-000000000001""#;
         let session = r#""session":"00000000-0000-0000-0000-000000000002""#;
         let text = format!("{{{epoch},{session},\"later\":1}}");

@@ -51,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_are_written_as_such() {
+    fn whole_numbers_are_written_without_fraction() {
         let mut value = json!({"a": [2.0, 2.5, -3.0, 1e30, 7], "b": {"c": 1e3}});
         whole_numbers(&mut value);
         assert_eq!(value, json!({"a": [2, 2.5, -3, 1e30, 7], "b": {"c": 1000}}));
     }
 
     #[test]
-    fn levels_are_those_of_maps_and_lists() {
+    fn depth_counts_maps_and_lists() {
         assert!(!is_deeper(&json!("x"), 0));
         assert!(is_deeper(&json!({}), 0) && !is_deeper(&json!({"a": 1}), 1));
         assert!(is_deeper(&json!({"a": [[]]}), 2) && !is_deeper(&json!({"a": [[]]}), 3));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_hits_what_it_is_about_until_it_is_taken_away() {
+    fn a_rule_applies_to_its_calls_until_removed() {
         let script = Script::new(1);
         let rule = Rule {
             clusters: Some(Arc::new(BTreeSet::from(["one".to_owned()]))),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_chooses_which_calls_are_hit() {
+    fn the_seed_selects_the_affected_calls() {
         let hits = |seed| {
             let script = Script::new(seed);
             script.add(Rule { share: 0.3, ..Rule::always(Fault::Drop) });

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn field_and_cause_are_told_of_what_no_api_server_takes() {
+    fn unacceptable_objects_are_named_by_field_and_cause() {
         let port = json!({"port": 80, "name": "a"});
         let duplicate = json!({"port": 80, "protocol": "TCP", "name": "b"});
         let named = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}});
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_taken_is_not_refused() {
+    fn acceptable_objects_are_not_refused() {
         let udp = json!([{"port": 53, "name": "a"}, {"port": 53, "protocol": "UDP", "name": "b"}]);
         let newer = json!({"ports": [{"port": 80}], "fieldOfANewerVersion": 1});
         let custom =

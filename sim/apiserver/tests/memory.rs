@@ -28,7 +28,7 @@ fn cluster(user: &Arc<User>, runtime: u64) -> Cluster {
 
 /// One test: parallel ones would distort memory and time.
 #[test]
-fn clusters_start_fast_and_their_objects_cost_little() {
+fn clusters_start_fast_and_their_objects_take_little_memory() {
     let user = Arc::new(User::admin("admin"));
     // The first ones pay for schemas and shared text.
     let first: Vec<Cluster> = (0..4).map(|runtime| cluster(&user, runtime)).collect();

@@ -6,7 +6,7 @@ const STEPS: u64 = 100_000;
 const FOUND_WITHIN: u64 = 200_000;
 
 #[test]
-fn nothing_is_lost() {
+fn no_change_is_lost_under_random_faults() {
     let one = std::env::var("TIDEWATCH_SEED").ok().map(|seed| seed.parse().unwrap());
     let mut counts = Counts::default();
     for seed in one.unwrap_or(1).. {
@@ -40,7 +40,7 @@ fn nothing_is_lost() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn a_seed_reproduces_its_run() {
     let hash = |seed| play(seed, None).unwrap().unwrap().hash;
     let first: Vec<u64> = (1..=5).map(hash).collect();
     let again: Vec<u64> = (1..=5).map(hash).collect();

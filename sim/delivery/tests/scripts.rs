@@ -21,7 +21,7 @@ fn played(script: &[Do], mistake: Option<Mistake>) -> anyhow::Result<Result<Coun
 }
 
 #[test]
-fn a_failure_that_a_restored_control_plane_has_forgotten_is_found_by_the_mark() {
+fn the_mark_finds_a_failure_forgotten_by_a_restore() {
     // The agents know a later mark of the same session.
     let script =
         [Rest, Put(1), Rest, Wait(90), BackUp, Fail(true), Put(1), Wait(150), Fail(false), Restore, Rest];
@@ -31,7 +31,7 @@ fn a_failure_that_a_restored_control_plane_has_forgotten_is_found_by_the_mark() 
 }
 
 #[test]
-fn a_failure_is_tried_again_by_the_next_receiver() {
+fn a_failure_is_retried_by_the_next_receiver() {
     // The event is acknowledged: only the persisted failure remains.
     let script = [Rest, Put(1), Rest, Fail(true), Put(1), Wait(5), KillReceivers, Fail(false), Rest];
     played(&script, None).unwrap().unwrap();
@@ -40,7 +40,7 @@ fn a_failure_is_tried_again_by_the_next_receiver() {
 }
 
 #[test]
-fn a_name_is_stored_before_the_other_manager_is_told() {
+fn names_are_stored_before_notifying_other_managers() {
     let script = [Rest, Put(7), Wait(5), KillAgent, Delete(7), Rest];
     played(&script, None).unwrap().unwrap();
     let failure = played(&script, Some(Mistake::NamesAreStoredLate)).unwrap().unwrap_err();
@@ -48,14 +48,14 @@ fn a_name_is_stored_before_the_other_manager_is_told() {
 }
 
 #[test]
-fn the_end_of_what_was_not_seen_to_come_is_told() {
+fn a_deletion_after_a_lost_creation_is_reported() {
     let script =
         [Rest, Swallow(true), Put(1), Wait(1), Swallow(false), Reconcile(1), Wait(3), Delete(1), Rest];
     assert_eq!(played(&script, None).unwrap().unwrap().unnoticed, 0);
 }
 
 #[test]
-fn what_nobody_was_told_of_is_not_asked_for_until_the_next_list() {
+fn a_lost_creation_and_deletion_awaits_the_next_list() {
     let swallowed = [Rest, Swallow(true), Put(1), Wait(1), Reconcile(1), Wait(3), Delete(1), Wait(1)];
     let then = |more: &[Do]| played(&[&swallowed, more].concat(), None).unwrap().unwrap().unnoticed;
     assert_eq!(then(&[Swallow(false), Rest]), 1, "a reconcile for another cause has seen it");
@@ -64,7 +64,7 @@ fn what_nobody_was_told_of_is_not_asked_for_until_the_next_list() {
 }
 
 #[test]
-fn a_swallowed_end_is_found_by_a_list_beside_the_watch() {
+fn a_lost_deletion_is_found_by_the_check_list() {
     let script = [Rest, Put(1), Rest, Swallow(true), Delete(1), Wait(1), Swallow(false), Rest];
     assert_eq!(played(&script, None).unwrap().unwrap().unnoticed, 0);
     let failure = played(&script, Some(Mistake::WatchesAreTrusted)).unwrap().unwrap_err();

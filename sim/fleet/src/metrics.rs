@@ -146,7 +146,7 @@ queued_seconds_bucket{class=\"b\",le=\"+Inf\"} 5
 
     #[test]
     #[allow(clippy::float_cmp, reason = "small whole numbers")]
-    fn sums_and_groups() {
+    fn metrics_are_summed_and_grouped() {
         let page = Page::parse(PAGE);
         assert_eq!(page.sum("reconciles_total", &[]), 5.0);
         assert_eq!(page.sum("reconciles_total", &[("outcome", "failed")]), 2.0);
@@ -156,7 +156,7 @@ queued_seconds_bucket{class=\"b\",le=\"+Inf\"} 5
 
     #[test]
     #[allow(clippy::float_cmp, reason = "small whole numbers")]
-    fn quantiles_of_all_series_together() {
+    fn quantiles_cover_all_series() {
         let all = Page::parse(PAGE).histogram("queued_seconds");
         assert_eq!(all.count(), 15.0);
         assert!(all.quantile(0.5).unwrap() < 0.1);
@@ -167,7 +167,7 @@ queued_seconds_bucket{class=\"b\",le=\"+Inf\"} 5
     }
 
     #[test]
-    fn percentiles_of_what_was_measured() {
+    fn percentiles_of_measured_values() {
         assert_eq!(percentile(&[1.0, 2.0, 3.0, 4.0], 0.5), Some(2.0));
         assert_eq!(percentile(&[1.0, 2.0, 3.0, 4.0], 0.99), Some(4.0));
         assert_eq!(percentile(&[], 0.5), None);

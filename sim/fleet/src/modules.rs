@@ -228,14 +228,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_letters_and_differ() {
+    fn module_names_are_distinct_letters() {
         let names: BTreeSet<String> = (0..MAX_MODULES).map(name).collect();
         assert_eq!(names.len(), MAX_MODULES);
         assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
     }
 
     #[test]
-    fn each_step_up_changes_creates_or_prunes() {
+    fn each_version_changes_adds_or_prunes_an_object() {
         let ids =
             |number| objects(0, number, MIN_OBJECTS).into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>();
         assert_eq!(ids(2).difference(&ids(1)).count(), 1);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_has_as_many_objects_as_are_asked_for_and_each_once() {
+    fn a_module_has_the_requested_number_of_distinct_objects() {
         for count in [MIN_OBJECTS, 14, MAX_OBJECTS] {
             let ids: BTreeSet<Id> = objects(0, 1, count).into_iter().map(|(id, _)| id).collect();
             assert_eq!(ids.len(), count);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_besides_does_no_harm() {
+    fn additional_fields_are_not_a_difference() {
         let wanted = json!({"spec": {"a": 1, "list": [{"b": 2}]}});
         assert!(has(&json!({"spec": {"a": 1, "list": [{"b": 2, "c": 3}], "d": 4}, "status": {}}), &wanted));
         assert!(!has(&json!({"spec": {"a": 1, "list": [{"b": 2}, {"b": 2}]}}), &wanted));

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_desired_follows_channel_list_and_registration() {
+    fn the_desired_version_follows_channel_list_and_registration() {
         let mut world = World::new(2, 2);
         assert_eq!(world.desired(0, 0), None, "not registered");
         world.runtimes[0].registered = true;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_runtime_has_lost_everything_that_it_should_have() -> Result<()> {
+    async fn an_empty_registered_runtime_has_lost_all_objects() -> Result<()> {
         let drain = Drain::new();
         let fleet = Arc::new(
             Fleet::start(2, modules::Size { modules: 1, objects: modules::MIN_OBJECTS }, 7, &drain).await?,

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_has_bars_and_a_terminal_columns() {
+    fn a_document_has_tables_and_a_terminal_has_columns() {
         let text = report().text(true);
         assert!(text.starts_with("### storm: 5 runtimes, 2 modules of 4 objects each, seed 7"), "{text}");
         assert!(text.contains("| lost | 1 | of 50 objects compared at the end |"), "{text}");
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fault_does_to_others_is_told_with_its_goal() {
+    fn a_faults_effect_is_compared_with_its_goal() {
         let lag = |p99| Lag { p99, ..Lag::default() };
         let goal =
             Some(Goal { times: 1.5, plus: crate::scenario::Time(std::time::Duration::from_millis(500)) });
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_not_clean_and_neither_is_what_is_unfinished() {
+    fn lost_or_unfinished_changes_make_the_report_unclean() {
         assert!(!report().is_clean());
         assert!(!Report { unfinished: 1, ..Report::default() }.is_clean());
         let verdict = Verdict { not_ready: 1, ..Verdict::default() };
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_whether_it_passed_and_why() {
+    fn the_last_line_gives_the_verdict_and_its_cause() {
         let last = |report: &Report| report.text(false).trim_end().lines().last().map(str::to_owned);
         let failed = Report { unfinished: 2, ..report() };
         let why = "FAILED: 1 of 50 objects are not as they should be, 2 changes are not done";
@@ -451,14 +451,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_a_controller_that_nobody_measures() {
+    fn an_external_controller_has_no_cpu_row() {
         let text = Report { setup: RunSetup::default(), ..report() }.text(true);
         assert!(text.contains("| duration | 2.0 s |") && !text.contains("CPU time"), "{text}");
         assert!(report().text(true).contains("| CPU time |"));
     }
 
     #[test]
-    fn programs_get_the_same() {
+    fn the_json_report_has_the_same_figures() {
         let value: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
         assert_eq!(value["verdict"]["lost"], 1);
         assert_eq!(value["lags"][0]["count"], 3);

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_may_what_the_role_says_and_nothing_without_it() {
+    fn an_agent_may_do_only_as_its_role_allows() {
         let mut cluster = Cluster::new(Options::default(), Timestamp::UNIX_EPOCH);
         let objects = objects(tidewatch_demo::fleet::AGENT_ROLE).unwrap();
         let agent = tidewatch_demo::simulated::agent_user;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_role_that_ships_has_a_namespace_before_it() {
+    fn the_shipped_role_comes_with_its_namespace() {
         let objects = objects(tidewatch_demo::fleet::AGENT_ROLE).unwrap();
         let ids: Vec<(&str, &str)> =
             objects.iter().map(|(id, _)| (id.resource.as_str(), id.namespace.as_str())).collect();

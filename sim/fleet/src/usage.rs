@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_past_any_name() {
+    fn process_usage_is_read_despite_any_process_name() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 20 5 0 0 20 0 9 0";
         let status = "Name:\ta\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\n";
         assert_eq!(Usage::parse(stat, status), Some(Usage { cpu: 0.25, rss: 2.0, peak: 4.0 }));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_says_what_to_do() {
+    fn a_low_file_limit_names_the_needed_one() {
         assert_eq!(check(100, 1024), Ok(()));
         let message = check(5000, 4096).unwrap_err().to_string();
         assert!(

@@ -22,7 +22,7 @@ fn setting(name: &str, usual: u64) -> Result<u64> {
 }
 
 #[test]
-fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
+fn crashes_at_any_point_reach_the_same_end() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let (seeds, first) = (setting("TIDEWATCH_CRASHES", SEEDS)?, setting("TIDEWATCH_SEED", 1)?);
@@ -59,7 +59,7 @@ fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
 
 /// Each deletion step looks for other objects: no step may be inferred from a later one.
 #[test]
-fn a_deletion_goes_on_wherever_the_engine_ends() -> Result<()> {
+fn a_deletion_continues_after_a_crash_at_any_write() -> Result<()> {
     const LIFE: [Part; 2] = [Part::Created, Part::Deleted];
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -93,7 +93,7 @@ fn a_deletion_goes_on_wherever_the_engine_ends() -> Result<()> {
 }
 
 #[test]
-fn a_cut_lets_nothing_through_until_it_is_mended() {
+fn a_cut_blocks_the_engines_calls_until_removed() {
     use tidewatch_fake_apiserver::{Call, Fault, Faults};
     let cuts = Cuts::default();
     let call = |user: &'static str, method: &'static str| {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_records_however_they_are_cut() {
+    fn finds_records_across_any_chunks() {
         let stream = [&[22, 3, 1, 0, 2, 1, 1][..], &[23, 3, 3, 0, 0], &[23, 3, 3, 1, 0], &[0; 256]].concat();
         for cut in [1, 3, 7, 100, stream.len()] {
             let (mut records, mut found) = (Records::default(), Vec::new());

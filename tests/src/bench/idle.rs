@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::float_cmp, reason = "whole numbers")]
-    fn counts_requests_of_our_kinds() {
+    fn counts_api_requests_for_product_kinds() {
         let page = "\
             # TYPE apiserver_request_total counter\n\
             apiserver_request_total{code=\"200\",group=\"operator.kyma-project.io\",resource=\"kymas\",verb=\"APPLY\"} 4\n\

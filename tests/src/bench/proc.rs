@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     #[allow(clippy::float_cmp, reason = "a quarter is exact")]
-    fn reads_cpu_time_past_any_name() {
+    fn cpu_time_is_read_despite_any_process_name() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 20 5 0 0 20 0 9 0";
         assert_eq!(cpu_of(stat), Some(0.25));
         assert_eq!(cpu_of("nonsense"), None);
     }
 
     #[test]
-    fn reads_this_process() {
+    fn usage_of_this_process_is_read() {
         let pid = std::process::id();
         // Other tests allocate between the two readings, so they are not compared.
         assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() > 0.1);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ends_meanwhile_is_no_error() {
+    fn a_thread_ending_during_the_read_is_ignored() {
         std::thread::scope(|scope| {
             let ending = scope.spawn(|| (0..2_000).for_each(|_| drop(std::thread::spawn(|| ()).join())));
             while !ending.is_finished() {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_compared_the_right_way_round() {
+    fn goals_are_compared_in_their_direction() {
         assert!(Goal::AtLeast(5.0).met(Some(6.0), None) && !Goal::AtLeast(5.0).met(Some(4.0), None));
         assert!(!Goal::AtMost(5.0).met(Some(6.0), None));
         assert!(

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_line_is_what_the_api_server_reads() {
+    fn a_token_line_has_the_api_servers_format() {
         let user = |name: &str, groups: &[&str]| User {
             name: name.into(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_a_module_by_its_name() {
+    fn a_files_name_becomes_the_module_name() {
         for (stem, module) in [
             ("gatekeeper", "gatekeeper"),
             ("argo-cd", "argocd"),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_yaml_is_an_error_that_says_so() {
+    fn a_folder_without_yaml_files_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = |path: &Path| format!("{:#}", read(path).unwrap_err());
         assert!(error(&folder.path().join("none")).contains("DIR must name one with YAML files"));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_nobody_brings_is_found() {
+    fn namespaces_missing_from_the_file_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.yaml");
         let map = |namespace: &str| {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_clusters_by_nature_is_left_out() {
+    fn cluster_specific_fields_are_left_out() {
         let metadata = json!({"name": "x", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
             "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [],
             "labels": {"operator.kyma-project.io/managed-by": "kyma", "app.kubernetes.io/component": "m", "app": "x"},
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference_is_told_by_its_path() {
+    fn each_difference_is_reported_with_its_path() {
         let deployment = |env: Value, replicas: Value| {
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "n"},
                    "spec": {"replicas": replicas, "env": env}})
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secrets_values_are_not_shown() {
+    fn secret_values_are_not_shown() {
         let secret = |value: &str| {
             objects(&[
                 json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "n"},
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_status_is_none_and_a_change_that_was_undone_is_one() {
+    fn only_spec_writes_are_changes_even_if_undone() {
         let object = |version: &str, time: &str, status: u32| {
             objects(&[
                 json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "resourceVersion": version,

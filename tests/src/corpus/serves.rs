@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_ready_exactly_if_its_objects_serve_or_names_one_that_cannot() {
+    fn readiness_must_match_the_serving_objects() {
         let metadata = json!({"name": "x", "namespace": "n"});
         let balancer = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "LoadBalancer"},
                               "status": {"loadBalancer": {}}});
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_that_has_a_readiness_is_looked_at() {
+    fn every_kind_with_readiness_is_checked() {
         let lacks = |kind: &str, status: Value| lack(&json!({"kind": kind, "spec": {}, "status": status}));
         let condition = |kind: &str| json!({"conditions": [{"type": kind, "status": "True"}]});
         for (kind, serving) in [

@@ -38,7 +38,7 @@ async fn says(stream: &mut TcpStream, word: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_blow_strikes_what_is_there_and_a_door_what_comes() {
+async fn faults_hit_open_connections_and_doors_new_ones() {
     let (url, _server) = echo().await;
     let proxy = Proxy::before(&url).await.unwrap();
     for (blow, then) in [
@@ -65,7 +65,7 @@ async fn a_blow_strikes_what_is_there_and_a_door_what_comes() {
 }
 
 #[tokio::test]
-async fn a_delay_holds_up_without_narrowing() {
+async fn a_delay_does_not_reduce_the_throughput() {
     let (url, _server) = echo().await;
     let proxy = Proxy::before(&url).await.unwrap();
     let delay = Duration::from_millis(200);

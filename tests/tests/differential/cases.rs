@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_changes_an_object() -> Result<()> {
+    fn a_script_line_changes_an_object() -> Result<()> {
         let changed = changed(json!({"a": {"b": 1}, "l": [1]}), "/a/b {\"x\": 2} -/a/c /l/1 q*3 /n/m null")?;
         assert_eq!(changed, json!({"a": {"b": {"x": 2}}, "l": [1, "qqq"], "n": {"m": null}}));
         let lines = parse("POST /x {\"a\": 1}\n  .\n  /a 2 => 422\n\nPOST /y {} => 201\nGET /y")?;

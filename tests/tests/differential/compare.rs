@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_by_nature_is_alike_and_the_rest_is_not() {
+    fn only_cluster_specific_differences_are_ignored() {
         let answer = |revision: &str, value: &str| Answer {
             code: 200,
             media: String::new(),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_of_this_run_is_alike() {
+    fn only_values_of_this_run_are_ignored() {
         let [now, old] = [jiff::Timestamp::now().to_string(), "2020-01-01T00:00:00Z".to_owned()];
         assert_ne!(plain(&now, ""), now);
         assert_eq!(plain(&old, ""), old);

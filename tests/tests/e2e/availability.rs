@@ -36,7 +36,7 @@ async fn denied(solo: &Solo, module: &str, why: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
+async fn losing_access_removes_the_module_with_a_reason() -> Result<()> {
     let restricted = vec!["--restricted-default-modules=urchin,other".to_owned()];
     let solo = Solo::start_with("kcp-access", "lagoon", restricted).await?;
     solo.offer(&labelled("kelp", &json!({labels::BETA: "true"}))).await?;
@@ -77,7 +77,7 @@ async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_platforms_policy_wins_over_the_users_entry_and_the_status_says_so() -> Result<()> {
+async fn the_platform_policy_overrides_the_users_entry() -> Result<()> {
     let solo = Solo::start("kcp-policy", "inlet").await?;
     for module in ["mussel", "oyster", "whelk"] {
         let mut offer = version(module, json!({}));

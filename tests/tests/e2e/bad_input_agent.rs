@@ -168,7 +168,7 @@ async fn allow(cluster: &ControlPlane, role: &str, user: &str, group: &str, reso
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_while_the_receiver_is_away_is_delivered_when_it_comes() -> Result<()> {
+async fn changes_during_a_receiver_outage_are_delivered_later() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     allow(cluster, "bad-input-configmaps", AGENT_USER, "", "configmaps").await?;
     let (mark, port) = ("away", ports::free()?);
@@ -218,7 +218,7 @@ async fn what_happens_while_the_receiver_is_away_is_delivered_when_it_comes() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_may_not_be_seen_does_not_hold_up_the_others() -> Result<()> {
+async fn a_forbidden_kind_does_not_block_others() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     allow(cluster, "limited-configmaps", spare::LIMITED_USER, "", "configmaps").await?;
     let mark = "limited";
@@ -254,7 +254,7 @@ async fn a_kind_that_may_not_be_seen_does_not_hold_up_the_others() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_is_installed_later_is_picked_up() -> Result<()> {
+async fn a_kind_installed_later_is_watched() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     let (mark, group) = ("later", "reef.tidewatch.dev");
     allow(cluster, "bad-input-configmaps", AGENT_USER, "", "configmaps").await?;
@@ -304,7 +304,7 @@ async fn a_kind_that_is_installed_later_is_picked_up() -> Result<()> {
 }
 
 #[test]
-fn a_configuration_that_watches_secrets_is_refused() -> Result<()> {
+fn a_configuration_watching_secrets_is_refused() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("agent.yaml");
     for resource in ["secrets", "Secrets"] {

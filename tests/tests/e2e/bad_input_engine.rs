@@ -162,7 +162,7 @@ fn all_in(text: &str, parts: &[&str]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_without_access_is_in_error_and_the_others_go_on() -> Result<()> {
+async fn an_inaccessible_runtime_is_in_error_and_others_continue() -> Result<()> {
     let world = World::start("kcp-bad-access").await?;
     let World { spare, kcp, namespace, .. } = &world;
     world.push("calm-light", "1.0.0").await?;
@@ -241,7 +241,7 @@ async fn a_runtime_without_access_is_in_error_and_the_others_go_on() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() -> Result<()> {
+async fn an_uninstallable_module_is_in_error_and_others_continue() -> Result<()> {
     let world = World::start("kcp-bad-modules").await?;
     let World { spare, kcp, namespace, registry, .. } = &world;
     let wreck = Member { cluster: &spare.runtime4, kyma: "wreck", id: "runtime-wreck" };
@@ -324,7 +324,7 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_goes_on() -> Result<()> {
+async fn a_throttling_registry_is_spared_and_others_continue() -> Result<()> {
     let world = World::start("kcp-bad-registry").await?;
     let World { spare, kcp, namespace, registry, .. } = &world;
     let queue = Member { cluster: &spare.runtime4, kyma: "queue", id: "runtime-queue" };
@@ -373,7 +373,7 @@ async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_
 
 /// Versions are immutable, so an installed version needs no registry, even after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_installed_stays_ready_after_a_restart_beside_a_registry_that_answers_nobody() -> Result<()> {
+async fn installed_modules_stay_ready_without_a_registry() -> Result<()> {
     let mut world = World::start("kcp-bad-restart").await?;
     let late = Member { cluster: &world.spare.runtime4, kyma: "late-tide", id: "runtime-late-tide" };
     fleet::register(&world.kcp, world.namespace, &late).await?;
@@ -407,7 +407,7 @@ async fn what_is_installed_stays_ready_after_a_restart_beside_a_registry_that_an
 
 /// With a user's CRD of Kyma, an invalid module list must not count as empty.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_modules_that_cannot_be_read_removes_none() -> Result<()> {
+async fn an_unreadable_module_list_removes_no_module() -> Result<()> {
     let world = World::start("kcp-bad-list").await?;
     let World { spare, kcp, namespace, .. } = &world;
     let mutiny = Member { cluster: &spare.runtime4, kyma: "mutiny", id: "runtime-mutiny" };

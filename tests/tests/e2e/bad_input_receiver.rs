@@ -239,7 +239,7 @@ impl<'a> Failing<'a> {
 }
 
 #[tokio::test]
-async fn a_certificate_speaks_for_its_own_runtime_only() -> Result<()> {
+async fn a_certificate_authenticates_only_its_own_runtime() -> Result<()> {
     let namespace = "kcp-bad-identity";
     let door = Door::open(namespace).await?;
     let client = env::shared().await?.kcp.client()?;
@@ -293,7 +293,7 @@ async fn a_certificate_speaks_for_its_own_runtime_only() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_or_malformed_is_refused() -> Result<()> {
+async fn an_oversized_or_malformed_body_is_refused() -> Result<()> {
     let door = Door::open("kcp-bad-body").await?;
     for http in [Http::H1, Http::H2] {
         for (path, endpoint, limit) in
@@ -330,7 +330,7 @@ async fn a_body_that_is_too_large_or_malformed_is_refused() -> Result<()> {
 
 /// Some clients read the answer only after sending everything, and lose it on a stream reset.
 #[tokio::test]
-async fn a_client_that_keeps_sending_is_answered() -> Result<()> {
+async fn a_client_still_sending_is_answered() -> Result<()> {
     let door = Door::open("kcp-bad-sender").await?;
     let length = 3 * limits::V3_BODY_BYTES;
     for http in [Http::H1, Http::H2] {

@@ -55,7 +55,7 @@ fn workload(kind: &str, module: &str, name: &str, replicas: u32, image: &str) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_and_its_objects_come_and_change_in_one_upgrade() -> Result<()> {
+async fn an_upgrade_changes_a_crd_and_its_objects_together() -> Result<()> {
     let solo = Solo::start("kcp-schemas", "lagoon").await?;
     let group = "atoll.example.test";
     let mut fields: Vec<String> = Vec::new();
@@ -80,7 +80,7 @@ async fn a_kind_and_its_objects_come_and_change_in_one_upgrade() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_come_from_all_sources_of_a_module() -> Result<()> {
+async fn objects_of_all_sources_of_a_module_are_installed() -> Result<()> {
     let solo = Solo::start("kcp-sources", "delta").await?;
     let group = "spit.example.test";
     let object = json!({"apiVersion": format!("{group}/v1"), "kind": "Bar", "metadata": {"name": "one", "namespace": "spit"},
@@ -158,7 +158,7 @@ async fn holds(solo: &Solo, namespace: &str, name: &str, data: &str) -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()> {
+async fn images_and_pull_secrets_are_replaced() -> Result<()> {
     const NAMESPACE: &str = "kcp-transforms";
     let kcp = env::shared().await?.kcp.client()?;
     // The Secrets and their namespace exist before the receiver.
@@ -263,7 +263,7 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
 
 #[real_only("pods have to come of workloads, and fail")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_whose_pods_do_not_run_says_why() -> Result<()> {
+async fn a_module_with_failing_pods_names_the_cause() -> Result<()> {
     let solo = Solo::start("kcp-causes", "shallows").await?;
     let image = "example.test/none:1";
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "store", "namespace": "sandbank"},
@@ -302,7 +302,7 @@ async fn a_module_whose_pods_do_not_run_says_why() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
+async fn the_default_cr_is_created_once_and_shown() -> Result<()> {
     let solo = Solo::start("kcp-default-cr", "anchorage").await?;
     let group = "mooring.example.test";
     let kind = (group, "v1", "Line");
@@ -370,7 +370,7 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_default_cr_whose_kind_a_later_version_changes_goes_with_the_module() -> Result<()> {
+async fn a_former_default_cr_goes_with_the_module() -> Result<()> {
     let solo = Solo::start("kcp-former-cr", "roadstead").await?;
     let group = "fairlead.example.test";
     let kinds = ["Line", "Cable"];
@@ -403,7 +403,7 @@ async fn a_default_cr_whose_kind_a_later_version_changes_goes_with_the_module() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_that_the_api_server_is_to_name_is_told_of_and_holds_up_no_other() -> Result<()> {
+async fn an_object_with_generate_name_is_reported() -> Result<()> {
     let solo = Solo::start("kcp-unnamed", "estuary").await?;
     let job = |name: &Value| {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.test/once:1"}]});
@@ -430,7 +430,7 @@ async fn an_object_that_the_api_server_is_to_name_is_told_of_and_holds_up_no_oth
 const SHOAL: &str = "shoal.example.test";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_nobody_serves_holds_nothing_else_up() -> Result<()> {
+async fn an_unserved_api_does_not_block_other_objects() -> Result<()> {
     let solo = Solo::start("kcp-no-backend", "strand").await?;
     let services = solo.objects(("apiregistration.k8s.io", "v1", "APIService"), None);
     let name = format!("v1.{SHOAL}");

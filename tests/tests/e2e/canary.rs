@@ -43,7 +43,7 @@ async fn until_says(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_nobody_tells_of_is_noticed_and_repaired_by_polling() -> Result<()> {
+async fn a_lost_event_is_detected_and_repaired_by_polling() -> Result<()> {
     let env = env::shared().await?;
     let spare = spare::shared().await?;
     let _alone = spare.register_alone().await;

@@ -154,8 +154,7 @@ async fn becomes(
 
 /// Only events trigger it: no restart, and the next safety resync is hours away.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_back_in_one_event() -> Result<()>
-{
+async fn changed_catalog_crds_and_namespace_are_reverted_by_event() -> Result<()> {
     let solo = Solo::start("kcp-catalog-drift", "cove").await?;
     solo.offer(&version("urchin", "1.0.0", json!({}))).await?;
     let agent = solo.agent().await?;
@@ -252,7 +251,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
 
 /// KCP allows the runtime's own templates. The engine's own watch reports them; no Watcher does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result<()> {
+async fn a_users_template_takes_effect_by_event() -> Result<()> {
     let solo = Solo::start("kcp-users-templates", "estuary").await?;
     for number in ["0.1.0", "0.2.0"] {
         version("anchor", number, json!({})).push(&solo.env.registry.of(solo.namespace)).await?;
@@ -277,7 +276,7 @@ async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result
 
 #[real_only("a ValidatingAdmissionPolicy has to refuse an object")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_that_a_runtime_does_not_take_holds_up_no_other() -> Result<()> {
+async fn a_refused_template_does_not_block_others() -> Result<()> {
     let solo = Solo::start("kcp-refusing", "lagoon").await?;
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",

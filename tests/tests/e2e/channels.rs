@@ -19,7 +19,7 @@ fn map(name: &str, version: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_follows_its_kymas_channel_unless_it_has_its_own() -> Result<()> {
+async fn a_modules_own_channel_overrides_the_kymas() -> Result<()> {
     let solo = Solo::start("kcp-kyma-channel", "sluice").await?;
     for module in ["lock", "gate"] {
         let offer = |version: &str| Version::new(module, version, vec![map(module, version)]);
@@ -42,7 +42,7 @@ async fn a_module_follows_its_kymas_channel_unless_it_has_its_own() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_channel_none_offers_nothing_and_removes_nothing() -> Result<()> {
+async fn channel_none_installs_nothing_and_removes_nothing() -> Result<()> {
     let solo = Solo::start("kcp-no-channel", "flume").await?;
     let offer = |version: &str| Version::new("bolt", version, vec![map("bolt", version)]);
     let refused = |m: &ModuleStatus| m.state == State::Error && m.message.contains("'none'");

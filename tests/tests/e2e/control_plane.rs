@@ -30,7 +30,7 @@ async fn namespace(client: &Client, name: &str) -> Result<Api<Namespace>> {
 }
 
 #[tokio::test]
-async fn the_version_is_the_pinned_one() -> Result<()> {
+async fn the_api_server_version_is_the_pinned_one() -> Result<()> {
     let env = env::shared().await?;
     for cluster in [&env.kcp, &env.runtime1, &env.runtime2] {
         assert_eq!(cluster.client()?.apiserver_version().await?.git_version, "v1.36.3", "{}", cluster.name());
@@ -39,7 +39,7 @@ async fn the_version_is_the_pinned_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deployment_that_asks_for_whatever_a_node_has_becomes_available() -> Result<()> {
+async fn a_deployment_with_any_node_requirements_becomes_available() -> Result<()> {
     let client = env::shared().await?.runtime1.client()?;
     namespace(&client, "harness-deployment").await?;
     let deployments: Api<Deployment> = Api::namespaced(client, "harness-deployment");
@@ -70,7 +70,7 @@ async fn a_deployment_that_asks_for_whatever_a_node_has_becomes_available() -> R
 
 #[real_only("the fake API server has no controllers of Jobs")]
 #[tokio::test]
-async fn a_finished_job_ends_with_its_time_to_live() -> Result<()> {
+async fn a_finished_job_is_deleted_by_its_ttl() -> Result<()> {
     let client = env::shared().await?.runtime1.client()?;
     namespace(&client, "harness-job").await?;
     let jobs: Api<Job> = Api::namespaced(client, "harness-job");
@@ -111,7 +111,7 @@ async fn an_aggregated_role_gets_its_rules() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deleted_namespace_goes_with_what_is_in_it() -> Result<()> {
+async fn a_deleted_namespace_goes_with_its_content() -> Result<()> {
     let client = env::shared().await?.kcp.client()?;
     let namespaces = namespace(&client, "harness-deletion").await?;
     let config_maps: Api<ConfigMap> = Api::namespaced(client, "harness-deletion");
@@ -127,7 +127,7 @@ async fn a_deleted_namespace_goes_with_what_is_in_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_control_planes_share_nothing() -> Result<()> {
+async fn control_planes_share_no_objects_tokens_or_cas() -> Result<()> {
     let env = env::shared().await?;
     let config_map = ConfigMap {
         metadata: ObjectMeta { name: Some("only-here".to_owned()), ..ObjectMeta::default() },

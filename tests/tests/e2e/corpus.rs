@@ -18,7 +18,7 @@ const ALONE: Duration = Duration::from_secs(5);
 
 #[real_only("kubectl and an audit log belong to real control planes")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_with_the_traits_of_real_ones_passes_every_check() -> Result<()> {
+async fn a_module_with_typical_traits_passes_every_check() -> Result<()> {
     let env = env::shared().await?;
     let harness = env.harness.clone().with_audit();
     let (etcd, kcp, registry) = (env.etcd(), &env.kcp, &env.registry);

@@ -22,13 +22,13 @@ fn none(found: &[Mismatch]) -> Result<()> {
 
 #[real_only("the CRDs have rules in CEL")]
 #[tokio::test]
-async fn our_crds_give_the_recorded_verdicts() -> Result<()> {
+async fn own_crds_give_the_recorded_verdicts() -> Result<()> {
     none(&mismatches(&tidewatch_api::crds::all(), Whose::Ours).await?)
 }
 
 /// `KLM_CRDS=<folder>`, relative to the checkout, checks the table against the Go manager's CRDs.
 #[tokio::test]
-async fn their_crds_give_the_recorded_verdicts() -> Result<()> {
+async fn go_manager_crds_give_the_recorded_verdicts() -> Result<()> {
     let Some(folder) = std::env::var_os("KLM_CRDS") else {
         eprintln!("KLM_CRDS is not set: nothing to compare with");
         return Ok(());

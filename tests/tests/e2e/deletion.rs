@@ -2,7 +2,7 @@
 
 mod certificate;
 mod crash;
-mod together;
+mod shared_kinds;
 
 use std::time::Duration;
 
@@ -19,12 +19,13 @@ use tidewatch_api::{
     names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, labels},
 };
 use tidewatch_tests::{
-    berths::{self, Alone},
     env,
     env::Environment,
     fleet::{self, Agent, Member, Receiver},
     modules::Version,
-    observed, ports, spare,
+    observed, ports,
+    runtime_pool::{self, Alone},
+    spare,
     story::set_modules,
     wait,
 };
@@ -45,7 +46,7 @@ struct World {
 impl World {
     async fn start(namespace: &'static str) -> Result<Self> {
         let env = env::shared().await?;
-        let alone = berths::alone().await?;
+        let alone = runtime_pool::alone().await?;
         spare::take_over(alone.cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
@@ -260,7 +261,7 @@ async fn watch_beacons(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_stays_while_its_users_resources_exist_and_lists_them() -> Result<()> {
+async fn a_module_waits_for_and_lists_its_users_objects() -> Result<()> {
     let world = World::installed("kcp-blocked").await?;
     watch_beacons(&world).await?;
     let agent = Agent::start(&world.env.harness, &world.receiver, &world.member()).await?;
@@ -347,7 +348,7 @@ async fn a_blocked_module_can_still_be_upgraded() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_the_modules_own_stays() -> Result<()> {
+async fn objects_not_owned_by_the_module_stay() -> Result<()> {
     let world = World::start("kcp-owners").await?;
     let runtime = world.runtime()?;
     let map = |name: &str| {
@@ -391,7 +392,7 @@ async fn what_is_not_the_modules_own_stays() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
+async fn a_forced_deletion_is_done_and_reported() -> Result<()> {
     let world = World::installed("kcp-forced").await?;
     let runtime = world.runtime()?;
     let users = beacons(&runtime, world.namespace, "default");
@@ -448,7 +449,7 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_deletion_needs_no_credentials_that_work() -> Result<()> {
+async fn a_forced_deletion_needs_no_valid_credentials() -> Result<()> {
     let world = World::installed("kcp-revoked").await?;
     let runtime = world.runtime()?;
     let good = world.alone.cluster.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
@@ -479,7 +480,7 @@ async fn a_forced_deletion_needs_no_credentials_that_work() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
+async fn a_deleted_runtime_does_not_block_deletion() -> Result<()> {
     let world = World::installed("kcp-vanished").await?;
     let runtime = world.runtime()?;
     let secrets: Api<Secret> = Api::namespaced(world.kcp.clone(), world.namespace);

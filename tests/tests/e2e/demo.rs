@@ -19,7 +19,7 @@ fn recorded(pids: &Path) -> usize {
 
 #[real_only("it plays the demo's processes on real control planes")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_demo_to_be_kept_that_is_told_to_end_leaves_nothing_running() -> Result<()> {
+async fn a_terminated_demo_leaves_nothing_running() -> Result<()> {
     // `Tools::find` blocks: it can build.
     let tools = tokio::task::spawn_blocking(Tools::find).await??;
     for signal in ["TERM", "INT"] {

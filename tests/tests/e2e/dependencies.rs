@@ -31,7 +31,7 @@ fn module(name: &str, version: &str, requires: &Value) -> Version {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
+async fn a_missing_apis_event_installs_the_module() -> Result<()> {
     let solo = Solo::start("kcp-needs", "wharf").await?;
     let agent = solo.agent().await?;
     let group = "gantry.example.test";
@@ -99,7 +99,7 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_comes_when_the_one_it_needs_is_ready() -> Result<()> {
+async fn a_module_is_installed_once_its_dependency_is_ready() -> Result<()> {
     let solo = Solo::start("kcp-chain", "pier").await?;
     solo.offer(&module("deck", "1.0.0", &json!({"modules": ["pile"]}))).await?;
     solo.offer(&module("pile", "1.0.0", &json!(null))).await?;
@@ -126,7 +126,7 @@ async fn a_module_comes_when_the_one_it_needs_is_ready() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_modules_that_wait_for_each_other_say_so() -> Result<()> {
+async fn modules_requiring_each_other_are_reported() -> Result<()> {
     let solo = Solo::start("kcp-cycle", "roundhouse").await?;
     solo.offer(&module("egg", "1.0.0", &json!({"modules": ["hen"]}))).await?;
     solo.offer(&module("hen", "1.0.0", &json!({"modules": ["egg"]}))).await?;
@@ -149,7 +149,7 @@ async fn two_modules_that_wait_for_each_other_say_so() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Result<()> {
+async fn a_long_wait_is_a_warning_until_installed() -> Result<()> {
     let arguments = vec!["--dependency-patience=5".to_owned()];
     let solo = Solo::start_with("kcp-patience", "jetty", arguments).await?;
     solo.offer(&module("plank", "1.0.0", &json!({"modules": ["nail"]}))).await?;
@@ -172,7 +172,7 @@ async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Resu
 
 /// Mandatory modules have no entry in the Kyma's status.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mandatory_module_waits_for_what_it_requires_and_comes_by_its_events() -> Result<()> {
+async fn a_mandatory_module_waits_for_its_requirements() -> Result<()> {
     let solo =
         Solo::start_with("kcp-mandatory-needs", "towpath", vec!["--dependency-patience=3".into()]).await?;
     let agent = solo.agent().await?;

@@ -95,7 +95,7 @@ async fn since(solo: &Solo, module: &str) -> Result<BTreeMap<String, Value>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
+async fn an_installed_object_is_written_only_on_difference() -> Result<()> {
     let mut solo = Solo::start("kcp-drift", "shelf").await?;
     let mut reef = Version::new("reef", "1.0.0", objects("reef"));
     solo.offer(&reef).await?;
@@ -185,7 +185,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<()> {
+async fn an_upgrade_reads_only_changed_and_unwatched_objects() -> Result<()> {
     let solo = Solo::start("kcp-skerry", "holm").await?;
     let agent = solo.agent().await?;
     let mut skerry = Version::new("skerry", "1.0.0", objects("skerry"));
@@ -242,7 +242,7 @@ async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -> Result<()> {
+async fn a_conflicting_writer_is_named_and_ignored_fields_stay() -> Result<()> {
     let solo = Solo::start("kcp-fight", "sandbar").await?;
     let mut shoal = Version::new("shoal", "1.0.0", objects("shoal"));
     shoal.template = json!({"ignoreFields": [{"group": "", "kind": "ConfigMap", "name": "settings", "paths": ["/data/level"]}]});
@@ -302,7 +302,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said() -> Result<()> {
+async fn a_repeatedly_deleted_object_is_suspended_and_reported() -> Result<()> {
     let solo = Solo::start("kcp-deleter", "undertow").await?;
     solo.offer(&Version::new("ebb", "1.0.0", objects("ebb"))).await?;
     solo.enable(&json!([{"name": "ebb"}])).await?;
@@ -339,7 +339,7 @@ async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()> {
+async fn an_immutable_change_is_refused_or_recreates_the_object() -> Result<()> {
     let solo = Solo::start("kcp-immutable", "breakwater").await?;
     // The API server's error for a Job contains the whole template. A suspended Job does not delay readiness.
     let job = |image: &str| {
@@ -430,7 +430,7 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crd_of_which_nothing_is_served_is_not_taken_for_one_without_instances() -> Result<()> {
+async fn an_unserved_crd_is_not_deleted_as_unused() -> Result<()> {
     let solo = Solo::start("kcp-unserved", "mudflat").await?;
     let mut tern = Version::new("tern", "1.0.0", objects("tern"));
     solo.offer(&tern).await?;
@@ -462,7 +462,7 @@ async fn a_crd_of_which_nothing_is_served_is_not_taken_for_one_without_instances
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<()> {
+async fn an_upgrade_keeps_a_namespace_with_user_objects() -> Result<()> {
     let solo = Solo::start("kcp-tenanted", "shallows").await?;
     let old = objects("shoal");
     solo.offer(&Version::new("shoal", "1.0.0", old.clone())).await?;
@@ -500,7 +500,7 @@ async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_named() -> Result<()> {
+async fn modules_in_conflict_are_suspended_and_named() -> Result<()> {
     let solo = Solo::start("kcp-shared", "isthmus").await?;
     let shared = |level: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "common", "namespace": "kyma-system"},
@@ -539,7 +539,7 @@ async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_na
 
 /// API servers store them as data.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_secret_has_as_texts_is_kept_and_let_go_like_its_data() -> Result<()> {
+async fn string_data_is_kept_and_pruned_like_data() -> Result<()> {
     const SECRET: (&str, &str, &str) = ("", "v1", "Secret");
     let mut solo = Solo::start("kcp-texts", "polder").await?;
     let secret = |texts: &Value| {

@@ -2,10 +2,10 @@
 //!
 //! `FAULT_SEED` repeats a run, `FAULT_ROUNDS` extends it: `FAULT_ROUNDS=50 make e2e T=faults`.
 
+mod connections;
 mod hibernation;
 mod rig;
 mod watches;
-mod ways;
 
 use std::time::Duration;
 
@@ -194,7 +194,7 @@ async fn expired(rig: &mut Rig, runtime: &mut ControlPlane) -> Result<()> {
 /// One test: it mostly waits, and several would block other tests.
 #[real_only("API servers and etcd are killed as processes")]
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_processes_and_broken_ways_lose_nothing() -> Result<()> {
+async fn killed_processes_and_broken_connections_lose_nothing() -> Result<()> {
     let (programs, servers) =
         futures::future::join(Box::pin(programs_and_their_way()), Box::pin(api_servers())).await;
     let seed = seed()?;

@@ -89,7 +89,7 @@ fn rewritten(module: &str) -> Vec<Value> {
 
 #[real_only("the API server has to drop, rewrite and refuse values as a real one does")]
 #[tokio::test(flavor = "multi_thread")]
-async fn values_that_the_api_server_stores_otherwise_are_no_drift_after_a_restart() -> Result<()> {
+async fn server_rewritten_values_are_no_drift_after_a_restart() -> Result<()> {
     let mut solo = Solo::start("kcp-rewritten", "manta").await?;
     solo.offer(&Version::new("manta", "1.0.0", rewritten("manta"))).await?;
     solo.enable(&json!([{"name": "manta"}])).await?;
@@ -122,7 +122,7 @@ async fn values_that_the_api_server_stores_otherwise_are_no_drift_after_a_restar
 
 #[real_only("the API server has to drop, rewrite and refuse values as a real one does")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_that_is_refused_for_what_nobody_owns_goes_through() -> Result<()> {
+async fn an_upgrade_refused_for_unowned_fields_succeeds() -> Result<()> {
     let solo = Solo::start("kcp-settled", "gurnard").await?;
     let main = |more: Value| {
         let mut container = json!({"name": "main", "image": "example.test/none:1"});
@@ -206,7 +206,7 @@ async fn an_upgrade_that_is_refused_for_what_nobody_owns_goes_through() -> Resul
 
 #[real_only("the API server has to drop, rewrite and refuse values as a real one does")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_installer_had_and_a_module_drops_goes_and_what_people_have_changed_stays() -> Result<()> {
+async fn dropped_installer_fields_go_and_user_edits_stay() -> Result<()> {
     let solo = Solo::start("kcp-installed", "weever").await?;
     let container = |name: &str, env: &[&str]| {
         let env: Vec<Value> = env.iter().map(|name| json!({"name": name, "value": "1"})).collect();
@@ -258,7 +258,7 @@ async fn what_an_installer_had_and_a_module_drops_goes_and_what_people_have_chan
 
 #[real_only("the API server has to drop, rewrite and refuse values as a real one does")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_its_user_has_enlarged_stands_until_its_module_asks_for_more() -> Result<()> {
+async fn an_enlarged_claim_stays_until_more_is_desired() -> Result<()> {
     let solo = Solo::start("kcp-grown", "lumpfish").await?;
     let claim = |size: &str| {
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "logs", "namespace": "lumpfish"},

@@ -53,7 +53,7 @@ fn says(state: State, words: &[&str]) -> impl Fn(&ModuleStatus) -> bool + Sync {
 /// Preferred and storage version differ, without conversion.
 #[real_only("the fake API server converts nothing by webhooks")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversion_webhook_without_a_server_holds_up_what_needs_it_and_nothing_else() -> Result<()> {
+async fn an_unreachable_conversion_webhook_blocks_only_its_kind() -> Result<()> {
     let group = "mooring.example.test";
     let solo = Solo::start("kcp-conversion", "mooring").await?;
     let mut definition = crd(group, "Bollard", &["v1", "v1beta1"]);
@@ -92,7 +92,7 @@ async fn a_conversion_webhook_without_a_server_holds_up_what_needs_it_and_nothin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_cannot_go_gets_the_fix_that_its_channel_brings() -> Result<()> {
+async fn a_blocked_removal_still_gets_its_channels_fix() -> Result<()> {
     let group = "sluice.example.test";
     let solo = Solo::start("kcp-following", "sluice").await?;
     let gate = ("sluice.example.test", "v1", "Gate");
@@ -123,7 +123,7 @@ async fn a_module_that_cannot_go_gets_the_fix_that_its_channel_brings() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_that_others_hold_says_so_and_goes_with_its_cluster() -> Result<()> {
+async fn a_manifest_with_foreign_finalizers_goes_with_its_cluster() -> Result<()> {
     const HOLD: &str = "example.test/backup";
     let solo = Solo::start("kcp-held", "ferry").await?;
     solo.offer(&Version::new("ferry", "1.0.0", vec![map("ferry", "1")])).await?;
@@ -152,8 +152,7 @@ async fn a_manifest_that_others_hold_says_so_and_goes_with_its_cluster() -> Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mandatory_module_whose_release_is_deleted_stays_removed_whatever_its_templates_say() -> Result<()>
-{
+async fn a_deleted_mandatory_release_is_not_reinstalled() -> Result<()> {
     let solo = Solo::start("kcp-withdrawn", "picket").await?;
     let mut version = guard("1.0.0");
     version.template = json!({"mandatory": true, "descriptor": {"component": {

@@ -49,7 +49,7 @@ fn filled(name: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_controllers_and_injectors_fill_is_not_set_back() -> Result<()> {
+async fn fields_filled_by_controllers_and_injectors_are_kept() -> Result<()> {
     let name = "estuary";
     let solo = Solo::start("kcp-filled", "estuary").await?;
     solo.offer(&Version::new(name, "1.0.0", filled(name))).await?;
@@ -89,7 +89,7 @@ async fn what_controllers_and_injectors_fill_is_not_set_back() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_whose_kind_turns_out_to_have_no_namespaces_is_made_once() -> Result<()> {
+async fn objects_of_cluster_scoped_kinds_are_created_once() -> Result<()> {
     let (group, name) = ("sounding.example.test", "sounding");
     let solo = Solo::start("kcp-scope", "sounding").await?;
     let stray = json!({"apiVersion": format!("{group}/v1"), "kind": "Lead", "metadata": {"name": "main", "namespace": "kyma-system"},
@@ -121,7 +121,7 @@ async fn an_object_whose_kind_turns_out_to_have_no_namespaces_is_made_once() -> 
 /// A finished Job is deleted at once, so its completion is unobserved.
 #[real_only("the fake API server has no Job controller")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_with_a_time_to_live_of_nothing_runs_once() -> Result<()> {
+async fn a_job_with_zero_ttl_runs_once() -> Result<()> {
     let name = "ballast";
     let solo = Solo::start("kcp-ballast", "ballast").await?;
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": name},

@@ -43,7 +43,7 @@ async fn is_ready(receiver: &Receiver) -> Result<bool> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result<()> {
+async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
     let (env, namespace) = (env::shared().await?, "kcp-lease");
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, namespace).await?;

@@ -134,7 +134,7 @@ pub(super) async fn label(solo: &Solo, manifest: &str, labels: &Value) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
+async fn an_unmanaged_module_keeps_running_and_is_managed_again() -> Result<()> {
     let solo = Solo::start("kcp-managed", "wharf").await?;
     solo.offer(&version("mole", "1.0.0")).await?;
     solo.enable(&json!([{"name": "mole"}])).await?;
@@ -222,7 +222,7 @@ async fn removing_the_entry_of_an_unmanaged_module_leaves_its_objects() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
+async fn an_ignored_default_cr_is_user_owned() -> Result<()> {
     let solo = Solo::start("kcp-ignore", "tender").await?;
     solo.offer(&version("thole", "1.0.0")).await?;
     let (quay, under) = (

@@ -65,7 +65,7 @@ async fn metrics_have_the_names_that_are_known(solo: &Solo) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
+async fn a_mandatory_module_is_installed_upgraded_and_removed() -> Result<()> {
     let solo = Solo::start_with("kcp-mandatory", "pier", vec!["--object-metrics".into()]).await?;
     solo.offer(&guard("1.0.0")).await?;
     let first = ready(&solo, "1.0.0").await?;
@@ -132,7 +132,7 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_its_user_asks_for_by_now_stays_though_nobody_was_told() -> Result<()> {
+async fn a_formerly_mandatory_module_chosen_by_a_user_stays() -> Result<()> {
     let solo = Solo::start("kcp-lately", "mole").await?;
     solo.offer(&guard("1.0.0")).await?;
     let first = ready(&solo, "1.0.0").await?;

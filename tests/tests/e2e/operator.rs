@@ -9,7 +9,7 @@ const SOON: Duration = Duration::from_mins(1);
 
 /// The controller acknowledges one event after its reconcile, the other because the object does not exist.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_hears_of_a_runtime_reconciles_and_acknowledges() -> Result<()> {
+async fn the_example_operator_reconciles_and_acknowledges_events() -> Result<()> {
     let env = env::shared().await?;
     let kubeconfig = env.harness.write("operator/kcp.yaml", &env.kcp.kubeconfig_yaml(ADMIN)?)?;
     let args = vec![format!("--kubeconfig={}", kubeconfig.display())];

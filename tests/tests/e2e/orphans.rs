@@ -25,7 +25,7 @@ async fn of_module(solo: &Solo, module: &str) -> Result<Vec<Manifest>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on() -> Result<()> {
+async fn a_skipped_kyma_or_manifest_is_not_reconciled() -> Result<()> {
     let solo = Solo::start("kcp-skipped", "cofferdam").await?;
     for module in ["dock", "weir"] {
         solo.offer(&version(module, "1.0.0")).await?;
@@ -103,7 +103,7 @@ async fn offer_renamed(solo: &Solo, mut new: Version) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renamed_component_may_make_anew_what_it_takes_over() -> Result<()> {
+async fn a_renamed_component_may_recreate_adopted_objects() -> Result<()> {
     let solo = Solo::start("kcp-recast", "isthmus").await?;
     solo.offer(&version("causeway", "1.0.0")).await?;
     solo.enable(&json!([{"name": "causeway"}])).await?;
@@ -130,7 +130,7 @@ async fn a_renamed_component_may_make_anew_what_it_takes_over() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Result<()> {
+async fn a_renamed_component_adopts_objects_and_prunes_the_rest() -> Result<()> {
     let solo = Solo::start("kcp-renamed", "estuary").await?;
     let mut old: Version = version("pontoon", "1.0.0");
     old.objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -176,7 +176,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> {
+async fn an_orphaned_manifest_is_reported_and_not_reconciled() -> Result<()> {
     let solo = Solo::start("kcp-orphaned", "flotsam").await?;
     solo.offer(&version("dock", "1.0.0")).await?;
     solo.enable(&json!([{"name": "dock"}])).await?;

@@ -47,7 +47,7 @@ fn namespace(module: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts() -> Result<()> {
+async fn exceeded_deadlines_are_errors_unless_a_manager_decides() -> Result<()> {
     let solo = Solo::start("kcp-deadline", "davit").await?;
     let objects = || {
         let deployment = workload(DEPLOYMENT, "davit", "davit", &json!({"replicas": 0}));
@@ -75,7 +75,7 @@ async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts()
 
 /// The watch can show the engine's own write before the answer. The echo causes no reconcile.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
+async fn a_repaired_module_is_ready_immediately() -> Result<()> {
     let solo = Solo::start("kcp-repaired", "fender").await?;
     let agent = solo.agent().await?;
     let objects =
@@ -109,7 +109,7 @@ async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
 
 /// An operator creates the workload of the module.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_something_else_installs_decides_whether_its_module_is_ready() -> Result<()> {
+async fn a_manager_installed_by_others_decides_readiness() -> Result<()> {
     let mut solo = Solo::start("kcp-manager", "capstan").await?;
     let agent = solo.agent().await?;
     let mut version = Version::new("capstan", "1.0.0", vec![namespace("capstan")]);
@@ -187,7 +187,7 @@ async fn pod_says(solo: &Solo, workload: &str, status: &Value) -> Result<()> {
 
 #[real_only("nodes, volumes and jobs need their controllers")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> Result<()> {
+async fn a_module_waits_for_each_kind_in_turn() -> Result<()> {
     let solo = Solo::start("kcp-kinds", "bulwark").await?;
     // Without a node, a DaemonSet is complete.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "berth"}});
@@ -238,7 +238,7 @@ async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> R
 /// Pods explain it when neither the object nor a running pod does.
 #[real_only("a scheduler has to refuse pods")]
 #[tokio::test(flavor = "multi_thread")]
-async fn why_there_is_no_pod_is_told() -> Result<()> {
+async fn the_cause_of_missing_pods_is_reported() -> Result<()> {
     let solo = Solo::start("kcp-no-pods", "jetsam").await?;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "slip"}});
     let nodes = solo.objects(NODE, None);
@@ -283,7 +283,7 @@ fn hooks() -> Value {
 /// Controllers, a simulated kubelet and a simulated operator change statuses; only the agent reports them.
 #[real_only("pods run, and an aggregated API becomes available")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_alone() -> Result<()> {
+async fn pod_api_and_cr_are_awaited_by_events_alone() -> Result<()> {
     let solo = Solo::start("kcp-more-kinds", "gaff").await?;
     let group = "rigs.example.test";
     let rigs = Aggregated::start(group).await?;

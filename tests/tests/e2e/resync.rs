@@ -112,7 +112,7 @@ async fn sent(agent: &Agent) -> Result<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
+async fn a_restarted_agent_reports_only_missed_changes() -> Result<()> {
     let env = env::shared().await?;
     let spare = spare::shared().await?;
     let _alone = spare.register_alone().await;

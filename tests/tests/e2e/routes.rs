@@ -218,7 +218,7 @@ async fn a_manager_gets_exactly_the_events_of_its_own_watches() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_dead_service_delays_nobody_and_gets_what_was_held_when_it_lives() -> Result<()> {
+async fn a_dead_service_delays_none_and_gets_held_events() -> Result<()> {
     let at_keeper = free()?;
     let world = World::start("kcp-routes-dead", &[("keeper", at_keeper)]).await?;
     let mut agent = Agent::connect(&world).await?;
@@ -263,7 +263,7 @@ async fn a_dead_service_delays_nobody_and_gets_what_was_held_when_it_lives() -> 
 }
 
 #[tokio::test]
-async fn a_proxy_is_believed_by_its_certificate_alone() -> Result<()> {
+async fn a_proxy_is_trusted_only_by_its_certificate() -> Result<()> {
     let world = World::start("kcp-routes-proxy", &[]).await?;
     let runtime = CertificateDer::from_pem_slice(world.runtime.issued.cert_pem.as_bytes())?;
     let header = xfcc::format(&runtime)?;
@@ -301,7 +301,7 @@ async fn a_proxy_is_believed_by_its_certificate_alone() -> Result<()> {
 }
 
 #[tokio::test]
-async fn our_agent_speaks_v2_to_a_listener_that_knows_nothing_else() -> Result<()> {
+async fn an_agent_speaks_v2_to_a_v2_listener() -> Result<()> {
     let (env, spare) = (env::shared().await?, spare::shared().await?);
     // What another test's engine has told the agents of this runtime to watch is not this one's.
     let _alone = spare.register_alone().await;

@@ -39,7 +39,7 @@ const ID: &str = "runtime-ebb";
 const DOMAIN: &str = "ebb.runtimes.example";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_told_to_end_ends_cleanly() -> Result<()> {
+async fn a_terminated_receiver_ends_cleanly() -> Result<()> {
     let env = env::shared().await?;
     fleet::prepare_kcp(&env.kcp.client()?, NAMESPACE).await?;
     let mut receiver =
@@ -138,7 +138,7 @@ async fn connect(receiver: &Receiver) -> Result<Connection> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_whose_reconcile_runs_at_the_end_comes_back_to_the_next_receiver() -> Result<()> {
+async fn an_unfinished_event_is_reconciled_by_the_next_receiver() -> Result<()> {
     let env = env::shared().await?;
     let spare = spare::shared().await?;
     let _alone = spare.register_alone().await;

@@ -23,11 +23,12 @@ use tidewatch_api::{
 };
 use tidewatch_tests::{
     ControlPlane,
-    berths::{self, Alone},
     env::{self, Environment},
     fleet::{self, Agent, Member, Receiver},
     gomanager::{self, GoManager, kyma_in_runtime, live, shared_fields, watcher_in},
-    observed, spare, wait,
+    observed,
+    runtime_pool::{self, Alone},
+    spare, wait,
 };
 use tokio::task::JoinHandle;
 
@@ -48,7 +49,7 @@ struct Rig {
 
 impl Rig {
     async fn start(namespace: &'static str, kyma: &'static str, module: &str) -> Result<Self> {
-        let (env, alone) = (env::shared().await?, berths::alone().await?);
+        let (env, alone) = (env::shared().await?, runtime_pool::alone().await?);
         let cluster = alone.cluster;
         spare::take_over(cluster).await?;
         let (kcp, runtime) = (env.kcp.client()?, cluster.client()?);
@@ -379,7 +380,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Result<()> {
+async fn a_dry_run_lists_changes_and_used_extensions() -> Result<()> {
     let rig = Rig::start("kcp-dryrun", "leeboard", "lee").await?;
     let (go, kyma) = (&rig.go, rig.go.kyma);
     // Edits installed objects, including a Secret.
@@ -438,7 +439,7 @@ async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers() -> Result<()> {
+async fn a_takeover_proceeds_by_label_and_spares_foreign_objects() -> Result<()> {
     let rig = Rig::start("kcp-stepped", "capstan", "cap").await?;
     let (go, kyma) = (&rig.go, rig.go.kyma);
     let skip =
@@ -501,7 +502,7 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Result<()> {
+async fn an_upgrade_equals_the_go_managers() -> Result<()> {
     let mut rig = Rig::start("kcp-wayback", "sternpost", "stern").await?;
     let mut receiver = rig.receiver().await?;
     rig.looked(&receiver).await?;

@@ -91,7 +91,7 @@ fn names(status: &ModuleStatus, runs: &str, wanted: &str) -> bool {
 
 #[real_only("pods have to come of workloads")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_that_is_not_ready_yet_says_which_version_runs_and_which_is_wanted() -> Result<()> {
+async fn an_upgrade_reports_running_and_wanted_version() -> Result<()> {
     let mut solo = Solo::start("kcp-upgrade", "drydock").await?;
     let only_cause = |m: &ModuleStatus| {
         m.state == State::Processing && m.message.starts_with(&format!("Deployment {MODULE}/{MODULE}: "))

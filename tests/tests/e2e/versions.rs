@@ -217,7 +217,7 @@ async fn a_version_can_be_pinned_and_unpinned() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_goes_out_in_phases_and_each_reaches_only_its_own() -> Result<()> {
+async fn a_phased_release_reaches_only_affected_kymas() -> Result<()> {
     let world = World::start("kcp-phases").await?;
     let (pier, mole) = (world.pier(), world.mole());
     let both = |regular: &str, fast: &str| {
@@ -257,7 +257,7 @@ async fn a_version_goes_out_in_phases_and_each_reaches_only_its_own() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
+async fn a_downgrade_is_refused_and_reported() -> Result<()> {
     let world = World::start("kcp-downgrade").await?;
     let pier = world.pier();
     world.offer("gull", "1.0.0", &[("regular", "1.0.0")]).await?;
@@ -357,7 +357,7 @@ async fn a_deprecated_version_warns_its_user() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
+async fn an_old_style_template_still_resolves() -> Result<()> {
     let world = World::start("kcp-old-kind").await?;
     let pier = world.pier();
     for version in ["1.0.0", "1.1.0"] {
@@ -388,7 +388,7 @@ async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere_else() -> Result<()> {
+async fn runtime_templates_count_only_where_kcp_allows() -> Result<()> {
     let world = World::start("kcp-own-templates").await?;
     let (pier, mole) = (world.pier(), world.mole());
     for version in ["0.1.0", "0.2.0"] {

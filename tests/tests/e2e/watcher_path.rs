@@ -47,7 +47,7 @@ fn watched(heard: &Heard) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manager_hears_of_a_change_in_a_runtime_and_the_agent_holds_it_until_then() -> Result<()> {
+async fn a_manager_receives_each_change_the_agent_holds() -> Result<()> {
     let env = env::shared().await?;
     let spare = spare::shared().await?;
     let _alone = spare.register_alone().await;

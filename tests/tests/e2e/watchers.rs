@@ -155,7 +155,7 @@ async fn ensure_nothing_left(cluster: &ControlPlane) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -> Result<()> {
+async fn watchers_take_effect_everywhere_without_a_restart() -> Result<()> {
     let env = env::shared().await?;
     let spare = spare::shared().await?;
     let _alone = spare.register_alone().await;

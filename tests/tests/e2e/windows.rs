@@ -81,7 +81,7 @@ async fn with_update(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_needs_downtime_waits_for_its_window_and_its_user_may_skip_it() -> Result<()> {
+async fn downtime_updates_wait_for_their_window_unless_skipped() -> Result<()> {
     let file = policy_file("windows-closed.json").await?;
     std::fs::write(&file, CLOSED)?;
     let solo = with_update("kcp-windows", "mooring", &file, "winch").await?;
@@ -155,7 +155,7 @@ async fn a_new_policy_takes_effect_without_a_restart() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rollout_is_spread_and_a_user_edit_passes_it() -> Result<()> {
+async fn rollouts_are_spread_and_edits_not_delayed() -> Result<()> {
     // A turn comes some time in four months; within this test once in 100,000 runs.
     let arguments = vec!["--rollout-window=10000000".to_owned()];
     let mut solo = Solo::start_with("kcp-spread", "roads", arguments).await?;

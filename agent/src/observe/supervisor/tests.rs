@@ -27,7 +27,7 @@ fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
 }
 
 #[test]
-fn only_what_has_changed_is_touched() {
+fn only_changed_watches_are_restarted() {
     let old = ["same", "labels", "route", "kind", "removed"]
         .map(|name| watch(&format!("{{name: {name}, resource: pods, field: spec}}")));
     let new = [
@@ -183,7 +183,7 @@ async fn watches_start_and_end_while_the_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_a_changed_watch_does_not_select_is_reported_as_gone() {
+async fn an_object_no_longer_selected_is_reported_as_gone() {
     let mut bench = bench();
     bench.apply(&["{name: p, resource: pods, field: spec}"]).await;
     assert_eq!(bench.next().await, change("p", "one", Change::Changed));
@@ -209,7 +209,7 @@ async fn another_kind_under_the_same_name_is_another_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_by_itself_is_noticed() {
+async fn a_panicked_watch_is_detected() {
     let mut bench = bench();
     bench.apply(&["{name: p, resource: pods, field: spec}"]).await;
     let waiting = tokio::time::timeout(Duration::from_secs(1), bench.supervisor.failed()).await;

@@ -192,7 +192,7 @@ async fn next(taken: &mut mpsc::Receiver<Message>, conditions: &Conditions) -> O
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_is_picked_up_when_it_appears() {
+async fn a_watch_starts_when_its_kind_appears() {
     let server = Shown::default();
     let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     watcher.spec.labels.insert("team".into(), "a".into());
@@ -215,7 +215,7 @@ async fn a_kind_is_picked_up_when_it_appears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_without_generation_is_watched_as_a_whole() {
+async fn a_kind_without_generation_is_watched_as_whole_objects() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -233,7 +233,7 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_another_field_reads_what_that_needs() {
+async fn a_status_watch_reads_whole_objects() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -279,7 +279,7 @@ async fn a_forbidden_kind_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_converts_objects_they_are_watched_in_another_version() {
+async fn without_converter_another_served_version_is_watched() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -303,7 +303,7 @@ async fn where_nobody_converts_objects_they_are_watched_in_another_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
+async fn after_a_pause_the_watch_relists_and_finds_deletions() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -335,7 +335,7 @@ fn many() -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_changed() {
+async fn many_objects_are_reported_once_and_then_only_changes() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -377,7 +377,7 @@ async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_chang
 
 /// Even if a check fails.
 #[tokio::test(start_paused = true)]
-async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_within_90_s() {
+async fn a_swallowed_event_among_30000_objects_is_found() {
     for blow in [None, Some(Blow::CutShort), Some(Blow::Failed(500)), Some(Blow::Failed(410))] {
         let server = Shown::default();
         {
@@ -422,7 +422,7 @@ async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_misses_something_again_and_again_is_no_proof_and_costs_less_and_less() {
+async fn a_repeatedly_incomplete_watch_is_unreliable_and_backs_off() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -445,7 +445,7 @@ async fn a_watch_that_misses_something_again_and_again_is_no_proof_and_costs_les
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
+async fn only_the_last_removed_version_deletes_objects() {
     for then in [&[][..], &["v1beta1"]] {
         let server = Shown::default();
         {
@@ -471,7 +471,7 @@ async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_streamed_where_the_server_can() {
+async fn lists_are_streamed_where_supported() {
     let server = Shown::default();
     {
         let mut server = server.lock();
@@ -496,7 +496,7 @@ async fn seconds_to_next(taken: &mut mpsc::Receiver<Message>, conditions: &Condi
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
+async fn a_swallowed_event_is_found_within_90_seconds() {
     for generation in [Some(1), None] {
         let server = Shown::default();
         {

@@ -127,7 +127,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_needed_is_kept_and_nothing_else() {
+    fn only_needed_metadata_is_kept() {
         let object = json!({
             "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
             "metadata": {

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_told_again_and_shown_before_is_all_there_is_to_say() {
+    async fn a_replay_matching_the_index_is_equal() {
         let mut replay = begun();
         let reported = Some(round("2", &[("a", Some(2)), ("b", None)]));
         assert_eq!(replay.judge(reported, &index(&[("a", 2), ("c", 1)])), Some(Judgement::Equal));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_differs_twice_in_the_same_way_was_missed() {
+    async fn an_equal_difference_in_two_replays_was_missed() {
         let cases = [(("a", Some(2)), ("a", 1)), (("a", None), ("a", 1)), (("a", Some(1)), ("b", 1))];
         for (reported, shown) in cases {
             let mut replay = begun();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_watch_has_shown_since_was_not_missed() {
+    async fn a_difference_observed_by_the_watch_was_not_missed() {
         let mut replay = begun();
         let reported = |until, fingerprint| Some(round(until, &[("a", Some(fingerprint))]));
         assert_eq!(replay.judge(reported("2", 2), &index(&[("a", 1)])), Some(Judgement::Unsettled));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_fails_is_made_again_from_the_same_place_soon() {
+    async fn a_failed_replay_is_repeated_from_the_same_version() {
         let mut replay = begun();
         assert_eq!(replay.judge(None, &index(&[])), Some(Judgement::Failed));
         assert_eq!((from(&replay), replay.due - Instant::now()), (("1", false), AGAIN));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_too_much_or_too_late_it_goes_on_from_now() {
+    async fn an_oversized_or_expired_replay_restarts_from_now() {
         for (events, judgement) in
             [(Events::TooMany, Judgement::Failed), (Events::Expired, Judgement::Unknown)]
         {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_numbers_or_say_nothing() {
+    fn resource_versions_are_compared_as_numbers() {
         assert!(reaches("10", "9") && reaches("9", "9"));
         assert!(!reaches("9", "10") && !reaches("b", "a") && !reaches("", ""));
     }

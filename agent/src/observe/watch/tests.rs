@@ -116,7 +116,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn differences_are_reported() {
+async fn creations_changes_and_deletions_are_reported() {
     use ObjectEvent::{Applied, Deleted, ListBegins, ListEnds};
     let mut bench = bench(10);
     assert_eq!(bench.readiness.unready(), ["w"]);
@@ -182,7 +182,7 @@ async fn a_forbidden_kind_is_named_and_recovers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_list_is_begun_again() {
+async fn a_stalled_list_is_restarted() {
     let mut bench = bench(10);
     for (streaming, left) in [(true, StopReason::NoStreaming), (false, StopReason::Broken)] {
         bench.watcher.streaming = streaming;
@@ -194,7 +194,7 @@ async fn a_stalled_list_is_begun_again() {
 }
 
 #[tokio::test]
-async fn too_many_objects_are_a_condition() {
+async fn too_many_objects_set_a_condition() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let mut bench = bench(1);
     bench.pump([ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok).into()).await;
@@ -206,7 +206,7 @@ async fn too_many_objects_are_a_condition() {
 }
 
 #[tokio::test]
-async fn streams_are_left_for_their_reasons() {
+async fn a_stream_ends_for_missing_kinds_and_closed_channels() {
     let mut bench = bench(10);
     assert_eq!(bench.pump(vec![Err(api_error(404, "gone"))]).await, StopReason::KindGone);
     let bare = ObservedObject { fingerprint: None, ..thing("a", 0) };
@@ -240,7 +240,7 @@ async fn reconciled() -> (Bench, digest::Digest) {
 }
 
 #[tokio::test]
-async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
+async fn nothing_is_reported_before_the_baseline_is_known() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (_, known) = reconciled().await;
     let mut bench = bench(10);
@@ -267,7 +267,7 @@ async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
 }
 
 #[tokio::test]
-async fn only_what_differs_from_the_digest_is_reported() {
+async fn only_differences_from_the_digest_are_reported() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (_, known) = reconciled().await;
     assert_ne!(bucket("n", "a"), bucket("n", "b"), "or this shows nothing");
@@ -318,7 +318,7 @@ fn listed(bench: &mut Bench) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn a_report_of_everything_says_that_it_is_one() {
+async fn a_full_report_is_marked_as_listed() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let first = || [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok);
     let of = |a: bool, b: bool| [("a".to_owned(), a), ("b".to_owned(), b)];
@@ -352,7 +352,7 @@ async fn a_report_of_everything_says_that_it_is_one() {
 }
 
 #[tokio::test]
-async fn what_appears_with_its_kind_was_made() {
+async fn an_object_appearing_with_its_kind_is_a_creation() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let mut bench = bench(10);
     bench.watcher.never_served().await.unwrap();
@@ -361,7 +361,7 @@ async fn what_appears_with_its_kind_was_made() {
 }
 
 #[tokio::test]
-async fn a_kind_that_goes_takes_its_objects_with_it() {
+async fn objects_of_a_removed_kind_are_reported_as_gone() {
     use ObjectEvent::{Applied, ListBegins, ListEnds};
     let (mut served, known) = reconciled().await;
     served.watcher.all_gone("v1", "Thing").await.unwrap();

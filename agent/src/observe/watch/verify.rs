@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_differs_twice_in_the_same_way_was_missed() {
+    async fn an_equal_difference_in_two_lists_was_missed() {
         let mut check = Check::never();
         let (listed, index) = (sums_with(3, 1), sums_with(3, 2));
         assert_eq!(judged(&mut check, Some(listed.clone()), index.clone()), (Judgement::Unsettled, LAG));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_watch_has_shown_since_was_not_missed() {
+    async fn a_difference_observed_since_was_not_missed() {
         let mut check = Check::never();
         judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
         assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 2)).0, Judgement::Equal);
@@ -314,7 +314,7 @@ mod tests {
 
     /// 500 objects change per check.
     #[tokio::test(start_paused = true)]
-    async fn what_was_missed_is_found_beside_steady_change() {
+    async fn a_missed_object_is_found_despite_steady_changes() {
         let mut check = Check::never();
         let there = |check: &Check, checks: u64, missed: u64| {
             let mut sums = vec![0; SLOTS].into_boxed_slice();

@@ -14,7 +14,7 @@ fn from_environment(variables: &[(&str, &str)], host: &str, port: u16) -> Option
 }
 
 #[test]
-fn urls_of_proxies() {
+fn proxy_urls_are_validated() {
     let good = [
         ("http://proxy.example:3128", "http://proxy.example:3128", None),
         ("HTTP://proxy.example", "http://proxy.example:80", None),
@@ -57,7 +57,7 @@ fn urls_of_proxies() {
 }
 
 #[test]
-fn credentials_are_not_shown() {
+fn proxy_credentials_are_never_shown() {
     let url = "http://somebody:hunter2@h:1";
     let proxy = Proxy::parse(url).unwrap();
     let broken =
@@ -72,7 +72,7 @@ fn credentials_are_not_shown() {
 }
 
 #[test]
-fn the_environment_decides_when_the_configuration_does_not() {
+fn the_environment_is_used_only_without_configuration() {
     let proxy = ("HTTPS_PROXY", "http://upper:1");
     assert_eq!(from_environment(&[], "h", 443), None);
     assert_eq!(from_environment(&[("HTTPS_PROXY", "")], "h", 443), None);
@@ -97,7 +97,7 @@ fn the_environment_decides_when_the_configuration_does_not() {
 }
 
 #[test]
-fn hosts_that_are_dialled_directly() {
+fn bypass_lists_match_hosts_domains_and_networks() {
     let cases: [(&str, &str, u16, bool); 30] = [
         ("*", "anything", 1, true),
         ("example.com", "example.com", 1, true),
@@ -171,7 +171,7 @@ async fn outcome(url: &str, host: &str, pieces: &[&[u8]]) -> (Result<(), TunnelE
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_is_asked_for_and_opened() {
+async fn a_connect_tunnel_is_requested_and_opened() {
     let answer: &[u8] = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n";
     let (opened, request) = outcome("http://p:1", "receiver.example", &[answer]).await;
     opened.unwrap();
@@ -187,7 +187,7 @@ async fn a_tunnel_is_asked_for_and_opened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_does_not_open_a_tunnel_is_told_apart() {
+async fn proxy_failures_have_distinct_labels() {
     let huge = [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'x'; 60_000]].concat();
     let endless: &[&[u8]] = &[&huge];
     let cases: [(&[&[u8]], &str); 13] = [
@@ -217,7 +217,7 @@ async fn a_proxy_that_does_not_open_a_tunnel_is_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_drips_or_says_nothing_is_left_at_the_deadline() {
+async fn slow_or_silent_proxies_are_abandoned_at_the_deadline() {
     let drip: Vec<Vec<u8>> = std::iter::repeat_n(b"x".to_vec(), 10_000).collect();
     for pieces in [vec![], drip] {
         let (mut client, _proxy) = scripted(pieces);

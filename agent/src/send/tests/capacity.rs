@@ -11,7 +11,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const CHANGES: usize = 5_000;
 
 #[tokio::test(start_paused = true)]
-async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
+async fn a_first_list_is_sent_in_batches_without_blocking() {
     let (changes, taken) = mpsc::channel(8);
     let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
     let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();

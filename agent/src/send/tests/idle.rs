@@ -31,7 +31,7 @@ fn canary() -> Message {
 const AROUND_BODIES: usize = 3 * 22 + 4 * 9 + 28;
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_agent_says_little_once_a_minute() {
+async fn an_idle_agent_sends_few_bytes_once_a_minute() {
     let (changes, taken) = mpsc::channel(8);
     let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
     let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
@@ -67,7 +67,7 @@ async fn an_idle_agent_says_little_once_a_minute() {
 }
 
 #[tokio::test]
-async fn what_every_request_says_goes_into_headers_while_the_receiver_understands_it() {
+async fn constant_fields_become_headers_if_understood() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;

@@ -73,7 +73,7 @@ async fn ten_minutes(script: Script, lasts: Duration, fate: Fate) -> (usize, usi
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_answer_drives_a_loop() {
+async fn no_answer_causes_a_busy_loop() {
     let scripts: [(&str, Script); 13] = [
         ("another session each time", |r| at_once(another(r))),
         ("another session, which has done all", |r| at_once(v3::Response { acks: awaited(r), ..another(r) })),
@@ -107,7 +107,7 @@ async fn no_answer_drives_a_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_end_of_a_connection_drives_a_loop() {
+async fn no_lost_connection_causes_a_busy_loop() {
     let ends: [(&str, Script, Duration, Fate); 4] = [
         ("ended before it is used", |_| (LONG, Err(SendError::Timeout)), Duration::ZERO, Fate::Keep),
         ("ended after each answer", holds, Duration::from_millis(1), Fate::Keep),
@@ -122,7 +122,7 @@ async fn no_end_of_a_connection_drives_a_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receiver_that_comes_to_its_senses_is_told_everything_within_a_minute() {
+async fn a_recovered_receiver_gets_everything_within_a_minute() {
     static SENSES: AtomicU64 = AtomicU64::new(0);
     let bench = Bench::start(|request| {
         if SENSES.load(Ordering::Relaxed) == 0 {

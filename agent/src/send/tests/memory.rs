@@ -69,7 +69,7 @@ async fn a_digest_is_claimed_kept_and_declared() {
 }
 
 #[tokio::test]
-async fn a_digest_that_is_on_its_way_to_be_stored_at_the_end_is_declared_all_the_same() {
+async fn a_digest_stored_during_shutdown_is_still_declared() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (kept, memory) = memory();

@@ -37,7 +37,7 @@ async fn list(agent: &Agent, names: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_name_is_stored_before_its_object_is_told_of() {
+async fn a_name_is_stored_before_its_object_is_reported() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (mut agent, mut shelf) = routed(peer.addr, &ca, Names::default(), Duration::from_mins(1)).await;
@@ -58,7 +58,7 @@ async fn a_name_is_stored_before_its_object_is_told_of() {
 }
 
 #[tokio::test]
-async fn what_went_while_the_agent_was_down_is_told_by_name() {
+async fn deletions_during_downtime_are_reported_by_name() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (agent, _shelf) = routed(peer.addr, &ca, kept(&["here", "went"]), Duration::from_mins(1)).await;
@@ -76,7 +76,7 @@ async fn what_went_while_the_agent_was_down_is_told_by_name() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_told_all_the_same() {
+async fn events_are_sent_even_if_names_cannot_be_stored() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (agent, _shelf) = routed(peer.addr, &ca, Names::default(), Duration::from_millis(20)).await;

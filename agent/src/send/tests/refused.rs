@@ -1,7 +1,7 @@
 use super::*;
 
 #[tokio::test]
-async fn an_agent_whose_issuer_is_not_trusted_says_so_and_is_neither_connected_nor_ready() {
+async fn an_agent_with_an_untrusted_issuer_is_not_ready() {
     let (ca, other) = (new_ca(), new_ca());
     let peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &other, 100).await;
@@ -57,7 +57,7 @@ fn failures(agent: &Agent) -> u64 {
 }
 
 #[test]
-fn each_alert_has_a_sentence_of_its_own() {
+fn each_tls_alert_has_its_own_message() {
     use rustls::AlertDescription as Alert;
     let message = |description| {
         let error = std::io::Error::other(rustls::Error::AlertReceived(description));

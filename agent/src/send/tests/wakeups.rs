@@ -11,7 +11,7 @@ fn overloaded(request: &v3::Request<'static>) -> (Duration, Result<v3::Response,
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_may_send_nothing_sleeps() {
+async fn a_throttled_sender_sleeps() {
     let (bench, mut run) = Bench::new(overloaded);
     bench.changes.send(observation("a").into()).await.unwrap();
     let mut wakeups = 0;

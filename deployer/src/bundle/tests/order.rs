@@ -49,7 +49,7 @@ fn is_namespace(gvk: &Gvk) -> bool {
 
 proptest! {
     #[test]
-    fn what_others_need_is_applied_first_and_nothing_is_left_out(rendered in version()) {
+    fn prerequisites_are_applied_first_and_no_object_is_lost(rendered in version()) {
         let bundle = bundle(NAME, rendered.clone(), &scopes()).unwrap();
         prop_assert_eq!(bundle.objects.len(), rendered.len());
         let of = |phase: &[Value]| -> Vec<ObjectRef> { phase.iter().filter_map(ObjectRef::of).collect() };
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn an_upgrade_removes_what_is_not_wanted_any_more_and_nothing_else(old in version(), new in version()) {
+    fn an_upgrade_prunes_exactly_the_obsolete_objects(old in version(), new in version()) {
         let ids = |rendered| bundle(NAME, rendered, &scopes()).unwrap().objects;
         let (old, new) = (ids(old), ids(new));
         // During an upgrade, the inventory has both versions.

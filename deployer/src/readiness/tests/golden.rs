@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn every_kind_says_when_it_is_ready_and_why_not() {
+fn every_kind_reports_readiness_and_its_cause() {
     let cases: Vec<Value> = serde_saphyr::from_str(include_str!("cases.yaml")).unwrap();
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
     for case in &cases {

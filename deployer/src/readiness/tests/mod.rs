@@ -23,7 +23,7 @@ fn error(object: &ObjectRef, text: &str) -> ObjectReadiness {
 }
 
 #[test]
-fn an_error_outranks_and_the_cause_that_others_follow_from_is_told() {
+fn errors_outrank_and_the_root_cause_is_named() {
     let crd = object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "z");
     let (a, b) = (object("apps/v1", "Deployment", "a"), object("apps/v1", "Deployment", "b"));
     let cr = object("example.com/v1", "Buoy", "c");
@@ -52,7 +52,7 @@ fn an_error_outranks_and_the_cause_that_others_follow_from_is_told() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_a_warning_after_a_minute_and_an_error_after_the_deadline() {
+fn a_failing_image_pull_escalates_to_an_error() {
     let web = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "n"},
                      "status": {"observedGeneration": 1}});
     let pod = |waiting: Value| {
@@ -81,7 +81,7 @@ fn an_image_that_cannot_be_pulled_is_a_warning_after_a_minute_and_an_error_after
 }
 
 #[test]
-fn a_warning_outranks_what_is_on_its_way_and_no_error() {
+fn a_warning_outranks_processing_but_no_error() {
     let web = object("apps/v1", "Deployment", "web");
     let warning = || ObjectReadiness::Warning { cause: Cause { object: web.clone(), text: "w".into() } };
     let all = |other: ObjectReadiness| {
@@ -96,7 +96,7 @@ fn a_warning_outranks_what_is_on_its_way_and_no_error() {
 }
 
 #[test]
-fn a_manager_alone_decides() {
+fn a_named_manager_alone_decides_readiness() {
     let (web, job) = (object("apps/v1", "Deployment", "web"), object("batch/v1", "Job", "job"));
     let manager = Manager {
         group: "apps".into(),
@@ -131,7 +131,7 @@ fn a_manager_alone_decides() {
 }
 
 #[test]
-fn forever_on_its_way_is_an_error_with_the_same_cause() {
+fn an_exceeded_deadline_keeps_the_cause() {
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "LoadBalancer"}});
     let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
     let text = |now| match readiness(&service, &facts, at(now)) {
@@ -145,7 +145,7 @@ fn forever_on_its_way_is_an_error_with_the_same_cause() {
 }
 
 #[test]
-fn a_module_cr_shows_its_state_and_why() {
+fn a_module_cr_shows_its_state_and_cause() {
     let cr = |status: Value| json!({"apiVersion": "example.com/v1", "kind": "Buoy", "metadata": {"name": "b", "generation": 2}, "status": status});
     let mut deleting = cr(json!({"state": "Ready"}));
     deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -190,7 +190,7 @@ fn a_module_cr_shows_its_state_and_why() {
 }
 
 #[test]
-fn a_manager_that_was_not_read_leaves_it_to_all() {
+fn an_unread_manager_leaves_readiness_to_all_objects() {
     let web = object("apps/v1", "Deployment", "web");
     let judged =
         [(web.clone(), processing(&web, "w")), (object("batch/v1", "Job", "job"), ObjectReadiness::Ready)];
@@ -210,7 +210,7 @@ fn a_manager_that_was_not_read_leaves_it_to_all() {
 }
 
 #[test]
-fn a_manager_beside_the_objects_of_a_module_decides() {
+fn a_manager_outside_the_module_decides_readiness() {
     let own = object("apps/v1", "Deployment", "web");
     let manager = Manager {
         group: "apps".into(),

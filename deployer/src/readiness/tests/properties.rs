@@ -111,7 +111,7 @@ fn ready_objects() -> Vec<Value> {
 }
 
 #[test]
-fn ready_is_lost_with_the_generation() {
+fn readiness_is_lost_with_a_new_generation() {
     for mut object in ready_objects() {
         let say = |object: &Value| readiness(object, &Facts::default(), at(0));
         assert_eq!(say(&object), ObjectReadiness::Ready, "{object}");
@@ -121,7 +121,7 @@ fn ready_is_lost_with_the_generation() {
 }
 
 #[test]
-fn what_goes_round_says_the_same() {
+fn a_restart_cycle_keeps_one_cause() {
     let image = |reason: &str, n: i64| {
         json!({"name": "web", "image": "i:1", "ready": false, "restartCount": n,
                "state": {"waiting": {"reason": reason, "message": format!("Back-off {n}s pulling")}}})
@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(Config::with_cases(256))]
 
     #[test]
-    fn any_json_has_an_answer(
+    fn any_json_gets_a_bounded_stable_verdict(
         object in prop_oneof![object(), json_value()],
         pods in vec(prop_oneof![object(), json_value()], 0..3),
         class in proptest::option::of(json_value()),
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn ready_only_for_the_newest_generation(object in object()) {
+    fn only_the_newest_generation_is_ready(object in object()) {
         let generation = object["metadata"]["generation"].as_i64();
         let observed = object["status"]["observedGeneration"].as_i64();
         if let (Some(generation), Some(observed)) = (generation, observed)
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn the_text_stays_while_nothing_is_decided(
+    fn the_cause_is_stable_while_progress_is_undecided(
         (a, b) in (0i64..4, 0i64..4),
         wanted in 4i64..9,
         kind in select(vec!["Deployment", "StatefulSet", "DaemonSet"]),

@@ -32,7 +32,7 @@ fn seconds(n: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
+async fn a_hanging_runtime_is_suspended_longer_each_time() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
     assert!(
         !budget.failed(Effect::Reads, now, seconds(20), 0.0)
@@ -67,7 +67,7 @@ async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
+async fn immediate_failures_cost_little_and_old_ones_nothing() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
     for _ in 0..100 {
         assert!(!budget.failed(Effect::Reads, now, Duration::ZERO, 0.0));
@@ -79,7 +79,7 @@ async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_ends_it_and_what_was_not_done_is() {
+async fn an_answer_ends_the_suspension_and_requeues_refused_keys() {
     let budgets = Budgets::new(16);
     let hang = |kyma: &str| {
         (0..3).flat_map(|_| budgets.call_ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>()
@@ -100,7 +100,7 @@ async fn an_answer_ends_it_and_what_was_not_done_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_answers_what_is_read_and_no_writes_is_parked() {
+async fn suspends_a_runtime_answering_only_reads() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
     for is_newly_suspended in [false, false, true] {
         assert!(!budget.answered(Effect::Reads, now) || budget.losses.is_empty());
@@ -125,7 +125,7 @@ async fn a_runtime_that_answers_what_is_read_and_no_writes_is_parked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_are_answered_forgive_what_reads_have_cost() {
+async fn answered_reads_clear_only_failed_reads() {
     let (mut budget, now) = (Budget::default(), Instant::now());
     budget.failed(Effect::Reads, now, seconds(20), 0.0);
     budget.failed(Effect::Writes, now, seconds(20), 0.0);
@@ -136,7 +136,7 @@ async fn reads_that_are_answered_forgive_what_reads_have_cost() {
 
 proptest! {
     #[test]
-    fn nobody_is_parked_for_more_than_a_quarter_of_an_hour_and_there_is_always_a_way_out(
+    fn suspension_is_at_most_15_minutes_and_always_ends(
         steps in proptest::collection::vec((0_u8..5, 0_u64..1000, 0.0_f64..1.0), 1..80)
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -175,7 +175,7 @@ impl Observer for Reach {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_kyma() {
+async fn kyma_reports_its_suspended_runtime_unreachable() {
     let reach = Arc::new(Reach::default());
     let (engine, calls, _) = engine_observed_by(Arc::clone(&reach) as _, Arc::default());
     for _ in 0..3 {
@@ -236,7 +236,7 @@ async fn work_once(engine: &Engine) -> (WorkKey, OutcomeKind, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
+async fn a_suspended_runtime_gets_no_calls_until_an_event() {
     let answers = Arc::new(AtomicUsize::new(0));
     let (engine, calls, kcp_calls) = engine(Arc::clone(&answers));
     let kyma = WorkKey::Kyma { kyma: "harbour".into() };
@@ -289,7 +289,7 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
 }
 
 #[test]
-fn what_the_engine_asks_of_itself_is_no_reason_to_pass_a_parked_runtimes_time() {
+fn engine_writes_do_not_interrupt_a_suspension() {
     let kcp = |change| Trigger::Kcp { object: WorkKey::Kyma { kyma: "harbour".into() }, change };
     for own in
         [Change::ManifestStatus, Change::ManifestDeleted, Change::StatusOverwritten, Change::FinalizerRemoved]
@@ -302,7 +302,7 @@ fn what_the_engine_asks_of_itself_is_no_reason_to_pass_a_parked_runtimes_time() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_runtime_that_is_gone_has_cost_is_forgotten() {
+async fn failures_of_a_deleted_runtime_expire() {
     let budgets = Budgets::new(16);
     budgets.call_ended("gone", Effect::Reads, seconds(1), false);
     tokio::time::advance(WINDOW).await;
@@ -319,7 +319,7 @@ async fn what_a_runtime_that_is_gone_has_cost_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn suspects_share_a_quarter_of_the_workers() {
+async fn suspected_runtimes_share_a_quarter_of_the_workers() {
     let (engine, ..) = engine(Arc::default());
     let clusters = &engine.dispatcher.clusters;
     for kyma in ["a", "b", "c", "d", "e"] {

@@ -197,7 +197,7 @@ mod tests {
     struct Step(#[source] std::io::Error);
 
     #[test]
-    fn a_call_without_an_answer_names_what_it_began_with_and_no_step_of_a_library() {
+    fn an_unanswered_call_names_its_operation_and_root_cause() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let call = kube::Error::Service(Box::new(Step(refused)));
         let error = ObjectError::from(RuntimeError::from_kube("reading Kyma a/b", call));

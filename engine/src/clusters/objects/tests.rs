@@ -19,7 +19,7 @@ fn buoy(version: &str) -> ObjectRef {
 }
 
 #[test]
-fn a_kind_is_read_in_the_version_that_is_stored_if_that_is_served() {
+fn reads_a_kind_in_its_served_storage_version() {
     let version =
         |name: &str, served: bool, storage: bool| json!({"name": name, "served": served, "storage": storage});
     for (versions, read_in) in [
@@ -84,7 +84,7 @@ fn runtime_without_converter() -> (Gated, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
-async fn objects_are_found_and_deleted_in_the_stored_version_where_nobody_converts_them() {
+async fn without_converter_lists_and_deletes_in_the_storage_version() {
     let (runtime, paths) = runtime_without_converter();
     let old = buoy("v1alpha1");
     let page = list(&runtime, &old.gvk, "", 10).await.unwrap();
@@ -101,7 +101,7 @@ async fn objects_are_found_and_deleted_in_the_stored_version_where_nobody_conver
 }
 
 #[tokio::test]
-async fn a_conversion_webhook_that_does_not_answer_is_waited_for_like_an_admission_webhook() {
+async fn conversion_webhook_failures_count_as_webhook_failures() {
     let (runtime, _) = runtime_without_converter();
     let wanted =
         json!({"apiVersion": "x.dev/v1alpha1", "kind": "Buoy", "metadata": {"name": "a", "namespace": "n"}});

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_hold_until_the_next_sync() {
+    fn doubted_objects_are_kept_until_the_next_sync() {
         let mut record = record();
         assert!(record.is_current(Some(1)) && !record.is_current(Some(2)) && !record.is_current(None));
         record.doubt(Some(objects(&["b"])));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_take_a_full_look_once_an_hour() {
+    fn polls_ask_for_a_full_look_once_an_hour() {
         let mut record = record();
         assert!(!record.is_old(at(59)) && record.is_old(at(60)));
         record = synced(Some(&record), record.doubts, at(50));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn many_doubts_become_a_full_look() {
+    fn many_doubts_ask_for_a_full_look() {
         let mut record = record();
         (0..MAX_DOUBTED).for_each(|n| record.doubt(Some(objects(&[&n.to_string()]))));
         assert!(record.doubted.is_some());

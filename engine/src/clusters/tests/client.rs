@@ -105,7 +105,7 @@ async fn a_hanging_server_hits_the_deadline() {
 }
 
 #[tokio::test]
-async fn throttling_is_passed_on_and_nothing_is_repeated() {
+async fn throttling_is_reported_and_not_retried() {
     let bed = Bed::new().await;
     let error = get(&bed.client(Limits::default()), "/busy").await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Throttled { retry_after: Some(Duration::from_secs(3)) });
@@ -166,7 +166,7 @@ async fn client_certificates_are_presented() {
 }
 
 #[tokio::test]
-async fn a_name_is_no_way_around_the_deny_list() {
+async fn host_names_do_not_bypass_the_address_deny_list() {
     let bed = Bed::named("localhost").await;
     let server = format!("https://localhost:{}", bed.server.port);
     let authority = base64(&bed.ca.pem);
@@ -179,7 +179,7 @@ async fn a_name_is_no_way_around_the_deny_list() {
 }
 
 #[tokio::test]
-async fn kinds_are_discovered_once_and_missing_ones_always_anew() {
+async fn caches_found_kinds_and_rediscovers_missing_ones() {
     let bed = Bed::new().await;
     let client = bed.client(Limits::default());
     let requests = || bed.server.seen.requests.load(Ordering::SeqCst);
@@ -211,7 +211,7 @@ async fn kinds_are_discovered_once_and_missing_ones_always_anew() {
 }
 
 #[tokio::test]
-async fn a_missing_object_is_told_apart_from_a_missing_kind() {
+async fn distinguishes_a_missing_object_from_a_missing_kind() {
     let bed = Bed::new().await;
     let client = bed.client(Limits::default());
     let deployment = GroupVersionKind::gvk("apps", "v1", "Deployment");

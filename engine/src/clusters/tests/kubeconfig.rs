@@ -12,7 +12,7 @@ fn parse(yaml: &str) -> Result<RuntimeAccess, KubeconfigError> {
 }
 
 #[test]
-fn inline_data_is_taken() {
+fn accepts_inline_kubeconfig_data() {
     let ca = Ca::new();
     let leaf = ca.issue(&["admin"]);
     let authority = ("certificate-authority-data", &*base64(&ca.pem));
@@ -40,7 +40,7 @@ fn inline_data_is_taken() {
 }
 
 #[test]
-fn what_is_refused_is_named_and_secrets_are_not() {
+fn kubeconfig_errors_name_the_field_and_hide_secrets() {
     let ca = Ca::new();
     let leaf = ca.issue(&["admin"]);
     let authority = base64(&ca.pem);
@@ -105,7 +105,7 @@ fn what_is_refused_is_named_and_secrets_are_not() {
 }
 
 #[test]
-fn access_is_not_printed() {
+fn kubeconfig_credentials_are_not_printed() {
     let ca = Ca::new();
     let access =
         parse(&kubeconfig(&[SERVER, ("certificate-authority-data", &base64(&ca.pem))], &[TOKEN])).unwrap();
@@ -114,7 +114,7 @@ fn access_is_not_printed() {
 
 proptest::proptest! {
     #[test]
-    fn never_panics(text in "\\PC*", at in 0usize..600) {
+    fn kubeconfig_parsing_never_panics(text in "\\PC*", at in 0usize..600) {
         let _ = parse(&text);
         let mut yaml = kubeconfig(&[SERVER], &[TOKEN]);
         yaml.insert_str(at.min(yaml.len()), &text);

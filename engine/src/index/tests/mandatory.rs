@@ -40,7 +40,7 @@ fn a_mandatory_release_reaches_every_kyma_once() {
 }
 
 #[test]
-fn a_mandatory_manifest_is_its_own_plans_and_no_kymas() {
+fn mandatory_manifests_queue_the_mandatory_plan_only() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "a", 1, 1));
     let held = json!({"finalizers": ["operator.kyma-project.io/mandatory-module"]});
@@ -65,7 +65,7 @@ fn guard_to_choose() -> ModuleReleaseMeta {
 }
 
 #[test]
-fn a_release_that_changed_while_nobody_looked_is_found_at_the_first_sight_of_its_manifests() {
+fn an_unobserved_release_change_is_found_by_its_manifests() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "a", 1, 1));
     assert!(
@@ -85,7 +85,7 @@ fn a_release_that_changed_while_nobody_looked_is_found_at_the_first_sight_of_its
 }
 
 #[test]
-fn a_kyma_hears_of_a_mandatory_module_that_one_of_its_modules_requires() {
+fn a_required_mandatory_module_queues_the_dependent_kyma() {
     let mut state = KcpState::default();
     let require = |state: &mut KcpState, module: &str| {
         state.kymas.waits_mut("a").unwrap().required = BTreeSet::from([module.to_owned()]);
@@ -100,7 +100,7 @@ fn a_kyma_hears_of_a_mandatory_module_that_one_of_its_modules_requires() {
 }
 
 #[test]
-fn what_was_kept_to_become_mandatory_is_its_kymas_again_when_that_ends() {
+fn a_manifest_queues_its_kyma_when_mandatory_mode_ends() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "a", 1, 1));
     state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
@@ -111,7 +111,7 @@ fn what_was_kept_to_become_mandatory_is_its_kymas_again_when_that_ends() {
 }
 
 #[test]
-fn a_list_that_nobody_has_read_is_not_an_empty_one() {
+fn an_unread_module_list_is_not_an_empty_one() {
     let list = |names: &[&str]| {
         let modules = names.iter().map(|&name| Module { name: name.into(), ..Module::default() }).collect();
         KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
@@ -134,7 +134,7 @@ fn a_list_that_nobody_has_read_is_not_an_empty_one() {
 }
 
 #[test]
-fn what_mandatory_modules_require_asks_for_their_plan() {
+fn modules_required_by_mandatory_ones_queue_the_mandatory_plan() {
     let mut state = KcpState::default();
     let awaits = Awaits {
         groups: BTreeSet::from(["x.dev".to_owned()]),
@@ -160,7 +160,7 @@ fn what_mandatory_modules_require_asks_for_their_plan() {
 }
 
 #[test]
-fn templates_of_a_withdrawn_module_make_it_mandatory_for_nobody() {
+fn a_withdrawn_template_makes_its_module_mandatory_nowhere() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "a", 1, 1));
     let template = |version: &str, annotations: Value| -> Option<ModuleTemplate> {

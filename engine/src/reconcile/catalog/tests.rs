@@ -19,7 +19,7 @@ fn event(name: &str) -> Trigger {
 }
 
 #[test]
-fn causes_name_objects_or_ask_for_a_full_look() {
+fn causes_select_objects_or_a_full_look() {
     let of = |causes: &[Trigger], count| named(Triggers { listed: causes, count }).map(|named| named.len());
     assert_eq!(of(&[Trigger::Start], 1), Some(0), "the index has what changed in KCP");
     assert_eq!(of(&[event("a"), event("b"), event("a")], 3), Some(2));
@@ -29,7 +29,7 @@ fn causes_name_objects_or_ask_for_a_full_look() {
 }
 
 #[test]
-fn only_objects_of_the_catalog_are_doubted() {
+fn only_catalog_objects_are_doubted() {
     let hashes = [(("ModuleTemplate", "a".to_owned()), 1), (("ModuleTemplate", "b".to_owned()), 2)];
     let mut record =
         CatalogRecord::synced(None, 1, &Arc::new(hashes.into()), BTreeSet::new(), 0, Timestamp::UNIX_EPOCH);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
+    async fn an_installed_module_reports_a_lost_required_kind() {
         let (engine, _) = engine_on(|_, _| not_found());
         drop(engine.dispatcher.kcp.index_mut().apply_kyma(kyma()));
         let served = (
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_looked_at_when_it_is_told_of_and_once_more() {
+    fn a_definition_is_rechecked_after_its_event() {
         let waiting = WaitingKymas::default();
         assert!(!waiting.is_doubtful("pier", false, at(0)));
         assert!(waiting.is_doubtful("pier", true, at(10)));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stays_away_is_asked_ever_more_seldom_and_anew_after_it_was_well() {
+    fn a_failing_api_server_is_asked_with_growing_backoff() {
         let waiting = WaitingKymas::default();
         let looked = |any, minute: i64| {
             waiting.broken("pier", any, at(minute * 60)).map(|next| next.as_second() / 60 - minute)

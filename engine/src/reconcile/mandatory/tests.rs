@@ -21,7 +21,7 @@ fn template(annotations: Value) -> ModuleTemplate {
 }
 
 #[tokio::test]
-async fn a_release_goes_when_its_templates_are_seen_to_be_withdrawn() {
+async fn a_release_is_released_after_its_templates_are_withdrawn() {
     const OBJECTS: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system";
     let (engine, requests) = engine_on(|method, path| match (method, path.rsplit('/').next()) {
         ("GET", Some("manifests")) => (

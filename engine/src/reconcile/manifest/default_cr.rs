@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_is_read_of_what_there_is_and_else_stays() {
+    fn default_cr_state_is_live_or_remembered() {
         let live = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}, "status": {"state": "Warning"}});
         let said = || Some(CrState { state: State::Warning, message: String::new() });
         for (cr, there, says) in [
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_has_looked_it_says_what_it_said() {
+    fn an_unread_default_cr_keeps_its_condition() {
         for (said, is) in [("True", true), ("False", false)] {
             assert_eq!(cr_condition(&manifest(said), None), Some(is));
             assert_eq!(cr_condition(&manifest(said), Some(!is)), Some(!is));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_made_again_is_made_anew() {
+    fn only_a_recreated_default_cr_counts_as_recreated() {
         let manifest = manifest("True");
         assert!(DefaultCr::Made(None).is_anew(&manifest));
         assert!(!DefaultCr::Made(None).is_anew(&Manifest::default()), "for the first time");

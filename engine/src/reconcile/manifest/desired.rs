@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_the_same_has_the_same_hash_in_all_runtimes() {
+    fn equal_content_has_equal_hashes_in_all_runtimes() {
         let plain = ModuleTerms::default();
         let first = hash(bundle_of("a-m", "white"), "a-m", &plain);
         assert!(first.is_some());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_marks_stays_without() {
+    fn an_object_without_marks_is_hashed() {
         let mut bare = bundle_of("a-m", "white");
         bare.main[0]["metadata"] = json!({"name": "a", "namespace": "n"});
         assert!(hash(bare, "a-m", &ModuleTerms::default()).is_some());

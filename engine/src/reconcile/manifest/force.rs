@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_runtime_refuses_to_say_holds_nothing_up() {
+    async fn refused_calls_do_not_block_forced_deletion() {
         for code in [401, 403, 500] {
             let runtime = runtime_on(move |_| {
                 (

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_gets_no_finalizer_and_says_so_once_when_it_is_old_enough() {
+    async fn an_orphaned_manifest_is_reported_once_after_five_minutes() {
         // The engine's clock is at the start of 1970.
         let (engine, requests, _) = engine(manifest(-10));
         let finish = reconcile(&engine).await;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_whose_kyma_the_watch_has_not_shown_yet_goes_on() {
+    async fn a_manifest_with_an_unknown_owner_is_not_orphaned() {
         let mut owned = manifest(-301);
         owned["metadata"]["ownerReferences"] =
             json!([{"apiVersion": API_VERSION, "kind": "Kyma", "name": "harbour", "uid": "k"}]);

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_does_not_tell_is_looked_into() {
+    fn a_pending_claim_is_examined_further() {
         let claim = |phase: &str| {
             json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "n"},
                    "spec": {"storageClassName": "s"}, "status": {"phase": phase}})
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_was_told_stays_while_only_less_is_known() {
+    fn a_known_cause_outlives_a_shorter_one() {
         let (with, without) = (
             "a cannot pull its image i (ErrImagePull): not found",
             "a cannot pull its image i (ErrImagePull)",

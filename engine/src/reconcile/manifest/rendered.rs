@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_layer_is_read_and_parsed_once_for_all() {
+    async fn a_layer_is_read_and_parsed_once() {
         let (rendered, reads) = (Rendered::default(), AtomicUsize::new(0));
         let ask = |local, digest: &'static str| {
             let (rendered, reads) = (&rendered, &reads);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_is_not_kept() {
+    async fn failed_renders_are_not_cached() {
         let rendered = Rendered::default();
         let broken = async { Ok(Arc::<[u8]>::from(&b"a: ["[..])) };
         let error = rendered.objects(false, "d", TYPE, broken).await.err().unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_shelf_has_a_limit() {
+    async fn rendered_layers_have_a_size_limit() {
         let rendered = Rendered::default();
         let big = |name: &str| -> Arc<[u8]> {
             let text = "x".repeat(1024 * 1024);

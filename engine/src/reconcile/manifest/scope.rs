@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_the_manifests_own_changes_name_what_is_to_be_looked_at() {
+    fn events_and_own_changes_narrow_the_sync() {
         let causes = [
             event("e", object("Deployment", "a")),
             kcp(own(), Change::Changed),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_a_name_is_about_all_of_its_kind_and_no_other() {
+    fn a_nameless_event_selects_all_objects_of_its_kind() {
         for namespace in ["", "n"] {
             let all = ObjectRef { namespace: namespace.into(), ..object("Deployment", "") };
             let named = named(&own(), &[event("e", all.clone())], 1);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_it_is_everything_is_looked_at() {
+    fn any_other_trigger_asks_for_a_full_sync() {
         let one = event("e", config_map());
         assert!(named(&own(), std::slice::from_ref(&one), 1).is_some());
         assert!(named(&own(), std::slice::from_ref(&one), 2).is_none(), "there was another one");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_cr_without_a_namespace_is_known_by_its_event() {
+    fn an_event_matches_a_default_cr_without_a_namespace() {
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
         let requests = BTreeSet::from([of("").unversioned()]);
         let before = LastSync { cr: Some(true), ..LastSync::default() };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_a_set_time_is_one_at_what_was_not_ready() {
+    fn a_due_time_looks_only_at_unready_objects() {
         let (a, b) = (object("Deployment", "a"), object("Deployment", "b"));
         let due = [Trigger::Due { at: jiff::Timestamp::UNIX_EPOCH }];
         let before = LastSync { unready: ids([&a]), cr: Some(true), ..LastSync::default() };
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_definition_its_objects_are_looked_at() {
+    fn a_changed_definition_selects_its_objects() {
         let definition = |kind: &str| {
             json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
                    "metadata": {"name": format!("{}s.x.dev", kind.to_lowercase())},
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_of_what_is_asked_for_and_where() {
+    fn the_input_hash_covers_the_spec_and_the_cluster() {
         let manifest = |version: &str, generation: i64, label: &str| -> Manifest {
             serde_json::from_value(json!({
                 "metadata": {"name": "m", "uid": "u", "generation": generation, "resourceVersion": version,

@@ -193,7 +193,7 @@ fn take_requests(requests: &Requests) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
+async fn a_due_time_writes_the_pods_cause_at_once() {
     let (engine, kcp) = engine();
     let mut objects = well();
     objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
@@ -220,7 +220,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
+async fn a_temporary_failure_keeps_a_ready_module_ready_once() {
     let (engine, kcp) = engine();
     let mut objects = well();
     objects.remove(DEPLOYMENT);
@@ -242,7 +242,7 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
 
 /// The Go manager never looked for the manager, so a takeover reports nothing.
 #[tokio::test]
-async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
+async fn a_missing_manager_is_awaited_except_at_takeover() {
     let (engine, _) = engine();
     let key = manifest_key();
     for (kind, says) in [
@@ -272,7 +272,7 @@ async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
 }
 
 #[tokio::test]
-async fn what_alone_could_not_be_applied_is_alone_tried_again() {
+async fn only_the_refused_object_is_retried() {
     let (engine, _) = engine();
     let mut objects = well();
     objects.remove(DEPLOYMENT);
@@ -302,7 +302,7 @@ async fn what_alone_could_not_be_applied_is_alone_tried_again() {
 }
 
 #[tokio::test]
-async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
+async fn the_default_cr_is_read_on_its_event_only() {
     let (engine, _) = engine();
     let all = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
     let (runtime, requests) = runtime(well());
@@ -337,7 +337,7 @@ async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
 }
 
 #[tokio::test]
-async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
+async fn a_changed_definition_reads_its_objects_again() {
     let (engine, _) = engine();
     let mut objects = well();
     let mut changed = objects[CRD].clone();
@@ -355,7 +355,7 @@ async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
 }
 
 #[tokio::test]
-async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
+async fn a_sync_waiting_for_a_definition_is_not_recorded() {
     let (engine, _) = engine();
     let mut objects = well();
     for (status, waits) in [
@@ -379,7 +379,7 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end() {
+async fn a_missing_kind_becomes_an_error_after_the_deadline() {
     let (engine, kcp) = engine();
     let mut objects = well();
     objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
@@ -419,7 +419,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
 }
 
 #[tokio::test]
-async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
+async fn waits_for_an_unreachable_admission_webhook() {
     let (engine, _) = engine();
     let mut objects = well();
     objects.remove(DEFAULT_CR);
@@ -435,7 +435,7 @@ async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cannot_be_asked() {
+async fn nothing_is_pruned_while_a_webhook_is_unreachable() {
     const OLD: &str = "/apis/apps/v1/namespaces/n/deployments/old";
     let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
         "message": "Internal error occurred: failed calling webhook \"all.x.dev\": connection refused"});

@@ -111,14 +111,14 @@ impl Found {
 }
 
 #[test]
-fn a_module_that_was_installed() {
+fn adopts_an_installed_module() {
     let mut found = found();
     found.template(|_| ());
     found.stays();
 }
 
 #[test]
-fn a_module_that_was_upgraded() {
+fn adopts_an_upgraded_module() {
     let mut found = found();
     found.template(|_| ());
     found.manifest["metadata"]["generation"] = 4.into();
@@ -126,7 +126,7 @@ fn a_module_that_was_upgraded() {
 }
 
 #[test]
-fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
+fn adopts_a_ready_module_with_terms() {
     let mut found = found();
     found.template(|template| {
         let of = json!([{"group": "x.dev", "version": "v1", "kind": "Lamp"}]);
@@ -151,7 +151,7 @@ fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
 
 /// The Go manager copies the controller's label if the template had labels then.
 #[test]
-fn a_module_whose_template_has_no_labels_or_has_got_some_since() {
+fn adopts_a_module_with_changed_template_labels() {
     let mut found = found();
     found.template(|template| template.metadata.labels = None);
     found.manifest["metadata"]["labels"].as_object_mut().unwrap().remove(labels::CONTROLLER_NAME);
@@ -161,7 +161,7 @@ fn a_module_whose_template_has_no_labels_or_has_got_some_since() {
 }
 
 #[test]
-fn a_module_whose_default_cr_is_its_users() {
+fn adopts_a_module_with_policy_ignore() {
     let mut found = found();
     found.wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
     found.manifest["spec"]["customResourcePolicy"] = "Ignore".into();
@@ -171,7 +171,7 @@ fn a_module_whose_default_cr_is_its_users() {
 }
 
 #[test]
-fn a_module_whose_default_cr_has_no_namespace_and_no_name() {
+fn adopts_a_default_cr_without_namespace_and_name() {
     let mut found = found();
     found.template(|template| {
         template.annotations_mut().insert(annotations::IS_CLUSTER_SCOPED.into(), "true".into());
@@ -186,7 +186,7 @@ fn a_module_whose_default_cr_has_no_namespace_and_no_name() {
 }
 
 #[test]
-fn a_module_that_is_its_users() {
+fn adopts_an_unmanaged_module() {
     let mut found = found();
     found.wanted.modules[0].managed = false;
     found.manifest = Value::Null;
@@ -203,7 +203,7 @@ fn a_module_that_is_its_users() {
 }
 
 #[test]
-fn a_module_that_waits_for_its_window() {
+fn adopts_a_module_waiting_for_its_window() {
     let mut found = found();
     let policy = r#"{"rules": [], "default": {"days": ["Wed"], "begin": "20:00:00Z", "end": "00:00:00Z"}}"#;
     found.windows = Some(Policy::parse(policy).unwrap());

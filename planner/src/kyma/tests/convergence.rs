@@ -152,7 +152,7 @@ proptest! {
     #![proptest_config(Config { cases: 512, ..Config::default() })]
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do_and_takes_nothing_of_others(steps in steps()) {
+    fn an_executed_plan_settles_and_spares_foreign_manifests(steps in steps()) {
         let mut world = World::new();
         for step in steps {
             world.step(step);

@@ -34,7 +34,7 @@ fn run_without(catalog: &FakeCatalog, manifest: &Manifest, facts: Facts<'_>) -> 
 }
 
 #[test]
-fn a_module_that_is_being_removed_follows_its_channel() {
+fn a_deleting_module_follows_its_channel() {
     let plan = run_without(&moved_to("1.1.0"), &in_deletion(), Facts::default());
     let versions: Vec<&str> = plan.apply.iter().map(|manifest| manifest.spec.version.as_str()).collect();
     assert_eq!((versions, plan.delete.as_slice()), (vec!["1.1.0"], &[][..]));
@@ -61,7 +61,7 @@ fn a_module_that_is_being_removed_follows_its_channel() {
 }
 
 #[test]
-fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version() {
+fn a_deleting_module_stays_without_a_newer_version() {
     let mut high = in_deletion();
     high.spec.version = "1.2.0".into();
     let restricted = ["lighthouse".to_owned()];
@@ -79,7 +79,7 @@ fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version
 }
 
 #[test]
-fn only_what_a_user_had_and_gives_back_is_followed() {
+fn only_deleting_managed_modules_follow_the_channel() {
     let (kyma, requested) = (kyma(), wanted(&["lighthouse"]));
     let with = |wanted: &KymaSpec, manifest: Manifest| {
         let all = with_deleting(&kyma, wanted, &[manifest]);

@@ -23,7 +23,7 @@ fn entry_after(kyma: &Kyma, manifest: Manifest) -> (State, String) {
 }
 
 #[test]
-fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
+fn a_module_follows_its_manifest_while_its_kyma_fails() {
     for (was, manifest, becomes) in [
         (State::Ready, State::Error, (State::Error, "no answer")),
         (State::Ready, State::Processing, (State::Processing, "no answer")),
@@ -41,7 +41,7 @@ fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
 }
 
 #[test]
-fn a_module_follows_no_manifest_that_is_on_its_way_out_or_another_ones() {
+fn a_module_ignores_deleting_and_foreign_manifests() {
     let kyma = kyma_with(State::Ready, "before");
     let mut is_deleting = reported(State::Error, "no answer");
     is_deleting.metadata.deletion_timestamp =
@@ -56,7 +56,7 @@ fn a_module_follows_no_manifest_that_is_on_its_way_out_or_another_ones() {
 }
 
 #[test]
-fn modules_that_are_not_all_ready_are_never_so_for_the_reason_ready() {
+fn an_unready_modules_condition_never_has_reason_ready() {
     let reason = |status: &KymaStatus| {
         let modules = status.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
         (modules.status.clone(), modules.reason.clone())

@@ -47,7 +47,7 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
 }
 
 #[test]
-fn a_manifest_knows_where_its_further_sources_are() {
+fn a_manifest_carries_its_further_layers() {
     let layer = |name: &str| Layer { name: name.into(), ref_: "sha256:cc".into(), type_: "oci-ref".into() };
     let further = || BTreeMap::from([("crds".to_owned(), Some(layer("crds")))]);
     let sources = sources_read(|source| Ok(Source { further: further(), ..source }));
@@ -110,7 +110,7 @@ fn at_turn(
 }
 
 #[test]
-fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
+fn a_module_keeps_its_version_until_its_rollout_turn() {
     let installed = installed(State::Ready);
     let before = at_turn(&catalog(), "regular", &installed, &KymaStatus::default(), None);
     assert_eq!((before.apply.len(), before.status.state), (0, State::Ready));
@@ -128,7 +128,7 @@ fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
 }
 
 #[test]
-fn a_turn_hides_no_refusal_and_holds_no_edit_of_the_user() {
+fn a_rollout_turn_delays_neither_refusals_nor_user_edits() {
     let mut newer = installed(State::Ready);
     newer.spec.version = "1.2.0".into();
     let refused = at_turn(&released("1.1.0"), "regular", &newer, &KymaStatus::default(), Some(60));
@@ -140,7 +140,7 @@ fn a_turn_hides_no_refusal_and_holds_no_edit_of_the_user() {
 }
 
 #[test]
-fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
+fn policy_ignore_applies_even_while_the_version_is_kept() {
     let newer = {
         let mut manifest = installed(State::Ready);
         manifest.spec.version = "1.2.0".into();
@@ -182,7 +182,7 @@ fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
 }
 
 #[test]
-fn what_is_being_removed_is_upgraded_and_never_downgraded() {
+fn a_deleting_module_is_upgraded_but_never_downgraded() {
     let mut deleting = installed(State::Ready);
     deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let mut wanted = wanted(&["lighthouse"]);
@@ -203,7 +203,7 @@ fn what_is_being_removed_is_upgraded_and_never_downgraded() {
 }
 
 #[test]
-fn a_default_cr_is_made_once_whatever_later_versions_call_it() {
+fn a_renamed_default_cr_keeps_its_first_name() {
     let fast = || {
         let mut wanted = wanted(&["lighthouse"]);
         wanted.modules[0].channel = Some("fast".into());
@@ -231,7 +231,7 @@ fn a_default_cr_is_made_once_whatever_later_versions_call_it() {
 }
 
 #[test]
-fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
+fn a_refused_manifest_sets_module_and_kyma_to_error() {
     let mut plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
     let kyma = kyma();
     let refused = [("lighthouse".to_owned(), "KCP says no".to_owned())];
@@ -271,7 +271,7 @@ fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) 
 }
 
 #[test]
-fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
+fn policy_overrides_are_reported_in_every_state() {
     let state_and_message = |policy: &str, manifests: &[Manifest]| {
         let module = ruled(policy, &wanted(&["lighthouse"]), manifests).status.modules.remove(0);
         (module.state, module.message.clone())
@@ -303,7 +303,7 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
 }
 
 #[test]
-fn while_users_hold_up_what_the_policy_forbids_both_are_said() {
+fn a_forbidden_module_blocked_by_users_reports_both_causes() {
     let mut deleting = installed(State::Ready);
     deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let waits = "waiting for module crs deletion: Beacon a/b (1)";

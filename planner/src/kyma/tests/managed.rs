@@ -11,7 +11,7 @@ fn unmanaged(mut manifest: Manifest) -> Manifest {
 }
 
 #[test]
-fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
+fn an_unmanaged_module_keeps_its_state_until_released() {
     let mut user_owned = wanted(&["lighthouse"]);
     user_owned.modules[0].managed = false;
     let mut old = installed(State::Ready);
@@ -33,7 +33,7 @@ fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
 }
 
 #[test]
-fn a_module_that_is_wanted_back_waits_until_it_was_given_up() {
+fn a_remanaged_module_waits_for_its_release() {
     let old = unmanaged(installed(State::Ready));
     let back = run(&wanted(&["lighthouse"]), std::slice::from_ref(&old));
     assert_eq!((back.apply, back.delete), (vec![], vec![]), "its mark would be lost");
@@ -43,7 +43,7 @@ fn a_module_that_is_wanted_back_waits_until_it_was_given_up() {
 }
 
 #[test]
-fn a_manifest_that_is_left_alone_is_why_its_module_does_not_go_on() {
+fn a_skipped_manifest_is_named_as_the_cause() {
     let label = "operator.kyma-project.io/skip-reconciliation";
     let mut old = installed(State::Ready);
     let value = |plan: &Plan| plan.status.modules[0].message.contains(label);
@@ -73,7 +73,7 @@ fn second(manifest: &Manifest, name: &str) -> Manifest {
 }
 
 #[test]
-fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
+fn a_renamed_component_is_transferred_once_its_manifest_exists() {
     let requested = wanted(&["lighthouse"]);
     let new = installed(State::Ready);
     let old = second(&new, "a-old");
@@ -93,7 +93,7 @@ fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
 }
 
 #[test]
-fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
+fn manifests_of_other_owners_are_reported_but_never_deleted() {
     let engine_owned = installed(State::Ready);
     let mut foreign = engine_owned.clone();
     foreign.owner_references_mut()[0].uid = "another".into();
@@ -118,7 +118,7 @@ fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
 }
 
 #[test]
-fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
+fn a_manifest_without_an_owner_is_orphaned() {
     const MADE: i64 = 1_000;
     let (kyma, mut engine_owned) = (kyma(), installed(State::Ready));
     engine_owned.metadata.creation_timestamp = Some(Time(Timestamp::from_second(MADE).unwrap()));
@@ -157,7 +157,7 @@ fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
 }
 
 #[test]
-fn nothing_goes_while_nobody_knows_what_the_policy_requires() {
+fn nothing_is_deleted_while_the_policy_is_unreadable() {
     let fault = PolicyError::NoKey;
     let (catalog, sources, kyma) = (catalog(), sources(), kyma());
     let plan_of = |modules: &[&str]| {

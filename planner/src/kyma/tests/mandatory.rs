@@ -4,7 +4,7 @@ use super::*;
 use crate::mandatory::MandatoryModule;
 
 #[test]
-fn a_mandatory_module_is_not_its_users_to_change() {
+fn a_user_entry_does_not_change_a_mandatory_module() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
@@ -21,7 +21,7 @@ fn a_mandatory_module_is_not_its_users_to_change() {
 }
 
 #[test]
-fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
+fn a_module_never_takes_another_modules_manifest() {
     // The cut name lacks the distinguishing hash.
     let mut kyma = kyma();
     kyma.metadata.name = Some("harbour".repeat(9));
@@ -66,7 +66,7 @@ fn unlisted(manifest: &Manifest, mandatory_modules: &[MandatoryModule]) -> Plan 
 }
 
 #[test]
-fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
+fn a_module_becoming_mandatory_is_not_removed_early() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
     let mandatory_module = MandatoryModule::of("guard", &catalog()).unwrap();
@@ -83,7 +83,7 @@ fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
 }
 
 #[test]
-fn what_a_mandatory_module_waits_for_is_said_of_the_kyma_that_goes() {
+fn a_deleting_kyma_reports_blockers_of_mandatory_modules() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
     let say = |manifest: &Manifest| {

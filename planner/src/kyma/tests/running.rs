@@ -81,7 +81,7 @@ fn waits() -> Progress {
 }
 
 #[test]
-fn a_version_that_is_not_ready_yet_stands_beside_the_one_that_runs() {
+fn an_upgrade_reports_both_running_and_wanted_version() {
     let mut world = World::new();
     assert_eq!(world.ask("1.0.0").value(), "", "a first installation");
     assert_eq!(world.find(&waits(), State::Empty).value(), WAITS);
@@ -103,7 +103,7 @@ fn a_version_that_is_not_ready_yet_stands_beside_the_one_that_runs() {
 }
 
 #[test]
-fn what_runs_is_noted_with_a_change_of_the_spec_and_never_for_its_own_sake() {
+fn the_running_version_is_recorded_with_spec_changes_only() {
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
     world.find(&ready(), State::Empty).ask("1.1.0").reconcile();
@@ -120,7 +120,7 @@ fn what_runs_is_noted_with_a_change_of_the_spec_and_never_for_its_own_sake() {
 }
 
 #[test]
-fn nothing_is_said_of_a_version_that_nobody_has_noted() {
+fn an_unrecorded_running_version_is_not_reported() {
     // It never was Ready.
     let mut world = World::new();
     world.ask("1.0.0").reconcile();
@@ -137,7 +137,7 @@ fn nothing_is_said_of_a_version_that_nobody_has_noted() {
 }
 
 #[test]
-fn a_decision_is_logged_as_before() {
+fn an_upgrade_decision_names_the_channel() {
     let mut world = World::new();
     world.reconcile();
     world.find(&ready(), State::Empty).wanted.channel = "fast".into();
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(Config { cases: 256, ..Config::default() })]
 
     #[test]
-    fn what_runs_is_what_was_ready_last(steps in steps()) {
+    fn the_running_version_is_the_last_ready_one(steps in steps()) {
         let mut world = World::new();
         world.ask("1.0.0").value();
         let (mut ran, mut version) = (None, "1.0.0");

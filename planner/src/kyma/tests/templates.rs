@@ -19,7 +19,7 @@ fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &F
 }
 
 #[test]
-fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() {
+fn a_changed_template_does_not_reinstall_its_version() {
     let requested = wanted(&["lighthouse"]);
     let before = run(&requested, &[installed(State::Ready)]).status;
     let mut catalog = catalog();
@@ -53,7 +53,7 @@ fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() 
 }
 
 #[test]
-fn a_template_that_is_made_anew_reinstalls_nothing() {
+fn a_recreated_template_does_not_reinstall_its_version() {
     let requested = wanted(&["lighthouse"]);
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
@@ -91,7 +91,7 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
 }
 
 #[test]
-fn what_a_runtime_has_brought_itself_is_replaced_when_kcp_releases_the_same_version() {
+fn a_kcp_release_replaces_an_equal_runtime_template() {
     let requested = wanted(&["lighthouse"]);
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();

@@ -110,7 +110,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do(steps in steps()) {
+    fn an_executed_mandatory_plan_settles(steps in steps()) {
         let mut world = World { catalog: catalog(), version: Some("2.0.0"), chosen: None, manifests: Vec::new() };
         for step in steps {
             world.step(&step);

@@ -34,7 +34,7 @@ const TEXT_OF_PREFIX: &str = "2: note anchor-matters rules[0].match.region: '^(?
     'eu-central-1', 'eu-central-2', 'eu-de-1', which it would not if it had to match all of the value";
 
 #[test]
-fn patterns() {
+fn suspicious_patterns_are_reported() {
     insta::assert_snapshot!(table(&rules(&[
         r#"{"region": "northeurope|westus|central│us"}"#,
         r#"{"region": "us"}"#,
@@ -48,7 +48,7 @@ fn patterns() {
 }
 
 #[test]
-fn rules_that_are_never_reached() {
+fn unreachable_rules_are_reported() {
     insta::assert_snapshot!(table(&rules(&[
         r#"{"region": "^europe"}"#,
         r#"{"region": "^europe"}"#,
@@ -68,7 +68,7 @@ fn rules_that_are_never_reached() {
 }
 
 #[test]
-fn windows() {
+fn suspicious_maintenance_windows_are_reported() {
     insta::assert_snapshot!(table(
         r#"{"rules": [
 {"match": {"plan": "^aws$"}},
@@ -88,7 +88,7 @@ fn windows() {
 }
 
 #[test]
-fn times_that_are_not_written_in_full() {
+fn incomplete_window_times_are_reported() {
     insta::assert_snapshot!(table(
         r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
   {"days": ["Sat", "Sun"]},
@@ -102,7 +102,7 @@ fn times_that_are_not_written_in_full() {
 }
 
 #[test]
-fn time_zones() {
+fn time_zone_mismatches_are_reported() {
     insta::assert_snapshot!(table(
         r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
   {"begin": "2026-05-01T20:00:00Z", "end": "2026-05-02T00:00:00Z", "timeZone": "Europe/Berlin"},
@@ -113,7 +113,7 @@ fn time_zones() {
 }
 
 #[test]
-fn what_never_comes_is_not_over_and_where_no_clock_changes_none_is_spoken_of() {
+fn never_matching_windows_are_not_reported_as_over() {
     let reported = |text: &str| table(text).lines().map(str::to_owned).collect::<Vec<_>>();
     for never in ["{}", r#"{"begin": "2026-05-02T00:00:00Z", "end": "2026-05-01T00:00:00Z"}"#] {
         let reported = reported(&format!(r#"{{"default": {never}}}"#));
@@ -125,20 +125,20 @@ fn what_never_comes_is_not_over_and_where_no_clock_changes_none_is_spoken_of() {
 }
 
 #[test]
-fn a_default_that_is_over() {
+fn an_expired_default_window_is_reported() {
     let text =
         r#"{"default": {"begin": "2026-01-01T20:00:00Z", "end": "2026-01-02T00:00:00Z"}, "Default": 1}"#;
     insta::assert_snapshot!(table(text));
 }
 
 #[test]
-fn findings_have_a_limit() {
+fn the_number_of_findings_is_limited() {
     let unknown: Vec<_> = (0..2 * MAX_FINDINGS).map(|n| format!("\"x{n}\": 1")).collect();
     assert_eq!(findings(&format!("{{{}}}", unknown.join(","))).len(), MAX_FINDINGS);
 }
 
 #[test]
-fn look_alikes_are_told_once() {
+fn each_look_alike_character_is_reported_once() {
     assert_eq!(look_alikes("a│b│c\u{200B}é"), [('│', Some('|')), ('\u{200B}', None)]);
     assert_eq!(look_alikes("ａ（ｚ"), [('ａ', Some('a')), ('（', Some('(')), ('ｚ', Some('z'))]);
 }
@@ -169,7 +169,7 @@ fn any_matches() -> impl Strategy<Value = Vec<String>> {
 
 proptest! {
     #[test]
-    fn a_rule_that_is_never_reached_is_not(matches in any_matches(), region in "[a-eu]{0,2}-?(east|us|eu|west)?[st]?", plan in "(east|us|eu|west|[a-e]){0,3}") {
+    fn a_rule_reported_as_unreachable_never_matches(matches in any_matches(), region in "[a-eu]{0,2}-?(east|us|eu|west)?[st]?", plan in "(east|us|eu|west|[a-e]){0,3}") {
         let text = rules(&matches);
         let policy = Policy::parse(&text).unwrap();
         let labels = [(Field::Region, region), (Field::Plan, plan)].map(|(f, v)| (f.label().to_owned(), v)).into();
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(text: String, matches in any_matches(), days in proptest::collection::vec("[A-Za-z]{0,4}", 0..4), min: Duration) {
+    fn lint_never_panics(text: String, matches in any_matches(), days in proptest::collection::vec("[A-Za-z]{0,4}", 0..4), min: Duration) {
         let now = "2026-03-01T00:00:00Z".parse().unwrap();
         let _ = lint(&text, &Values::default(), now, min);
         let text = rules(&matches).replace("[\"Sat\"]", &format!("{days:?}"));

@@ -51,14 +51,14 @@ fn ledger_holding(numbers: &[u64]) -> Ledger {
 }
 
 #[test]
-fn what_is_remembered_of_a_quiet_runtime_is_small() {
+fn a_quiet_runtimes_ledger_entry_is_small() {
     // Above 512 bytes, a map node shares pages with short-lived JSON objects and pins them (docs/concepts/scale.md). The
     // smallest node has room for eleven.
     assert!(11 * (size_of::<Seq>() + size_of::<Verdicts>()) + 16 <= 512);
 }
 
 #[test]
-fn held_is_not_acknowledged_and_done_is() {
+fn only_done_events_are_acknowledged() {
     let mut ledger = ledger_holding(&[1, 2]);
     let epoch = Epoch::from_bits(E1);
     assert!(!ledger.has_changes(epoch, &seqs(&[1, 2])));
@@ -69,7 +69,7 @@ fn held_is_not_acknowledged_and_done_is() {
 }
 
 #[test]
-fn the_same_event_again_is_not_fresh() {
+fn a_repeated_event_is_not_fresh() {
     let mut ledger = ledger_holding(&[1]);
     assert_eq!(ledger.receive(&request(E1, &[1], &[1])), Received::default());
     ledger.settle(Epoch::from_bits(E1), Seq(1), &Route::engine(), Outcome::Done);
@@ -77,7 +77,7 @@ fn the_same_event_again_is_not_fresh() {
 }
 
 #[test]
-fn dropped_work_is_asked_for_again() {
+fn dropped_work_is_requested_again() {
     let mut ledger = ledger_holding(&[1]);
     let epoch = Epoch::from_bits(E1);
     ledger.settle(epoch, Seq(1), &Route::engine(), Outcome::Dropped);
@@ -94,7 +94,7 @@ fn numbers_of_another_session_are_unknown() {
 }
 
 #[test]
-fn settled_numbers_are_forgotten_once_the_agent_has_let_go() {
+fn settled_numbers_are_forgotten_once_not_awaited() {
     let mut ledger = ledger_holding(&[1, 2]);
     ledger.settle(Epoch::from_bits(E1), Seq(1), &Route::engine(), Outcome::Done);
     ledger.receive(&request(E1, &[], &[2]));
@@ -116,7 +116,7 @@ fn a_late_verdict_for_a_replaced_epoch_is_ignored() {
 }
 
 #[test]
-fn numbers_that_a_later_change_has_replaced_do_not_fill_the_ledger() {
+fn replaced_numbers_do_not_fill_the_ledger() {
     let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
     let epoch = Epoch::from_bits(E1);
     // A suspended key: each change replaces a number that never finishes.
@@ -131,7 +131,7 @@ fn numbers_that_a_later_change_has_replaced_do_not_fill_the_ledger() {
 }
 
 #[test]
-fn a_full_ledger_takes_no_more_and_says_so() {
+fn a_full_ledger_refuses_new_events() {
     let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
     let received = ledger.receive(&request(E1, &[1, 2, 3], &[1, 2, 3]));
     assert_eq!(received, Received { fresh: vec![0, 1], overloaded: true });
@@ -139,7 +139,7 @@ fn a_full_ledger_takes_no_more_and_says_so() {
 }
 
 #[test]
-fn a_full_ledger_takes_a_canary() {
+fn a_full_ledger_accepts_a_canary() {
     let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
     let full = request(E1, &[1, 2, 3, 4, 5, 6], &[1, 2, 3, 4, 5, 6]);
     let mut canaries = full.clone();
@@ -264,7 +264,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn a_released_key_was_reconciled_and_everything_is_released_in_the_end(
+    fn every_key_is_released_only_after_its_reconcile(
         steps in prop::collection::vec(step(), 1..60)
     ) {
         let mut world = World::new();

@@ -508,7 +508,7 @@ impl World {
 proptest! {
     #![proptest_config(Config { cases: 1500, ..Config::default() })]
     #[test]
-    fn nothing_is_missed_whatever_is_restarted_or_restored(
+    fn no_change_is_missed_after_any_restart_or_restore(
         at_rest: bool, steps in prop::collection::vec(step(), 1..60)
     ) {
         let mut world = World::new(Defect::None);
@@ -523,7 +523,7 @@ proptest! {
 }
 
 #[test]
-fn each_defect_of_the_protocol_loses_something() {
+fn each_protocol_defect_loses_a_change() {
     use Step::{
         AgentCrash, AgentStart, BackupKcp, BackupRuntime, Change, Delete, Mark, ReceiverRestart, RestoreKcp,
         RestoreRuntime, Spontaneous, StoreDigest, TakeDigest, Watch,
@@ -646,7 +646,7 @@ fn a_session_demands_a_resync_once() {
 }
 
 #[test]
-fn a_quiet_move_belongs_to_what_is_reconciled() {
+fn quiet_moves_change_sums_after_the_acknowledgement() {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     let empty = Section { stale: 0, ..Section::unknown(1, "v1", "Thing") };
     outbox.baseline(WATCH, empty, None, T0);

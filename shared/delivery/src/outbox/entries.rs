@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0..200_u64), 1..400)) {
+        fn entries_behave_like_a_map(steps in prop::collection::vec((any::<bool>(), 0..200_u64), 1..400)) {
             let (mut entries, mut map) = (Entries::default(), BTreeMap::new());
             for (next, (puts, some)) in (1..).zip(steps) {
                 let which = Seq(some * next / 200);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_back_whatever_stays() {
+    fn memory_is_released_while_any_entry_stays() {
         for stays in [1, 5_000, 10_000] {
             let mut entries = Entries::default();
             (1..=10_000).for_each(|n| entries.push(Seq(n), n));

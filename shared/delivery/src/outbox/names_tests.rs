@@ -45,7 +45,7 @@ fn done(outbox: &Outbox, seqs: &[Seq]) -> Response {
 }
 
 #[test]
-fn a_new_object_is_told_when_its_name_is_stored() {
+fn new_objects_are_sent_after_storing_their_name() {
     let mut outbox = outbox(1, Names::default());
     outbox.observe(saw(key(1), Change::Changed), T0);
     assert!(outbox.next_batch(T0).is_none() && outbox.dirty().withheld() == 1 && !outbox.dirty().is_calm());
@@ -62,7 +62,7 @@ fn a_new_object_is_told_when_its_name_is_stored() {
 }
 
 #[test]
-fn an_object_whose_name_finds_no_room_is_told_of_at_once() {
+fn objects_with_unstorable_names_are_sent_at_once() {
     let mut outbox = outbox(1, Names::default().within(1));
     for change in [Change::Changed, Change::Gone] {
         outbox.observe(saw(key(1), change), T0);
@@ -76,7 +76,7 @@ fn an_object_whose_name_finds_no_room_is_told_of_at_once() {
 }
 
 #[test]
-fn watches_of_the_engine_alone_wait_for_nothing() {
+fn engine_watches_do_not_wait_for_names() {
     let mut plain = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     plain.keep_names(KeepNames::OfOthers, Names::default());
     plain.observe(saw(key(1), Change::Changed), T0);
@@ -90,7 +90,7 @@ fn watches_of_the_engine_alone_wait_for_nothing() {
 }
 
 #[test]
-fn names_of_watches_that_are_not_wanted_any_more_are_dropped() {
+fn names_of_removed_watches_are_dropped() {
     let found = Listed { objects: vec![("n".into(), "o1".into())], ..Listed::default() };
     let mut outbox = outbox(1, Names::found(BTreeMap::from([(WATCH.into(), found)])));
     outbox.names_mut().retain(|watch| watch == WATCH);
@@ -363,7 +363,7 @@ proptest! {
     #![proptest_config(Config { cases: 2000, ..Config::default() })]
 
     #[test]
-    fn another_manager_hears_of_every_deletion(steps in prop::collection::vec(step(), 0..60)) {
+    fn another_manager_receives_every_deletion(steps in prop::collection::vec(step(), 0..60)) {
         prop_assert!(holds(Defect::None, &steps));
     }
 }

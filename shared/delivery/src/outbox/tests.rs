@@ -42,7 +42,7 @@ fn answer(session: u128, done: &[u64]) -> Response {
 }
 
 #[test]
-fn a_change_is_kept_until_it_is_acknowledged() {
+fn a_change_is_kept_until_acknowledged() {
     let mut outbox = outbox();
     assert_eq!(outbox.observe(saw("a"), T0), Observed::New(Seq(1)));
     let (request, _) = outbox.next_batch(tick(5)).unwrap();
@@ -58,7 +58,7 @@ fn a_change_is_kept_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_change_in_flight_is_not_released_by_the_old_number() {
+fn an_old_acknowledgement_does_not_release_a_newer_change() {
     let mut outbox = outbox();
     outbox.observe(saw("a"), T0);
     outbox.next_batch(tick(1)).unwrap();
@@ -73,7 +73,7 @@ fn a_change_in_flight_is_not_released_by_the_old_number() {
 }
 
 #[test]
-fn a_report_of_everything_hides_no_change() {
+fn a_full_report_does_not_hide_a_change() {
     let listed = |name: &str| Observation { listed: true, ..saw(name) };
     let mut outbox = outbox();
     for seen in [listed("report"), listed("then-changed"), saw("then-changed"), saw("then-report")] {
@@ -96,7 +96,7 @@ fn a_failed_request_is_sent_again() {
 }
 
 #[test]
-fn another_session_means_everything_again() {
+fn a_new_session_resends_everything() {
     let mut outbox = outbox();
     for name in ["a", "b"] {
         outbox.observe(saw(name), T0);
@@ -109,7 +109,7 @@ fn another_session_means_everything_again() {
 }
 
 #[test]
-fn sessions_that_follow_each_other_without_letting_anything_go_ask_again() {
+fn repeated_new_sessions_without_acknowledgements_wait() {
     let mut outbox = outbox();
     let mut canary = saw("canary");
     canary.key.watch = v3::CANARY.into();
@@ -140,7 +140,7 @@ fn sessions_that_follow_each_other_without_letting_anything_go_ask_again() {
 }
 
 #[test]
-fn an_unknown_number_is_sent_again_but_not_one_that_is_not_ours() {
+fn only_own_unknown_numbers_are_resent() {
     let mut outbox = outbox();
     outbox.observe(saw("a"), T0);
     outbox.next_batch(T0).unwrap();
@@ -161,7 +161,7 @@ fn an_answer_for_another_epoch_changes_nothing() {
 }
 
 #[test]
-fn every_route_must_let_go() {
+fn a_key_is_released_only_after_every_route() {
     let routes = BTreeMap::from([("kyma".to_owned(), vec![Route::engine(), Route::manager("other")])]);
     let mut outbox = Outbox::new(Epoch::from_bits(1), routes);
     outbox.observe(saw("a"), T0);
@@ -189,7 +189,7 @@ fn a_batch_is_limited_and_oldest_first() {
 }
 
 #[test]
-fn a_watch_that_is_no_more_is_forgotten_and_the_others_are_not() {
+fn a_removed_watch_is_forgotten_and_others_stay() {
     let mut outbox = outbox();
     let other = |name: &str| {
         let mut other = saw(name);
@@ -214,7 +214,7 @@ fn a_watch_that_is_no_more_is_forgotten_and_the_others_are_not() {
 }
 
 #[test]
-fn routes_hold_for_what_is_observed_after_they_were_set() {
+fn routes_apply_to_later_observations() {
     let mut outbox = outbox();
     outbox.observe(saw("a"), T0);
     outbox.set_routes(BTreeMap::from([("kyma".to_owned(), vec![Route::manager("m")])]));
@@ -228,7 +228,7 @@ fn routes_hold_for_what_is_observed_after_they_were_set() {
 }
 
 #[test]
-fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
+fn a_canary_carries_the_health_and_keeps_the_digest() {
     let mut outbox = outbox();
     let canary = || {
         let mut canary = saw("canary");
@@ -260,7 +260,7 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
 }
 
 #[test]
-fn what_finds_no_room_holds_back_nothing_else() {
+fn refused_events_do_not_block_others() {
     let max = limits::V3_EVENTS as u64;
     let mut outbox = outbox();
     for n in 0..max + 200 {
@@ -353,7 +353,7 @@ fn the_largest_requests_fit_the_contract() {
 }
 
 #[test]
-fn what_does_not_pass_is_sent_in_smaller_pieces() {
+fn an_oversized_batch_is_split() {
     let mut outbox = outbox();
     for n in 0..3_000 {
         outbox.observe(saw(&format!("o{n:05}")), T0);
@@ -387,7 +387,7 @@ fn what_does_not_pass_is_sent_in_smaller_pieces() {
 }
 
 #[test]
-fn the_canary_stands_behind_nothing() {
+fn a_canary_goes_before_everything() {
     let mut outbox = outbox();
     for n in 0..5_000 {
         outbox.observe(saw(&format!("o{n:05}")), T0);
@@ -407,7 +407,7 @@ fn the_canary_stands_behind_nothing() {
 }
 
 #[test]
-fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
+fn a_returned_and_oversized_batch_is_counted_once() {
     let mut outbox = outbox();
     outbox.observe(saw("a"), T0);
     outbox.answered(&answer(9, &[]), T0);
@@ -422,7 +422,7 @@ fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
 }
 
 #[test]
-fn what_somebody_changes_goes_before_what_is_only_reported() {
+fn changes_go_before_listed_events() {
     let mut outbox = outbox();
     let listed = |name: &str| Observation { listed: true, ..saw(name) };
     outbox.answered(&answer(9, &[]), T0);
@@ -463,7 +463,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
 }
 
 #[test]
-fn what_only_has_to_take_its_turn_is_not_counted_as_asked_for_again() {
+fn older_events_waiting_their_turn_are_not_repeats() {
     let mut outbox = outbox();
     outbox.answered(&answer(9, &[]), T0);
     let at = |second| Timestamp::from_second(second).unwrap();

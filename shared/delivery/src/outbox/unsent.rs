@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_batches_have_room_for_what_is_reported_too() {
+    fn the_smallest_batches_include_listed_events() {
         let mut unsent = Unsent::default();
         (1..=100).for_each(|n| unsent.insert(Seq(n), FRESH));
         (101..=200).for_each(|n| unsent.insert(Seq(n), Priority { older: true, round: 0 }));

@@ -67,22 +67,22 @@ fn kept(scenario: &str, found: &Found) {
 }
 
 #[test]
-fn two_runs_and_two_receivers() {
+fn two_agent_runs_and_two_receivers_keep_the_properties() {
     holds(&HANDED_OVER);
 }
 
 #[test]
-fn one_trouble_of_any_kind() {
+fn one_fault_of_any_kind_keeps_the_properties() {
     holds(&TROUBLED);
 }
 
 #[test]
-fn messages_that_overtake_each_other_meanwhile() {
+fn reordered_messages_keep_the_properties() {
     holds(&OVERTAKEN);
 }
 
 #[test]
-fn everything_up_to_a_depth() {
+fn all_states_up_to_a_depth_keep_the_properties() {
     let depth = number("TIDEWATCH_MODEL_DEPTH", if full() { 12 } else { 9 });
     let found = explore(AT_ONCE, None, HOLDS, Reach::Depth(depth));
     kept(&format!("all within {depth} steps"), &found);
@@ -90,7 +90,7 @@ fn everything_up_to_a_depth() {
 }
 
 #[test]
-fn everything_on_random_ways() {
+fn random_walks_keep_the_properties() {
     let steps = number("TIDEWATCH_MODEL_STEPS", if full() { 20_000_000 } else { 500_000 });
     let seed = number("TIDEWATCH_SEED", 1) as u64;
     let found = explore(AT_ONCE, None, HOLDS, Reach::Walks { seed, steps });
@@ -102,7 +102,7 @@ fn everything_on_random_ways() {
 }
 
 #[test]
-fn random_ways_find_mistakes() {
+fn random_walks_find_injected_mistakes() {
     let reach = Reach::Walks { seed: 1, steps: 2_000_000 };
     let missed = FOUND.iter().filter(|(mutation, asked, _)| {
         let found = explore(AT_ONCE, Some(*mutation), asked, reach);
@@ -119,7 +119,7 @@ fn random_ways_find_mistakes() {
 
 /// [`State::simplify`] must not change the reachable states or their safety.
 #[test]
-fn what_is_taken_out_changes_nothing() {
+fn simplification_keeps_the_reachable_states() {
     for small in [
         Bounds { changes: [1, 1], network: 1, faults: 1, troubles: 2, ..AT_ONCE },
         Bounds { changes: [1, 1], network: 2, troubles: 1, ..TWO_RUNS_AND_TWO_RECEIVERS },

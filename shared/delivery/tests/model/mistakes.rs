@@ -66,7 +66,7 @@ const TOLERATED: &[(Mutation, &Scenario)] = &[
 ];
 
 #[test]
-fn a_second_safeguard_catches_the_rest() {
+fn a_second_safeguard_tolerates_the_other_mistakes() {
     for (mutation, scenario) in TOLERATED {
         let found = check(scenario.bounds, Some(*mutation), HOLDS);
         println!("{mutation:?}, {}: all {} states", scenario.name, found.states);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_one_name_is_about_that_name_and_a_namespace_is_in_itself() {
+    fn a_list_of_one_name_is_authorized_by_name() {
         let named = |verb: &str, selector: &str| {
             let list = ListOptions { field_selector: selector.to_owned(), ..ListOptions::default() };
             let query = Query { list, ..Query::default() };
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_who_may_not_do_what_where() {
+    fn refusals_name_user_verb_resource_and_namespace() {
         let message = |verb: &str, path: [&str; 5]| {
             Ask::of(verb, &target(path), &Query::default()).refusal("u", "").message
         };

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_had_may_be_given() {
+    fn covered_permissions_may_be_granted() {
         let pods =
             json!([{"apiGroups": ["", "apps"], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}]);
         for held in [
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_had_is_told_by_object() {
+    fn missing_permissions_are_listed() {
         let wanted = json!([
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s"], "verbs": ["get"]},

@@ -36,7 +36,7 @@ mod tests {
     use crate::store::{Query, Target};
 
     #[test]
-    fn a_rule_allows_what_it_names() {
+    fn a_rule_allows_exactly_its_verbs_and_resources() {
         let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
         let rule = Rule {
             verbs: list(&["get", "list"]),

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_nobody_owns_stays_when_what_was_applied_beside_it_goes() {
+    fn unowned_metadata_survives_when_applied_metadata_is_pruned() {
         let live = json!({"metadata": {"name": "c", "labels": {"q": "1"}}});
         let annotated = json!({"metadata": {"name": "c", "annotations": {"a": "1"}}});
         let first = run(&live, &annotated, &Managed::default(), "one", false).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_applies_owns_and_others_conflict() {
+    fn the_applier_owns_its_fields_and_others_conflict() {
         let nothing = json!({"metadata": {"name": "c"}});
         let first =
             run(&nothing, &json!({"data": {"a": "1", "b": "1"}}), &Managed::default(), "one", false).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_counts() {
+    fn readable_parts_of_managed_fields_count() {
         let given = one(json!({"f:data": {"f:a": null, "x:what": {}, "k:{\"b\": 1, \"a\": 2}": {".": 1}}}));
         let GivenOwners::Owners(Managed(owners)) = read(json!([given])) else { panic!("no owners") };
         let read = owners.first().map(|owner| owner.set.to_json());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_entries_of_who_applies_the_last_counts_whatever_their_versions() {
+    fn the_last_of_an_appliers_entries_wins() {
         let mut entries = [one(json!({"f:a": {}})), one(json!({"f:b": {}}))];
         entries[1]["apiVersion"] = "v2".into();
         let count = |entries: &[Value]| match GivenOwners::read(Some(entries), true) {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_changes_nothing() {
+    fn unreadable_managed_fields_change_nothing() {
         let without = |field: &str| {
             let mut entry = one(json!({"f:data": {}}));
             entry[field] = Value::Null;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_after_an_empty_list_or_entry() {
+    fn an_empty_list_or_entry_resets_ownership() {
         assert_eq!(read(json!([])), GivenOwners::Reset);
         assert_eq!(GivenOwners::read(Some(&[]), false), GivenOwners::Nothing);
         assert_eq!(read(json!([{}])), GivenOwners::Reset);

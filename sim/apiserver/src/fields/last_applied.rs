@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectl_takes_what_it_has_applied_and_nobody_has_changed() {
+    fn kubectl_takes_over_unchanged_client_side_applied_fields() {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
         let live =
             live(&json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1", "b": "1", "c": "1"}}));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_follows_what_kubectl_applies() {
+    fn the_last_applied_annotation_follows_kubectls_apply() {
         let sent =
             json!({"kind": "ConfigMap", "data": {"a": "<"}, "metadata": {"annotations": {ANNOTATION: "x"}}});
         let mut object = live(&json!({}));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_applied_goes() {
+    fn fields_no_longer_applied_are_pruned() {
         let schema = schema();
         let view = View::new(&schema, None);
         let mut object = json!({"l": [{"n": "a", "v": "1"}, {"n": "b"}], "m": {"k": "v", "q": "w"}, "s": {"a": "1", "b": "2"}});
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_by_field() {
+    fn differences_are_computed_per_field() {
         let schema = schema();
         let view = View::new(&schema, None);
         let before = json!({"l": [{"n": "a", "v": "1"}], "m": {"k": "v"}});

@@ -297,7 +297,7 @@ mod tests {
     use crate::schema::builtin;
 
     #[test]
-    fn fields_of_a_deployment() {
+    fn field_sets_of_a_deployment() {
         let object = json!({"spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {
             "containers": [{"name": "web", "ports": [{"containerPort": 80}], "args": ["x"]}],
         }}}});
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_added_and_subtracted() {
+    fn field_sets_are_combined() {
         let a = Set::parse(&json!({"f:a": {".": {}, "f:b": {}}, "f:c": {}}));
         let b = Set::parse(&json!({"f:a": {"f:b": {}}, "f:d": {}}));
         assert_eq!(a.without(&b).to_json(), json!({"f:a": {}, "f:c": {}}));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_known_form_is_taken() {
+    fn the_first_known_media_type_wins() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let of = |accept| negotiate(accept).map(|accepted| (accepted.form, accepted.is_yaml));
         assert_eq!(of(kubectl), Some((Form::Table, false)));

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_counts_and_each_place_is_told_once() {
+    fn the_last_repeated_key_wins_and_is_reported_once() {
         let (value, repeated) =
             read(br#"{"a": {"b": 1, "b": 2, "b": 3}, "l": [{}, {"x": null, "x": true}], "a": {"b": -4, "b": 5.5}}"#, false)
                 .unwrap();

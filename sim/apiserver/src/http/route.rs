@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_objects() {
+    fn object_paths_are_parsed() {
         assert_eq!(target("/api/v1/namespaces/a/configmaps/b"), ["", "v1", "configmaps", "a", "b", ""]);
         assert_eq!(target("/api/v1/namespaces/a"), ["", "v1", "namespaces", "", "a", ""]);
         assert_eq!(target("/api/v1/namespaces/a/status"), ["", "v1", "namespaces", "", "a", "status"]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_by_their_names() {
+    fn requests_map_to_kubernetes_verbs() {
         let of = |method, path| verb_name(method, path, false);
         assert_eq!(of("GET", "/api/v1/namespaces/a/configmaps"), "list");
         assert_eq!(of("GET", "/api/v1/namespaces/a/configmaps/b"), "get");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn queries() {
+    fn query_parameters_are_parsed() {
         let Parameters { query, is_watch, .. } =
             parameters("watch=1&labelSelector=a%3Db%2Cc&limit=5&sendInitialEvents=true&dryRun=All");
         assert!(is_watch);

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_those_of_kubectl() {
+    fn ages_are_formatted_as_by_kubectl() {
         let shown: Vec<String> =
             [5, 119, 125, 600, 3600, 11_000, 90_000, 180_000, 900_000].map(duration).into();
         assert_eq!(shown, ["5s", "119s", "2m5s", "10m", "60m", "3h3m", "25h", "2d2h", "10d"]);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn object_names_are_validated() {
         let kind = super::super::builtin::find("", "v1", "configmaps").unwrap();
         let of = |text: &str| name(&json!({"metadata": {"name": text}}), kind);
         assert!(of("a.b-c").is_empty());

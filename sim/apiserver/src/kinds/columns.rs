@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_printer_columns() {
+    fn printer_column_paths_are_evaluated() {
         let object = json!({"status": {"state": "Ready", "conditions": [{"type": "A", "status": "True"}]}, "a.b": {"c": 1}});
         assert_eq!(path(&object, ".status.state"), Some(&json!("Ready")));
         assert_eq!(path(&object, r#".status.conditions[?(@.type=="A")].status"#), Some(&json!("True")));

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_go_by_what_all_containers_ask_for() {
+    fn the_qos_class_follows_all_containers_resources() {
         let of = |resources: &[Value]| {
             let containers: Vec<Value> = resources.iter().map(|one| json!({"resources": one})).collect();
             class(json!({"containers": containers}).as_object().unwrap())

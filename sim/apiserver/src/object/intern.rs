@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_text_is_one_text_and_dead_text_goes() {
+    fn equal_text_is_shared_while_in_use() {
         let first = intern("only in this test: a");
         assert!(Arc::ptr_eq(&first, &intern("only in this test: a")));
         assert!(!Arc::ptr_eq(&first, &intern("only in this test: b")));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_text_is_not_kept_for_long() {
+    fn dropped_text_is_not_kept_for_long() {
         let mut part = Part::default();
         let kept = part.intern(0, "kept");
         for hash in 1..1_000 {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_comes_out() {
+    fn a_stored_object_is_rendered_unchanged() {
         assert_eq!(Stored::new(object(), 7).render(), object());
         let bare = json!({"metadata": {
             "name": "n", "uid": Uuid::nil().to_string(), "resourceVersion": "1",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_the_same_without_the_rest() {
+    fn metadata_is_rendered_without_the_rest() {
         let stored = Stored::new(object(), 7);
         assert_eq!(stored.render_metadata(), json!({"metadata": object()["metadata"]}));
         let head = json!({"metadata": {"name": "n", "namespace": "ns", "labels": {"a": "b"}, "finalizers": ["x/y"]}});
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_only_in_its_head_shares_its_text() {
+    fn objects_with_equal_bodies_share_their_text() {
         let mut other = object();
         other["metadata"]["name"] = "another".into();
         other["metadata"]["uid"] = Uuid::from_u128(5).to_string().into();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_the_real_one() {
+    fn json_patch_list_indexes_work_as_in_kubernetes() {
         let list = json!({"l": [1, 2, 3], "a/b": {"~": 4}});
         let of = |op: Value| json(&list, &json!([op])).map(|object| object["l"].clone()).ok();
         let add = |at: &str| of(json!({"op": "add", "path": format!("/l/{at}"), "value": 0}));

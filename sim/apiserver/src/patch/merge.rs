@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_lose_the_nulls_within_their_items() {
+    fn nulls_within_list_items_are_removed() {
         let merged = merge(&json!({}), &json!({"l": [null, {"a": null, "b": [{"c": null}]}]}));
         assert_eq!(merged, json!({"l": [null, {"b": [{}]}]}));
     }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn directives() {
+    fn strategic_merge_directives_are_applied() {
         let pod =
             json!({"containers": [{"name": "a"}, {"name": "b"}], "volumes": [{"name": "v", "emptyDir": {}}]});
         let patch = json!({
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_stands_where_the_patch_has_it() {
+    fn new_list_items_keep_the_patchs_order() {
         let pod = json!({"containers": [{"name": "a"}, {"name": "b"}]});
         let names = |patch: Value| -> Vec<Value> {
             let containers = patched(&pod, &json!({"containers": patch}))["containers"].take();

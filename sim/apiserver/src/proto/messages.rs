@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_one_of_its_definition() {
+    fn every_protobuf_field_is_in_its_definition() {
         let mut seen = Vec::new();
         for kind in builtin::kinds() {
             let crate::kinds::Origin::Builtin(definition) = kind.origin else { continue };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_that_is_named_is_there() {
+    fn every_referenced_message_exists() {
         for (name, message) in TABLE.iter() {
             for field in message.fields.values() {
                 if let Kind::Message(inner) = &field.kind {

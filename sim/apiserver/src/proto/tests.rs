@@ -31,7 +31,7 @@ fn decoded(version: &str, kind: &str, fields: &[Vec<u8>]) -> Value {
 }
 
 #[test]
-fn a_message_is_the_json_of_it() {
+fn a_protobuf_message_decodes_to_its_json() {
     let metadata = [field(1, b"a"), field(3, b""), field(8, &number(1, 60)), number(10, 0)].concat();
     let data = [field(1, b"k"), field(2, &[0xff, 0])].concat();
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_message_is_the_json_of_it() {
 }
 
 #[test]
-fn values_that_are_not_what_their_message_is() {
+fn int_or_string_and_other_special_values_decode() {
     // Ports may be text; handlers are inlined.
     let port = |value: &[Vec<u8>]| field(2, &field(2, &value.concat()));
     let probe = |value: &[Vec<u8>]| [field(1, &port(value)), number(2, 7)].concat();
@@ -73,7 +73,7 @@ fn values_that_are_not_what_their_message_is() {
 }
 
 #[test]
-fn what_is_deep_or_short_is_refused() {
+fn deep_or_truncated_messages_are_refused() {
     let name = "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     let nested = |many| (0..many).fold(Vec::new(), |inner, _| field(28, &inner));
     assert!(value::message(name, &nested(99)).is_ok());
@@ -85,7 +85,7 @@ fn what_is_deep_or_short_is_refused() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(raw in prop::collection::vec(any::<u8>(), 0..100), which in 0..4_usize) {
+    fn decoding_never_panics(raw in prop::collection::vec(any::<u8>(), 0..100), which in 0..4_usize) {
         let kind = ["Pod", "Deployment", "CustomResourceDefinition", "Lease"][which];
         let version = ["v1", "apps/v1", "apiextensions.k8s.io/v1", "coordination.k8s.io/v1"][which];
         _ = object(&envelope(version, kind, &raw), version, kind);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_come_in_order_and_groups_are_left_out() {
+    fn fields_are_read_in_order_and_groups_are_skipped() {
         let bytes =
             [0x08, 0x96, 0x01, 0x1b, 0x08, 0x01, 0x1c, 0x12, 0x01, b'a', 0x21, 1, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_too_early_or_means_nothing_is_an_error() {
+    fn truncated_or_invalid_wire_data_is_an_error() {
         assert_eq!(all(&[0x08]), Err(Malformed::Short));
         assert_eq!(all(&[0x12, 0x02, b'a']), Err(Malformed::Short));
         assert_eq!(all(&[0x1b]), Err(Malformed::Short));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_left_out_where_go_leaves_them_out() {
+    fn zero_values_are_omitted_as_in_go() {
         let container = json!({"name": "", "tty": false, "resources": {}, "ports": [{"containerPort": 0, "hostPort": 0}]});
         let spec = json!({"paused": false, "replicas": 0, "minReadySeconds": 0, "template": {"spec": {
             "hostNetwork": false, "hostUsers": false, "nodeName": "", "containers": [container]}}});
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_missing_are_said_to_be() {
+    fn missing_condition_times_are_null() {
         let condition = json!({"type": "Ready", "status": "True"});
         let mut pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [condition]}});
         drop_zeros(&mut pod, "io.k8s.api.core.v1.Pod");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_one_value_of_several_kinds_are_reached() {
+    fn nested_messages_in_union_fields_are_reached() {
         let schema = |more: Value| json!({"nullable": false, "additionalProperties": more});
         let mut object =
             json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema(schema(json!(false)))}}]}});

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_pulled_and_digests_are_checked() {
+    fn pushed_blobs_are_returned_and_digests_are_checked() {
         let mut contents = Contents::with_limit(1 << 20);
         let begun = ask(&mut contents, "POST", "/v2/a/b/blobs/uploads/", None, "");
         assert_eq!(begun.code, 202);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_at_its_limit() {
+    fn the_registry_refuses_pushes_over_its_limit() {
         let mut contents = Contents::with_limit(1500);
         let push = |contents: &mut Contents, body: &str| {
             ask(contents, "POST", "/v2/a/blobs/uploads/", Some(&digest_of(body.as_bytes())), body).code

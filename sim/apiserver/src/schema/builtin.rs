@@ -196,7 +196,7 @@ mod tests {
     use super::{super::Relation, *};
 
     #[test]
-    fn facts_reach_their_fields() {
+    fn schema_facts_apply_to_their_fields() {
         let spec = view("io.k8s.api.core.v1.PodSpec");
         let containers = spec.property("containers").unwrap();
         assert_eq!(containers.list(), Relation::Keyed(vec!["name"]));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fact_names_something_that_is_there() {
+    fn every_schema_fact_names_an_existing_field() {
         let mut current = String::new();
         for line in FACTS.lines().filter(|line| !line.starts_with('#')) {
             if !line.starts_with(' ') {

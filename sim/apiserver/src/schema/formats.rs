@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_takes_its_own() {
+    fn each_format_accepts_only_its_own_values() {
         for (format, good, bad) in [
             ("uuid", "6e94b08bd0ce4eb482c1f272f48599da", "6e94"),
             ("ipv4", "1.2.3.4", "1.2.3"),

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_in_go() {
+    fn patterns_match_as_in_go() {
         for (pattern, good, bad) in [
             ("^{.*}$", "{x}", "x"),
             ("^{{[a-z]{2}}}$", "{{ab}}", "{{a}}"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_bounded() {
+    fn pattern_size_and_cache_are_bounded() {
         assert!(compiled("(((a{100}){100}){100}){100}").is_none());
         assert!(compiled(&"a".repeat(MAX_PATTERN_BYTES + 1)).is_none());
         for number in 0..=MAX_PATTERNS {

@@ -45,7 +45,7 @@ mod tests {
     use crate::schema::builtin;
 
     #[test]
-    fn a_key_that_a_list_has_twice_is_named_with_its_list() {
+    fn a_duplicate_list_key_is_named_with_its_list() {
         let deployment = |ports: Value| {
             let container = json!({"name": "web", "ports": ports});
             json!({"spec": {"template": {"spec": {"containers": [container]}}}})

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_go_and_defaults_come() {
+    fn unknown_fields_are_pruned_and_defaults_are_set() {
         let mut object = json!({
             "apiVersion": "t/v1", "kind": "T", "metadata": {"name": "n", "zip": 1}, "zap": 1,
             "spec": {

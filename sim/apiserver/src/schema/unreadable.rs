@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_that_is_no_base64_cannot_be_read() {
+    fn invalid_base64_data_is_unreadable() {
         let secret = super::super::builtin::view("io.k8s.api.core.v1.Secret");
         assert_eq!(find(&json!({"data": {"a": "YQ==", "b": "YW\nJj\r\n"}}), secret), None);
         let found = find(&json!({"data": {"a": "YQ==", "b": "a b"}}), secret);

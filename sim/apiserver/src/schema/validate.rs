@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_those_of_an_api_server() {
+    fn validation_messages_equal_an_api_servers() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "required": ["a"], "properties": {
             "a": {"type": "string", "minLength": 1},
             "n": {"type": "integer", "minimum": 1},

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_printable_as_in_go() {
+    fn characters_are_printable_as_in_go() {
         for letter in ['a', ' ', '"', '\'', '\\', 'é', '\u{301}', '€', '😀', '\u{fffd}'] {
             assert!(is_printable(letter), "{letter:?}");
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn managers_of_any_length_are_refused_in_few_words() {
+    fn field_managers_of_any_length_get_a_short_refusal() {
         assert!(manager(&"a".repeat(MAX_MANAGER_BYTES), "fieldManager").is_empty());
         assert_eq!(manager(&"\u{1}".repeat(60_000), "fieldManager").len(), 1);
         assert_eq!(manager("\u{1}b\u{2}", "fieldManager").len(), 2);

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn labels() {
+    fn label_selectors_match() {
         for yes in [
             "",
             "a=b",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn field_selectors_match() {
         let kind = crate::kinds::builtin::find("", "v1", "configmaps").unwrap();
         let object = json!({"metadata": {"name": "n"}});
         assert!(Selector::parse("", "metadata.name=n,metadata.namespace!=x", kind).unwrap().matches(&object));

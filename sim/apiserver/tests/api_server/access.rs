@@ -128,7 +128,7 @@ fn an_aggregated_role_is_filled_by_the_control_plane() {
 }
 
 #[test]
-fn what_objects_allow_holds_from_their_change_on() {
+fn permissions_follow_changed_role_objects_at_once() {
     let mut world = World::new();
     let user = User::by_rbac("u", &[]);
     let maps = ["", "configmaps", "default", ""];
@@ -172,7 +172,7 @@ fn what_objects_allow_holds_from_their_change_on() {
 }
 
 #[test]
-fn who_applies_what_is_not_there_must_be_allowed_to_create_it() {
+fn applying_a_missing_object_needs_create_permission() {
     let mut world = World::new();
     let user = User::by_rbac("u", &[]);
     world.granted("rolebindings", "default", "b", binding("Role", "r", "u"));
@@ -188,7 +188,7 @@ fn who_applies_what_is_not_there_must_be_allowed_to_create_it() {
 }
 
 #[test]
-fn nobody_gives_what_they_do_not_have() {
+fn a_user_cannot_grant_permissions_beyond_its_own() {
     let mut world = World::new();
     let user = User::by_rbac("u", &["team"]);
     let manage = json!({"rules": [
@@ -249,7 +249,7 @@ fn a_review_answers_as_the_call_would() {
 }
 
 #[tokio::test]
-async fn a_certificate_says_who_somebody_is_and_in_which_groups() -> Result<(), Box<dyn Error>> {
+async fn a_client_certificate_gives_user_and_groups() -> Result<(), Box<dyn Error>> {
     let drain = Drain::new();
     let server = Server::start(ServerOptions::default(), &drain).await?;
     let hosted = server.add("one", Options::default())?;

@@ -76,7 +76,7 @@ fn config_map(name: &str, value: &str) -> ConfigMap {
 }
 
 #[tokio::test]
-async fn objects_come_change_and_go_and_a_watch_sees_it() -> Result {
+async fn a_watch_reports_creation_change_and_deletion() -> Result {
     let fleet = Fleet::start().await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
     let list = maps.list(&ListParams::default()).await?;
@@ -111,7 +111,7 @@ async fn objects_come_change_and_go_and_a_watch_sees_it() -> Result {
 }
 
 #[tokio::test]
-async fn both_kinds_of_watchers_hear_of_objects_that_were_there() -> Result {
+async fn list_and_streaming_watchers_receive_existing_objects() -> Result {
     let fleet = Fleet::start().await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
     for index in 0..7 {
@@ -129,7 +129,7 @@ async fn both_kinds_of_watchers_hear_of_objects_that_were_there() -> Result {
 }
 
 #[tokio::test]
-async fn a_crd_appears_and_its_objects_are_checked_and_applied() -> Result {
+async fn custom_objects_are_validated_and_applied_by_their_crd() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;
     let crd = json!({
@@ -172,7 +172,7 @@ async fn a_crd_appears_and_its_objects_are_checked_and_applied() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_read_through_a_changed_schema_of_its_own_version() -> Result {
+async fn a_stored_object_is_read_through_a_changed_schema() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;
     let version = |name: &str, storage: bool, spec: serde_json::Value| {
@@ -208,7 +208,7 @@ async fn what_is_stored_is_read_through_a_changed_schema_of_its_own_version() ->
 }
 
 #[tokio::test]
-async fn a_deployment_becomes_ready_and_a_namespace_ends_with_all_in_it() -> Result {
+async fn a_deployment_becomes_ready_and_a_namespace_is_deleted() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -242,7 +242,7 @@ async fn a_deployment_becomes_ready_and_a_namespace_ends_with_all_in_it() -> Res
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_content_with_it_however_it_is_deleted() -> Result {
+async fn a_namespaces_content_goes_with_every_deletion_policy() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -277,7 +277,7 @@ async fn a_namespace_takes_its_content_with_it_however_it_is_deleted() -> Result
 }
 
 #[tokio::test]
-async fn an_owner_that_is_gone_is_forgotten_where_another_one_is_there() -> Result {
+async fn a_deleted_owner_is_removed_while_another_one_exists() -> Result {
     let fleet = Fleet::start().await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
     let mut owners = Vec::new();
@@ -298,7 +298,7 @@ async fn an_owner_that_is_gone_is_forgotten_where_another_one_is_there() -> Resu
 }
 
 #[tokio::test]
-async fn an_annotation_is_a_new_generation_of_a_deployment_alone() -> Result {
+async fn an_annotation_raises_the_generation_only_of_a_deployment() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;
     let body = json!({"metadata": {"name": "web"}, "spec": {"serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
@@ -318,7 +318,7 @@ async fn an_annotation_is_a_new_generation_of_a_deployment_alone() -> Result {
 }
 
 #[tokio::test]
-async fn who_may_not_is_refused() -> Result {
+async fn unauthorized_requests_are_refused() -> Result {
     let fleet = Fleet::start().await?;
     let cluster = fleet.server.cluster("one").ok_or("no cluster")?;
     let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
@@ -370,7 +370,7 @@ impl Faults for BusyOnce {
 }
 
 #[tokio::test]
-async fn faults_come_before_the_cluster() -> Result {
+async fn faults_apply_before_the_cluster() -> Result {
     let drain = Drain::new();
     let options = ServerOptions { faults: Arc::new(BusyOnce::default()), ..ServerOptions::default() };
     let server = Server::start(options, &drain).await?;
@@ -390,7 +390,7 @@ async fn faults_come_before_the_cluster() -> Result {
 }
 
 #[tokio::test]
-async fn a_watch_from_before_what_is_remembered_gets_410_and_so_does_a_page() -> Result {
+async fn an_expired_watch_or_page_gets_410() -> Result {
     let fleet = Fleet::start().await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
     for index in 0..3 {
@@ -416,7 +416,7 @@ async fn a_watch_from_before_what_is_remembered_gets_410_and_so_does_a_page() ->
 }
 
 #[tokio::test]
-async fn a_certificate_is_as_good_as_a_token_and_a_port_as_a_path() -> Result {
+async fn certificates_and_own_ports_work_like_tokens_and_paths() -> Result {
     let fleet = Fleet::start().await?;
     let cluster = fleet.server.cluster("two").ok_or("no cluster")?;
     cluster.allow_certificate("robot", User::admin("robot"));
@@ -434,7 +434,7 @@ async fn a_certificate_is_as_good_as_a_token_and_a_port_as_a_path() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_owned_goes_after_before_or_never() -> Result {
+async fn dependents_follow_the_deletion_policy() -> Result {
     let fleet = Fleet::start().await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
     for (policy, left) in [
@@ -458,7 +458,7 @@ async fn what_is_owned_goes_after_before_or_never() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_not_simulated_is_refused() -> Result {
+async fn unsimulated_requests_are_refused() -> Result {
     let fleet = Fleet::start().await?;
     let server = &fleet.server;
     let options = Options { ignore_cel: true, ..Options::default() };

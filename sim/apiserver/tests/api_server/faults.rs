@@ -80,7 +80,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn latency() -> Result {
+async fn responses_are_delayed_by_latency() -> Result {
     let world = World::start().await?;
     world.works().await?;
     let id = world.script.add(Rule::always(Fault::Latency(WHILE)));
@@ -106,7 +106,7 @@ async fn too_many_requests_with_retry_after() -> Result {
 }
 
 #[tokio::test]
-async fn internal_errors() -> Result {
+async fn server_errors_are_injected() -> Result {
     let world = World::start().await?;
     world.script.add(Rule::always(Fault::Refuse(Refusal::failing(503))));
     assert_eq!(world.refused().await?, 503);
@@ -114,7 +114,7 @@ async fn internal_errors() -> Result {
 }
 
 #[tokio::test]
-async fn a_request_that_hangs_is_done_and_never_answered() -> Result {
+async fn a_hanging_request_is_done_and_never_answered() -> Result {
     let world = World::start().await?;
     let id = world.script.add(Rule::always(Fault::Hang));
     timeout(WHILE, world.create("late")).await.unwrap_err();
@@ -124,7 +124,7 @@ async fn a_request_that_hangs_is_done_and_never_answered() -> Result {
 }
 
 #[tokio::test]
-async fn a_request_that_is_lost_is_not_done() -> Result {
+async fn a_lost_request_is_not_done() -> Result {
     let world = World::start().await?;
     let id = world.script.add(Rule::always(Fault::Lost));
     timeout(WHILE, world.create("lost")).await.unwrap_err();
@@ -134,7 +134,7 @@ async fn a_request_that_is_lost_is_not_done() -> Result {
 }
 
 #[tokio::test]
-async fn a_half_open_watch_says_nothing_and_does_not_end() -> Result {
+async fn a_half_open_watch_stays_silent_and_open() -> Result {
     let world = World::start().await?;
     world
         .script
@@ -167,7 +167,7 @@ async fn a_dropped_request_has_no_answer() -> Result {
 }
 
 #[tokio::test]
-async fn a_watch_skips_to_410() -> Result {
+async fn a_watch_expires_with_410() -> Result {
     let world = World::start().await?;
     world
         .script
@@ -190,7 +190,7 @@ async fn credentials_expire_for_one_user() -> Result {
 }
 
 #[tokio::test]
-async fn a_namespace_is_stuck_in_terminating_until_it_is_freed() -> Result {
+async fn a_namespace_stays_terminating_until_freed() -> Result {
     let world = World::start().await?;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     let space: Namespace = serde_json::from_value(json!({"metadata": {"name": "stuck"}}))?;
@@ -209,7 +209,7 @@ async fn a_namespace_is_stuck_in_terminating_until_it_is_freed() -> Result {
 }
 
 #[tokio::test]
-async fn a_clock_is_wrong_and_what_is_due_is_done_all_the_same() -> Result {
+async fn scheduled_work_is_done_despite_a_wrong_clock() -> Result {
     let world = World::start().await?;
     for hours in [5, -5] {
         world.one.set_skew(SignedDuration::from_hours(hours));
@@ -267,7 +267,7 @@ async fn a_registry_is_slow_or_refuses() -> Result {
 }
 
 #[tokio::test]
-async fn a_partition_is_silence_both_for_what_is_open_and_for_what_is_new() -> Result {
+async fn a_partition_silences_open_and_new_connections() -> Result {
     let world = World::start().await?;
     let clusters = Some(Arc::new(BTreeSet::from(["one".to_owned()])));
     let id = world.script.add(Rule { clusters, ..Rule::always(Fault::Lost) });
@@ -277,7 +277,7 @@ async fn a_partition_is_silence_both_for_what_is_open_and_for_what_is_new() -> R
 }
 
 #[tokio::test]
-async fn a_restart_ends_what_is_open_and_keeps_what_is_stored() -> Result {
+async fn a_restart_ends_connections_and_keeps_objects() -> Result {
     let world = World::start().await?;
     world.create("kept").await?;
     let mut events = world.watch().await?;
@@ -291,7 +291,7 @@ async fn a_restart_ends_what_is_open_and_keeps_what_is_stored() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_removed_ends_its_watches() -> Result {
+async fn a_removed_cluster_ends_its_watches() -> Result {
     let world = World::start().await?;
     let mut events = world.watch().await?;
     assert!(world.server.remove("one") && !world.server.remove("one"));

@@ -78,7 +78,7 @@ fn with_map() -> Cluster {
 }
 
 #[test]
-fn copies_of_a_json_patch_are_counted() {
+fn copies_in_a_json_patch_are_limited() {
     let copy = |number| json!({"op": "copy", "from": "/data", "path": format!("/data/k{number}")});
     let (code, message) = patch(&mut with_map(), MAPS, (0..40).map(copy).collect());
     assert_eq!(
@@ -88,7 +88,7 @@ fn copies_of_a_json_patch_are_counted() {
 }
 
 #[test]
-fn a_json_patch_does_not_nest_without_end() {
+fn the_depth_after_a_json_patch_is_limited() {
     let copies = vec![json!({"op": "copy", "from": "/data", "path": "/data/n"}); 10_000];
     let moves = [
         json!({"op": "add", "path": "/b", "value": {}}),
@@ -105,7 +105,7 @@ fn a_json_patch_does_not_nest_without_end() {
 }
 
 #[test]
-fn an_object_that_could_not_be_read_back_is_refused() {
+fn an_object_nested_too_deeply_is_refused() {
     let mut cluster = cluster();
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     assert_eq!(create(&mut cluster, CRDS, definition(&open)).0, 201);
@@ -125,7 +125,7 @@ fn an_object_that_could_not_be_read_back_is_refused() {
 }
 
 #[test]
-fn schemas_are_looked_at_to_their_end() {
+fn schemas_are_validated_at_every_depth() {
     let lists = |innermost| (0..70).fold(innermost, |items, _| json!({"type": "array", "items": items}));
     let plain = json!({"type": "object", "properties": {"a": {"type": "string"}}});
     let mut ruled = plain.clone();
@@ -138,7 +138,7 @@ fn schemas_are_looked_at_to_their_end() {
 }
 
 #[test]
-fn paths_of_scale_are_no_deeper_than_objects() {
+fn the_depth_of_scale_paths_is_limited() {
     let mut deep = definition(&json!({"type": "object", "properties": {"r": {"type": "integer"}}}));
     deep["spec"]["versions"][0]["subresources"] = json!({"scale": {
         "specReplicasPath": format!(".spec{}", ".r".repeat(100_000)), "statusReplicasPath": ".status.r",
@@ -165,7 +165,7 @@ fn long_lists_are_checked_in_little_time() {
 }
 
 #[test]
-fn patterns_are_those_of_go() {
+fn schema_patterns_match_as_in_go() {
     let mut cluster = cluster();
     let word = |pattern: &str| json!({"type": "string", "pattern": pattern});
     let schema =
@@ -179,7 +179,7 @@ fn patterns_are_those_of_go() {
 }
 
 #[test]
-fn a_cluster_that_is_full_takes_no_more_and_lets_go_of_what_it_has() {
+fn a_full_cluster_refuses_creations_until_a_deletion() {
     let max_objects = cluster().len() + 1;
     let mut cluster = Cluster::new(Options { max_objects, ..Options::default() }, Timestamp::UNIX_EPOCH);
     let map = |name: &str| json!({"metadata": {"name": name}});

@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_is_sent_makes_it_panic(bodies in prop::collection::vec((anything(), 0..9_usize, 0..3_usize), 1..6)) {
+    fn no_request_causes_a_panic(bodies in prop::collection::vec((anything(), 0..9_usize, 0..3_usize), 1..6)) {
         let now = Timestamp::UNIX_EPOCH;
         let mut cluster = Cluster::new(Options::default(), now);
         let user = Arc::new(User::admin("admin"));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_body_fails() {
+    async fn a_silent_response_body_times_out() {
         let mut body = Box::pin(Heard::new(Never));
         let started = Instant::now();
         let frame = poll_fn(|context| body.as_mut().poll_frame(context)).await;

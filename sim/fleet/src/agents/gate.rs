@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_goes_through_a_closed_gate() {
+    async fn a_closed_gate_blocks_every_request() {
         let (gate, open) = watch::channel(true);
         let gated = Gated::new(Fine, open);
         let connection = gated.clone().connect().await.ok().unwrap();

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_wants_its_own_and_nothing_of_the_others() {
+    fn each_version_expects_only_its_own_objects() {
         let catalog = Catalog::new(Size { modules: 1, objects: modules::MIN_OBJECTS });
         let sizes = |number| {
             let (wanted, unwanted) = catalog.of(0, number);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_steps_that_overlap_the_last_one_that_is_not_over_counts() {
+    fn the_latest_running_step_of_overlapping_ones_applies() {
         let clocks = InForce::default();
         let first = clocks.begin("a", 1);
         let second = clocks.begin("a", 2);

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_those_of_the_phase() {
+    fn calls_are_counted_per_phase() {
         let one =
             |cluster: &str, verb, calls| Counted { cluster: cluster.into(), client: "a".into(), verb, calls };
         let before = [one("", "get", 10), one("kcp", "list", 1)];
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::float_cmp, reason = "small whole numbers")]
-    fn a_new_process_counts_from_the_beginning() {
+    fn counters_continue_after_a_process_restart() {
         let page = |n: u32| {
             Some(Page::parse(&format!("tidewatch_receiver_reconciles_total{{outcome=\"done\"}} {n}\n")))
         };
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::float_cmp, reason = "small whole numbers")]
-    fn a_rate_is_that_of_a_second_however_often_counters_are_read() {
+    fn rates_are_per_second_however_often_counters_are_read() {
         let (begun, mut now) = (Instant::now(), Now::default());
         for (millis, reconciles, peak) in
             [(0, 0.0, 0.0), (1, 50.0, 0.0), (1000, 80.0, 80.0), (2000, 90.0, 80.0)]

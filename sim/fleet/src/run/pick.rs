@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_chooses() {
+    fn the_seed_selects_distinct_items() {
         let all: Vec<usize> = (0..1000).collect();
         let chosen = some(7, "3", &all, 10);
         assert_eq!(chosen.len(), 10);

@@ -7,7 +7,7 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
-fn all_that_are_shipped_are_good_and_say_what_they_show() {
+fn all_shipped_scenarios_parse_and_have_a_description() {
     for (name, text) in SHIPPED {
         let scenario = Scenario::parse(name, text).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(scenario.name, name);
@@ -17,7 +17,7 @@ fn all_that_are_shipped_are_good_and_say_what_they_show() {
 }
 
 #[test]
-fn a_step_of_each_kind() {
+fn every_kind_of_step_parses() {
     let text = "name: mine
 steps:
 - ready: {within: 5m}
@@ -46,7 +46,7 @@ steps:
 }
 
 #[test]
-fn an_error_names_line_and_field_and_says_what_is_allowed() {
+fn an_error_names_line_field_and_allowed_values() {
     let head = "name: mine\nsteps:\n";
     for (step, line, words) in [
         ("- explode: {}", 3, &["explode", "ready", "partition"][..]),
@@ -95,7 +95,7 @@ fn an_error_names_line_and_field_and_says_what_is_allowed() {
 }
 
 #[test]
-fn more_modules_than_there_are_cannot_be_bumped() {
+fn a_bump_cannot_exceed_the_number_of_modules() {
     let text = "name: mine\nsteps:\n- bump: {modules: 1}\n- bump: {modules: 3}\n";
     let scenario = Scenario::parse("my.yaml", text).unwrap();
     assert!(scenario.fits(3).is_ok());
@@ -104,7 +104,7 @@ fn more_modules_than_there_are_cannot_be_bumped() {
 }
 
 #[test]
-fn an_unknown_name_is_told_what_there_is() {
+fn an_unknown_scenario_lists_the_known_ones() {
     let message = Scenario::load("no-such-thing").unwrap_err().to_string();
     assert!(message.contains("channel-bump") && message.contains("enrolment"), "{message}");
 }

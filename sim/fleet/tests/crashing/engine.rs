@@ -20,7 +20,7 @@ use tidewatch_engine::{
 use tokio::{runtime::Runtime, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{KYMA, before::PULL_SECRET};
+use super::{KYMA, preexisting::PULL_SECRET};
 
 const GRACE: Duration = Duration::from_secs(10);
 

@@ -1,8 +1,8 @@
 //! A Kyma's life in two simulated clusters, with engine crashes.
 
-mod before;
 mod cuts;
 mod engine;
+mod preexisting;
 mod snapshot;
 
 use std::{sync::Arc, time::Duration};
@@ -26,9 +26,9 @@ use tidewatch_fake_apiserver::{
 use tidewatch_oci::{self, ModulePackage, RegistryConfig};
 use tokio::time::{Instant, sleep};
 
-pub(crate) use before::LEFT as LEFT_BEFORE;
 pub(crate) use cuts::Cuts;
 use engine::Incarnation;
+pub(crate) use preexisting::LEFT as LEFT_BEFORE;
 use snapshot::{Snapshot, snapshot};
 
 const KYMA: &str = "harbour";
@@ -226,7 +226,7 @@ impl Life {
         }
         life.release("beacons", "1.0.0").await?;
         life.release("quay", "1.0.0").await?;
-        before::prepare(&life.kcp, &life.runtime).await?;
+        preexisting::prepare(&life.kcp, &life.runtime).await?;
         fleet::register(&life.kcp, KCP_NAMESPACE, KYMA, "runtime-harbour", &runtime_config).await?;
         Ok(life)
     }

@@ -24,7 +24,7 @@ fn shown_by() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn each_row_is_shown_and_each_known_difference_has_a_row() {
+fn every_row_and_every_known_difference_is_shown() {
     let rows = shown_by();
     let mut abouts: Vec<&str> = lasting().iter().chain(&moments::all(0)).map(|known| known.about).collect();
     abouts.push(moments::RBAC);

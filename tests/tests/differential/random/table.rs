@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_that_was_tried_too_seldom_or_never_is_named() {
+    fn a_rarely_tried_cell_is_named() {
         let (get, list) = (("get", "plain"), ("list", "limit"));
         let (mut table, mut more) = (Table::default(), Table::default());
         table.note(get, Kind::Map, false);

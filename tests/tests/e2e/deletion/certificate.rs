@@ -30,7 +30,7 @@ fn certificate(name: &str, purpose: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_certificate_of_the_go_managers_watcher_goes_with_its_kyma() -> Result<()> {
+async fn a_deleted_kyma_takes_its_watcher_certificate_along() -> Result<()> {
     let world = World::start("kcp-certificate").await?;
     let kcp = world.kcp.clone();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});

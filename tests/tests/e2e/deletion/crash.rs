@@ -27,7 +27,7 @@ struct Held {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> {
+async fn a_deletion_survives_kill_9_at_every_step() -> Result<()> {
     let mut world = World::installed("kcp-crash").await?;
     let (runtime, of) = (world.runtime()?, world.namespace);
     let operator = |kind: &str, plural: &str, namespace| {

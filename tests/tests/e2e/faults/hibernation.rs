@@ -46,7 +46,7 @@ fn retried_after(page: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_hibernates_is_no_alert_and_comes_back_on_its_own() -> Result<()> {
+async fn a_hibernating_runtime_causes_no_alert_and_recovers() -> Result<()> {
     let env = env::shared().await?;
     let cluster = runtime(NAME).await?;
     // Polled at once when unproven, then every ten seconds until unreachable.

@@ -236,7 +236,7 @@ async fn versions() -> Result<()> {
 /// One test: it mostly waits, and several would block other tests.
 #[real_only("the stored version of a kind changes, and etcd forgets what was")]
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_watches_swallowed_events_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
+async fn silent_watches_and_lost_events_lose_no_change() -> Result<()> {
     let (silent, few, many, new) = futures::future::join4(
         Box::pin(half_open()),
         Box::pin(swallowed("swallowed", 0)),

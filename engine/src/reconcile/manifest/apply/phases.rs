@@ -94,7 +94,7 @@ mod tests {
     use super::{super::Awaited, *};
 
     #[test]
-    fn a_kind_of_the_modules_own_is_not_waited_for_as_one_that_others_bring() {
+    fn own_kinds_are_awaited_by_status_others_by_group() {
         let crd = ObjectRef {
             gvk: Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
             namespace: String::new(),

@@ -139,7 +139,7 @@ fn job() -> Value {
 }
 
 #[tokio::test]
-async fn a_job_that_has_gone_by_itself_does_not_run_again() {
+async fn a_job_deleted_by_its_ttl_never_reruns() {
     let live = Arc::new(Mutex::new(None));
     let ((runtime, made), states, beside) =
         (jobs(Arc::clone(&live)), AppliedStates::default(), Beside::default());
@@ -197,7 +197,7 @@ fn living(condition: Option<&str>, leaves: bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_has_seen_end_runs_once() {
+async fn a_job_with_an_unobserved_end_runs_once() {
     let (live, states) = (Arc::new(Mutex::new(None)), AppliedStates::default());
     let jobs = jobs(Arc::clone(&live));
     assert_eq!(pass_over(&jobs, &states, job()).await, (1, Some(false)), "it is made");
@@ -219,7 +219,7 @@ async fn a_job_that_nobody_has_seen_end_runs_once() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_job_counts_also_on_its_way_out() {
+async fn a_terminating_jobs_result_counts() {
     for (condition, is_ready) in
         [("Complete", true), ("SuccessCriteriaMet", true), ("Failed", false), ("FailureTarget", false)]
     {
@@ -239,7 +239,7 @@ async fn the_end_of_a_job_counts_also_on_its_way_out() {
 }
 
 #[tokio::test]
-async fn a_job_that_somebody_deletes_before_its_end_is_made_again() {
+async fn a_job_deleted_before_its_end_is_recreated() {
     let (live, states) = (Arc::new(Mutex::new(Some(living(None, false)))), AppliedStates::default());
     let jobs = jobs(Arc::clone(&live));
     assert_eq!(pass_over(&jobs, &states, job()).await, (0, Some(false)), "it runs");
@@ -250,7 +250,7 @@ async fn a_job_that_somebody_deletes_before_its_end_is_made_again() {
 }
 
 #[tokio::test]
-async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
+async fn stops_between_phases_when_the_manifest_becomes_unmanaged() {
     let (runtime, states, beside) =
         (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default(), Beside::default());
     let asked = Mutex::new(0);
@@ -269,7 +269,7 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
 }
 
 #[tokio::test]
-async fn what_users_may_change_is_left_where_another_manifest_has_installed_it() {
+async fn ignored_fields_are_kept_on_objects_of_another_manifest() {
     let written = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&written);
     let runtime = scripted::runtime(move |asked| match asked.path.as_str() {
@@ -326,7 +326,7 @@ fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc
 }
 
 #[tokio::test]
-async fn a_definition_that_has_instances_is_never_made_anew() {
+async fn a_crd_with_instances_is_never_recreated() {
     let beacons = Arc::new(Mutex::new(1));
     let ((runtime, deleted), states, mut beside) =
         (rigid(Arc::clone(&beacons), Some("m")), AppliedStates::default(), Beside::default());
@@ -355,7 +355,7 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_modules_own_is_never_made_anew() {
+async fn objects_not_owned_by_the_module_are_never_recreated() {
     let id = ObjectRef::of(&crd()).unwrap();
     let mut wanted = crd();
     transform::mark(&mut wanted, ("kcp-system", "m"));
@@ -434,7 +434,7 @@ const APPLIES: &str = "PATCH application/apply-patch+yaml";
 const OWNS: &str = "PATCH application/merge-patch+json";
 
 #[tokio::test]
-async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that() {
+async fn a_refused_object_is_applied_without_its_unowned_fields() {
     for by in [None, Some("kubectl-client-side-apply")] {
         for known in [true, false] {
             let ((runtime, requests), states, beside) =
@@ -454,7 +454,7 @@ async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that()
 }
 
 #[tokio::test]
-async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_anew_if_its_module_says_so() {
+async fn another_managers_field_is_named_or_forces_a_recreate() {
     let wanted = deployment(json!({"type": "Recreate"}));
     let before = [ObjectRef::of(&wanted).unwrap()];
     for recreate in [false, true] {
@@ -475,7 +475,7 @@ async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_ane
 }
 
 #[tokio::test]
-async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_until_that_is_gone() {
+async fn an_object_waits_for_a_pruned_objects_value() {
     let runtime = scripted::runtime(|asked| match (asked.method.as_str(), asked.path.as_str()) {
         (_, "/api/v1") => scripted::kinds("v1", "services", "Service", true),
         ("GET", path) if path.ends_with("/old") => (200, json!({"spec": {"ports": [{"nodePort": 30080}]}})),
@@ -506,7 +506,7 @@ async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_un
 }
 
 #[tokio::test]
-async fn an_answer_by_an_old_schema_is_not_the_last_word() {
+async fn an_answer_by_the_old_schema_is_retried() {
     for first in [Schema::Old, Schema::Strict] {
         let schema = Arc::new(Mutex::new(first));
         let (runtime, states) = (runtime(Arc::clone(&schema)), AppliedStates::default());
@@ -526,7 +526,7 @@ async fn an_answer_by_an_old_schema_is_not_the_last_word() {
 }
 
 #[tokio::test]
-async fn later_or_without_a_change_of_the_schema_it_is() {
+async fn old_answers_are_final_without_a_recent_crd_write() {
     for (crd_at, at) in [(None, 100), (Some(100), 110)] {
         let schema = Arc::new(Mutex::new(Schema::Old));
         let (runtime, states) = (runtime(Arc::clone(&schema)), AppliedStates::default());
@@ -545,7 +545,7 @@ async fn later_or_without_a_change_of_the_schema_it_is() {
 }
 
 #[tokio::test]
-async fn objects_wait_for_a_definition_that_is_not_served() {
+async fn objects_wait_for_an_unserved_definition() {
     let (runtime, states) = (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default());
     let mut applied = install(&runtime, &states, vec![crd()], 100).await;
     let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
@@ -572,7 +572,7 @@ impl Acknowledge for Nobody {
 }
 
 #[tokio::test]
-async fn a_definition_is_seen_as_it_was_looked_at_last() {
+async fn observes_the_last_read_version_of_a_definition() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), true);
     let (states, beside) = (AppliedStates::default(), Beside::default());
     beside.echoes.begin(&beside.key);
@@ -591,7 +591,7 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_definition_is_not_done() {
+async fn a_sync_waiting_for_a_definition_is_not_clean() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), false);
     let (states, beside) = (AppliedStates::default(), Beside::default());
     let installer = installer(&runtime, &states, &beside, 100);
@@ -607,7 +607,7 @@ async fn what_waits_for_a_definition_is_not_done() {
 }
 
 #[tokio::test]
-async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_applied() {
+async fn objects_in_a_terminating_namespace_are_left_out() {
     let (runtime, states) = (runtime(Arc::new(Mutex::new(Schema::New))), AppliedStates::default());
     let mut leaving = beacon();
     leaving["metadata"]["namespace"] = "leaving".into();
@@ -621,7 +621,7 @@ async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_ap
 }
 
 #[tokio::test]
-async fn an_object_is_applied_by_itself_if_its_definition_stood() {
+async fn an_object_needs_its_definition_to_be_ready() {
     let runtime = runtime(Arc::new(Mutex::new(Schema::New)));
     let (states, beside) = (AppliedStates::default(), Beside::default());
     let installer = installer(&runtime, &states, &beside, 100);
@@ -634,7 +634,7 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() {
+async fn a_kind_without_answers_does_not_block_other_kinds() {
     let tried = Arc::new(Mutex::new(0));
     let count = Arc::clone(&tried);
     let client = scripted::client(move |asked| match asked.path.as_str() {
@@ -663,7 +663,7 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
 }
 
 #[tokio::test]
-async fn several_refusals_are_told_together() {
+async fn several_refusals_are_reported_together() {
     let runtime = scripted::runtime(|asked| match asked.path.as_str() {
         "/api/v1" => scripted::kinds("v1", "configmaps", "ConfigMap", true),
         path if path.ends_with("/good") => (200, stored(asked.body.clone())),

@@ -37,7 +37,7 @@ fn runtime(owner: &'static str) -> Gated {
 }
 
 #[tokio::test]
-async fn what_belongs_to_what_belongs_to_the_module_is_no_users() {
+async fn descendants_of_module_objects_are_not_user_objects() {
     let owned_by = |uid: &str, kind: &str, name: &str| json!([{"apiVersion": "x.dev/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
     let lamp = move |name: &str, owners: Value| json!({"metadata": {"name": name, "namespace": "n", "uid": format!("lamp-{name}"), "ownerReferences": owners}});
     let runtime = runtime_on(move |path| {
@@ -88,7 +88,7 @@ fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
 }
 
 #[tokio::test]
-async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
+async fn another_kymas_default_cr_is_not_deleted() {
     for (theirs, is_shared) in
         [(None, false), (Some(cr("b")), true), (Some(crd()), true), (Some(cr("c")), false)]
     {
@@ -114,7 +114,7 @@ async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
 }
 
 #[tokio::test]
-async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
+async fn a_former_default_cr_of_a_shared_kind_stays() {
     let module = json!({"metadata": {"name": "harbour-beacon", "namespace": "kcp-system"},
         "spec": {"resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "new", "namespace": "n"}}}});
     let module: Manifest = serde_json::from_value(module).unwrap();

@@ -36,7 +36,7 @@ async fn end(manifest: Manifest) -> (Outcome, Vec<String>) {
 }
 
 #[tokio::test]
-async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_remove() {
+async fn keeps_the_finalizer_without_a_trusted_inventory() {
     const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
     let (finish, written) = end(manifest(&[], &json!({}))).await;
     let report = finish.report().unwrap();
@@ -60,7 +60,7 @@ async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_r
 }
 
 #[tokio::test]
-async fn what_somebody_has_written_into_an_inventory_is_waited_for_only_if_it_is_the_modules() {
+async fn a_forged_inventory_entry_needs_the_modules_marks() {
     let (engine, _) = engine_on(|_, _| not_found());
     let runtime = runtime_on(|path| {
         let resources = |of: &str, kind: &str, namespaced: bool| {
@@ -110,7 +110,7 @@ async fn what_somebody_has_written_into_an_inventory_is_waited_for_only_if_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
+async fn an_unreachable_runtime_is_asked_once_for_the_inventory() {
     let (engine, _) = engine_on(|_, _| not_found());
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -129,7 +129,7 @@ async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
+async fn a_manifest_held_by_others_names_their_finalizers() {
     const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
     let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
         "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
@@ -151,7 +151,7 @@ async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
 }
 
 #[tokio::test]
-async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
+async fn a_manifest_of_a_deleted_cluster_is_released() {
     let (engine, requests) =
         engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
     let mut held = manifest(&[], &json!({}));

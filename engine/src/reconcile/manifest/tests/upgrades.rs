@@ -37,7 +37,7 @@ fn watch_all(engine: &Engine) {
 type Edit = fn(&mut Bundle, &mut Manifest);
 
 #[tokio::test]
-async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_of() {
+async fn an_upgrade_reads_changed_and_unwatched_objects() {
     let key = manifest_key();
     let changed = [Trigger::Kcp { object: key.clone(), change: crate::trigger::Change::Changed }];
     let of = |method: &str, path: &str| format!("{method} {path}");
@@ -100,7 +100,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
 }
 
 #[tokio::test]
-async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
+async fn every_upgrade_reads_objects_shared_with_another_manifest() {
     let (engine, _) = engine();
     watch_all(&engine);
     let (runtime, requests) = runtime(well());

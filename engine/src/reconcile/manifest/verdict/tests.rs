@@ -132,7 +132,7 @@ fn a_ready_module_is_done_unless_its_default_cr_is_not() {
 }
 
 #[test]
-fn a_suspended_object_is_a_warning_that_stays_during_its_trial() {
+fn a_suspended_object_is_a_warning_even_during_its_trial() {
     let cr = no_cr();
     for (state, change, writes) in [
         ("Ready", OtherChange::Deletes, true),
@@ -190,7 +190,7 @@ fn an_unready_module_names_the_suspended_object() {
 }
 
 #[test]
-fn a_wait_reports_failing_workloads_and_becomes_an_error_in_time() {
+fn a_wait_reports_workloads_and_fails_at_its_deadline() {
     const KIND: &str = "the kind of the default CR is not served yet";
     let pull = || Readiness::Processing(format!("{DEPLOYMENT}: its image cannot be pulled"));
     let error = || Readiness::Error("it makes no progress".into());
@@ -223,7 +223,7 @@ fn a_wait_reports_failing_workloads_and_becomes_an_error_in_time() {
 }
 
 #[test]
-fn the_deadline_of_a_wait_begins_with_its_own_reason() {
+fn a_new_waiting_reason_starts_its_own_deadline() {
     const LATE: &str = "not ready within 60 s";
     let since = |operation| waiting_since(&manifest("Error", operation), "waiting for a", LATE, at(NOW));
     for (operation, expected, why) in [

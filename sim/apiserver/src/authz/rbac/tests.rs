@@ -60,7 +60,7 @@ fn a_subject_is_a_user_a_group_or_a_service_account() {
 }
 
 #[test]
-fn a_rule_is_of_verbs_groups_resources_and_names() {
+fn a_rule_matches_verbs_groups_resources_and_names() {
     let pods = ["", "pods", "n", "p", ""];
     for (rule, verb, path, allowed) in [
         (json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}), "get", pods, true),
@@ -113,7 +113,7 @@ fn a_rule_is_of_verbs_groups_resources_and_names() {
 }
 
 #[test]
-fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere() {
+fn role_bindings_are_namespaced_cluster_role_bindings_global() {
     let rules = json!([
         {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["get", "list"]},
         {"nonResourceURLs": ["/metrics", "/logs/*"], "verbs": ["get"]},
@@ -133,7 +133,7 @@ fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere()
 }
 
 #[test]
-fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
+fn authenticated_users_may_discover_and_review_themselves() {
     let nothing = |user: &User| UserGrants::of(user, [], |_, _| Ok(Vec::new()));
     let (user, anonymous) = (nothing(&user()), nothing(&User::anonymous()));
     for (ask, by_user, by_nobody) in [
@@ -155,7 +155,7 @@ fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
 }
 
 #[test]
-fn a_verdict_says_which_binding_allows_and_which_role_is_lacking() {
+fn a_verdict_names_the_allowing_binding_or_missing_role() {
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
     let get = ask("get", ["", "pods", "n", "p", ""]);
     let reason = |subject: Value, namespace: &str, user: &User| {
@@ -189,7 +189,7 @@ fn a_verdict_says_which_binding_allows_and_which_role_is_lacking() {
 }
 
 #[test]
-fn masters_may_everything() {
+fn system_masters_may_do_everything() {
     let master = User::by_rbac("m", &["system:masters"]);
     assert!(master.may_all() && !user().may_all());
     let verdict =

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_form_takes_its_own_words() {
+    fn each_name_format_accepts_only_its_own_words() {
         let table: [(Format, &[&str], &[&str]); 8] = [
             (subdomain, &["a", "a.b-c", "1"], &["A", "", "a..b", "-a"]),
             (label, &["a-b"], &["a.b", "A"]),

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_has_the_rules_of_those_that_it_selects() {
+    fn an_aggregated_role_has_its_selected_roles_rules() {
         let role = |name: &str, labels: Value, verb: &str| json!({"metadata": {"name": name, "labels": labels}, "rules": [{"verbs": [verb]}]});
         let all = [
             role("a", json!({"part": "1"}), "get"),

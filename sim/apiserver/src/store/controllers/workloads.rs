@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pods_only_a_workload_that_wants_none_is_available() {
+    fn without_pods_only_an_empty_workload_is_available() {
         for (replicas, available) in [(0, "True"), (2, "False")] {
             let status = status("Deployment", &deployment(replicas), false, Timestamp::UNIX_EPOCH);
             assert_eq!(status["conditions"][0]["status"], available, "{status:#}");

@@ -16,7 +16,7 @@ fn map(namespace: &str) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_in_trouble_its_end_and_an_upgrade_are_told_to_the_user() -> Result<()> {
+async fn failures_recoveries_and_upgrades_cause_events() -> Result<()> {
     let solo = Solo::start("kcp-told", "quayside").await?;
     solo.offer(&Version::new("fender", "1.0.0", vec![map("fender-nowhere")])).await?;
     solo.enable(&json!([{"name": "fender"}])).await?;
@@ -31,7 +31,7 @@ async fn a_module_in_trouble_its_end_and_an_upgrade_are_told_to_the_user() -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_tells_of_a_module_agrees_while_its_runtime_cannot_be_reached() -> Result<()> {
+async fn status_and_metrics_agree_on_an_unreachable_runtime() -> Result<()> {
     let arguments = vec!["--object-metrics".to_owned()];
     let solo = Solo::start_with("kcp-agrees", "breakwater", arguments).await?;
     solo.offer(&Version::new("fender", "1.0.0", vec![map("kyma-system")])).await?;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
+fn a_status_overwritten_by_another_writer_is_queued_once() {
     let mut state = KcpState::default();
     let of_another = |version, time| {
         let (mut kyma, mut manifest) =
@@ -36,7 +36,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
 }
 
 #[test]
-fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_written() {
+fn removed_status_fields_queue_their_writers_key() {
     use tidewatch_api::names::field_managers::{APPLIER, CATALOG_STATUS, EVENT_PATH, KCP};
 
     let mut state = KcpState::default();
@@ -87,7 +87,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
 }
 
 #[test]
-fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
+fn an_overwritten_inventory_is_remembered() {
     let of = |version, deployment, own: bool| {
         let mut manifest = manifest("m", version, "Ready", deployment);
         manifest.metadata.uid = Some("u".into());
@@ -135,7 +135,7 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
 }
 
 #[test]
-fn what_holds_an_object_is_put_back() {
+fn a_removed_finalizer_queues_its_object() {
     let held = |version, by: &[&str]| {
         let mut manifest = manifest("m", version, "Ready", Some("d"));
         manifest.metadata.finalizers = Some(by.iter().map(|&f| f.to_owned()).collect());
@@ -204,7 +204,7 @@ fn what_holds_an_object_is_put_back() {
 }
 
 #[test]
-fn a_settled_manifest_of_whose_status_something_is_missing_is_looked_at_at_a_start() {
+fn settled_manifests_with_missing_status_are_queued_at_start() {
     let looked = |change: &dyn Fn(&mut tidewatch_api::ManifestStatus)| {
         let mut manifest = manifest("m", 1, "Ready", Some("d"));
         change(manifest.status.as_mut().unwrap());

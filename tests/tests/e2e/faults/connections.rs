@@ -244,7 +244,7 @@ async fn egress(rig: &mut Rig, cluster: &ControlPlane, domain: &str) -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_certificates_and_a_proxy_that_dies_lose_nothing() -> Result<()> {
+async fn renewed_certificates_and_a_dead_proxy_lose_nothing() -> Result<()> {
     let env = env::shared().await?;
     let cluster = runtime(NAME).await?;
     let mut rig = Rig::start(&env.kcp, &cluster, NAME).await?;

@@ -48,7 +48,7 @@ async fn soon(what: &str, it: impl Future<Output = Result<()>>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
+async fn a_kind_installed_by_others_triggers_a_reconcile() -> Result<()> {
     let solo = Solo::start("kcp-brought", "wharf").await?;
     let agent = solo.agent().await?;
     solo.offer(&Version::new("gantry", "1.0.0", vec![crane("gantry.example.test")])).await?;
@@ -85,7 +85,7 @@ async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
+async fn the_deletion_of_awaited_objects_triggers_a_reconcile() -> Result<()> {
     let solo = Solo::start("kcp-leaving", "pontoon").await?;
     let agent = solo.agent().await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "pallet"}});

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use tidewatch_tests::{env, http, promtool, report::Recorder, story::World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> Result<()> {
+async fn installs_repairs_upgrades_and_removes_by_events_alone() -> Result<()> {
     let env = env::shared().await?;
     let recorder = Recorder::default();
     let world = World::start(env, &recorder).await?;

@@ -29,7 +29,7 @@ async fn egress_proxy(to: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
 }
 
 #[tokio::test]
-async fn an_egress_proxy_is_gone_through() {
+async fn connects_through_an_egress_proxy() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
@@ -53,7 +53,7 @@ async fn an_egress_proxy_is_gone_through() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
+async fn a_renewed_certificate_replaces_the_connection() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent_with(peer.addr, &ca, &ca, None, |_, s| s.replace_within = Duration::ZERO).await;
@@ -87,7 +87,7 @@ async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_is_trusted_no_more_is_told_nothing_more() {
+async fn an_untrusted_receiver_is_disconnected_and_gets_no_events() {
     let (ca, other) = (new_ca(), new_ca());
     let mut peer = peer(&ca).await;
     let agent =
@@ -111,7 +111,7 @@ async fn a_receiver_that_is_trusted_no_more_is_told_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_replacement_that_cannot_be_made_leaves_the_connection() {
+async fn a_failed_replacement_keeps_the_connection() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
@@ -141,7 +141,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_connection() {
 }
 
 #[tokio::test]
-async fn after_a_pause_the_connection_is_made_anew_within_its_patience() {
+async fn a_pause_reconnects_after_the_receivers_retry_after() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent(peer.addr, &ca, &ca, 100).await;
@@ -162,7 +162,7 @@ async fn after_a_pause_the_connection_is_made_anew_within_its_patience() {
 }
 
 #[tokio::test]
-async fn an_agent_with_a_change_does_not_wait_for_its_turn() {
+async fn an_agent_with_a_change_reconnects_without_delay() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let agent = agent_with(peer.addr, &ca, &ca, None, |_, settings| {
@@ -179,7 +179,7 @@ async fn an_agent_with_a_change_does_not_wait_for_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() {
+async fn connections_are_replaced_daily_at_random_times() {
     let bench = Bench::start(|request| (Duration::ZERO, Ok(response(request))));
     let (begun, day) = (Instant::now(), Duration::from_hours(24));
     tokio::time::sleep(day * 4).await;
@@ -202,7 +202,7 @@ fn patient(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, Se
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connection_is_replaced_while_the_receiver_asks_for_patience() {
+async fn a_connection_is_not_replaced_during_a_retry_after() {
     let bench = Bench::start(patient);
     tokio::time::sleep(Duration::from_hours(96)).await;
     let (made, requested) = (bench.connected(), bench.requests());

@@ -71,7 +71,7 @@ fn is_marked(solo: &Solo, kyma: &DynamicObject) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() -> Result<()> {
+async fn a_deleted_runtime_kyma_is_restored_with_defaults() -> Result<()> {
     let solo = Solo::start("kcp-places", "jetty").await?;
     for module in ["dock", "weir"] {
         solo.offer(&version(module)).await?;
@@ -121,7 +121,7 @@ async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_kymas_that_name_one_runtime_do_not_take_each_others_modules() -> Result<()> {
+async fn kymas_of_one_runtime_keep_their_own_modules() -> Result<()> {
     let solo = Solo::start("kcp-twins", "haven").await?;
     solo.offer(&version("dock")).await?;
     solo.enable(&json!([{"name": "dock"}])).await?;
@@ -168,7 +168,7 @@ async fn two_kymas_that_name_one_runtime_do_not_take_each_others_modules() -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()> {
+async fn a_deleted_kyma_crd_removes_no_modules() -> Result<()> {
     let mut solo = Solo::start("kcp-crdgone", "slip").await?;
     for module in ["kevel", "painter", "dolphin"] {
         solo.offer(&version(module)).await?;
@@ -247,7 +247,7 @@ async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()
 
 /// What the Go manager leaves in the status of a runtime's Kyma: a condition that nobody writes any more, by Update.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_go_manager_left_in_the_status_goes_once_and_costs_nothing_after() -> Result<()> {
+async fn conditions_left_by_the_go_manager_are_removed_once() -> Result<()> {
     let solo = Solo::start("kcp-leftover", "berth").await?;
     fleet::settled(&solo.receiver).await?;
     let mut kyma = remote(&solo).get("default").await?;
@@ -304,7 +304,7 @@ async fn conditions(kymas: &Api<DynamicObject>, name: &str) -> Result<BTreeMap<S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() -> Result<()> {
+async fn concurrent_status_writers_keep_their_conditions() -> Result<()> {
     const TIMES: usize = 20;
     let solo = Solo::start("kcp-two-writers", "roadstead").await?;
     let (gvk, modules) = (kube::core::GroupVersionKind::gvk(KYMA.0, KYMA.1, KYMA.2), ["plumb", "chart"]);
@@ -346,7 +346,7 @@ async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() ->
 
 #[real_only("the fake API server forgets the fields that a changed schema does not know")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crd_that_does_not_know_the_list_is_mended_before_anything_is_removed() -> Result<()> {
+async fn an_outdated_kyma_crd_is_repaired_before_any_removal() -> Result<()> {
     let solo = Solo::start("kcp-crdold", "hard").await?;
     for module in ["bitt", "fairlead"] {
         solo.offer(&version(module)).await?;
@@ -398,7 +398,7 @@ async fn a_crd_that_does_not_know_the_list_is_mended_before_anything_is_removed(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entry_that_kcp_refuses_holds_up_no_other() -> Result<()> {
+async fn a_refused_entry_does_not_block_others() -> Result<()> {
     let solo = Solo::start("kcp-refused", "sluice").await?;
     for module in ["weirgate", "culvert"] {
         solo.offer(&version(module)).await?;

@@ -160,7 +160,7 @@ async fn is(api: &Api<DynamicObject>, object: &Installed, uid: Option<&str>) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
+async fn every_installed_kind_is_repaired_by_one_event() -> Result<()> {
     let solo = Solo::start("kcp-derived", "quay").await?;
     let agent = solo.agent().await?;
     let namespace = "mole";
@@ -240,7 +240,7 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()> {
+async fn a_removal_continues_on_the_users_last_deletion_event() -> Result<()> {
     let solo = Solo::start("kcp-awaited", "slip").await?;
     let agent = solo.agent().await?;
     let crd = installed("spur").remove(7);
@@ -269,7 +269,7 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
+async fn a_load_balancer_address_triggers_a_reconcile() -> Result<()> {
     let solo = Solo::start("kcp-balancer", "lock").await?;
     let agent = solo.agent().await?;
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sluice", "namespace": "kyma-system"},
@@ -291,7 +291,7 @@ async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_served_no_more_hides_neither_the_users_objects_nor_the_modules() -> Result<()> {
+async fn an_unserved_version_hides_no_objects_from_a_removal() -> Result<()> {
     let solo = Solo::start("kcp-outdated", "skiff").await?;
     let agent = solo.agent().await?;
     // The kind has another owner, so it outlives the module.
@@ -341,7 +341,7 @@ async fn a_version_that_is_served_no_more_hides_neither_the_users_objects_nor_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drift_of_a_secret_is_found_by_the_resync() -> Result<()> {
+async fn a_deleted_secret_is_restored_by_the_resync() -> Result<()> {
     let arguments = ["--fallback-poll=0", "--safety-resync=20"].map(str::to_owned).to_vec();
     let solo = Solo::start_with("kcp-secrets", "vault", arguments).await?;
     let agent = solo.agent().await?;

@@ -29,7 +29,7 @@ fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_is_there_is_not_pushed_over_by_another_content() -> Result<()> {
+async fn push_new_refuses_to_replace_different_content() -> Result<()> {
     let place = env::shared().await?.registry.of("kcp-pushed");
     let registry = tidewatch_oci::Registry::new(RegistryConfig::default())?;
     let first = module("dinghy", "1.0.0").package();
@@ -44,8 +44,7 @@ async fn a_version_that_is_there_is_not_pushed_over_by_another_content() -> Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platform_allows_that() -> Result<()>
-{
+async fn an_external_module_is_read_from_its_allowed_registry() -> Result<()> {
     let guests = Registry::named(&env::shared().await?.harness, "guests").await?;
     let place = format!("{}/kyma", guests.host());
     let solo =
@@ -100,7 +99,7 @@ const PILOT: &str = "pilot:$2b$04$tgQ6rQk1gxX.hu3Yphhgj.2dEb794zJ/E5QJkOChVRQA9E
 
 #[real_only("the fake registry asks nobody for credentials")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_asks_who_reads_it_is_read_with_the_platforms_credentials() -> Result<()> {
+async fn an_external_registry_is_read_with_platform_credentials() -> Result<()> {
     let harness = &env::shared().await?.harness;
     let locked = Registry::locked(harness, "locked", PILOT).await?;
     let place = format!("{}/kyma", locked.host());

@@ -34,7 +34,7 @@ fn objects(of: &str, module: &str, other: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Result<()> {
+async fn modules_using_each_others_kinds_are_deleted() -> Result<()> {
     let world = World::start("kcp-together").await?;
     let (runtime, of) = (world.runtime()?, world.namespace);
     for (module, other) in [(MODULES[0], MODULES[1]), (MODULES[1], MODULES[0])] {
@@ -77,7 +77,7 @@ async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn modules_that_go_together_are_kept_in_order_while_their_default_crs_are_cleaned_up() -> Result<()> {
+async fn modules_are_repaired_while_default_crs_are_finalized() -> Result<()> {
     let world = World::start("kcp-abreast").await?;
     let (runtime, of) = (world.runtime()?, world.namespace);
     let gear = |module: &str| format!("{module}-gear-abreast");
@@ -129,7 +129,7 @@ async fn modules_that_go_together_are_kept_in_order_while_their_default_crs_are_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result<()> {
+async fn a_shared_kind_goes_with_its_last_module() -> Result<()> {
     let world = World::start("kcp-shared-kind").await?;
     let (runtime, of) = (world.runtime()?, world.namespace);
     let (shared, name) = ("lamp", format!("lights.{}", group(of, "lamp")));
@@ -163,7 +163,7 @@ async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_modules_whose_default_crs_are_of_one_kind_go_together() -> Result<()> {
+async fn modules_sharing_a_default_cr_kind_are_deleted() -> Result<()> {
     let world = World::start("kcp-one-kind").await?;
     let (runtime, of) = (world.runtime()?, world.namespace);
     let (shared, name) = ("lamp", format!("lights.{}", group(of, "lamp")));

@@ -16,7 +16,7 @@ fn full(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendE
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_without_room_delays_nothing_else() {
+async fn a_full_route_does_not_delay_others() {
     let bench = Bench::start(full);
     for n in 0..1_500 {
         bench.changes.send(observation(&format!("full-{n}")).into()).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_route_without_room_delays_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_goes_blind_is_told_while_a_key_is_held() {
+async fn a_blind_watch_is_reported_despite_held_keys() {
     let bench = Bench::start(full);
     bench.changes.send(observation("held").into()).await.unwrap();
     tokio::time::sleep(Duration::from_mins(5)).await;
@@ -56,7 +56,7 @@ fn busy(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendE
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canary_does_not_wait_until_the_receiver_has_room() {
+async fn a_canary_is_sent_despite_the_receivers_overload() {
     let bench = Bench::start(busy);
     bench.changes.send(observation("a").into()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -88,7 +88,7 @@ fn reporting(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_does_not_wait_behind_the_agents_own_full_report() {
+async fn an_edit_does_not_wait_behind_the_full_report() {
     let bench = Bench::start(reporting);
     for n in 0..2_500 {
         bench
@@ -129,7 +129,7 @@ fn narrow(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, Sen
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_for_the_way_is_sent_in_pieces() {
+async fn a_batch_too_large_for_a_proxy_is_split() {
     let bench = Bench::start(narrow);
     for n in 0..1_500 {
         bench.changes.send(observation(&format!("a-{n}")).into()).await.unwrap();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::tidewatch;
 
 #[test]
-fn whoever_reads_the_first_lines_only_ends_a_command_quietly() {
+fn a_closed_output_pipe_ends_every_command_quietly() {
     let folder = tempfile::tempdir().unwrap();
     for args in [
         &["--help"][..],
@@ -54,7 +54,7 @@ fn a_wrong_option_ends_every_command_with_2() {
 }
 
 #[test]
-fn programs_read_the_version_and_the_list_of_scenarios() {
+fn version_and_scenario_list_are_available_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let json = |args: &[&str]| {
         let (code, out, said) = tidewatch(folder.path(), args);

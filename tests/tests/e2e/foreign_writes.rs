@@ -14,7 +14,7 @@ use tidewatch_api::{
 };
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, story, wait};
 
-use crate::two_places::{remote, uid_of, version};
+use crate::runtime_kyma::{remote, uid_of, version};
 
 const SOON: Duration = Duration::from_mins(1);
 
@@ -45,7 +45,7 @@ fn never_ready(module: &str) -> Version {
 
 /// Status writes of others must not make a version count as having run.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_says_is_ready_is_not() -> Result<()> {
+async fn a_forged_ready_status_does_not_count() -> Result<()> {
     let solo = Solo::start("kcp-forged", "jetty").await?;
     solo.offer(&never_ready("groyne")).await?;
     let _agent = solo.agent().await?;
@@ -77,7 +77,7 @@ async fn what_somebody_says_is_ready_is_not() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -> Result<()> {
+async fn an_overwritten_status_in_kcp_is_restored_by_event() -> Result<()> {
     let solo = Solo::start("kcp-overwritten", "mooring").await?;
     solo.offer(&version("weir")).await?;
     let _agent = solo.agent().await?;
@@ -272,7 +272,7 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
 
 /// A removed finalizer would orphan the module in the runtime.
 #[tokio::test(flavor = "multi_thread")]
-async fn finalizers_that_somebody_takes_off_in_kcp_are_put_back() -> Result<()> {
+async fn removed_finalizers_in_kcp_are_restored() -> Result<()> {
     let solo = Solo::start("kcp-let-go", "moorings").await?;
     solo.offer(&version("weir")).await?;
     solo.enable(&json!([{"name": "weir"}])).await?;
@@ -316,7 +316,7 @@ fn in_order(status: &Value) -> Value {
 
 /// Without the inventory, the removal would miss objects.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_inventory() -> Result<()> {
+async fn a_removal_is_complete_despite_an_overwritten_inventory() -> Result<()> {
     let mut solo = Solo::start("kcp-robbed", "robbed").await?;
     let manifests: Api<Manifest> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
