@@ -122,72 +122,12 @@ impl Feeds {
             |s, _| s.apply_policy(None),
             None,
         ));
+        let secrets = Secrets { client: client(), namespace: namespace.to_owned(), context };
         if let Some(name) = &config.pull_secret {
-            let seen: Mutex<Option<String>> = Mutex::default();
-            let one = plain.clone().fields(&format!("metadata.name={name}"));
-            let events = metadata(Api::namespaced(client(), namespace), one);
-            tasks.spawn(run(
-                Arc::clone(&context),
-                PULL_SECRET.to_owned(),
-                events,
-                // A relist is no change.
-                move |s, _, o| {
-                    let version = o.resource_version();
-                    let before = std::mem::replace(&mut *seen.lock(), version.clone());
-                    if before == version { Vec::new() } else { s.pull_secret_changed() }
-                },
-                |s, _| s.pull_secret_changed(),
-                None,
-            ));
+            tasks.spawn(secrets.pull_secret(plain.clone(), name));
         }
-        // The module gets no other Secrets.
-        let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
-        let module_secrets = metadata(Api::namespaced(client(), namespace), of_module);
-        let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
-        let seen_too = Arc::clone(&seen);
-        tasks.spawn(run(
-            Arc::clone(&context),
-            MODULE_SECRET.to_owned(),
-            module_secrets,
-            // A relist is no change.
-            move |s, n, o| {
-                let version = o.resource_version();
-                let before = seen.lock().insert(n.to_owned(), version.clone());
-                if before == Some(version) { Vec::new() } else { s.module_secret_changed() }
-            },
-            move |s, n| {
-                seen_too.lock().remove(n);
-                s.module_secret_changed()
-            },
-            None,
-        ));
-        let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
-        let owners_too = Arc::clone(&owners);
-        tasks.spawn(run(
-            context,
-            "Secret".to_owned(),
-            secrets(client(), namespace),
-            move |s, n, o| {
-                let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
-                let before = owners.lock().insert(n.to_owned(), kyma.clone());
-                let mut wanted = match before {
-                    Some(before) if before != kyma => s.apply_secret(&before, n, None),
-                    _ => Vec::new(),
-                };
-                let secret = SecretRef {
-                    name: n.to_owned(),
-                    uid: o.uid().unwrap_or_default(),
-                    resource_version: o.resource_version().unwrap_or_default(),
-                };
-                wanted.extend(s.apply_secret(&kyma, n, Some(secret)));
-                wanted
-            },
-            move |s, n| match owners_too.lock().remove(n) {
-                Some(kyma) => s.apply_secret(&kyma, n, None),
-                None => Vec::new(),
-            },
-            None,
-        ));
+        tasks.spawn(secrets.module_secrets(plain));
+        tasks.spawn(secrets.kubeconfigs());
         let count = tasks.len();
         Self { tasks, ready, count }
     }
@@ -203,6 +143,92 @@ impl Feeds {
     /// Returns if a watch ends, which is unexpected.
     pub async fn failed(&mut self) {
         self.tasks.join_next().await;
+    }
+}
+
+/// Starts the watches of Secrets. Their data is never read.
+struct Secrets {
+    client: Client,
+    namespace: String,
+    context: Arc<Context>,
+}
+
+impl Secrets {
+    fn api(&self) -> Api<PartialObjectMeta<Secret>> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The platform's image pull Secret.
+    fn pull_secret(&self, plain: watcher::Config, name: &str) -> impl Future<Output = ()> + Send + use<> {
+        let last: Mutex<Option<String>> = Mutex::default();
+        let events = metadata(self.api(), plain.fields(&format!("metadata.name={name}")));
+        run(
+            Arc::clone(&self.context),
+            PULL_SECRET.to_owned(),
+            events,
+            // A relist is no change.
+            move |s, _, o| {
+                let version = o.resource_version();
+                let before = std::mem::replace(&mut *last.lock(), version.clone());
+                if before == version { Vec::new() } else { s.pull_secret_changed() }
+            },
+            |s, _| s.pull_secret_changed(),
+            None,
+        )
+    }
+
+    /// Secrets that the deployer module receives; it gets no others.
+    fn module_secrets(&self, plain: watcher::Config) -> impl Future<Output = ()> + Send + use<> {
+        let events = metadata(self.api(), plain.labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME)));
+        let versions: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
+        let deleted = Arc::clone(&versions);
+        run(
+            Arc::clone(&self.context),
+            MODULE_SECRET.to_owned(),
+            events,
+            // A relist is no change.
+            move |s, n, o| {
+                let version = o.resource_version();
+                let before = versions.lock().insert(n.to_owned(), version.clone());
+                if before == Some(version) { Vec::new() } else { s.module_secret_changed() }
+            },
+            move |s, n| {
+                deleted.lock().remove(n);
+                s.module_secret_changed()
+            },
+            None,
+        )
+    }
+
+    /// Kubeconfigs of runtimes, by the Kyma that their label names.
+    fn kubeconfigs(&self) -> impl Future<Output = ()> + Send + use<> {
+        let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
+        let deleted = Arc::clone(&owners);
+        run(
+            Arc::clone(&self.context),
+            "Secret".to_owned(),
+            secrets(self.client.clone(), &self.namespace),
+            move |s, n, o| {
+                let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
+                let before = owners.lock().insert(n.to_owned(), kyma.clone());
+                let mut wanted = match before {
+                    Some(before) if before != kyma => s.apply_secret(&before, n, None),
+                    _ => Vec::new(),
+                };
+                let secret = SecretRef {
+                    name: n.to_owned(),
+                    uid: o.uid().unwrap_or_default(),
+                    resource_version: o.resource_version().unwrap_or_default(),
+                };
+                wanted.extend(s.apply_secret(&kyma, n, Some(secret)));
+                wanted
+            },
+            move |s, n| match deleted.lock().remove(n) {
+                Some(kyma) => s.apply_secret(&kyma, n, None),
+                None => Vec::new(),
+            },
+            None,
+        )
     }
 }
 

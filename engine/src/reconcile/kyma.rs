@@ -24,7 +24,7 @@ use tidewatch_planner::{
     gates::Facts,
     kyma::{Input, Plan, Sources, module_notices, plan, report_pull_secret, report_refused, with_deleting},
     notice::{About, Notice},
-    policy::apply,
+    policy::{Policy, PolicyEffect, apply},
     requirements::required,
     versions::{Fault, ResolvedModule, choose},
 };
@@ -187,6 +187,35 @@ impl KymaReconciler {
             .map(drop)
     }
 
+    /// Applies the central policy to the requested modules.
+    fn apply_policy(&self, kyma: &Kyma, wanted: &KymaSpec, policy: &Policy) -> (KymaSpec, PolicyEffect) {
+        let state = self.kcp.index();
+        let offered = |spec: &KymaSpec, module: &Module| {
+            let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
+            // A missing template may just be being replaced; that is waited for.
+            let is_none = |fault: &Fault| {
+                matches!(
+                    fault,
+                    Fault::ChannelNone { .. } | Fault::NoSuchChannel { .. } | Fault::NotOffered { .. }
+                )
+            };
+            let modules = choose(&alone, &state.catalog, &[]);
+            !modules.iter().any(|module| module.outcome.as_ref().err().is_some_and(is_none))
+        };
+        apply(wanted, policy, kyma.labels(), offered)
+    }
+
+    /// The wait for the CRD by which the list of modules was read, before a missing entry removes a module.
+    async fn wait_for_list_schema(&self, kyma: &str, runtime: &Gated) -> Result<Option<Outcome>, Error> {
+        const WAIT: &str = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is \
+                            read by; nothing is removed for not being in it before that is mended";
+        Ok(match stage(Stage::ReadRuntime, self.preparer.schema_of_list(kyma, runtime)).await? {
+            Schema::Ours => None,
+            Schema::Mended(at) => Some(Outcome::waiting(WAIT.to_owned()).due_at(Some(at))),
+            Schema::Other => Some(Outcome::recheck_soon(WAIT.to_owned())),
+        })
+    }
+
     async fn reconcile_reachable(
         &self,
         kyma: &Kyma,
@@ -211,25 +240,10 @@ impl KymaReconciler {
         let pull_secret = self.pull_secrets.sync(&name, runtime).await?;
 
         let policy = self.kcp.index().policy.get();
-        let (wanted, ruled) = match &policy {
+        let (wanted, effect) = match &policy {
             Ok(Some(policy)) => {
-                let state = self.kcp.index();
-                let offered = |spec: &KymaSpec, module: &Module| {
-                    let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
-                    // A missing template may just be being replaced; that is waited for.
-                    let is_none = |fault: &Fault| {
-                        matches!(
-                            fault,
-                            Fault::ChannelNone { .. }
-                                | Fault::NoSuchChannel { .. }
-                                | Fault::NotOffered { .. }
-                        )
-                    };
-                    let choices = choose(&alone, &state.catalog, &[]);
-                    !choices.iter().any(|choice| choice.outcome.as_ref().err().is_some_and(is_none))
-                };
-                let (wanted, ruled) = apply(&wanted, policy, kyma.labels(), offered);
-                (wanted, Ok(Some(ruled)))
+                let (wanted, effect) = self.apply_policy(kyma, &wanted, policy);
+                (wanted, Ok(Some(effect)))
             }
             Ok(None) => (wanted, Ok(None)),
             Err(fault) => (wanted, Err(fault)),
@@ -259,7 +273,7 @@ impl KymaReconciler {
             manifests: &manifests,
             facts: Facts {
                 restricted: &self.config.restricted_modules,
-                policy: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
+                policy: effect.as_ref().map(Option::as_ref).map_err(|fault| *fault),
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
                 unmet_requirements: Some(&needs.waits),
@@ -271,16 +285,10 @@ impl KymaReconciler {
             },
             now: self.kcp.now(),
         });
-        if removes_modules(&plan, kyma) {
-            let what = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is read \
-                        by; nothing is removed for not being in it before that is mended";
-            match stage(Stage::ReadRuntime, self.preparer.schema_of_list(&name, runtime)).await? {
-                Schema::Ours => {}
-                Schema::Mended(at) => {
-                    return Ok(Outcome::waiting(what.to_owned()).due_at(Some(at)));
-                }
-                Schema::Other => return Ok(Outcome::recheck_soon(what.to_owned())),
-            }
+        if removes_modules(&plan, kyma)
+            && let Some(wait) = self.wait_for_list_schema(&name, runtime).await?
+        {
+            return Ok(wait);
         }
         if let Some(synced) = &pull_secret {
             report_pull_secret(&mut plan.status, kyma, synced, self.kcp.now());
