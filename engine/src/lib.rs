@@ -12,7 +12,7 @@
 //! | `kcp`, `events` | writes to KCP: objects and statuses; Events for users |
 //! | [`gate`] | the mode: live, paused, standby or dry run |
 //! | `reconcile` | one reconciler for each kind of key, and the dispatcher that calls them |
-//! | `outcome`, `pace` | how a reconcile ends, and when its key is due again |
+//! | `outcome`, `error`, `pace` | how a reconcile ends, and when its key is due again |
 //! | [`history`], [`stages`] | the last reconciles, for `explain` |
 //! | [`spans`] | tracing spans of events and reconciles |
 //! | [`compat`] | the take-over from the Go manager |

@@ -34,7 +34,7 @@ use crate::{
 const WATCH_SECONDS: u32 = 200;
 
 /// Delay before an overwritten status is restored: the rate limit of a conflict.
-pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
+pub(crate) const OVERWRITE_DELAY: Duration = Duration::from_secs(5);
 
 /// The watches on KCP. Dropping it ends them.
 pub struct Feeds {
@@ -412,8 +412,8 @@ impl Context {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 // After the Manifest's own reconcile, which may report more.
-                _ if change == Change::ManifestStatusOverwritten && !start => 2 * SET_RIGHT,
-                _ if change.is_interference() && !start => SET_RIGHT,
+                _ if change == Change::ManifestStatusOverwritten && !start => 2 * OVERWRITE_DELAY,
+                _ if change.is_interference() && !start => OVERWRITE_DELAY,
                 _ => Duration::ZERO,
             };
             let cause = if start { Trigger::Start } else { Trigger::Kcp { object: key.clone(), change } };

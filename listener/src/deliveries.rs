@@ -210,7 +210,7 @@ impl Deliveries {
         }
     }
 
-    /// Answers a request. `patience` is the wait at overload.
+    /// Answers a request. `wait` is the pause that the agent is asked for at overload.
     pub fn answer(&self, runtime: &str, epoch: Epoch, awaiting: &SeqSet, wait: Option<Duration>) -> Response {
         let mut response = self.entry(runtime).ledger.lock().answer(epoch, awaiting);
         response.retry_after_ms = wait.map(milliseconds);

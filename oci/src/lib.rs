@@ -1,7 +1,7 @@
 //! Modules as OCI artifacts with an OCM component descriptor.
 //!
-//! A version is a tag in `<base>/component-descriptors/<component>`. Its manifest names a descriptor layer, which
-//! names the layers with Kubernetes manifests.
+//! A version is a tag in `<base>/component-descriptors/<component>`. The tag's OCI manifest points to the
+//! component descriptor, which lists the layers with the module's YAML.
 //!
 //! Registries are untrusted. Answers have size limits and deadlines, blobs are verified by digest, and archives and
 //! YAML have budgets.

@@ -10,7 +10,10 @@
 //! - Deletion: [`deletion`], [`blockers`], [`force`]
 //! - Releases that a user sees: [`catalog`]
 //! - Agents' watches: [`agent`], [`watches`]
-//! - Manifest status: [`manifest_status`], [`manifest`], [`writers`]
+//! - State of a Manifest: [`manifest`]; its status: [`manifest_status`], [`status`]
+//! - Fields of a status that the engine owns, and foreign writes: [`writers`]
+//! - Objects that the engine itself installs in a runtime: [`engine_owned`]
+//! - Names of Manifests, and notices to users: [`naming`], [`notice`]
 
 pub mod access;
 pub mod agent;

@@ -28,7 +28,7 @@ use crate::{
     spans,
     stages::{self, StageTime},
     trigger::{Change, Reason, Trigger, Triggers},
-    watch::SET_RIGHT,
+    watch::OVERWRITE_DELAY,
 };
 
 pub(crate) struct Dispatcher {
@@ -108,7 +108,7 @@ impl Dispatcher {
         let due = self.due(&key, lease.attempt, &result);
         spans::ended(&span, kind(&result));
         span.in_scope(|| log(&key, &result));
-        let echoes = running.end(self.progress(&result));
+        let echoes = running.end(self.completeness(&result));
         self.observer.echoes(echoes.len());
         let remaining =
             result.as_ref().err().map(|error| error.remaining(&lease.triggers)).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Dispatcher {
     async fn reconcile(&self, key: &WorkKey, class: Class, triggers: Triggers<'_>) -> Result<Outcome, Error> {
         let (is_suspected, is_in_doubt) = {
             let index = self.kcp.index();
-            let told = matches!(key, WorkKey::Kyma { .. }) && triggers.are_all(is_told_by_another);
+            let told = matches!(key, WorkKey::Kyma { .. }) && triggers.are_all(is_manifest_status_overwrite);
             (index.is_suspected(key), told && index.doubts_manifests_of(key.kyma()))
         };
         if let Err(held) = self.kcp.gate.begin(key) {
@@ -154,11 +154,11 @@ impl Dispatcher {
         // The Manifest's reconcile first corrects its status, which then triggers the Kyma.
         if is_in_doubt {
             let cause = triggers.listed.first().cloned();
-            self.queue.push_later(key.clone(), Class::Resync, cause, SET_RIGHT);
+            self.queue.push_later(key.clone(), Class::Resync, cause, OVERWRITE_DELAY);
             return Ok(Outcome::unneeded());
         }
         // The engine wrote this status itself: the response came after the event.
-        if !is_suspected && triggers.are_all(is_of_another) {
+        if !is_suspected && triggers.are_all(is_status_overwrite) {
             return Ok(Outcome::unneeded());
         }
         let _admission = Box::pin(self.admit(key, triggers)).await?;
@@ -244,7 +244,7 @@ impl Dispatcher {
     }
 
     /// How far the reconcile came with the object versions that it has seen.
-    fn progress(&self, result: &Result<Outcome, Error>) -> Completeness {
+    fn completeness(&self, result: &Result<Outcome, Error>) -> Completeness {
         let Ok(outcome) = result else { return Completeness::Incomplete };
         match outcome.state {
             _ if !matches!(self.kcp.gate.mode(), Mode::Live) => Completeness::Incomplete,
@@ -322,12 +322,12 @@ fn is_due(triggers: Triggers<'_>) -> bool {
 }
 
 /// Whether a status that another client may have written asks for a reconcile.
-fn is_of_another(cause: &Trigger) -> bool {
+fn is_status_overwrite(cause: &Trigger) -> bool {
     cause.is_change(Change::StatusOverwritten)
 }
 
 /// Whether the status of a Manifest that another client may have written asks for a reconcile.
-fn is_told_by_another(cause: &Trigger) -> bool {
+fn is_manifest_status_overwrite(cause: &Trigger) -> bool {
     cause.is_change(Change::ManifestStatusOverwritten)
 }
 

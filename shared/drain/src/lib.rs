@@ -1,7 +1,10 @@
 //! Graceful shutdown.
 //!
-//! A [`Drain`] owns every task. *Signal*: each [`Watch`] resolves. *Grace*: tasks finish. *Abort*: others are dropped
-//! at their next await point and named in the [`Outcome`].
+//! A [`Drain`] owns every task, and ends them in three steps:
+//!
+//! 1. Signal: every [`Watch`] resolves.
+//! 2. Grace: tasks finish.
+//! 3. Abort: the rest is dropped at the next await point, and named in the [`Outcome`].
 
 pub mod signal;
 

@@ -84,7 +84,9 @@ impl AgentWatches {
         message: String,
     ) -> Outcome {
         match deleting {
-            Some(kinds) if self.watches_deletions(kyma, runtime, kinds).await => Outcome::waiting(message),
+            Some(kinds) if self.watches_deletions_of_installed(kyma, runtime, kinds).await => {
+                Outcome::waiting(message)
+            }
             _ => Outcome::recheck_rarely(message),
         }
     }
@@ -117,7 +119,7 @@ impl AgentWatches {
     }
 
     /// Whether the deletion of any object of these kinds is an event.
-    pub(super) async fn watches_changes(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(super) async fn watches_deletions_of_all(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
     }
 
@@ -128,7 +130,12 @@ impl AgentWatches {
     }
 
     /// Whether the deletion of each installed object of these kinds is an event.
-    pub(super) async fn watches_deletions(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+    pub(super) async fn watches_deletions_of_installed(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        kinds: &[Gvk],
+    ) -> bool {
         let ours = |watch: &AgentWatch| watch.labels.is_empty() || watches::selects_installed(watch);
         self.are_watched(kyma, runtime, kinds, ours).await
     }

@@ -112,25 +112,25 @@ impl Applied {
             self.missing = other.missing;
         }
         if let Some(error) = other.failed {
-            self.fails(error);
+            self.add_failure(error);
         }
         let (causes, more) = other.refusals;
         for cause in causes {
-            self.is_refused(cause);
+            self.add_refusal(cause);
         }
         self.refusals.1 += more;
     }
 
     /// Records a failure: the first with its class, later refusals with their causes.
-    fn fails(&mut self, error: Error) {
+    fn add_failure(&mut self, error: Error) {
         match &self.failed {
             None => self.failed = Some(error),
-            Some(_) if REFUSALS.contains(&error.class()) => self.is_refused(error.to_string()),
+            Some(_) if REFUSALS.contains(&error.class()) => self.add_refusal(error.to_string()),
             Some(_) => {}
         }
     }
 
-    fn is_refused(&mut self, cause: String) {
+    fn add_refusal(&mut self, cause: String) {
         let (causes, more) = &mut self.refusals;
         if causes.len() < REFUSALS_REPORTED { causes.push(cause) } else { *more += 1 }
     }
@@ -148,7 +148,7 @@ impl Applied {
     }
 
     /// Waits for something that no event reports.
-    pub(super) fn waits_for(&mut self, message: String) {
+    pub(super) fn set_unreported_wait(&mut self, message: String) {
         self.missing = Some(message);
         self.awaited.without_event = true;
     }
@@ -313,12 +313,12 @@ impl Installer<'_> {
                     applied.missing = Some(message);
                     applied.awaited.end.push(kind);
                 }
-                Ok(ObjectResult::Waits(message, None)) => applied.waits_for(message),
+                Ok(ObjectResult::Waits(message, None)) => applied.set_unreported_wait(message),
                 Err(Error::Runtime(error)) if error.is_kind_missing() => {
                     let group = error.group_of_kind().unwrap_or_default();
                     if self.definitions.all().any(|definition| defines(definition, group)) {
                         // The kind is established and will be served within moments.
-                        applied.waits_for(error.message());
+                        applied.set_unreported_wait(error.message());
                     } else {
                         applied.awaited.groups.insert(group.to_owned());
                         applied.missing = Some(error.message());
@@ -326,12 +326,12 @@ impl Installer<'_> {
                 }
                 Err(Error::Runtime(error)) if error.is_of_webhook() => {
                     applied.keeps_predecessors = true;
-                    applied.waits_for(error.message());
+                    applied.set_unreported_wait(error.message());
                 }
                 Err(error) => {
                     applied.has_skipped |= id.is_none();
                     applied.failing.extend(id);
-                    applied.fails(error);
+                    applied.add_failure(error);
                 }
             }
         }
@@ -391,7 +391,7 @@ impl Installer<'_> {
         }
         let made = match self.write(id, wanted, ignored, None).await {
             Ok(made) => made,
-            Err(refusals) => return self.refusals(id, wanted, refusals).await,
+            Err(refused) => return self.handle_refusal(id, wanted, refused).await,
         };
         jobs::made(self, id, wanted);
         if self.lost_to_old_schema(id, &made, wanted, &Ignored::default()) {
@@ -441,9 +441,9 @@ impl Installer<'_> {
         }
         let applied = match self.write(id, &wanted, ignored, Some(&live)).await {
             Ok(applied) => applied,
-            Err(refusals) => {
-                let refusals = Refused { live: Some(live), ..refusals };
-                return self.refusals(id, &wanted, refusals).await;
+            Err(refused) => {
+                let refused = Refused { live: Some(live), ..refused };
+                return self.handle_refusal(id, &wanted, refused).await;
             }
         };
         if self.was_ready {
@@ -504,23 +504,23 @@ impl Installer<'_> {
     }
 
     /// Handles a refused object: waits if its schema is fresh, or recreates an immutable one if the module allows it.
-    async fn refusals(
+    async fn handle_refusal(
         &self,
         id: &ObjectRef,
         wanted: &Value,
-        refusals: Refused,
+        refused: Refused,
     ) -> Result<ObjectResult, Error> {
-        if let Some(live) = &refusals.live
-            && (refusals.error.is_of_immutable_field() || !refusals.leftovers.is_empty())
+        if let Some(live) = &refused.live
+            && (refused.error.is_of_immutable_field() || !refused.leftovers.is_empty())
         {
-            return self.recreate(id, live, wanted, &refusals.message()).await;
+            return self.recreate(id, live, wanted, &refused.message()).await;
         }
-        if refusals.error.is_refused() && self.is_schema_fresh(id) {
+        if refused.error.is_refused() && self.is_schema_fresh(id) {
             return Ok(waits_for_schema(id));
         }
-        match self.field_holder(id, &refusals.error.causes()).await? {
+        match self.field_holder(id, &refused.error.causes()).await? {
             Some(message) => Ok(ObjectResult::Waits(message, None)),
-            None => Err(refusals.into()),
+            None => Err(refused.into()),
         }
     }
 

@@ -164,7 +164,7 @@ impl ManifestReconciler {
                 if error.is_namespace_terminating() {
                     applied.terminating.extend(id.clone());
                 } else if error.is_of_webhook() {
-                    applied.waits_for(error.message());
+                    applied.set_unreported_wait(error.message());
                 } else {
                     // The first failure is reported.
                     applied.failed.get_or_insert_with(|| error.into());
@@ -189,7 +189,7 @@ impl ManifestReconciler {
         let judging = self.judge_manager(manifest, runtime, &manager, objects, applied);
         match stage(Stage::ReadRuntime, judging).await {
             Ok(()) => {}
-            Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
+            Err(error) if error.is_of_webhook() => applied.set_unreported_wait(error.message()),
             Err(error) => applied.failed = Some(error.into()),
         }
     }

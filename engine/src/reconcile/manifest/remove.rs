@@ -24,7 +24,7 @@ use super::{
     agent_watches::AgentWatches,
     blockers::{BlockedBy, Obstacle},
     failures::ManifestFailures,
-    remover::{Remover, UserOwned},
+    remover::{Remover, UserObjects},
     scope::Inputs,
     source::Bundles,
     sync::Syncer,
@@ -153,10 +153,10 @@ impl Removal {
         };
         // Everything goes; `prune` exempts protected objects.
         let gone = prune::prune(&inventory, &[]);
-        match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, UserOwned::Blocks))
+        match stage(Stage::Delete, self.remover.remove(kyma, manifest, runtime, gone, UserObjects::Block))
             .await
         {
-            Ok(remains) => match (remains.deleting(UserOwned::Blocks), remains.all().as_slice()) {
+            Ok(remains) => match (remains.deleting(UserObjects::Block), remains.all().as_slice()) {
                 (_, []) => self.release_manifest(manifest).await,
                 (deleting, left @ [(first, why), ..]) => {
                     let since =
@@ -212,7 +212,7 @@ impl Removal {
         let inventory = inventory::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let first = prune::prune(&inventory, &[]).into_iter().filter(&goes).collect();
         // This does not depend on a successful render.
-        let removing = self.remover.remove(kyma, manifest, runtime, first, UserOwned::Blocks);
+        let removing = self.remover.remove(kyma, manifest, runtime, first, UserObjects::Block);
         if let Err(error) = stage(Stage::Delete, removing).await {
             return self.failures.failed(manifest, error.into()).await;
         }
@@ -263,7 +263,7 @@ impl Removal {
         let progress = Progress::Deleting(message.clone());
         let status = manifest_status::manifest_status(manifest, &progress, &objects, None, self.kcp.now());
         self.kcp.write_manifest_status(manifest, &status).await?;
-        Ok(if !failed && self.watched.watches_changes(kyma, runtime, &kinds).await {
+        Ok(if !failed && self.watched.watches_deletions_of_all(kyma, runtime, &kinds).await {
             Outcome::waiting(message)
         } else {
             Outcome::recheck_rarely(message)

@@ -41,8 +41,8 @@ pub(super) struct Remains {
 
 impl Remains {
     /// Returns the kinds in deletion; `None`: the rest waits for more.
-    pub(super) fn deleting(&self, users: UserOwned) -> Option<Vec<Gvk>> {
-        let others = self.besides || users == UserOwned::Blocks && !self.user_owned.is_empty();
+    pub(super) fn deleting(&self, users: UserObjects) -> Option<Vec<Gvk>> {
+        let others = self.besides || users == UserObjects::Block && !self.user_owned.is_empty();
         (!others).then(|| self.deleting.clone())
     }
 
@@ -55,11 +55,11 @@ impl Remains {
 
 /// Whether user-owned objects block later ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum UserOwned {
+pub(super) enum UserObjects {
     /// The module is removed, so they must go first.
-    Blocks,
+    Block,
     /// The module stays, so an upgrade completes without them.
-    Stays,
+    Ignore,
 }
 
 /// Why an object still exists.
@@ -92,15 +92,15 @@ impl Remover {
         manifest: &Manifest,
         runtime: &Gated,
         objects: Vec<ObjectRef>,
-        users: UserOwned,
+        users: UserObjects,
     ) -> Result<Remains, ObjectError> {
         let mut remains = Remains::default();
         let mut objects = objects.into_iter();
         let mut rank = None;
         while let Some(object) = objects.next() {
             let this = prune::removal_rank(&object.gvk);
-            let holds_back =
-                !remains.remaining.is_empty() || users == UserOwned::Blocks && !remains.user_owned.is_empty();
+            let holds_back = !remains.remaining.is_empty()
+                || users == UserObjects::Block && !remains.user_owned.is_empty();
             if rank.is_some_and(|rank| rank != this) && holds_back {
                 remains.remaining.push((object, None));
                 remains.remaining.extend(objects.map(|object| (object, None)));
@@ -207,6 +207,7 @@ impl Remover {
         if there.deleting {
             return Ok(Some(Remaining::Deleting));
         }
+        // The deletion of a CRD deletes all objects of its kind.
         if object.gvk.is_crd()
             && let Some(crd) = objects::get(runtime, object).await?
         {

@@ -111,7 +111,7 @@ impl SyncScope {
     }
 
     /// Whether to read an object.
-    pub(super) fn has(&self, object: &ObjectRef) -> bool {
+    pub(super) fn reads(&self, object: &ObjectRef) -> bool {
         self.last.unready.contains(&object.into()) || self.names(object)
     }
 
@@ -135,7 +135,7 @@ impl SyncScope {
         objects: impl IntoIterator<Item = &'a ObjectRef>,
     ) -> Self {
         let is_of_read = |object: &&ObjectRef| {
-            definitions.definition(&object.gvk).is_some_and(|definition| self.has(definition))
+            definitions.definition(&object.gvk).is_some_and(|definition| self.reads(definition))
         };
         let more: Vec<&ObjectRef> = objects.into_iter().filter(is_of_read).collect();
         self.add(more);
@@ -144,7 +144,7 @@ impl SyncScope {
 
     /// Returns the other definitions as ready: all were served.
     pub(super) fn served(&self, definitions: &Definitions) -> Vec<(ObjectRef, ObjectReadiness)> {
-        let others = definitions.all().filter(|definition| !self.has(definition));
+        let others = definitions.all().filter(|definition| !self.reads(definition));
         others.map(|definition| (definition.clone(), ObjectReadiness::Ready)).collect()
     }
 
@@ -248,13 +248,16 @@ mod tests {
             let all = ObjectRef { namespace: namespace.into(), ..object("Deployment", "") };
             let named = named(&own(), &[event("e", all.clone())], 1);
             let scope = SyncScope::after(LastSync::default(), Inputs::default(), named).unwrap();
-            assert!(scope.has(&object("Deployment", "a")) && scope.has(&object("Deployment", "b")), "{all}");
             assert!(
-                !scope.has(&object("DeploymentSet", "a")) && !scope.has(&object("StatefulSet", "a")),
+                scope.reads(&object("Deployment", "a")) && scope.reads(&object("Deployment", "b")),
+                "{all}"
+            );
+            assert!(
+                !scope.reads(&object("DeploymentSet", "a")) && !scope.reads(&object("StatefulSet", "a")),
                 "{all}"
             );
             let of_another = ObjectRef { gvk: Gvk::of("v1", "Deployment"), ..object("Deployment", "a") };
-            assert!(!scope.has(&of_another), "{all}");
+            assert!(!scope.reads(&of_another), "{all}");
         }
     }
 
@@ -302,7 +305,7 @@ mod tests {
         let named = || Some(BTreeSet::from([b.unversioned()]));
         let scope = SyncScope::after(last.clone(), inputs, named()).unwrap();
         assert_eq!(scope.cr(), DefaultCr::AsBefore(Some(true), cr_state));
-        assert!(scope.has(&a) && scope.has(&b) && !scope.has(&c));
+        assert!(scope.reads(&a) && scope.reads(&b) && !scope.reads(&c));
         assert!(!scope.names(&a) && scope.names(&b));
         assert!(scope.is_unchanged(&b, Some(2)) && !scope.is_unchanged(&b, Some(1)));
         assert!(!scope.is_unchanged(&b, None) && !scope.is_unchanged(&c, Some(2)));
@@ -313,7 +316,7 @@ mod tests {
         assert!(!scope.has_new_inputs());
         for other in [Inputs { spec: 8, ..inputs }, Inputs { injected: 2, ..inputs }] {
             let scope = SyncScope::after(last.clone(), other, named()).unwrap();
-            assert!(scope.has_new_inputs() && scope.has(&b));
+            assert!(scope.has_new_inputs() && scope.reads(&b));
         }
         let elsewhere = Inputs { target: 2, ..inputs };
         assert_eq!(SyncScope::after(last.clone(), elsewhere, named()), None, "another cluster");
@@ -336,8 +339,8 @@ mod tests {
         let due = [Trigger::Due { at: jiff::Timestamp::UNIX_EPOCH }];
         let before = LastSync { unready: ids([&a]), cr: Some(true), ..LastSync::default() };
         let scope = SyncScope::after(before, Inputs::default(), named(&own(), &due, 1)).unwrap();
-        assert!(scope.has(&a), "so that its pods are read");
-        assert!(!scope.has(&b) && !scope.names(&a));
+        assert!(scope.reads(&a), "so that its pods are read");
+        assert!(!scope.reads(&b) && !scope.names(&a));
     }
 
     #[test]
@@ -358,11 +361,11 @@ mod tests {
         let requests = BTreeSet::from([id("Beacon").unversioned()]);
         let scope = SyncScope::after(before, Inputs::default(), Some(requests)).unwrap();
         let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];
-        assert!(objects.iter().all(|object| !scope.has(object)));
+        assert!(objects.iter().all(|object| !scope.reads(object)));
         let scope = scope.with_kinds(&definitions, &objects);
-        assert!(scope.has(&of("Beacon")), "its definition was changed");
-        assert!(scope.has(&of("Buoy")), "its definition was not ready");
-        assert!(!scope.has(&of("Crane")) && !scope.has(&object("Deployment", "a")));
+        assert!(scope.reads(&of("Beacon")), "its definition was changed");
+        assert!(scope.reads(&of("Buoy")), "its definition was not ready");
+        assert!(!scope.reads(&of("Crane")) && !scope.reads(&object("Deployment", "a")));
         assert!(scope.names(&of("Beacon")), "a default CR is read then");
         assert_eq!(scope.served(&definitions), [(id("Crane"), ObjectReadiness::Ready)]);
     }

@@ -26,7 +26,7 @@ use super::{
     agent_watches::AgentWatches,
     apply::{Applied, Installer, Unanswered, jobs, phases::manifest_is_skipped},
     desired,
-    remover::{Remover, UserOwned},
+    remover::{Remover, UserObjects},
     scope::SyncScope,
     status::unread_status,
     work::Work,
@@ -169,11 +169,12 @@ impl Syncer {
             if self.kcp.index().manifests.is_skipped(&manifest.name_any()) {
                 return Err(manifest_is_skipped());
             }
-            let removing = self.remover.remove(kyma, &manifest, runtime, remaining.clone(), UserOwned::Stays);
+            let removing =
+                self.remover.remove(kyma, &manifest, runtime, remaining.clone(), UserObjects::Ignore);
             match stage(Stage::Delete, removing).await {
                 // User-owned objects stay, and do not block the upgrade.
                 Ok(remains) => {
-                    deleting = remains.deleting(UserOwned::Stays);
+                    deleting = remains.deleting(UserObjects::Ignore);
                     kept = remains.user_owned.into_iter().map(|(object, _)| object).collect();
                     remaining = remains.remaining.into_iter().map(|(object, _)| object).collect();
                 }
@@ -211,7 +212,7 @@ impl Syncer {
                 // The owner may have changed since the last read.
                 let hashes = desired::hashes(bundle, own_name, terms);
                 let is_known =
-                    |(id, hash): &&(ObjectRef, Option<u64>)| scope.has(id) || scope.is_unchanged(id, *hash);
+                    |(id, hash): &&(ObjectRef, Option<u64>)| scope.reads(id) || scope.is_unchanged(id, *hash);
                 let desired = desired::by_object(hashes.iter().filter(is_known));
                 (Some(scope), desired)
             }
@@ -231,7 +232,7 @@ impl Syncer {
         let jobs = jobs::among(phases.iter().flat_map(|phase| phase.iter()));
         if let Some(scope) = &scope {
             for phase in &mut phases {
-                phase.retain(|object| ObjectRef::of(object).is_none_or(|id| scope.has(&id)));
+                phase.retain(|object| ObjectRef::of(object).is_none_or(|id| scope.reads(&id)));
             }
         }
         let predecessors = self.predecessors(work.kyma, manifest, terms);
@@ -242,7 +243,7 @@ impl Syncer {
         let may_continue = || !self.kcp.index().manifests.is_skipped(manifest);
         let mut applied = Box::pin(installer.phases(phases, served, &may_continue)).await;
         if let Some(scope) = &scope {
-            let others = bundle.objects.iter().filter(|id| !scope.has(id));
+            let others = bundle.objects.iter().filter(|id| !scope.reads(id));
             applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
         }
         applied.jobs_completed =
@@ -327,7 +328,7 @@ impl Syncer {
         let state = self.kcp.index();
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
-            if scope.is_some_and(|scope| !scope.has(&id)) {
+            if scope.is_some_and(|scope| !scope.reads(&id)) {
                 continue;
             }
             let others = state.other_claims(kyma, &name, &id);

@@ -5,7 +5,7 @@ use tidewatch_api::{Manifest, inventory, object::ObjectRef};
 use tidewatch_deployer::prune;
 use tidewatch_planner::manifest_status::{self, Progress};
 
-use super::remover::UserOwned;
+use super::remover::UserObjects;
 use crate::{
     clusters::Gated,
     error::Error,
@@ -34,10 +34,10 @@ impl Removal {
             return Ok(Outcome::recheck_soon(message));
         };
         let gone = prune::prune(&inventory, user_owned);
-        let removing = self.remover.remove(kyma, manifest, runtime, gone, UserOwned::Stays);
+        let removing = self.remover.remove(kyma, manifest, runtime, gone, UserObjects::Ignore);
         let (deleting, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
             Ok(remains) => (
-                remains.deleting(UserOwned::Stays),
+                remains.deleting(UserObjects::Ignore),
                 remains.remaining.into_iter().map(|(object, _)| object).collect(),
             ),
             Err(error) => return self.failures.failed(manifest, error.into()).await,

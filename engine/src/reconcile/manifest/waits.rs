@@ -31,7 +31,7 @@ impl ManifestReconciler {
         };
         let told = !awaited.without_event
             && self.watched.watches_status(kyma, runtime, &kinds(&awaited.status)).await
-            && self.watched.watches_deletions(kyma, runtime, &kinds(&awaited.end)).await
+            && self.watched.watches_deletions_of_installed(kyma, runtime, &kinds(&awaited.end)).await
             && (awaited.groups.is_empty()
                 || self.watched.watches_status_of_all(kyma, runtime, &definitions()).await);
         match told {
