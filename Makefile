@@ -72,6 +72,7 @@ lint: ## Formatting, clippy and rustdoc with warnings denied
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@$(CARGO) clippy --workspace --test e2e --test differential --test idle --locked -- -D warnings
+	@$(CARGO) clippy --workspace --features tidewatch-receiver/otlp --locked -- -D warnings
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
 
 .PHONY: generate

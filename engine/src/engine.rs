@@ -163,8 +163,7 @@ impl Engine {
         self.enqueue(WorkKey::EventPath { kyma: kyma.to_owned() }, Class::Resync, None);
     }
 
-    /// Checks an agent's configuration and role in its runtime again. For an agent with another configuration than
-    /// [`KcpState::agent_configuration`](crate::index::KcpState::agent_configuration).
+    /// Checks the configuration and role of an agent in its runtime again, after the agent has reported another configuration.
     pub fn configure_agent(&self, kyma: &str, trigger: Option<Trigger>) {
         let records = &self.dispatcher.clusters.records;
         records.change_existing(kyma, |record| record.agent_config = None);

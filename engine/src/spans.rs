@@ -1,7 +1,7 @@
 //! Tracing spans: an event's intake and its wait in the queue, which travel with its trigger, and the reconcile's own.
 //!
 //! All spans have the level DEBUG, so none is created at the default log level. Fields name objects of one runtime and never have their
-//! content. Their number per reconcile is bounded by [`CAUSES`](crate::queue::CAUSES).
+//! content. Their number per reconcile is bounded by [`MAX_TRIGGERS`](crate::queue::MAX_TRIGGERS).
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Wires the receiver. Each part owns its tasks: [`core`], [`agents`], [`leader`], [`files`].
+//! Wires the receiver. Each part owns its tasks: `core`, `agents`, `leader`, `files`.
 
 mod agents;
 mod core;

@@ -2,6 +2,8 @@
 //!
 //! `TIDEWATCH_DIFFERENTIAL=N` sets the number of random sequences; `TIDEWATCH_SEED` the first seed.
 
+#![allow(clippy::too_many_lines, reason = "a table of calls is read from top to bottom")]
+
 /// Reports progress; visible with `--nocapture` or on failure.
 macro_rules! say {
     ($($words:tt)*) => { println!($($words)*) };

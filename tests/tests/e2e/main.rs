@@ -1,5 +1,7 @@
 //! Tests on control planes, in one binary so that they start only once.
 
+#![allow(clippy::too_many_lines, reason = "a story is read from top to bottom")]
+
 mod availability;
 mod bad_input_agent;
 mod bad_input_engine;
