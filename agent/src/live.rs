@@ -21,7 +21,7 @@ use kube::{
 };
 use std::{path::PathBuf, time::Duration};
 use tidewatch_delivery::{backoff::Backoff, pace::Pace};
-use tidewatch_drain::Watch as Shutdown;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_telemetry::{Readiness, chain};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -74,7 +74,7 @@ impl Live {
     }
 
     /// Runs until shutdown, or until a watch ends.
-    pub(crate) async fn run(mut self, client: Client, shutdown: Shutdown) {
+    pub(crate) async fn run(mut self, client: Client, shutdown: ShutdownSignal) {
         let mut maps = match &self.file.config_map {
             Some(map) => maps(client, map),
             None => stream::pending().boxed(),

@@ -19,7 +19,7 @@ pub struct Conflict(Vec<Timestamp>);
 
 /// Decision about a revert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RevertDecision {
     /// Revert.
     Go,
     /// Wait until this time.
@@ -29,10 +29,10 @@ pub enum Verdict {
 impl Conflict {
     /// Decides about a revert. A suspension lasts [`PAUSE`] at most, even if the clock was set back.
     #[must_use]
-    pub fn verdict(&self, now: Timestamp) -> Verdict {
+    pub fn verdict(&self, now: Timestamp) -> RevertDecision {
         match self.last(now).map(|at| at + PAUSE) {
-            Some(until) if until > now && until <= now + PAUSE => Verdict::Suspended(until),
-            _ => Verdict::Go,
+            Some(until) if until > now && until <= now + PAUSE => RevertDecision::Suspended(until),
+            _ => RevertDecision::Go,
         }
     }
 
@@ -71,19 +71,26 @@ mod tests {
     fn reverts_are_limited_and_then_tried_once_per_pause() {
         let mut conflict = Conflict::default();
         for second in 0..30 {
-            assert_eq!((conflict.verdict(at(second)), conflict.on_trial(at(second))), (Verdict::Go, None));
+            assert_eq!(
+                (conflict.verdict(at(second)), conflict.on_trial(at(second))),
+                (RevertDecision::Go, None)
+            );
             conflict = conflict.reverted(at(second));
         }
-        assert_eq!(conflict.verdict(at(30)), Verdict::Suspended(at(629)));
-        assert_eq!(conflict.verdict(at(629)), Verdict::Go);
+        assert_eq!(conflict.verdict(at(30)), RevertDecision::Suspended(at(629)));
+        assert_eq!(conflict.verdict(at(629)), RevertDecision::Go);
         conflict = conflict.reverted(at(629));
         assert_eq!(conflict.on_trial(at(640)), Some(at(689)));
-        assert_eq!(conflict.verdict(at(640)), Verdict::Suspended(at(1229)), "the other one is still there");
+        assert_eq!(
+            conflict.verdict(at(640)),
+            RevertDecision::Suspended(at(1229)),
+            "the other one is still there"
+        );
         assert_eq!(conflict.on_trial(at(689)), None, "it has stayed so");
         let hours = |hours: u64| at(hours * 3600);
-        assert_eq!(conflict.verdict(hours(25)), Verdict::Go);
-        assert_eq!(conflict.reverted(hours(25)).verdict(hours(25)), Verdict::Go, "it begins anew");
-        assert_eq!(conflict.verdict(at(0)), Verdict::Go, "a clock that was set back");
+        assert_eq!(conflict.verdict(hours(25)), RevertDecision::Go);
+        assert_eq!(conflict.reverted(hours(25)).verdict(hours(25)), RevertDecision::Go, "it begins anew");
+        assert_eq!(conflict.verdict(at(0)), RevertDecision::Go, "a clock that was set back");
     }
 
     #[test]
@@ -95,7 +102,7 @@ mod tests {
                 let verdict = conflict.verdict(now);
                 conflict = conflict.reverted(now);
                 // On trial at the exact end.
-                verdict != Verdict::Go || conflict.on_trial(now).is_some()
+                verdict != RevertDecision::Go || conflict.on_trial(now).is_some()
             });
             assert_eq!(suspended, noticed, "every {minutes} min");
         }
@@ -107,7 +114,7 @@ mod tests {
             let (mut now, mut conflict, mut went) = (at(0), Conflict::default(), Vec::new());
             for gap in gaps {
                 now += Duration::from_secs(gap);
-                if conflict.verdict(now) == Verdict::Go {
+                if conflict.verdict(now) == RevertDecision::Go {
                     conflict = conflict.reverted(now);
                     went.push(now);
                 }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use tidewatch_api::object::ObjectId;
 
 use crate::{
-    conflict::{Conflict, Verdict},
+    conflict::{Conflict, RevertDecision},
     readiness::JobResult,
 };
 
@@ -19,7 +19,7 @@ const OBJECTS: usize = 10_000;
 /// Earlier applies of one owner's objects, such as a module's. A forgotten one costs a write without changes, or more rounds of a
 /// conflict.
 #[derive(Debug, Default)]
-pub struct History(HashMap<ObjectId, ObjectHistory>);
+pub struct ApplyHistory(HashMap<ObjectId, ObjectHistory>);
 
 #[derive(Debug, Default)]
 struct ObjectHistory {
@@ -48,7 +48,7 @@ pub enum JobRun {
     Ended(JobResult),
 }
 
-impl History {
+impl ApplyHistory {
     /// Whether the object equals the result of the last apply of this content.
     #[must_use]
     pub fn is_settled(&self, object: ObjectId, wanted: u64, content: u64) -> bool {
@@ -57,10 +57,10 @@ impl History {
 
     /// Decides whether to apply this content once more.
     #[must_use]
-    pub fn verdict(&self, object: ObjectId, wanted: u64, now: Timestamp) -> Verdict {
+    pub fn verdict(&self, object: ObjectId, wanted: u64, now: Timestamp) -> RevertDecision {
         match self.applied(object) {
             Some(applied) if applied.wanted == wanted => applied.conflict.verdict(now),
-            _ => Verdict::Go,
+            _ => RevertDecision::Go,
         }
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_schema_is_fresh_for_a_while() {
-        let (mut history, now) = (History::default(), Timestamp::UNIX_EPOCH);
+        let (mut history, now) = (ApplyHistory::default(), Timestamp::UNIX_EPOCH);
         assert!(!history.is_schema_fresh(id("a"), now));
         history.record_schema(id("a"), now);
         assert!(history.is_schema_fresh(id("a"), now) && !history.is_schema_fresh(id("b"), now));
@@ -158,25 +158,25 @@ mod tests {
 
     #[test]
     fn repeated_applies_of_one_content_are_a_conflict_and_an_upgrade_is_none() {
-        let (mut history, now, a) = (History::default(), Timestamp::UNIX_EPOCH, id("a"));
+        let (mut history, now, a) = (ApplyHistory::default(), Timestamp::UNIX_EPOCH, id("a"));
         assert!(!history.is_settled(a, 1, 10));
         history.record_apply(a, 1, 10, now);
         assert!(history.is_settled(a, 1, 10), "the API server's version of it");
         assert!(!history.is_settled(a, 1, 11) && !history.is_settled(a, 2, 10));
         for _ in 0..TIMES {
-            assert_eq!(history.verdict(a, 1, now), Verdict::Go);
+            assert_eq!(history.verdict(a, 1, now), RevertDecision::Go);
             history.record_apply(a, 1, 10, now);
         }
-        assert!(matches!(history.verdict(a, 1, now), Verdict::Suspended(_)));
-        assert_eq!(history.verdict(a, 2, now), Verdict::Go, "an upgrade");
-        assert_eq!(history.verdict(id("b"), 1, now), Verdict::Go, "another object");
+        assert!(matches!(history.verdict(a, 1, now), RevertDecision::Suspended(_)));
+        assert_eq!(history.verdict(a, 2, now), RevertDecision::Go, "an upgrade");
+        assert_eq!(history.verdict(id("b"), 1, now), RevertDecision::Go, "another object");
         history.forget(a);
-        assert_eq!(history.verdict(a, 1, now), Verdict::Go, "a removed object begins anew");
+        assert_eq!(history.verdict(a, 1, now), RevertDecision::Go, "a removed object begins anew");
     }
 
     #[test]
     fn a_recorded_end_of_a_job_stays() {
-        let (mut history, job) = (History::default(), id("job"));
+        let (mut history, job) = (ApplyHistory::default(), id("job"));
         history.record_run(job, 1, JobRun::Created);
         history.record_run(job, 1, JobRun::Ended(JobResult::Complete));
         history.record_run(job, 1, JobRun::Created);

@@ -44,7 +44,7 @@ pub fn marked_for<'a>(manifest: &'a str, others: &'a [Claim]) -> &'a str {
 
 /// Decision about an object that a Manifest no longer needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Disposition {
     /// Delete it.
     Delete,
     /// Keep it, without an inventory entry: this Manifest needs it.
@@ -68,23 +68,23 @@ pub fn verdict(
     marks: &Marks,
     others: &[Claim],
     is_of_other_kyma: impl Fn(&str) -> bool,
-) -> Verdict {
+) -> Disposition {
     if let Some(active) = others.iter().find(|claim| !claim.deleting) {
-        return Verdict::Shared(active.manifest.clone());
+        return Disposition::Shared(active.manifest.clone());
     }
     let owner = marks.owned_by.as_deref().and_then(|owner| owner.split_once('/'));
     match owner {
-        Some(owner) if marks.managed && owner == manifest => Verdict::Delete,
+        Some(owner) if marks.managed && owner == manifest => Disposition::Delete,
         Some((namespace, name)) if marks.managed && namespace == manifest.0 => {
             if others.iter().any(|claim| claim.manifest == name) {
-                Verdict::Await(name.to_owned())
+                Disposition::Await(name.to_owned())
             } else if is_of_other_kyma(name) {
-                Verdict::UserOwned
+                Disposition::UserOwned
             } else {
-                Verdict::Delete
+                Disposition::Delete
             }
         }
-        _ => Verdict::UserOwned,
+        _ => Disposition::UserOwned,
     }
 }
 
@@ -105,28 +105,31 @@ mod tests {
         Claim { manifest: manifest.to_owned(), deleting }
     }
 
-    fn verdict(manifest: (&str, &str), marks: &Marks, others: &[Claim]) -> Verdict {
+    fn verdict(manifest: (&str, &str), marks: &Marks, others: &[Claim]) -> Disposition {
         super::verdict(manifest, marks, others, |name| name == "of-another-kyma")
     }
 
     #[test]
     fn only_objects_with_own_marks_are_deleted() {
         let me = ("kcp-system", "a");
-        assert_eq!(verdict(me, &marks("kcp-system/a"), &[]), Verdict::Delete);
+        assert_eq!(verdict(me, &marks("kcp-system/a"), &[]), Disposition::Delete);
         assert_eq!(
             verdict(me, &marks("kcp-system/gone"), &[]),
-            Verdict::Delete,
+            Disposition::Delete,
             "it was shared with one that is gone"
         );
-        assert_eq!(verdict(me, &marks("elsewhere/a"), &[]), Verdict::UserOwned, "of another KCP");
-        assert_eq!(verdict(me, &marks("kcp-system/of-another-kyma"), &[]), Verdict::UserOwned);
-        assert_eq!(verdict(me, &Marks::default(), &[]), Verdict::UserOwned);
-        assert_eq!(verdict(me, &Marks { managed: false, ..marks("kcp-system/a") }, &[]), Verdict::UserOwned);
-        assert_eq!(verdict(me, &marks("a"), &[]), Verdict::UserOwned);
+        assert_eq!(verdict(me, &marks("elsewhere/a"), &[]), Disposition::UserOwned, "of another KCP");
+        assert_eq!(verdict(me, &marks("kcp-system/of-another-kyma"), &[]), Disposition::UserOwned);
+        assert_eq!(verdict(me, &Marks::default(), &[]), Disposition::UserOwned);
+        assert_eq!(
+            verdict(me, &Marks { managed: false, ..marks("kcp-system/a") }, &[]),
+            Disposition::UserOwned
+        );
+        assert_eq!(verdict(me, &marks("a"), &[]), Disposition::UserOwned);
         let shared = verdict(me, &marks("kcp-system/a"), &[claim("b", false)]);
-        assert_eq!(shared, Verdict::Shared("b".into()), "whoever applied it last");
-        assert_eq!(verdict(me, &marks("kcp-system/b"), &[claim("b", true)]), Verdict::Await("b".into()));
-        assert_eq!(verdict(me, &marks("kcp-system/a"), &[claim("b", true)]), Verdict::Delete);
+        assert_eq!(shared, Disposition::Shared("b".into()), "whoever applied it last");
+        assert_eq!(verdict(me, &marks("kcp-system/b"), &[claim("b", true)]), Disposition::Await("b".into()));
+        assert_eq!(verdict(me, &marks("kcp-system/a"), &[claim("b", true)]), Disposition::Delete);
     }
 
     #[test]
@@ -177,7 +180,7 @@ mod tests {
                 Some(owner) => {
                     let marks = owner.map_or_else(Marks::default, |m| marks(&format!("kcp/{}", name(m))));
                     match verdict(("kcp", &name(me)), &marks, &others) {
-                        Verdict::Delete => {
+                        Disposition::Delete => {
                             prop_assert!(!self.users.contains(&object), "a user's object is deleted");
                             let needed = self
                                 .manifests
@@ -187,8 +190,8 @@ mod tests {
                             self.present.remove(&object);
                             true
                         }
-                        Verdict::Shared(_) | Verdict::UserOwned => true,
-                        Verdict::Await(_) => false,
+                        Disposition::Shared(_) | Disposition::UserOwned => true,
+                        Disposition::Await(_) => false,
                     }
                 }
             };

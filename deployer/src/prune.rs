@@ -14,7 +14,7 @@ use crate::{
 
 /// Returns unwanted inventory objects, in removal order.
 ///
-/// The namespace `kyma-system` is never pruned (contract, section 5.3).
+/// The namespace `kyma-system` is never pruned.
 #[must_use]
 pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     let wanted: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();

@@ -1,4 +1,4 @@
-//! Changes a module's objects before apply (contract, section 5.2).
+//! Changes a module's objects before apply.
 //!
 //! [`strip`] and [`mark`] change every object. [`transform`] replaces images, adds the image pull Secret, and injects
 //! KCP data. The order of objects is irrelevant.

@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     config::EngineConfig,
     gate::Mode,
-    history::{History, Observer},
+    history::{Observer, ReconcileHistory},
     index::{KcpState, PathReport},
     key::{Guard, Queue, WorkKey},
     queue::{Class, Push, worker::Lease},
@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// The last reconciles.
-    pub fn history(&self) -> &History {
+    pub fn history(&self) -> &ReconcileHistory {
         &self.dispatcher.history
     }
 

@@ -189,7 +189,7 @@ impl Error {
             Self::Outdated(_) | Self::Held(_) | Self::Crowded(_) | Self::Suspended(..) => {
                 OutcomeKind::Waiting
             }
-            _ => OutcomeKind::Lost,
+            _ => OutcomeKind::Unreported,
         }
     }
 

@@ -13,7 +13,7 @@ pub enum Mode {
     /// All writes.
     #[default]
     Live,
-    /// No writes in runtimes. KCP is watched and may be written. No event is acknowledged.
+    /// No writes in runtimes, except the condition `Paused`. KCP is watched and may be written. No event is acknowledged.
     Paused,
     /// No writes: another engine is active. KCP is watched. No event is acknowledged.
     Standby,

@@ -74,16 +74,16 @@ impl Record {
         match self.outcome {
             OutcomeKind::Done | OutcomeKind::Waiting => false,
             OutcomeKind::Failed => self.state == Some(State::Error),
-            OutcomeKind::Lost => true,
+            OutcomeKind::Unreported => true,
         }
     }
 }
 
 /// The last reconciles of every runtime.
 #[derive(Debug, Default)]
-pub struct History(RwLock<HashMap<String, VecDeque<Record>>>);
+pub struct ReconcileHistory(RwLock<HashMap<String, VecDeque<Record>>>);
 
-impl History {
+impl ReconcileHistory {
     /// Adds a record, except of canaries: one per minute and runtime would evict all others.
     pub fn add(&self, key: &WorkKey, record: Record) {
         if matches!(key, WorkKey::EventPath { .. }) {
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn keeps_the_newest_records_of_each_runtime() {
-        let history = History::default();
+        let history = ReconcileHistory::default();
         let key = WorkKey::Kyma { kyma: "a".into() };
         for n in 0..40 {
             history.add(&key, record(&n.to_string()));
@@ -179,7 +179,7 @@ mod tests {
             (OutcomeKind::Failed, Some(State::Warning), false),
             (OutcomeKind::Failed, Some(State::Processing), false),
             (OutcomeKind::Failed, Some(State::Error), true),
-            (OutcomeKind::Lost, None, true),
+            (OutcomeKind::Unreported, None, true),
         ] {
             let record = Record { outcome, state, ..record("k") };
             assert_eq!(record.is_error(), is_error, "{outcome:?} {state:?}");
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_large_fleet_keeps_fewer_records_per_runtime() {
-        let history = History::default();
+        let history = ReconcileHistory::default();
         for _ in 0..2 * MAX_PER_RUNTIME {
             history.add(&WorkKey::Kyma { kyma: "first".into() }, record("k"));
         }

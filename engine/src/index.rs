@@ -23,14 +23,14 @@ use kube::ResourceExt;
 use tidewatch_planner::writers::{self, other_writer};
 
 use self::{
-    owners::Owners,
+    owners::ObjectOwners,
     writes::{Writes, object_key, status_object},
 };
 use crate::{key::WorkKey, trigger::Change};
 
 pub use agents::{AgentInput, Agents, Configured};
 pub use catalog::KcpCatalog;
-pub use kymas::{Awaits, Kymas, PathReport, RuntimeLookup, Waits};
+pub use kymas::{Awaits, KymaLookup, Kymas, PathReport, Waits};
 pub use mandatory::Holders;
 pub use manifests::{Manifests, Successor};
 pub use module_lists::ModuleLists;
@@ -48,7 +48,7 @@ pub struct KcpState {
     /// Manifests.
     pub manifests: Manifests,
     /// Owners of installed objects, by Kyma.
-    pub owners: Owners,
+    pub owners: ObjectOwners,
     /// Releases and templates of modules.
     pub catalog: KcpCatalog,
     /// Kymas with the catalog in their runtimes.

@@ -11,6 +11,10 @@ use crate::{queue, trigger::Trigger};
 pub type Queue = queue::worker::WorkQueue<WorkKey, Trigger, Guard>;
 
 /// The subject of a reconcile. All KCP objects live in the engine's one namespace.
+///
+/// A new kind needs a reconciler (`reconcile.rs`), its writes in `gate.rs`, and the triggers that queue it: `watch.rs` for changes in KCP,
+/// `followups.rs` for other reconciles, the receiver's `route.rs` for agents' events. If its reconciler writes a status,
+/// `index::writes::status_object` recognises the write. `docs/reference/metrics.md` lists the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkKey {
     /// A Kyma: its modules and both its statuses.
@@ -75,6 +79,35 @@ impl WorkKey {
             | Self::LegacyWatcher { kyma }
             | Self::AgentConfig { kyma } => kyma,
             Self::Release { .. } | Self::Watcher { .. } => "",
+        }
+    }
+
+    /// Whether its reconcile calls the runtime's API server, so that the runtime's budget limits it.
+    #[must_use]
+    pub const fn calls_runtime(&self) -> bool {
+        match self {
+            Self::Kyma { .. }
+            | Self::Manifest { .. }
+            | Self::Catalog { .. }
+            | Self::LegacyWatcher { .. }
+            | Self::AgentConfig { .. } => true,
+            Self::EventPath { .. } | Self::Mandatory { .. } | Self::Release { .. } | Self::Watcher { .. } => {
+                false
+            }
+        }
+    }
+
+    /// Whether its reconcile records the object versions that it reads and writes, so that their events are echoes.
+    #[must_use]
+    pub const fn has_echoes(&self) -> bool {
+        match self {
+            Self::Kyma { .. } | Self::Manifest { .. } | Self::Catalog { .. } => true,
+            Self::EventPath { .. }
+            | Self::AgentConfig { .. }
+            | Self::Mandatory { .. }
+            | Self::LegacyWatcher { .. }
+            | Self::Release { .. }
+            | Self::Watcher { .. } => false,
         }
     }
 
@@ -154,7 +187,7 @@ pub enum OutcomeKind {
     /// It failed, and the status reports the failure.
     Failed,
     /// It failed, and the failure could not be written.
-    Lost,
+    Unreported,
 }
 
 impl OutcomeKind {
@@ -165,7 +198,7 @@ impl OutcomeKind {
             Self::Done => "done",
             Self::Waiting => "waiting",
             Self::Failed => "failed",
-            Self::Lost => "lost",
+            Self::Unreported => "unreported",
         }
     }
 }

@@ -51,10 +51,10 @@ pub(crate) fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
     wait + (wait / 10).min(SPREAD).mul_f64(share(spread))
 }
 
-/// A delay at least as long as a server asks for, up to an hour, plus up to a tenth so that callers do not return together.
-pub(crate) fn at_least(delay: Duration, retry_after: Option<Duration>, spread: u64) -> Duration {
-    let retry_after = retry_after.map(|wait| wait.min(MAX_RETRY_AFTER));
-    delay.max(retry_after.map_or(Duration::ZERO, |wait| wait + (wait / 10).mul_f64(share(spread))))
+/// The wait that a server asks for, up to an hour, plus up to a tenth so that callers do not return together. Zero without a request.
+pub(crate) fn requested(retry_after: Option<Duration>, spread: u64) -> Duration {
+    let wait = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+    wait + (wait / 10).mul_f64(share(spread))
 }
 
 /// The next try in messages, given the wait that a server asks for.
@@ -98,12 +98,11 @@ mod tests {
     #[test]
     fn a_retry_after_is_honoured_up_to_an_hour() {
         let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
-        assert_eq!(at_least(second, None, 7), second);
-        assert_eq!(at_least(2 * minute, Some(minute), 0), 2 * minute, "its own delay is longer");
-        assert_eq!(at_least(second, Some(minute), 0), minute);
-        let spread = at_least(second, Some(minute), 999);
+        assert_eq!(requested(None, 7), Duration::ZERO);
+        assert_eq!(requested(Some(minute), 0), minute);
+        let spread = requested(Some(minute), 999);
         assert!(spread > minute + 5 * second && spread <= minute + 6 * second);
-        assert_eq!(at_least(second, Some(Duration::from_hours(48)), 0), Duration::from_hours(1));
+        assert_eq!(requested(Some(Duration::from_hours(48)), 0), Duration::from_hours(1));
         let now = Timestamp::from_second(0).unwrap();
         assert_eq!(next_try(now, Some(4 * minute)), NEXT_TRY);
         assert_eq!(next_try(now, Some(10 * minute)), "next try after 1970-01-01T00:10Z");

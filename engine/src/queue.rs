@@ -104,15 +104,30 @@ pub struct Work<K, T, G> {
     pub attempt: u32,
 }
 
+/// Wait before a retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryDelay {
+    /// Should grow with [`Work::attempt`]. After an early attempt, the previous due time counts if it is sooner.
+    pub backoff: Duration,
+    /// Shortest wait, as a server asks for; zero without a request.
+    pub at_least: Duration,
+}
+
+impl From<Duration> for RetryDelay {
+    fn from(backoff: Duration) -> Self {
+        Self { backoff, at_least: Duration::ZERO }
+    }
+}
+
 /// Result of a reconcile.
 #[derive(Debug)]
 pub enum Ended<T, G> {
     /// Finished; resets the attempts.
     Done,
-    /// Retry after the delay, or at the previous due time if sooner.
+    /// Retry after the delay.
     Retry {
-        /// Should grow with [`Work::attempt`].
-        delay: Duration,
+        /// Wait before the retry.
+        delay: RetryDelay,
         /// Unsatisfied guards.
         guards: Vec<G>,
         /// They precede those of concurrent pushes.

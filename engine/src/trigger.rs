@@ -211,7 +211,7 @@ impl Reason {
             Self::Kcp => "kcp",
             Self::Held => "held",
             Self::Crowded => "crowded",
-            Self::Suspended => "parked",
+            Self::Suspended => "suspended",
             Self::Answers => "answers",
             Self::Deadline => "deadline",
             Self::Panic => "panic",

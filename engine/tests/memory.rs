@@ -19,7 +19,7 @@ use tidewatch_api::{
 };
 use tidewatch_engine::{
     OutcomeKind, Trigger, WorkKey,
-    history::{History, Record},
+    history::{ReconcileHistory, Record},
     index::{KcpState, SecretRef, owners::Speaker},
     spans::EventSpan,
 };
@@ -68,7 +68,7 @@ fn record(key: &WorkKey) -> Record {
 
 #[test]
 fn a_runtime_with_ten_modules_takes_little_memory() {
-    let (mut state, history) = (KcpState::default(), History::default());
+    let (mut state, history) = (KcpState::default(), ReconcileHistory::default());
     let add = |state: &mut KcpState, number: usize| {
         let name = format!("kyma-{number:05}-8f6c1b2d");
         state.apply_kyma(kyma(&name));

@@ -1,4 +1,4 @@
-use tidewatch_wire::standing;
+use tidewatch_wire::header_fields;
 
 /// Most bytes of a header's value: more of a line is its body.
 const MAX_VALUE: usize = 16 * 1024;
@@ -8,7 +8,7 @@ const MAX_VALUE: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Headers<'d>([Option<&'d [u8]>; 3]);
 
-const NAMES: [&str; 3] = [standing::EPOCH, standing::SESSION, standing::CONFIGURATION];
+const NAMES: [&str; 3] = [header_fields::EPOCH, header_fields::SESSION, header_fields::CONFIGURATION];
 
 impl<'d> Headers<'d> {
     /// The headers of an input, and its body.

@@ -4,7 +4,7 @@
 //! production, and asserts what must be true of whatever comes out: no panic, memory bounded by the stated limits, the
 //! same value after writing and reading again, answers that the other end accepts. A broken promise is a panic.
 //!
-//! The programs in `fuzz_targets` give them to libFuzzer; `tests/replay.rs` runs them over the committed corpora.
+//! The programs in `fuzz_targets` hand these functions to libFuzzer; `tests/replay.rs` runs them over the committed corpora.
 
 mod config;
 mod event;

@@ -2,8 +2,9 @@ use std::collections::BTreeSet;
 
 use tidewatch_delivery::ledger::{Intake, Ledger, Outcome};
 use tidewatch_wire::{
-    Epoch, Route, Seq, SeqSet, SessionId, limits,
-    standing::Standing,
+    Epoch, Route, Seq, SeqSet, SessionId,
+    header_fields::HeaderFields,
+    limits,
     v3::{Request, Response},
 };
 
@@ -26,12 +27,12 @@ pub fn v3_request(data: &[u8]) {
         return;
     }
     let Ok(text) = str::from_utf8(data) else { return };
-    let standing = match Standing::read(|name| headers.get(name)) {
-        Ok(standing) => standing,
+    let header_fields = match HeaderFields::read(|name| headers.get(name)) {
+        Ok(header_fields) => header_fields,
         Err(error) => return assert_message(&error.to_string()),
     };
     let Ok(mut request) = serde_json::from_str::<Request<'_>>(text) else { return };
-    given(&mut request, standing);
+    given(&mut request, header_fields);
     assert_eq!(request.clone().into_owned(), request, "what is kept is what was read");
     written(&request);
     assert!(request.awaiting.range_count() <= limits::SEQ_RANGES);
@@ -50,13 +51,13 @@ pub fn v3_request(data: &[u8]) {
 }
 
 /// Gives a request what its headers say, as the receiver does, and sends it again as an agent does.
-fn given(request: &mut Request<'_>, standing: Standing) {
+fn given(request: &mut Request<'_>, header_fields: HeaderFields) {
     let body = request.clone();
-    standing.clone().give(request);
+    header_fields.clone().give(request);
     assert!(body.epoch.is_nil() || request.epoch == body.epoch, "a body comes before its headers");
     assert!(body.session.is_none() || request.session == body.session);
     let configuration = |of: &Request<'_>| of.health.as_ref().map(|health| health.configuration.clone());
-    let said = configuration(&body).filter(|text| !text.is_empty()).or(standing.configuration);
+    let said = configuration(&body).filter(|text| !text.is_empty()).or(header_fields.configuration);
     assert_eq!(configuration(request).filter(|text| !text.is_empty()), said.filter(|text| !text.is_empty()));
     let rest = |of: &Request<'_>| Request {
         epoch: Epoch::default(),
@@ -67,11 +68,11 @@ fn given(request: &mut Request<'_>, standing: Standing) {
     assert_eq!(rest(request), rest(&body), "headers say nothing else");
 
     let mut brief = request.clone();
-    let taken = Standing::take(&mut brief);
+    let taken = HeaderFields::take(&mut brief);
     let lines: Vec<_> = taken.headers().collect();
     assert!(lines.iter().all(|(_, value)| value.bytes().all(|byte| byte.is_ascii_graphic())));
     let value = |name| lines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
-    let read = Standing::read(value);
+    let read = HeaderFields::read(value);
     assert_eq!(read.as_ref(), Ok(&taken), "what was written into headers is read from them");
     let before = brief.clone();
     read.unwrap_or_default().give(&mut brief);

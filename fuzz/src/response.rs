@@ -6,7 +6,7 @@ use tidewatch_delivery::{
     outbox::{Applied, Key, Observation, Outbox},
 };
 use tidewatch_wire::{
-    Epoch, Route, Seq, SessionId, limits, standing,
+    Epoch, Route, Seq, SessionId, header_fields, limits,
     v3::{Change, Request, Response},
 };
 
@@ -27,11 +27,11 @@ pub fn v3_response(data: &[u8]) {
     let Ok(response) = serde_json::from_slice::<Response>(data) else { return };
     assert_round_trip(&response);
     assert!(response.unknown.range_count() <= limits::SEQ_RANGES);
-    let session = standing::session(headers.get(standing::SESSION));
+    let session = header_fields::session(headers.get(header_fields::SESSION));
     assert!(session.is_none_or(|session| !session.is_nil()));
     // The epoch that its request had in a header: as in a production run, whatever the answer is to.
     let asked = session.map(|_| Epoch::from_bits(5));
-    let Some(response) = standing::complete(response.clone(), asked, session) else {
+    let Some(response) = header_fields::complete(response.clone(), asked, session) else {
         assert!(response.session.is_nil() && session.is_none(), "only an answer without a session is none");
         return;
     };

@@ -1,7 +1,7 @@
 //! Checks certificates against registered Kymas. Pure.
 //!
 //! The handshake has checked chain and validity. The common name must be the runtime id of one Kyma, and its domain a
-//! name in the certificate (contract, section 3.5).
+//! name in the certificate.
 
 use std::sync::Arc;
 

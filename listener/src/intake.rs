@@ -13,12 +13,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use jiff::Timestamp;
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_tls::{ForwardedError, IdentityError, Names, PeerIdentity, Proxies, xfcc};
 use tidewatch_wire::{
-    Epoch, ErrorBody, SeqSet, SessionId, limits,
-    standing::{self, Standing},
-    v2, v3,
+    Epoch, ErrorBody, SeqSet, SessionId,
+    header_fields::{self, HeaderFields},
+    limits, v2, v3,
 };
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ pub struct Intake {
     /// Limits.
     pub admission: Admission,
     /// Ends polls.
-    pub drain: Watch,
+    pub drain: ShutdownSignal,
     /// Trusted proxies.
     pub proxies: Arc<Proxies>,
     /// Wall clock.
@@ -221,10 +221,10 @@ impl Intake {
             None => {
                 let body = self.read(&runtime, &parts, body, limits::V3_BODY_BYTES).await?;
                 let value = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
-                let standing = Standing::read(value).map_err(|e| Fault::Malformed(e.to_string()))?;
+                let header_fields = HeaderFields::read(value).map_err(|e| Fault::Malformed(e.to_string()))?;
                 // Headers would keep the read buffer during a poll.
                 drop(parts);
-                self.take_v3(&runtime, body, standing).await
+                self.take_v3(&runtime, body, header_fields).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
@@ -300,10 +300,15 @@ impl Intake {
         }
     }
 
-    async fn take_v3(&self, runtime: &Runtime, body: Bytes, standing: Standing) -> Result<Answer, Fault> {
-        let brief = standing.epoch.is_some();
+    async fn take_v3(
+        &self,
+        runtime: &Runtime,
+        body: Bytes,
+        header_fields: HeaderFields,
+    ) -> Result<Answer, Fault> {
+        let brief = header_fields.epoch.is_some();
         let Accepted { epoch, awaiting, resync, overloaded, older, wait } =
-            self.accept(runtime, &body, standing)?;
+            self.accept(runtime, &body, header_fields)?;
         // Not needed during a poll.
         drop(body);
         if overloaded.is_some() || older.is_some() {
@@ -329,12 +334,12 @@ impl Intake {
         Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older, ..answer }, brief))
     }
 
-    fn accept(&self, runtime: &Runtime, body: &[u8], standing: Standing) -> Result<Accepted, Fault> {
+    fn accept(&self, runtime: &Runtime, body: &[u8], header_fields: HeaderFields) -> Result<Accepted, Fault> {
         // Cheaper than a UTF-8 check per string.
         let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let mut request: v3::Request<'_> =
             serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
-        standing.give(&mut request);
+        header_fields.give(&mut request);
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
         let resync = self.host.received(runtime, &request);
         self.metrics.reported(&request.reconciled_ms);
@@ -480,7 +485,7 @@ fn json_answer(body: &impl serde::Serialize) -> Answer {
     answer
 }
 
-/// Returns the session in a header. If the agent uses the headers of [`standing`], the body omits session and epoch.
+/// Returns the session in a header. If the agent uses the headers of [`header_fields`], the body omits session and epoch.
 fn v3_answer(mut response: v3::Response, brief: bool) -> Answer {
     let session = HeaderValue::from_str(&response.session.to_string());
     if brief && session.is_ok() {
@@ -488,7 +493,7 @@ fn v3_answer(mut response: v3::Response, brief: bool) -> Answer {
     }
     let mut answer = json_answer(&response);
     if let Ok(session) = session {
-        answer.headers_mut().insert(standing::SESSION, session);
+        answer.headers_mut().insert(header_fields::SESSION, session);
     }
     answer
 }

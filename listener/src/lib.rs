@@ -2,7 +2,7 @@
 //!
 //! An event passes [`listener`], [`intake`], [`identity`] and the [`Host`]; [`deliveries`] remembers it.
 //!
-//! Operators use a [`Listener`], its [stream](Events) of [`RuntimeEvent`]s and [`reconcile_requests`]. See
+//! Kubernetes operators use a [`Listener`], its [stream](Events) of [`RuntimeEvent`]s and [`reconcile_requests`]. See
 //! `docs/reference/listener.md` and the example `operator`.
 
 /// Compiles the guide.

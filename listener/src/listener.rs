@@ -15,7 +15,7 @@ use hyper_util::{
 };
 use jiff::Timestamp;
 use rustls::ServerConfig;
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_tls::{HandshakeFailure, Names, PeerIdentity, RefusedCertificate, Store};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -56,7 +56,7 @@ struct Port {
     peers: Arc<Peers>,
     limits: Limits,
     clock: fn() -> Timestamp,
-    drain: Watch,
+    drain: ShutdownSignal,
 }
 
 impl Port {
@@ -89,7 +89,7 @@ pub async fn serve(
     tls: Arc<Store<ServerConfig>>,
     intake: Arc<Intake>,
     clock: fn() -> Timestamp,
-    drain: Watch,
+    drain: ShutdownSignal,
 ) {
     let limits = intake.admission.limits;
     let permits = |max: usize| Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)));

@@ -28,7 +28,7 @@ const WAIT_DURING_PROBE: Duration = Duration::from_secs(2);
 const REGISTRIES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Health {
     Works,
     /// No answer, or a server error.
     Fails,
@@ -36,7 +36,7 @@ enum Verdict {
     RequestsPause(Option<Duration>),
 }
 
-impl Verdict {
+impl Health {
     const fn of(error: &OciError) -> Self {
         match error {
             OciError::RateLimited { retry_after, .. } => Self::RequestsPause(*retry_after),
@@ -97,15 +97,15 @@ impl Breaker {
 
     /// `spread`, from 0 to 1, extends the backoff by up to a quarter.
     fn failed(&mut self, now: Instant, cause: OciError, probe: bool, spread: f64) {
-        let verdict = Verdict::of(&cause);
+        let verdict = Health::of(&cause);
         self.failures = self.failures.saturating_add(1);
         let requested = match verdict {
-            Verdict::RequestsPause(wait) => wait,
+            Health::RequestsPause(wait) => wait,
             // In flight when it opened.
-            Verdict::Fails if self.open.is_some() && !probe => return,
-            Verdict::Fails if self.open.is_none() && self.failures < FAILURES => return,
-            Verdict::Fails => None,
-            Verdict::Works => return,
+            Health::Fails if self.open.is_some() && !probe => return,
+            Health::Fails if self.open.is_none() && self.failures < FAILURES => return,
+            Health::Fails => None,
+            Health::Works => return,
         };
         if probe || self.open.is_none() {
             self.opened = self.opened.saturating_add(1);
@@ -208,7 +208,7 @@ impl Admitted<'_> {
     pub(super) fn ended<T>(mut self, result: &Result<T, OciError>) {
         self.is_recorded = true;
         match result {
-            Err(error) if Verdict::of(error) != Verdict::Works => {
+            Err(error) if Health::of(error) != Health::Works => {
                 self.breakers.failed(self.registry, error.clone(), self.probe);
             }
             _ => self.breakers.worked(self.registry, self.probe),

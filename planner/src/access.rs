@@ -1,4 +1,4 @@
-//! Access to internal, beta and restricted modules (contract, section 5.8).
+//! Access to internal, beta and restricted modules.
 
 use std::{collections::BTreeMap, sync::Arc};
 

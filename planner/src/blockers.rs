@@ -10,7 +10,7 @@ use tidewatch_api::{
 
 /// Maximum objects named.
 pub const MAX_NAMED: usize = 20;
-/// Status prefix that lists blocking objects, fixed by contract, section 5.5.
+/// Status prefix that lists blocking objects.
 pub const CRS_WAITED_FOR: &str = "waiting for module crs deletion";
 /// Blocking kinds of the template and the default CR, sorted, regardless of version.
 pub fn declared(manifest: &Manifest) -> Result<Vec<Gvk>, TermsError> {

@@ -1,4 +1,4 @@
-//! Catalog as a runtime's user sees it: releases and templates of allowed modules (contract, section 5.10).
+//! Catalog as a runtime's user sees it: releases and templates of allowed modules.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

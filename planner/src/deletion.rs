@@ -16,7 +16,7 @@ pub struct Remaining {
 /// Remaining objects in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
-    /// The cluster is gone: no access Secret (contract, section 2.3). Or the deletion is forced and the cluster unreachable.
+    /// The cluster is gone: no access Secret. Or the deletion is forced and the cluster unreachable.
     Gone,
     /// It exists.
     Exists(RuntimeObjects),
@@ -54,7 +54,7 @@ pub enum Step {
     DropFinalizer,
 }
 
-/// Things removed from a runtime after its modules, in order (contract, section 2.3).
+/// Things removed from a runtime after its modules, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuntimeObject {
     /// CRD ModuleTemplate, with the catalog.

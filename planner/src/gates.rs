@@ -26,9 +26,9 @@ use super::{
     windows::{MIN_WINDOW, Policy},
 };
 
-/// Verdict.
+/// Answer of a gate: whether the module may change now.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Gate {
+pub enum GateDecision {
     /// No objection.
     Pass,
     /// Installed modules and their Manifests stay unchanged; others wait.
@@ -148,7 +148,7 @@ impl Notes {
     }
 }
 
-type Judge = fn(&View<'_>, &mut Notes) -> Gate;
+type Judge = fn(&View<'_>, &mut Notes) -> GateDecision;
 
 /// Policy and access precede the user's choice: unmanaging cannot keep a forbidden module. Turns come last, to hide no other reason.
 const GATES: [Judge; 7] = [
@@ -162,13 +162,13 @@ const GATES: [Judge; 7] = [
 ];
 
 /// Asks gates until one objects.
-pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+pub fn judge(view: &View<'_>, notes: &mut Notes) -> GateDecision {
     let verdict = first(&GATES, view, notes);
     versions::add_remarks(view, &verdict, notes);
     verdict
 }
 
-fn remove(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
+fn remove(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> GateDecision {
     if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
         notes.notices.push(Notice::warning(
             About::RuntimeKyma,
@@ -176,22 +176,22 @@ fn remove(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: Str
             format!("module '{}' is removed: {message}", view.module.entry.name),
         ));
     }
-    Gate::Remove { message }
+    GateDecision::Remove { message }
 }
 
-fn first(gates: &[Judge], view: &View<'_>, notes: &mut Notes) -> Gate {
+fn first(gates: &[Judge], view: &View<'_>, notes: &mut Notes) -> GateDecision {
     for gate in gates {
         match gate(view, notes) {
-            Gate::Pass => {}
+            GateDecision::Pass => {}
             verdict => {
-                if let Gate::Keep { retry_at: Some(at), .. } = &verdict {
+                if let GateDecision::Keep { retry_at: Some(at), .. } = &verdict {
                     notes.recheck(*at);
                 }
                 return verdict;
             }
         }
     }
-    Gate::Pass
+    GateDecision::Pass
 }
 
 #[cfg(test)]

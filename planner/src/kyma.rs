@@ -34,7 +34,7 @@ use self::{
     status::{deleting_module, installed, kyma_status, tracked},
 };
 use super::{
-    gates::{self, Facts, Gate, Notes, View},
+    gates::{self, Facts, GateDecision, Notes, View},
     naming::manifest_name,
     notice::{About, Notice},
     versions::{Chosen, Fault, Origin, ResolvedModule, may_replace},
@@ -178,9 +178,10 @@ fn plan_gated(
     let kind = gate.decision_kind();
     let passes = kind.is_none();
     // An unreadable policy may set this field.
-    let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.policy.is_ok();
+    let ignores =
+        matches!(gate, GateDecision::Pass | GateDecision::Keep { .. }) && input.facts.policy.is_ok();
     let mut status = match gate {
-        Gate::Pass => {
+        GateDecision::Pass => {
             if !objects.duplicates.is_empty() {
                 objects.transfer(planned_name(input.kyma, module), plan);
             }
@@ -243,7 +244,7 @@ fn add_remarks(status: &mut Arc<ModuleStatus>, existing: Option<&Manifest>, rema
 
 /// Status of a module that a gate stopped.
 fn stopped_status(
-    gate: Gate,
+    gate: GateDecision,
     status_before: Option<&Arc<ModuleStatus>>,
     module: &ResolvedModule,
     existing: Option<&Manifest>,
@@ -256,7 +257,7 @@ fn stopped_status(
         ..existing.map(tracked).unwrap_or_default()
     };
     match (gate, existing) {
-        (Gate::Keep { state, message, maintenance, .. }, _) => {
+        (GateDecision::Keep { state, message, maintenance, .. }, _) => {
             let mut kept = before();
             // Only the status knows the template of the installed version.
             if let Some(reported) = status_before.filter(|reported| reported.version == kept.version) {
@@ -265,17 +266,17 @@ fn stopped_status(
             }
             ModuleStatus { state, message, maintenance, ..kept }
         }
-        (Gate::Remove { message }, Some(manifest)) => {
+        (GateDecision::Remove { message }, Some(manifest)) => {
             if manifest.metadata.deletion_timestamp.is_none() {
                 plan.delete.push(manifest.name_any());
             }
             let status = deleting_module(manifest);
             ModuleStatus { message: join(&message, &status.message), ..status }
         }
-        (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
-        (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
-        (Gate::Unmanage { .. }, Some(manifest)) => unmanage(manifest, before(), plan),
-        (Gate::Unmanage { state }, None) => {
+        (GateDecision::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
+        (GateDecision::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
+        (GateDecision::Unmanage { .. }, Some(manifest)) => unmanage(manifest, before(), plan),
+        (GateDecision::Unmanage { state }, None) => {
             // The Go manager keeps an uninstalled module's version.
             let reported = status_before.filter(|status| status.state == state && status.manifest.is_none());
             // Without the message, or remarks would accumulate.
@@ -283,7 +284,7 @@ fn stopped_status(
                 reported.map(|status| ModuleStatus { message: String::new(), ..ModuleStatus::clone(status) });
             reported.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
         }
-        (Gate::Pass, _) => before(),
+        (GateDecision::Pass, _) => before(),
     }
 }
 

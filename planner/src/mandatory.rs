@@ -1,4 +1,4 @@
-//! Mandatory modules: every Kyma gets them, regardless of labels (contract, sections 1.4 and 2.5).
+//! Mandatory modules: every Kyma gets them, regardless of labels.
 //!
 //! They are planned from KCP alone, so a broken runtime or Kyma cannot block them. Modules that require an unserved kind are left
 //! out.

@@ -1,4 +1,4 @@
-//! Names fixed by contract, section 5.2.
+//! Names that the Go lifecycle manager and module operators depend on.
 
 const MAX: usize = 62;
 

@@ -1,4 +1,4 @@
-//! Go's controller-runtime metrics for the Go manager's dashboards (contract, section 6).
+//! Go's controller-runtime metrics for the Go manager's dashboards.
 
 use std::time::Duration;
 

@@ -151,9 +151,9 @@ impl Host for EngineHost {
             return RuntimeLookup::Starting;
         }
         match self.engine.state().read().kymas.runtime(common_name) {
-            index::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
-            index::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
-            index::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
+            index::KymaLookup::Unknown => RuntimeLookup::Unknown,
+            index::KymaLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
+            index::KymaLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
         }
     }
 
@@ -180,7 +180,7 @@ impl Host for EngineHost {
         let RefusedPeer { reason, verified, names } = peer;
         // Claimed names are unbounded: keep registered ones.
         let Some(id) = &names.common_name else { return };
-        let index::RuntimeLookup::One { kyma, .. } = self.engine.state().read().kymas.runtime(id) else {
+        let index::KymaLookup::One { kyma, .. } = self.engine.state().read().kymas.runtime(id) else {
             return;
         };
         let refusal = Refusal {

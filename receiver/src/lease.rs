@@ -21,7 +21,7 @@ mod step;
 
 use step::{Record, Step, step};
 
-/// The Go lifecycle manager's Lease (contract, section 2.2).
+/// The Go lifecycle manager's Lease.
 pub const NAME: &str = "893110f7.kyma-project.io";
 /// Default validity.
 pub const DURATION: Duration = Duration::from_secs(15);
@@ -57,7 +57,7 @@ pub struct Term {
 
 /// The Lease was lost.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum LeaseLost {
     /// Held by another process.
     #[error("the Lease {NAME} is held by '{0}' now")]
     Taken(String),
@@ -177,7 +177,7 @@ impl Term {
     }
 
     /// Renews until the Lease is lost.
-    pub async fn keep(&mut self) -> Lost {
+    pub async fn keep(&mut self) -> LeaseLost {
         loop {
             let end = self.renewed_at + self.candidate.term();
             let next =
@@ -185,15 +185,15 @@ impl Term {
             tokio::time::sleep_until(next.min(end)).await;
             let now = Instant::now();
             if now >= end {
-                return Lost::Late(self.candidate.term());
+                return LeaseLost::Late(self.candidate.term());
             }
             match tokio::time::timeout_at(end, self.renew(now)).await {
                 Ok(Ok(None)) => {}
-                Ok(Ok(Some(holder))) => return Lost::Taken(holder),
+                Ok(Ok(Some(holder))) => return LeaseLost::Taken(holder),
                 Ok(Err(error)) => {
                     tracing::warn!(error = %chain(&error), "the Lease is not renewed yet; trying again");
                 }
-                Err(_) => return Lost::Late(self.candidate.term()),
+                Err(_) => return LeaseLost::Late(self.candidate.term()),
             }
         }
     }

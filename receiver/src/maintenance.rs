@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use prometheus::Gauge;
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_engine::Engine;
 use tidewatch_planner::windows::{MAX_POLICY, Policy, PolicyError};
 use tidewatch_telemetry::{
@@ -98,7 +98,7 @@ impl PolicyFile {
     }
 
     /// Follows the file.
-    pub async fn follow(mut self, drain: Watch) {
+    pub async fn follow(mut self, drain: ShutdownSignal) {
         loop {
             tokio::select! {
                 () = drain.signaled() => return,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_engine::{
     Engine, Trigger, WorkKey,
     index::PathReport,
@@ -72,7 +72,7 @@ impl PathWatch {
     }
 
     /// Ticks until shutdown. `counted` receives polls and resyncs.
-    pub async fn run(self, engine: Engine, counted: impl Fn(Check), drain: Watch) {
+    pub async fn run(self, engine: Engine, counted: impl Fn(Check), drain: ShutdownSignal) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut count = 0_u32;

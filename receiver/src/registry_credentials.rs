@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_engine::Engine;
 use tidewatch_oci::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of};
 use tidewatch_telemetry::chain;
@@ -64,7 +64,7 @@ impl RegistryCredentials {
     }
 
     /// Follows the file. An unusable one changes nothing.
-    pub async fn follow(mut self, drain: Watch) {
+    pub async fn follow(mut self, drain: ShutdownSignal) {
         loop {
             tokio::select! {
                 () = drain.signaled() => return,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
-use tidewatch_engine::{Engine, index::RuntimeLookup};
+use tidewatch_engine::{Engine, index::KymaLookup};
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::Reply;
 
@@ -27,7 +27,7 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
     }
     let (kyma, id) = {
         let state = engine.state().read();
-        if let RuntimeLookup::One { kyma, .. } = state.kymas.runtime(wanted) {
+        if let KymaLookup::One { kyma, .. } = state.kymas.runtime(wanted) {
             (kyma, Some(wanted.to_owned()))
         } else {
             let kyma = state.kymas.get(wanted)?;

@@ -34,7 +34,7 @@ pub fn register(
     let suspended = engine.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
     registry.gauge_fn(
-        "runtimes_parked",
+        "runtimes_suspended",
         "Runtimes that are suspended because they do not answer.",
         move || suspended.suspended_runtimes() as f64,
     )?;

@@ -20,7 +20,7 @@ pub struct ObjectKey {
 
 /// Effect of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Difference {
     /// New, or with a relevant change.
     Changed(Moved),
     /// Only the digest contribution changed.
@@ -71,7 +71,7 @@ impl Index {
     }
 
     /// Records an object. `version` is needed if the fingerprint may return to an earlier value.
-    pub fn apply(&mut self, mut key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Verdict {
+    pub fn apply(&mut self, mut key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Difference {
         let round = self.round;
         let after = contribution(&key.namespace, &key.name, fingerprint, version);
         if let Some(entry) = self.objects.get_mut(&key) {
@@ -79,13 +79,13 @@ impl Index {
             let changed = std::mem::replace(&mut entry.fingerprint, fingerprint) != fingerprint;
             let before = std::mem::replace(&mut entry.contribution, after);
             return match (changed, before == after) {
-                (true, _) => Verdict::Changed(Moved { before, after }),
-                (false, false) => Verdict::Quiet(Moved { before, after }),
-                (false, true) => Verdict::Unchanged,
+                (true, _) => Difference::Changed(Moved { before, after }),
+                (false, false) => Difference::Quiet(Moved { before, after }),
+                (false, true) => Difference::Unchanged,
             };
         }
         if self.objects.len() >= self.limit {
-            return Verdict::Full;
+            return Difference::Full;
         }
         if key.namespace == self.namespace {
             key.namespace = Arc::clone(&self.namespace);
@@ -93,7 +93,7 @@ impl Index {
             self.namespace = Arc::clone(&key.namespace);
         }
         self.objects.insert(key, Entry { fingerprint, contribution: after, round });
-        Verdict::Changed(Moved { before: 0, after })
+        Difference::Changed(Moved { before: 0, after })
     }
 
     /// Removes an object; returns its contribution.
@@ -187,11 +187,11 @@ mod tests {
 
     fn changed(index: &mut Index, name: &str, fingerprint: u64) -> bool {
         match index.apply(key(name), fingerprint, None) {
-            Verdict::Changed(moved) => {
+            Difference::Changed(moved) => {
                 assert_eq!(moved.after, of(name, fingerprint));
                 true
             }
-            Verdict::Unchanged => false,
+            Difference::Unchanged => false,
             other => panic!("{other:?}"),
         }
     }
@@ -242,7 +242,7 @@ mod tests {
     fn a_full_index_refuses_new_objects_and_keeps_working() {
         let mut index = Index::new(1);
         assert!(changed(&mut index, "a", 1));
-        assert_eq!(index.apply(key("b"), 1, None), Verdict::Full);
+        assert_eq!(index.apply(key("b"), 1, None), Difference::Full);
         assert!(changed(&mut index, "a", 2));
         assert!(index.delete(&key("a")).is_some());
         assert!(changed(&mut index, "b", 1));
@@ -284,10 +284,10 @@ mod tests {
     #[test]
     fn new_versions_with_equal_content_are_quiet_moves() {
         let mut index = Index::new(1);
-        let Verdict::Changed(first) = index.apply(key("a"), 1, Some("10")) else { panic!("new") };
-        let Verdict::Quiet(moved) = index.apply(key("a"), 1, Some("11")) else { panic!("no change") };
+        let Difference::Changed(first) = index.apply(key("a"), 1, Some("10")) else { panic!("new") };
+        let Difference::Quiet(moved) = index.apply(key("a"), 1, Some("11")) else { panic!("no change") };
         assert_eq!(moved.before, first.after);
         assert_ne!(moved.after, first.after, "or a change there and back could hide");
-        assert_eq!(index.apply(key("a"), 1, Some("11")), Verdict::Unchanged);
+        assert_eq!(index.apply(key("a"), 1, Some("11")), Difference::Unchanged);
     }
 }

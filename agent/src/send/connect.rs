@@ -26,12 +26,12 @@ use std::{
     },
     time::Duration,
 };
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_tls::{Files, HandshakeFailure, Store};
 use tidewatch_wire::{
-    Epoch, ErrorBody, Route, limits,
-    standing::{self, Standing},
-    v3,
+    Epoch, ErrorBody, Route,
+    header_fields::{self, HeaderFields},
+    limits, v3,
 };
 use tokio::{
     net::TcpStream,
@@ -133,7 +133,7 @@ impl Connector {
     }
 
     /// Reloads TLS files until shutdown, for later connections.
-    pub async fn watch_files(self, shutdown: Watch) {
+    pub async fn watch_files(self, shutdown: ShutdownSignal) {
         tokio::select! {
             () = shutdown.signaled() => {}
             () = self.to.material.watch() => {}
@@ -248,13 +248,13 @@ impl Channel for Connection {
                 let broken = |error| shared.alert.explain(error);
                 requests.ready().await.map_err(broken)?;
                 let answer = requests.send_request(request).await.map_err(broken)?;
-                let session = answer.headers().get(standing::SESSION).map(HeaderValue::as_bytes);
-                let session = standing::session(session);
+                let session = answer.headers().get(header_fields::SESSION).map(HeaderValue::as_bytes);
+                let session = header_fields::session(session);
                 shared.brief.store(session.is_some(), Ordering::Relaxed);
                 if epoch.is_some() && answer.status() == StatusCode::BAD_REQUEST {
                     shared.plain.store(true, Ordering::Relaxed);
                 }
-                let answer = standing::complete(read(answer).await?, epoch, session);
+                let answer = header_fields::complete(read(answer).await?, epoch, session);
                 answer.ok_or_else(|| SendError::Malformed("it names no session".into()))
             };
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
@@ -274,7 +274,7 @@ impl Connection {
         let brief = request.events.len() <= 1 && allowed;
         let body = if brief {
             let mut rest = request.clone();
-            for (name, value) in Standing::take(&mut rest).headers() {
+            for (name, value) in HeaderFields::take(&mut rest).headers() {
                 made = made.header(name, value);
             }
             json(&rest)

@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use schedule::Schedule;
 use std::sync::Arc;
 use tidewatch_delivery::outbox::{KeepNames, Observed, Outbox};
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::{limits, v3::Health};
 use tokio::{
@@ -172,7 +172,7 @@ impl<T: Transport> Sender<T> {
 
     /// Sends until shutdown or until the messages end. At the next start, unacknowledged changes differ from the
     /// digest.
-    pub async fn run(mut self, shutdown: Watch) {
+    pub async fn run(mut self, shutdown: ShutdownSignal) {
         let mut taken = Vec::with_capacity(BATCH);
         if self.digests.memory().is_none() {
             self.baseline.send_replace(Baseline::nothing_known());

@@ -28,8 +28,9 @@ use tidewatch_drain::{Drain, Outcome};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 use tidewatch_tls::{Files, Store, server_config};
 use tidewatch_wire::{
-    Epoch, ErrorBody, Route, Seq, SeqSet, SessionId, limits,
-    standing::{self, Standing},
+    Epoch, ErrorBody, Route, Seq, SeqSet, SessionId,
+    header_fields::{self, HeaderFields},
+    limits,
     v3::{self, Change, Resume, RouteAck},
 };
 use tokio::{
@@ -119,13 +120,14 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/v3/events"));
     let headers = request.headers().clone();
-    let standing = Standing::read(|name| headers.get(name).map(http::HeaderValue::as_bytes)).unwrap();
-    let brief = standing.epoch.is_some();
+    let header_fields =
+        HeaderFields::read(|name| headers.get(name).map(http::HeaderValue::as_bytes)).unwrap();
+    let brief = header_fields.epoch.is_some();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let body = Limited::new(request.into_body(), limits::V3_BODY_BYTES).collect().await.unwrap().to_bytes();
     let mut request = serde_json::from_slice::<v3::Request<'_>>(&body).unwrap().into_owned();
     assert_eq!(request.epoch.is_nil(), brief);
-    standing.give(&mut request);
+    header_fields.give(&mut request);
     request.check().unwrap();
     let (reply, replied) = oneshot::channel();
     ask.send(Asked { connection, request, brief, reply }).await.unwrap();
@@ -165,7 +167,7 @@ impl Asked {
             (response.epoch, response.session) = (Epoch::default(), SessionId::default());
         }
         let body = serde_json::to_vec(&response).unwrap();
-        let response = Response::builder().header(standing::SESSION, session);
+        let response = Response::builder().header(header_fields::SESSION, session);
         assert!(self.reply.send(Reply::Http(response.body(Full::new(body.into())).unwrap())).is_ok());
     }
 

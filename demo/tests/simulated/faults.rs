@@ -111,8 +111,8 @@ impl Troubled {
         Ok(self.reconciles(index).await?.iter().any(so))
     }
 
-    async fn until_parked(&self, count: u64) -> Result<()> {
-        let line = format!("tidewatch_receiver_runtimes_parked {count}");
+    async fn until_suspended(&self, count: u64) -> Result<()> {
+        let line = format!("tidewatch_receiver_runtimes_suspended {count}");
         wait::until(&line, LONG, || async {
             let metrics = http::text(&format!("{}/metrics", self.receiver)).await?;
             Ok(metrics.lines().any(|l| l == line).then_some(()))
@@ -184,11 +184,11 @@ async fn an_unresponsive_runtime_is_suspended_and_recovers() -> Result<()> {
     let ending = world.fault(&["runtime1"], Fault::Drop);
     world.script.remove(hang);
     world.touching(&[0], "the runtime to be suspended", || world.says(0, SUSPENDED)).await?;
-    world.until_parked(1).await?;
+    world.until_suspended(1).await?;
     // Only the engine's retries are refused.
     world.wish(1).await?;
     world.ready(1).await?;
-    wait::until("a reconcile to be parked", LONG, || async {
+    wait::until("a reconcile to be suspended", LONG, || async {
         Ok(world.has_ended(0, |ended| ended.waits(SUSPENDED)).await?.then_some(()))
     })
     .await?;
@@ -199,7 +199,7 @@ async fn an_unresponsive_runtime_is_suspended_and_recovers() -> Result<()> {
         kyma.module_status("lighthouse").is_some_and(|m| m.version == "1.1.0" && m.state == State::Ready)
     };
     fleet::kyma_where(remote, RUNTIME_KYMA_NAME, "version 1.1.0 to be Ready", newer).await?;
-    world.until_parked(0).await?;
+    world.until_suspended(0).await?;
     world.simulated.end().await;
     Ok(())
 }
@@ -250,7 +250,7 @@ async fn calls_to_a_hanging_kcp_end_at_their_deadline() -> Result<()> {
 
     let hang = world.fault(&["kcp"], Fault::Lost);
     world.wish(1).await?;
-    let lost = |ended: &Ended| ended.outcome == "lost" && ended.message.contains("request timed out");
+    let lost = |ended: &Ended| ended.outcome == "unreported" && ended.message.contains("request timed out");
     wait::until("a reconcile to give up", LONG, || async {
         Ok(world.has_ended(1, lost).await?.then_some(()))
     })

@@ -29,7 +29,7 @@ use crate::{
     stages::{Stage, stage},
 };
 
-/// Key of the kubeconfig in its Secret (contract, section 2.3).
+/// Key of the kubeconfig in its Secret.
 const KUBECONFIG: &str = "config";
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub(crate) enum NoAccess {
 }
 
 impl NoAccess {
-    /// Whether the cluster may be deleted (contract, section 2.3). Confirm with [`Clusters::confirm_deleted`] first.
+    /// Whether the cluster may be deleted. Confirm with [`Clusters::confirm_deleted`] first.
     pub(crate) const fn cluster_is_gone(&self) -> bool {
         matches!(self, Self::NoSecret(_))
     }

@@ -4,7 +4,8 @@
 //! suspended: engine-initiated reconciles wait, and then one reconcile probes. An agent event, a canary or a new kubeconfig allows a probe
 //! at once. Changes in KCP are always tried.
 //!
-//! Any answer ends the suspension. After writes without answers, only an answered write or a probe without losses ends it: an API server
+//! Any answer ends the suspension. After writes without answers, only an answered write, or a probe whose calls are all answered, ends
+//! the suspension: an API server
 //! whose etcd has lost its quorum still answers reads.
 
 mod admission;
@@ -67,7 +68,7 @@ impl Origin {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AdmissionDecision {
     /// Reconcile, if there is capacity.
     Admit {
         is_probe: bool,
@@ -154,17 +155,21 @@ impl Budget {
         std::mem::take(&mut self.is_probing) && self.answered
     }
 
-    fn admit(&mut self, key: &WorkKey, now: Instant, origin: Origin) -> Verdict {
-        let Some(until) = self.suspended_until else { return Verdict::Admit { is_probe: false } };
+    fn admit(&mut self, key: &WorkKey, now: Instant, origin: Origin) -> AdmissionDecision {
+        let Some(until) = self.suspended_until else { return AdmissionDecision::Admit { is_probe: false } };
         if origin == Origin::Kcp {
-            return Verdict::Admit { is_probe: false };
+            return AdmissionDecision::Admit { is_probe: false };
         }
         if !self.is_probing && (origin == Origin::Runtime || now >= until) {
             (self.is_probing, self.answered) = (true, false);
-            return Verdict::Admit { is_probe: true };
+            return AdmissionDecision::Admit { is_probe: true };
         }
         self.refused.insert(key.clone());
-        Verdict::Wait(if self.is_probing { PROBE_WAIT } else { until.saturating_duration_since(now) })
+        AdmissionDecision::Wait(if self.is_probing {
+            PROBE_WAIT
+        } else {
+            until.saturating_duration_since(now)
+        })
     }
 }
 

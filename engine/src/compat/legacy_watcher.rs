@@ -1,4 +1,4 @@
-//! Objects of the Go manager's watcher in a runtime. They are removed when the agent's event path is proven (contract, section 3.1).
+//! Objects of the Go manager's watcher in a runtime. They are removed when the agent's event path is proven.
 
 use serde_json::Value;
 use tidewatch_api::{

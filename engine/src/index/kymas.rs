@@ -16,7 +16,7 @@ use crate::{key::WorkKey, trigger::Change};
 
 /// Kymas with a runtime id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuntimeLookup {
+pub enum KymaLookup {
     /// None.
     Unknown,
     /// Exactly one.
@@ -171,15 +171,15 @@ impl Kymas {
     }
 
     /// Kymas with a runtime id.
-    pub fn runtime(&self, id: &str) -> RuntimeLookup {
+    pub fn runtime(&self, id: &str) -> KymaLookup {
         let names = self.by_runtime.get(id);
         match names.map(|names| (names.len(), names.first())) {
             Some((1, Some(name))) => {
                 let domain = self.by_name.get(name).and_then(|record| record.kyma.skr_domain());
-                RuntimeLookup::One { kyma: name.clone(), domain: domain.map(str::to_owned) }
+                KymaLookup::One { kyma: name.clone(), domain: domain.map(str::to_owned) }
             }
-            Some((many, _)) if many > 1 => RuntimeLookup::Ambiguous(many),
-            _ => RuntimeLookup::Unknown,
+            Some((many, _)) if many > 1 => KymaLookup::Ambiguous(many),
+            _ => KymaLookup::Unknown,
         }
     }
 
@@ -353,9 +353,9 @@ mod tests {
     fn lookup_by_runtime_follows_changes_and_removals() {
         let mut kymas = Kymas::default();
         assert!(kymas.insert(&kyma("a", "r1")).is_none() && kymas.insert(&kyma("b", "r1")).is_none());
-        assert_eq!(kymas.runtime("r1"), RuntimeLookup::Ambiguous(2));
+        assert_eq!(kymas.runtime("r1"), KymaLookup::Ambiguous(2));
         assert_eq!(kymas.insert(&kyma("b", "r2")), Some(kyma("b", "r1")));
-        let one = |name: &str| RuntimeLookup::One {
+        let one = |name: &str| KymaLookup::One {
             kyma: name.to_owned(),
             domain: Some(format!("{name}.example.dev")),
         };

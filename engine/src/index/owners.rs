@@ -34,7 +34,7 @@ type Objects = Arc<Vec<Identity>>;
 
 /// Owners of objects, per runtime. The fleet's inventories bound it.
 #[derive(Debug, Default)]
-pub struct Owners {
+pub struct ObjectOwners {
     /// Runtime → Manifest → claim. No map and no claim is empty.
     runtimes: HashMap<String, BTreeMap<String, Claim>>,
     /// Runtimes with the same modules have equal inventories.
@@ -104,7 +104,7 @@ fn subject(object: &ObjectRef) -> &str {
     of_group.unwrap_or(&object.name)
 }
 
-impl Owners {
+impl ObjectOwners {
     /// Replaces a source's claim.
     pub fn claim<'a>(
         &mut self,
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_judging_manager_concerns_its_manifest_without_ownership() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let manager = object("a");
         owners.judge_by("r1", "m1", Some(manager.clone()));
         assert_eq!(owners.interested("r1", &manager), ["m1"]);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn claims_replace_earlier_ones_within_their_runtime() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         owners.claim(Speaker::Watch, "r1", "m1", &[object("a"), object("b")]);
         owners.claim(Speaker::Watch, "r1", "m2", &[object("b")]);
         assert_eq!(owners.of("r1", &object("b")), ["m1", "m2"]);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn random_claims_match_a_simple_model() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let mut simple: BTreeMap<(&str, &str, Speaker), Vec<ObjectRef>> = BTreeMap::new();
         let mut random = 7_u64;
         let mut pick = |of: u64| {
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_kind_belongs_to_every_manifest_owning_one_object() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let service = ObjectRef { gvk: Gvk::of("v1", "Service"), ..object("a") };
         owners.claim(Speaker::Watch, "r1", "m2", &[object("a"), service]);
         owners.claim(Speaker::Reconcile, "r1", "m1", &[object("b")]);
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn an_owned_object_without_namespace_matches_the_default_one() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("cr") };
         owners.claim(Speaker::Watch, "r1", "m1", &[of("kyma-system")]);
         assert_eq!(owners.of("r1", &of("")), ["m1"]);
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_manifest_awaiting_a_kind_receives_its_objects() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let beacon = Gvk::of("x.dev/v1", "Beacon");
         let newer = ObjectRef { gvk: Gvk::of("x.dev/v2", "Beacon"), ..object("users") };
         owners.claim(Speaker::Watch, "r1", "m1", &[object("a")]);
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_manifest_awaiting_named_objects_receives_only_those() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         let wait = |kind: (&str, &str), only: &str| Wait {
             kind: Gvk { group: kind.0.into(), version: "v1".into(), kind: kind.1.into() },
             only: [only.to_owned()].into(),
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_lagging_watch_keeps_claims_of_the_reconcile() {
-        let mut owners = Owners::default();
+        let mut owners = ObjectOwners::default();
         owners.claim(Speaker::Reconcile, "r1", "m1", &[object("a"), object("b")]);
         owners.claim(Speaker::Watch, "r1", "m1", &[object("a")]);
         assert_eq!(owners.of("r1", &object("a")), ["m1"], "named once");

@@ -118,7 +118,7 @@ fn an_echo_of_the_engines_own_write_queues_nothing() {
     state.apply_kyma(kyma("a", "r1", 1, 1));
     state.wrote("Kyma", "a", Some("2".into()));
     assert!(state.apply_kyma(kyma("a", "r9", 2, 1)).is_empty());
-    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Unknown, "but it is known");
+    assert_eq!(state.kymas.runtime("r1"), KymaLookup::Unknown, "but it is known");
     assert_eq!(keys(state.apply_kyma(kyma("a", "r9", 3, 2))), ["Kyma/a"]);
 }
 
@@ -137,12 +137,12 @@ fn written_by(meta: &mut ObjectMeta, ours: &[(&str, u64)], time: Option<&str>) {
 #[test]
 fn a_runtime_id_must_be_registered_once() {
     let mut state = KcpState::default();
-    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Unknown);
+    assert_eq!(state.kymas.runtime("r1"), KymaLookup::Unknown);
     state.apply_kyma(kyma("a", "r1", 1, 1));
-    let one = RuntimeLookup::One { kyma: "a".into(), domain: Some("a.example".into()) };
+    let one = KymaLookup::One { kyma: "a".into(), domain: Some("a.example".into()) };
     assert_eq!(state.kymas.runtime("r1"), one);
     state.apply_kyma(kyma("b", "r1", 1, 1));
-    assert_eq!(state.kymas.runtime("r1"), RuntimeLookup::Ambiguous(2));
+    assert_eq!(state.kymas.runtime("r1"), KymaLookup::Ambiguous(2));
     state.delete_kyma("b");
     assert_eq!(state.kymas.runtime("r1"), one);
 }

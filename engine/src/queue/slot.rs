@@ -61,12 +61,13 @@ impl<T, G> Slot<T, G> {
             (self.attempt, self.retry_at) = (0, None);
             return None;
         };
+        let in_time = now + delay.backoff.max(delay.at_least);
         // Early attempts by events do not count, or a second of failures would cause minutes of backoff.
         let due = match self.retry_at {
-            Some(at) if now < at => at.min(now + delay),
+            Some(at) if now < at => at.min(in_time).max(now + delay.at_least),
             _ => {
                 self.attempt = self.attempt.saturating_add(1);
-                now + delay
+                in_time
             }
         };
         self.retry_at = Some(due);

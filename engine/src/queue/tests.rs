@@ -102,7 +102,7 @@ fn an_event_ends_a_retrys_wait() {
     q.pop(tick(0)).unwrap();
     q.end(
         &K(1, 1),
-        Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers: vec!["retry"] },
+        Ended::Retry { delay: Duration::from_millis(100).into(), guards: vec![], triggers: vec!["retry"] },
         tick(0),
     );
     assert!(q.pop(tick(99)).is_none());
@@ -111,6 +111,20 @@ fn an_event_ends_a_retrys_wait() {
     let work = q.pop(tick(50)).unwrap();
     assert_eq!((work.key, &*work.triggers), (K(1, 1), &["retry", "event"][..]));
     assert_eq!(q.next_due(), None);
+}
+
+#[test]
+fn an_early_attempt_does_not_shorten_a_wait_that_a_server_asks_for() {
+    let mut q = Q::new(4);
+    let asked = RetryDelay { backoff: Duration::from_millis(1), at_least: Duration::from_millis(30) };
+    let refused = || Ended::Retry { delay: asked, guards: vec![], triggers: vec![] };
+    q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
+    q.pop(tick(0)).unwrap();
+    q.end(&K(1, 1), refused(), tick(0));
+    q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(10));
+    q.pop(tick(10)).unwrap();
+    q.end(&K(1, 1), refused(), tick(10));
+    assert_eq!(q.next_due(), Some(tick(40)), "30 ms after the last refusal");
 }
 
 #[test]
@@ -136,7 +150,11 @@ fn a_retry_keeps_its_cause_among_other_causes() {
         }
         q.end(
             &K(1, 1),
-            Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers: vec!["retry"] },
+            Ended::Retry {
+                delay: Duration::from_millis(100).into(),
+                guards: vec![],
+                triggers: vec!["retry"],
+            },
             tick(now),
         );
     }
@@ -164,7 +182,7 @@ fn an_unstarted_key_keeps_its_causes() {
         let triggers = ["crowded"].into_iter().chain(kept).collect();
         q.end(
             &K(1, 1),
-            Ended::Retry { delay: Duration::from_millis(100), guards: vec![], triggers },
+            Ended::Retry { delay: Duration::from_millis(100).into(), guards: vec![], triggers },
             tick(now),
         );
     }
@@ -262,7 +280,7 @@ fn failures_are_counted_and_keep_their_guards() {
         assert_eq!((work.attempt, work.guards.clone()), (u32::try_from(attempt).unwrap(), vec![7]));
         q.end(
             &work.key,
-            Ended::Retry { delay: Duration::from_millis(10), guards: work.guards, triggers: vec![] },
+            Ended::Retry { delay: Duration::from_millis(10).into(), guards: work.guards, triggers: vec![] },
             tick(attempt * 10),
         );
     }
@@ -285,13 +303,13 @@ fn attempts_before_the_due_time_do_not_lengthen_backoff() {
         q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
         q.end(
             &work.key,
-            Ended::Retry { delay: doubling(work.attempt), guards: vec![], triggers: vec![] },
+            Ended::Retry { delay: doubling(work.attempt).into(), guards: vec![], triggers: vec![] },
             tick(now),
         );
         let work = q.pop(tick(now)).unwrap();
         q.end(
             &work.key,
-            Ended::Retry { delay: doubling(work.attempt), guards: vec![], triggers: vec![] },
+            Ended::Retry { delay: doubling(work.attempt).into(), guards: vec![], triggers: vec![] },
             tick(now),
         );
         tried.push(work.attempt);
@@ -361,8 +379,8 @@ proptest! {
                     let delay = Duration::from_millis(d);
                     let ended = match how {
                         0 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Done }
-                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry { delay, guards: vec![], triggers: vec![] } }
-                        _ => Ended::Retry { delay, guards: work.guards, triggers: vec![] },
+                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry { delay: delay.into(), guards: vec![], triggers: vec![] } }
+                        _ => Ended::Retry { delay: delay.into(), guards: work.guards, triggers: vec![] },
                     };
                     q.end(&work.key, ended, tick(now));
                 },
@@ -397,7 +415,7 @@ fn a_capped_class_keeps_its_limit_across_retries() {
     assert_eq!(q.pop(tick(0)).unwrap().key, K(9, 1), "others are not held up");
     q.end(
         &first.key,
-        Ended::Retry { delay: Duration::ZERO, guards: Vec::new(), triggers: Vec::new() },
+        Ended::Retry { delay: Duration::ZERO.into(), guards: Vec::new(), triggers: Vec::new() },
         tick(1),
     );
     assert_eq!(q.pop(tick(2)).unwrap().class, Class::Poll);

@@ -172,7 +172,11 @@ impl<K: Key, T: PartialEq, G> Drop for Lease<K, T, G> {
         if !self.ended {
             let (guards, trigger) = (self.take_guards(), self.if_dropped.take());
             let delay = after_drop(self.attempt);
-            self.return_key(Ended::Retry { delay, guards, triggers: trigger.into_iter().collect() });
+            self.return_key(Ended::Retry {
+                delay: delay.into(),
+                guards,
+                triggers: trigger.into_iter().collect(),
+            });
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     key::{Queue, WorkKey},
     outcome::{Outcome, SERVED_AFTER, error_report},
     queue::{Class, Push},
-    reconcile::{followups::FollowUps, manifest::agent_watches::AgentWatches, owners::Owners},
+    reconcile::{followups::FollowUps, manifest::agent_watches::AgentWatches, owners::RuntimeOwners},
     stages::{Stage, stage},
     trigger::{Change, Trigger, Triggers, is_of_definition},
 };
@@ -85,7 +85,7 @@ pub(crate) struct AgentConfigReconciler {
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) queue: Queue,
     pub(crate) followups: Arc<FollowUps>,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) watched: Arc<AgentWatches>,
 }
 

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use lru::LruCache;
 use parking_lot::Mutex;
 use tidewatch_api::object::{ObjectId, ObjectRef};
-use tidewatch_deployer::history::History;
+use tidewatch_deployer::history::ApplyHistory;
 
 use super::manifest::scope::LastSync;
 use crate::key::WorkKey;
@@ -24,7 +24,7 @@ pub(crate) struct AppliedStates(Mutex<LruCache<WorkKey, AppliedState>>);
 struct AppliedState {
     /// The last complete sync; `None`: the next one looks at everything.
     last_sync: Option<LastSync>,
-    history: History,
+    history: ApplyHistory,
     /// Since when the status of a Manifest in progress is delayed.
     status_delayed_since: Option<Timestamp>,
 }
@@ -66,15 +66,15 @@ impl AppliedStates {
     }
 
     /// Reads the history of a key's objects.
-    pub(super) fn history<T>(&self, key: &WorkKey, read: impl FnOnce(&History) -> T) -> T {
+    pub(super) fn history<T>(&self, key: &WorkKey, read: impl FnOnce(&ApplyHistory) -> T) -> T {
         match self.0.lock().get(key) {
             Some(state) => read(&state.history),
-            None => read(&History::default()),
+            None => read(&ApplyHistory::default()),
         }
     }
 
     /// Changes the history of a key's objects.
-    pub(super) fn change_history(&self, key: &WorkKey, change: impl FnOnce(&mut History)) {
+    pub(super) fn change_history(&self, key: &WorkKey, change: impl FnOnce(&mut ApplyHistory)) {
         self.change(key, |state| change(&mut state.history));
     }
 

@@ -32,7 +32,7 @@ use crate::{
     outcome::Outcome,
     pace::NEXT_TRY,
     queue::{Class, Push},
-    reconcile::{echoes::EchoFilter, owners::Owners, restore::Restorer},
+    reconcile::{echoes::EchoFilter, owners::RuntimeOwners, restore::Restorer},
     stages::{Stage, stage},
     trigger::{Change, Trigger, Triggers},
 };
@@ -67,7 +67,7 @@ pub(crate) struct CatalogReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) queue: Queue,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) restorer: Arc<Restorer>,
     pub(crate) echoes: Arc<EchoFilter>,
 }

@@ -18,13 +18,13 @@ use crate::{
     config::EngineConfig,
     error::{Error, chain},
     gate::Mode,
-    history::{History, Observer, Record},
+    history::{Observer, ReconcileHistory, Record},
     index::Suspected,
     kcp::Kcp,
     key::{Acknowledge, Guard, OutcomeKind, Queue, WorkKey},
     outcome::{Ending, Next, Outcome},
     pace::{self, RETRY, backoff, until},
-    queue::{Class, Ended, worker::Lease},
+    queue::{Class, Ended, RetryDelay, worker::Lease},
     spans,
     stages::{self, StageTime},
     trigger::{Change, Reason, Trigger, Triggers},
@@ -41,7 +41,7 @@ pub(crate) struct Dispatcher {
     pub(crate) failures: Arc<Failures>,
     pub(crate) pause: PauseNotice,
     pub(crate) reconcilers: Reconcilers,
-    pub(crate) history: History,
+    pub(crate) history: ReconcileHistory,
     pub(crate) observer: Arc<dyn Observer>,
 }
 
@@ -82,13 +82,17 @@ impl Drop for RunningReconcile<'_> {
 /// When a key is due again without an event.
 #[derive(Default)]
 struct Due {
-    retry: Option<(Duration, Reason)>,
+    retry: Option<(RetryDelay, Reason)>,
     plan: Option<(Duration, Timestamp)>,
 }
 
 impl Due {
     fn first(&self) -> Option<Duration> {
-        self.retry.map(|(delay, _)| delay).into_iter().chain(self.plan.map(|(delay, _)| delay)).min()
+        self.retry
+            .map(|(delay, _)| delay.backoff.max(delay.at_least))
+            .into_iter()
+            .chain(self.plan.map(|(delay, _)| delay))
+            .min()
     }
 }
 
@@ -228,7 +232,7 @@ impl Dispatcher {
         result: &Result<Outcome, Error>,
         attempt: u32,
         spread: u64,
-    ) -> Option<(Duration, Reason)> {
+    ) -> Option<(RetryDelay, Reason)> {
         let (next, reason) = match result {
             Ok(outcome) => (outcome.next, Reason::Waiting),
             Err(Error::Held(_)) if !self.kcp.gate.hold(key) => (Next::After(RETRY.first), Reason::Held),
@@ -236,9 +240,10 @@ impl Dispatcher {
         };
         match next {
             Next::OnEvent => None,
-            Next::After(wait) => Some((wait, reason)),
+            Next::After(wait) => Some((wait.into(), reason)),
             Next::Backoff { pace, reason, at_least } => {
-                Some((pace::at_least(backoff(pace, attempt, spread), at_least, spread), reason))
+                let at_least = pace::requested(at_least, spread);
+                Some((RetryDelay { backoff: backoff(pace, attempt, spread), at_least }, reason))
             }
         }
     }
@@ -312,7 +317,9 @@ fn log(key: &WorkKey, result: &Result<Outcome, Error>) {
     let (outcome, detail) = summary(result);
     match outcome {
         OutcomeKind::Failed => tracing::warn!(%key, detail, "reconcile failed"),
-        OutcomeKind::Lost => tracing::error!(%key, detail, "reconcile failed and could not say so in KCP"),
+        OutcomeKind::Unreported => {
+            tracing::error!(%key, detail, "reconcile failed and could not say so in KCP")
+        }
         OutcomeKind::Done | OutcomeKind::Waiting => tracing::debug!(%key, ?outcome, detail, "reconciled"),
     }
 }

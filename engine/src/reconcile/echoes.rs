@@ -2,7 +2,7 @@
 //!
 //! Versions are compared for equality only; any other version is a change. Recorded versions count after the reconcile has ended well.
 //! Events during a reconcile wait for its end, since agents are often faster than the answer to a write. If the reconcile leaves something
-//! undone, an event that came before its read is a change: the reconcile may wait for it.
+//! undone, an event that came before the read of its version is a change: the reconcile may wait for this event.
 
 use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
@@ -136,8 +136,7 @@ fn object_of(key: &WorkKey, object: &ObjectRef) -> u64 {
 impl EchoFilter {
     /// Begins a reconcile. The caller must [end](Self::end) it before the key is leased again: until then its events are held.
     pub(crate) fn begin(&self, key: &WorkKey) {
-        // Other kinds record nothing.
-        if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
+        if key.has_echoes() {
             self.0.lock().running.insert(key.clone(), Running::default());
         }
     }

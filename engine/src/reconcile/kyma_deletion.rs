@@ -33,7 +33,7 @@ use crate::{
     key::{Queue, WorkKey},
     outcome::{Outcome, error_report},
     queue::{Class, Push},
-    reconcile::{kyma::failures::Failures, owners::Owners, pull_secret::PullSecrets},
+    reconcile::{kyma::failures::Failures, owners::RuntimeOwners, pull_secret::PullSecrets},
     stages::{Stage, stage},
 };
 
@@ -79,7 +79,7 @@ pub(crate) struct KymaDeletion {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) queue: Queue,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) pull_secrets: Arc<PullSecrets>,
     pub(crate) notifier: Arc<Notifier>,

@@ -1,4 +1,4 @@
-//! Deletes the client certificate of the Go manager's watcher from KCP (contract, section 4).
+//! Deletes the client certificate of the Go manager's watcher from KCP.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{

@@ -14,12 +14,12 @@ use crate::{
     reconcile::runtime_kyma::remote_kyma,
 };
 
-pub(crate) struct Owners {
+pub(crate) struct RuntimeOwners {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
 }
 
-impl Owners {
+impl RuntimeOwners {
     /// The other Kyma in KCP that the runtime's Kyma names as its owner.
     pub(super) fn successor(&self, kyma: &str, remote: &Value) -> Option<String> {
         let (namespace, owner) = marked_by(remote)?.split_once('/')?;

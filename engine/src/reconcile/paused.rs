@@ -1,7 +1,7 @@
 //! Reports a paused engine in a Kyma's statuses.
 //!
-//! A runtime gets no other write during a pause: one condition, once, in an engine-owned status. Each Kyma is reconciled after the pause,
-//! which removes it.
+//! The condition `Paused` in the runtime's Kyma is the only write to a runtime during a pause. The first reconcile after the pause removes
+//! the condition.
 
 use std::sync::Arc;
 

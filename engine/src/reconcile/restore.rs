@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tidewatch_api::object::{ObjectRef, content_hash};
 use tidewatch_deployer::{
-    conflict::Verdict,
+    conflict::RevertDecision,
     drift::{self, Difference, Ignored},
 };
 
@@ -55,7 +55,7 @@ impl Restorer {
             drift::difference(live, wanted, manager, &Ignored::default()).unwrap_or(Difference::NotApplied)
         });
         let verdict = self.states.history(work, |history| history.verdict(object.into(), content, now));
-        if again && let Verdict::Suspended(until) = verdict {
+        if again && let RevertDecision::Suspended(until) = verdict {
             let change = difference.map_or(OtherChange::Deletes, OtherChange::from);
             let suspended = Suspended::of_engine(object, change, until);
             tracing::warn!(kyma = work.kyma(), detail = suspended.message(), "left as somebody keeps it");

@@ -81,7 +81,7 @@ pub(crate) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
     }
 }
 
-/// Labels and annotations of the runtime's Kyma (contract, section 5.9).
+/// Labels and annotations of the runtime's Kyma.
 pub(crate) fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
     let mut marks: Value = KYMA_LABELS.iter().copied().collect();
     for label in [labels::RUNTIME_ID, labels::GLOBAL_ACCOUNT_ID, labels::SUBACCOUNT_ID] {

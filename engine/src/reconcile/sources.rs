@@ -235,8 +235,7 @@ impl<'a> Place<'a> {
 }
 
 impl EngineConfig {
-    /// The registry for a template's component. A registry that is not allowed is ignored: Go managers read everything from one registry
-    /// (contract, section 5.1).
+    /// The registry for a template's component. A registry that is not allowed is ignored: Go managers read everything from one registry.
     fn registry_of<'a>(&'a self, named: Option<&'a str>) -> Place<'a> {
         let named = named.filter(|named| *named != self.modules);
         match self.external_registries.iter().find(|allowed| named == Some(allowed.as_str())) {

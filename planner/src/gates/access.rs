@@ -3,13 +3,13 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleTemplate};
 
-use super::{Gate, Notes, View, remove, versions};
+use super::{GateDecision, Notes, View, remove, versions};
 use crate::access::{self, Denied};
 
 /// Lost access removes a module normally. User-owned modules pass, but unmanaging cannot keep a denied module.
-pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> GateDecision {
     if !view.module.entry.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
-        return Gate::Pass;
+        return GateDecision::Pass;
     }
     let module = &view.module.entry.name;
     let template = view.module.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
@@ -17,11 +17,11 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let allowed = |template: Option<&ModuleTemplate>| {
         access::allowed(view.kyma.labels(), release, template, view.facts.restricted, module)
     };
-    let Err(why) = allowed(template).and_then(|()| allowed(staying(view))) else { return Gate::Pass };
+    let Err(why) = allowed(template).and_then(|()| allowed(staying(view))) else { return GateDecision::Pass };
     // Access is unknown without a readable ModuleReleaseMeta, so installed modules stay.
     let unknown = release.is_none() && (view.installed.is_some() || view.module.outcome.is_err());
     if unknown && why == Denied::Restricted {
-        return Gate::Pass;
+        return GateDecision::Pass;
     }
     remove(view, notes, "ModuleNotAvailable", why.to_string())
 }
@@ -52,7 +52,7 @@ mod tests {
         versions::{choose, fixtures::catalog},
     };
 
-    fn judged(entry: &Value, manifest: Option<&Value>, beta: bool) -> Gate {
+    fn judged(entry: &Value, manifest: Option<&Value>, beta: bool) -> GateDecision {
         let mut catalog = catalog();
         let mut template = catalog.templates["lighthouse-1.1.0"].as_ref().clone();
         template.labels_mut().insert("operator.kyma-project.io/beta".into(), "true".into());
@@ -85,11 +85,11 @@ mod tests {
     fn an_unmanaged_module_without_access_is_removed() {
         let user_managed = json!({"channel": "fast", "managed": false});
         let left = |manifest: Option<&Value>, beta| {
-            matches!(judged(&user_managed, manifest, beta), Gate::Unmanage { .. })
+            matches!(judged(&user_managed, manifest, beta), GateDecision::Unmanage { .. })
         };
         assert!(left(Some(&manifest()), true), "it may");
         let gate = judged(&user_managed, Some(&manifest()), false);
-        let Gate::Remove { message } = gate else { panic!("{gate:?}") };
+        let GateDecision::Remove { message } = gate else { panic!("{gate:?}") };
         assert!(message.contains("in beta"), "{message}");
         // Its removal waits for user objects.
         let mut deleting = manifest();
@@ -97,7 +97,7 @@ mod tests {
         assert!(!left(Some(&deleting), false));
         let other = json!({"channel": "regular", "managed": false});
         assert!(
-            matches!(judged(&other, Some(&deleting), false), Gate::Remove { .. }),
+            matches!(judged(&other, Some(&deleting), false), GateDecision::Remove { .. }),
             "1.1.0 is what they would keep"
         );
         // Unmanaged earlier: user-owned.
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn an_installed_module_without_access_is_removed() {
         let removed = |entry: Value, manifest: Value| {
-            assert!(!matches!(judged(&entry, Some(&manifest), true), Gate::Remove { .. }), "{entry}");
-            matches!(judged(&entry, Some(&manifest), false), Gate::Remove { .. })
+            assert!(!matches!(judged(&entry, Some(&manifest), true), GateDecision::Remove { .. }), "{entry}");
+            matches!(judged(&entry, Some(&manifest), false), GateDecision::Remove { .. })
         };
         for entry in [json!({"version": "9.9.9"}), json!({"channel": "none"}), json!({"channel": "absent"})] {
             assert!(removed(entry, manifest()));

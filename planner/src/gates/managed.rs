@@ -2,9 +2,13 @@
 
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View};
+use super::{GateDecision, Notes, View};
 
 /// User-owned modules skip later gates; access comes earlier.
-pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    if view.module.entry.managed { Gate::Pass } else { Gate::Unmanage { state: State::Unmanaged } }
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> GateDecision {
+    if view.module.entry.managed {
+        GateDecision::Pass
+    } else {
+        GateDecision::Unmanage { state: State::Unmanaged }
+    }
 }

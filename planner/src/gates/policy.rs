@@ -2,20 +2,20 @@
 
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View, remove};
+use super::{GateDecision, Notes, View, remove};
 use crate::policy::PolicyError;
 
 /// Remark on modules that only the policy requires.
 pub(crate) const REQUIRED: &str = "required by the platform's policy";
 
 /// Removes forbidden modules; remarks on changed entries.
-pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> GateDecision {
     let module = &view.module.entry.name;
     let policy = match view.facts.policy {
-        Ok(None) => return Gate::Pass,
+        Ok(None) => return GateDecision::Pass,
         Ok(Some(ruled)) => ruled,
         Err(why) => {
-            return Gate::Keep {
+            return GateDecision::Keep {
                 state: State::Warning,
                 message: unreadable_policy(why),
                 maintenance: false,
@@ -32,7 +32,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     } else if policy.required.contains(module) {
         notes.remark(State::Ready, REQUIRED.to_owned());
     }
-    Gate::Pass
+    GateDecision::Pass
 }
 
 /// Message for an unreadable policy.

@@ -2,7 +2,7 @@
 
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View};
+use super::{GateDecision, Notes, View};
 use crate::{
     manifest::progress,
     notice::{About, Notice},
@@ -10,13 +10,13 @@ use crate::{
 };
 
 /// A module waits for its requirements; the installed version stays with its state. If up to date, lost requirements are only reported.
-pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> GateDecision {
     let module = &view.module.entry.name;
     if let Some(lost) = view.facts.lost_requirements.and_then(|gone| gone.get(module)) {
         notes.remark(State::Warning, lost.clone());
     }
     let Some(waiting) = view.facts.unmet_requirements.and_then(|required| required.get(module)) else {
-        return Gate::Pass;
+        return GateDecision::Pass;
     };
     if waiting.state == State::Warning {
         notes.notices.push(Notice::warning(
@@ -36,7 +36,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
             (state, if text.is_empty() { why } else { format!("{text}; {why}") })
         }
     };
-    Gate::Keep { state, message, maintenance: false, retry_at: waiting.recheck_at }
+    GateDecision::Keep { state, message, maintenance: false, retry_at: waiting.recheck_at }
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
         versions::{choose, fixtures::catalog},
     };
 
-    fn judged(waits: Option<State>, installed: Option<&Manifest>) -> (Gate, Notes) {
+    fn judged(waits: Option<State>, installed: Option<&Manifest>) -> (GateDecision, Notes) {
         let wanted: KymaSpec =
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn a_waiting_module_is_kept_and_later_warned_about() {
-        assert_eq!(judged(None, None), (Gate::Pass, Notes::default()));
+        assert_eq!(judged(None, None), (GateDecision::Pass, Notes::default()));
         let (gate, notes) = judged(Some(State::Processing), None);
-        let Gate::Keep { state, message, retry_at: Some(_), .. } = gate else { panic!("{gate:?}") };
+        let GateDecision::Keep { state, message, retry_at: Some(_), .. } = gate else { panic!("{gate:?}") };
         assert_eq!((state, message.as_str(), notes.notices.len()), (State::Processing, "waits for x", 0));
         let (_, notes) = judged(Some(State::Warning), None);
         assert_eq!(notes.notices[0].reason, "ModuleWaits");
@@ -93,7 +93,7 @@ mod tests {
         .unwrap();
         for (waits, expected) in [(State::Processing, State::Ready), (State::Warning, State::Warning)] {
             let (gate, _) = judged(Some(waits), Some(&manifest));
-            let Gate::Keep { state, message, .. } = gate else { panic!("{gate:?}") };
+            let GateDecision::Keep { state, message, .. } = gate else { panic!("{gate:?}") };
             assert_eq!((state, message.as_str()), (expected, "its update waits for x"));
         }
     }

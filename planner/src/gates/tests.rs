@@ -7,11 +7,11 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn keep(message: &str, retry_at: Option<Timestamp>) -> Gate {
-    Gate::Keep { state: State::Processing, message: message.into(), maintenance: true, retry_at }
+fn keep(message: &str, retry_at: Option<Timestamp>) -> GateDecision {
+    GateDecision::Keep { state: State::Processing, message: message.into(), maintenance: true, retry_at }
 }
 
-fn requested(gates: &[Judge]) -> (Gate, Notes) {
+fn requested(gates: &[Judge]) -> (GateDecision, Notes) {
     let resolved_module = ResolvedModule {
         entry: Module { name: "lighthouse".into(), ..Module::default() },
         channel: "regular".into(),
@@ -34,13 +34,13 @@ fn requested(gates: &[Judge]) -> (Gate, Notes) {
 
 #[test]
 fn the_first_objecting_gate_decides() {
-    let pass: Judge = |_, _| Gate::Pass;
+    let pass: Judge = |_, _| GateDecision::Pass;
     let window: Judge = |_, _| keep("window", Some(at(50)));
     let later: Judge = |_, notes| {
         notes.recheck(at(10));
-        Gate::Remove { message: "no access".into() }
+        GateDecision::Remove { message: "no access".into() }
     };
-    assert_eq!(requested(&[pass, pass]), (Gate::Pass, Notes::default()));
+    assert_eq!(requested(&[pass, pass]), (GateDecision::Pass, Notes::default()));
     let (gate, notes) = requested(&[pass, window, later]);
     assert_eq!(
         (gate, notes.recheck_at),
@@ -48,14 +48,14 @@ fn the_first_objecting_gate_decides() {
         "the third is not asked"
     );
     let (gate, _) = requested(&[pass, later, window]);
-    assert_eq!(gate, Gate::Remove { message: "no access".into() });
+    assert_eq!(gate, GateDecision::Remove { message: "no access".into() });
 }
 
 #[test]
 fn the_earliest_recheck_wins() {
     let deprecated: Judge = |_, notes| {
         notes.recheck(at(70));
-        Gate::Pass
+        GateDecision::Pass
     };
     let window: Judge = |_, _| keep("window", Some(at(50)));
     assert_eq!(requested(&[deprecated, window]).1.recheck_at, Some(at(50)));
@@ -86,9 +86,13 @@ fn an_installed_restricted_module_stays_without_a_release_meta() {
         };
         access::judge(&view, &mut Notes::default())
     };
-    assert_eq!(judge(&resolved_module, Some(&installed)), Gate::Pass);
-    assert_eq!(judge(&resolved_module, None), Gate::Pass, "what is wrong is told by who looks for a version");
+    assert_eq!(judge(&resolved_module, Some(&installed)), GateDecision::Pass);
+    assert_eq!(
+        judge(&resolved_module, None),
+        GateDecision::Pass,
+        "what is wrong is told by who looks for a version"
+    );
     // A release that selects no Kyma removes access.
     resolved_module.release = Some(Arc::default());
-    assert!(matches!(judge(&resolved_module, Some(&installed)), Gate::Remove { .. }));
+    assert!(matches!(judge(&resolved_module, Some(&installed)), GateDecision::Remove { .. }));
 }

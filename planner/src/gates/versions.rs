@@ -3,22 +3,22 @@
 use jiff::Timestamp;
 use tidewatch_api::{ModuleReleaseMeta, State};
 
-use super::{Gate, Notes, View};
+use super::{GateDecision, Notes, View};
 use crate::{
     notice::{About, Notice},
     versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
 };
 
 /// Refusals are also sent as an Event: the module stays unchanged, but its user may expect the other version.
-pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    let Some(fault) = refusal(view) else { return Gate::Pass };
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> GateDecision {
+    let Some(fault) = refusal(view) else { return GateDecision::Pass };
     let message = fault.to_string();
     notes.notices.push(Notice::warning(
         About::RuntimeKyma,
         "VersionRefused",
         format!("module '{}': {message}", view.module.entry.name),
     ));
-    Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
+    GateDecision::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
 }
 
 /// Reason why the chosen version cannot replace the installed one.
@@ -37,15 +37,15 @@ pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
 }
 
 /// Remarks on fields without effect, and on deprecation of the version in use.
-pub(super) fn add_remarks(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
+pub(super) fn add_remarks(view: &View<'_>, verdict: &GateDecision, notes: &mut Notes) {
     let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
     let kept = stays.map(|manifest| manifest.spec.version.as_str());
     let chosen = view.module.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
     let in_use = match verdict {
         // Without a chosen version, the installed one stays.
-        Gate::Pass => chosen.or(kept),
-        Gate::Keep { .. } => kept.or(chosen),
-        Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Unmanage { .. } => return,
+        GateDecision::Pass => chosen.or(kept),
+        GateDecision::Keep { .. } => kept.or(chosen),
+        GateDecision::Remove { .. } | GateDecision::Refuse { .. } | GateDecision::Unmanage { .. } => return,
     };
     let module = &view.module.entry;
     if let (Some(_), Some(channel)) = (&module.version, &module.channel) {
@@ -114,11 +114,16 @@ mod tests {
         catalog
     }
 
-    fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+    fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (GateDecision, Notes) {
         with_entry(&json!({}), release, installed, now)
     }
 
-    fn with_entry(entry: &Value, release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+    fn with_entry(
+        entry: &Value,
+        release: &Value,
+        installed: Option<&Value>,
+        now: &str,
+    ) -> (GateDecision, Notes) {
         let catalog = catalog_with(release);
         let mut named = json!({"name": "lighthouse"});
         named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
@@ -163,19 +168,30 @@ mod tests {
             "{}",
             reported.message
         );
-        let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
+        let GateDecision::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
             panic!("{gate:?}")
         };
         assert!(message.contains("1.0.0 is lower than the installed 1.2.0"), "{message}");
-        assert_eq!(judged(&json!({"allowDowngrade": true}), Some(&manifest("1.2.0")), NOW).0, Gate::Pass);
-        assert_eq!(judged(&json!({}), Some(&manifest("0.9.0")), NOW).0, Gate::Pass);
-        assert_eq!(judged(&json!({}), None, NOW).0, Gate::Pass);
+        assert_eq!(
+            judged(&json!({"allowDowngrade": true}), Some(&manifest("1.2.0")), NOW).0,
+            GateDecision::Pass
+        );
+        assert_eq!(judged(&json!({}), Some(&manifest("0.9.0")), NOW).0, GateDecision::Pass);
+        assert_eq!(judged(&json!({}), None, NOW).0, GateDecision::Pass);
         let mut deleting = manifest("1.2.0");
         deleting["metadata"]["deletionTimestamp"] = NOW.into();
-        assert_eq!(judged(&json!({}), Some(&deleting), NOW).0, Gate::Pass, "the way out of a refusal");
+        assert_eq!(
+            judged(&json!({}), Some(&deleting), NOW).0,
+            GateDecision::Pass,
+            "the way out of a refusal"
+        );
         let mut own = manifest("1.2.0");
         own["metadata"]["annotations"] = json!({tidewatch_api::names::annotations::RUNTIME_TEMPLATE: "true"});
-        assert_eq!(judged(&json!({}), Some(&own), NOW).0, Gate::Pass, "what a runtime has shadows nothing");
+        assert_eq!(
+            judged(&json!({}), Some(&own), NOW).0,
+            GateDecision::Pass,
+            "what a runtime has shadows nothing"
+        );
     }
 
     #[test]
@@ -226,12 +242,12 @@ mod tests {
             facts: &Facts::default(),
             now: NOW.parse().unwrap(),
         };
-        let reported = |verdict: Gate| {
+        let reported = |verdict: GateDecision| {
             let mut notes = Notes::default();
             add_remarks(&view, &verdict, &mut notes);
             notes.remark.map(|(_, text)| text)
         };
-        let waits = Gate::Keep {
+        let waits = GateDecision::Keep {
             state: State::Ready,
             message: "for a window".into(),
             maintenance: true,
@@ -241,8 +257,8 @@ mod tests {
             reported(waits).as_deref(),
             Some("version 0.9.0 is deprecated and ends on 2026-12-31: go on")
         );
-        assert_eq!(reported(Gate::Pass), None, "1.0.0 takes its place");
-        assert_eq!(reported(Gate::Remove { message: "forbidden".into() }), None);
+        assert_eq!(reported(GateDecision::Pass), None, "1.0.0 takes its place");
+        assert_eq!(reported(GateDecision::Remove { message: "forbidden".into() }), None);
     }
 
     #[test]

@@ -3,18 +3,18 @@
 use kube::ResourceExt;
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View};
+use super::{GateDecision, Notes, View};
 use crate::{
     manifest::progress,
-    windows::{self, Update, Verdict},
+    windows::{self, Update, UpdateDecision},
 };
 
 /// An update with downtime waits; the old version keeps its state.
-pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    let Ok(chosen) = &view.module.outcome else { return Gate::Pass };
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> GateDecision {
+    let Ok(chosen) = &view.module.outcome else { return GateDecision::Pass };
     // Being deleted, it serves no user.
     let Some(installed) = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none()) else {
-        return Gate::Pass;
+        return GateDecision::Pass;
     };
     let update = Update {
         installed: Some(&installed.spec.version),
@@ -24,11 +24,11 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     };
     let facts = view.facts;
     let verdict = windows::judge(&update, facts.windows, view.kyma.labels(), view.now, facts.min_window);
-    let Some(why) = verdict.message(&update) else { return Gate::Pass };
+    let Some(why) = verdict.message(&update) else { return GateDecision::Pass };
     let (state, text) = progress(installed);
     // A future window opens by itself; without one, Warning.
-    let has_window = matches!(verdict, Verdict::Waits(_));
-    Gate::Keep {
+    let has_window = matches!(verdict, UpdateDecision::Waits(_));
+    GateDecision::Keep {
         state: if state == State::Ready && !has_window { State::Warning } else { state },
         message: if text.is_empty() { why } else { format!("{text}; {why}") },
         maintenance: true,
@@ -72,7 +72,7 @@ mod tests {
         Case { policy: Some(POLICY), skip: false, downtime: true, manifest, now: CLOSED }
     }
 
-    fn judged(case: &Case) -> Gate {
+    fn judged(case: &Case) -> GateDecision {
         let mut catalog = catalog();
         for template in catalog.templates.values_mut() {
             Arc::make_mut(template).spec.requires_downtime = Some(case.downtime);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_downtime_update_waits_and_keeps_the_old_state() {
-        let Gate::Keep { state, message, maintenance, retry_at } = judged(&case()) else {
+        let GateDecision::Keep { state, message, maintenance, retry_at } = judged(&case()) else {
             panic!("it passes")
         };
         assert_eq!((state, maintenance), (State::Ready, true));
@@ -108,35 +108,42 @@ mod tests {
         let mut ill = case();
         ill.manifest["status"]["state"] = "Error".into();
         ill.manifest["status"]["lastOperation"] = json!({"operation": "no pods", "lastUpdateTime": CLOSED});
-        let Gate::Keep { state, message, .. } = judged(&ill) else { panic!("it passes") };
+        let GateDecision::Keep { state, message, .. } = judged(&ill) else { panic!("it passes") };
         assert_eq!(state, State::Error);
         assert!(message.starts_with("no pods; the update to 1.0.0 needs a downtime"), "{message}");
     }
 
     #[test]
     fn updates_without_need_of_a_window_pass() {
-        assert_eq!(judged(&Case { now: OPEN, ..case() }), Gate::Pass);
-        assert_eq!(judged(&Case { skip: true, ..case() }), Gate::Pass);
-        assert_eq!(judged(&Case { downtime: false, ..case() }), Gate::Pass);
-        assert_eq!(judged(&Case { manifest: Value::Null, ..case() }), Gate::Pass, "it is installed at once");
+        assert_eq!(judged(&Case { now: OPEN, ..case() }), GateDecision::Pass);
+        assert_eq!(judged(&Case { skip: true, ..case() }), GateDecision::Pass);
+        assert_eq!(judged(&Case { downtime: false, ..case() }), GateDecision::Pass);
+        assert_eq!(
+            judged(&Case { manifest: Value::Null, ..case() }),
+            GateDecision::Pass,
+            "it is installed at once"
+        );
         let mut same = case();
         same.manifest["spec"]["version"] = "1.0.0".into();
-        assert_eq!(judged(&same), Gate::Pass);
+        assert_eq!(judged(&same), GateDecision::Pass);
         let mut deleting = case();
         deleting.manifest["metadata"]["deletionTimestamp"] = CLOSED.into();
-        assert_eq!(judged(&deleting), Gate::Pass, "an upgrade may be what lets it go");
+        assert_eq!(judged(&deleting), GateDecision::Pass, "an upgrade may be what lets it go");
     }
 
     #[test]
     fn a_missing_maintenance_window_is_a_warning() {
-        let Gate::Keep { state, message, retry_at, .. } = judged(&Case { policy: None, ..case() }) else {
+        let GateDecision::Keep { state, message, retry_at, .. } = judged(&Case { policy: None, ..case() })
+        else {
             panic!("it passes")
         };
         assert_eq!((state, retry_at), (State::Warning, None));
         assert!(message.contains("no maintenance policy is configured"), "{message}");
-        assert_eq!(judged(&Case { policy: None, skip: true, ..case() }), Gate::Pass);
+        assert_eq!(judged(&Case { policy: None, skip: true, ..case() }), GateDecision::Pass);
         let none = Case { policy: Some(r#"{"rules": []}"#), ..case() };
-        let Gate::Keep { state: State::Warning, message, .. } = judged(&none) else { panic!("it passes") };
+        let GateDecision::Keep { state: State::Warning, message, .. } = judged(&none) else {
+            panic!("it passes")
+        };
         assert!(message.contains("has no window for this runtime"), "{message}");
     }
 }

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleStatus, State};
 
 use super::Plan;
-use crate::gates::Gate;
+use crate::gates::GateDecision;
 
 /// Kind of decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Decision {
     pub reason: String,
 }
 
-impl Gate {
+impl GateDecision {
     pub(super) const fn decision_kind(&self) -> Option<DecisionKind> {
         match self {
             Self::Pass => None,

@@ -7,7 +7,7 @@ use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, names::labels};
 
 use super::{Input, ModuleObjects, Plan, orphan, plan_module};
 use crate::{
-    gates::{self, Gate, Notes, View},
+    gates::{self, GateDecision, Notes, View},
     kyma::DecisionKind,
 };
 
@@ -59,7 +59,7 @@ pub(super) fn upgrade_deleting(input: &Input<'_>, manifest: &Manifest, plan: &mu
     let mut notes = Notes::default();
     let gate = gates::judge(&view, &mut notes);
     plan.recheck_at = [plan.recheck_at, notes.recheck_at].into_iter().flatten().min();
-    if !follows_channel(kyma, manifest) || !matches!(gate, Gate::Pass) {
+    if !follows_channel(kyma, manifest) || !matches!(gate, GateDecision::Pass) {
         return;
     }
     let applied = plan.apply.len();

@@ -339,7 +339,7 @@ fn a_manifest_gains_and_loses_its_templates_terms() {
     assert_eq!(applied.terms().unwrap().progress_deadline_seconds, Some(90));
 }
 
-fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
+fn after(gate: GateDecision, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
     let listed_modules = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
     let status = stopped_status(gate, None, &listed_modules[0], existing, &mut plan);
@@ -350,7 +350,8 @@ fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
 fn a_keeping_gate_changes_nothing_and_gives_its_reason() {
     let gate = |installed| {
         let message = "waits for the window".to_owned();
-        let gate = Gate::Keep { state: State::Processing, message, maintenance: true, retry_at: None };
+        let gate =
+            GateDecision::Keep { state: State::Processing, message, maintenance: true, retry_at: None };
         after(gate, installed)
     };
     let old = installed(State::Ready);
@@ -364,7 +365,7 @@ fn a_keeping_gate_changes_nothing_and_gives_its_reason() {
 
 #[test]
 fn a_removing_gate_deletes_once() {
-    let gate = || Gate::Remove { message: "not for this Kyma".into() };
+    let gate = || GateDecision::Remove { message: "not for this Kyma".into() };
     let mut old = installed(State::Ready);
     let (status, plan) = after(gate(), Some(&old));
     assert_eq!((status.state, status.message.as_str()), (State::Deleting, "not for this Kyma"));
@@ -378,7 +379,7 @@ fn a_removing_gate_deletes_once() {
 
 #[test]
 fn an_unmanaged_module_shows_only_its_state() {
-    let (status, plan) = after(Gate::Unmanage { state: State::Unmanaged }, None);
+    let (status, plan) = after(GateDecision::Unmanage { state: State::Unmanaged }, None);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
     assert_eq!((status, plan), (expected, Plan::default()));

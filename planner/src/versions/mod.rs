@@ -174,7 +174,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// State (contract, section 5.7). Installed modules run on, so Warning, except for a missing channel.
+    /// Warning, because installed modules continue to run, except for a missing channel.
     #[must_use]
     pub const fn state(&self, installed: bool) -> State {
         match self {

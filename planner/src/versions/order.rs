@@ -17,7 +17,7 @@ pub enum Direction {
     Up,
 }
 
-/// Compares major, minor and patch (contract, section 5.7); pre-releases replace each other. `None` for invalid versions.
+/// Compares major, minor and patch; pre-releases replace each other. `None` for invalid versions.
 #[must_use]
 pub fn direction(installed: &str, wanted: &str) -> Option<Direction> {
     Some(match core(wanted)?.cmp(&core(installed)?) {

@@ -1,6 +1,6 @@
 //! Maintenance windows for updates with downtime.
 //!
-//! The file and its rules are the Go lifecycle manager's (contract, section 5.11). Patterns match anywhere, fields are alternatives, the
+//! The file and its rules are the Go lifecycle manager's. Patterns match anywhere, fields are alternatives, the
 //! first matching rule decides. The default applies without a match or remaining window. Intended differences:
 //! - a window stays open past midnight;
 //! - a rule's next window applies, not the first listed;
@@ -55,7 +55,7 @@ impl Update<'_> {
 
 /// Decision on an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum UpdateDecision {
     /// No window required.
     NotNeeded,
     /// Open and long enough.
@@ -68,7 +68,7 @@ pub enum Verdict {
     NoPolicy,
 }
 
-impl Verdict {
+impl UpdateDecision {
     /// Returns whether the update may begin.
     #[must_use]
     pub fn passes(&self) -> bool {
@@ -115,14 +115,14 @@ pub fn judge(
     labels: &BTreeMap<String, String>,
     now: Timestamp,
     min: Duration,
-) -> Verdict {
+) -> UpdateDecision {
     if !update.needs_window() {
-        return Verdict::NotNeeded;
+        return UpdateDecision::NotNeeded;
     }
-    let Some(policy) = policy else { return Verdict::NoPolicy };
+    let Some(policy) = policy else { return UpdateDecision::NoPolicy };
     match next(policy, labels, now, min) {
-        Some(window) if window.open => Verdict::Open(window),
-        Some(window) => Verdict::Waits(window),
-        None => Verdict::Never,
+        Some(window) if window.open => UpdateDecision::Open(window),
+        Some(window) => UpdateDecision::Waits(window),
+        None => UpdateDecision::Never,
     }
 }

@@ -7,8 +7,8 @@ use std::{
 
 use jiff::Timestamp;
 use prometheus::IntCounterVec;
-use tidewatch_drain::{Drain, Watch};
-use tidewatch_engine::{Engine, index::RuntimeLookup};
+use tidewatch_drain::{Drain, ShutdownSignal};
+use tidewatch_engine::{Engine, index::KymaLookup};
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, Metrics, RefusalLog, listener};
 use tidewatch_telemetry::metrics::Registry;
 use tokio::{net::TcpListener, sync::oneshot};
@@ -140,7 +140,7 @@ struct Records {
 }
 
 impl Records {
-    async fn sweep(self, drain: Watch) {
+    async fn sweep(self, drain: ShutdownSignal) {
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
@@ -148,8 +148,7 @@ impl Records {
             }
             self.engine.tidy();
             // One read lock per lookup: holding it across a lane's lock may deadlock.
-            let registered =
-                |id: &str| self.engine.state().read().kymas.runtime(id) != RuntimeLookup::Unknown;
+            let registered = |id: &str| self.engine.state().read().kymas.runtime(id) != KymaLookup::Unknown;
             self.forwarders.keep_runtimes(registered);
             self.deliveries.retain(registered);
             self.claims.retain(registered);

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use rustls::ServerConfig;
-use tidewatch_drain::{Drain, Watch};
+use tidewatch_drain::{Drain, ShutdownSignal};
 use tidewatch_engine::Engine;
 use tidewatch_telemetry::{chain, metrics::Registry};
 use tidewatch_tls::{Files, Proxies, ProxyFiles, ReloadError, Reloaded, Store};
@@ -78,7 +78,7 @@ impl EngineFiles {
 }
 
 /// Open connections keep their certificates.
-async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
+async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: ShutdownSignal) {
     loop {
         tokio::select! {
             () = drain.signaled() => return,
@@ -96,7 +96,7 @@ async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
     }
 }
 
-async fn reload_proxies(proxies: Arc<Proxies>, files: ProxyFiles, drain: Watch) {
+async fn reload_proxies(proxies: Arc<Proxies>, files: ProxyFiles, drain: ShutdownSignal) {
     loop {
         tokio::select! {
             () = drain.signaled() => return,

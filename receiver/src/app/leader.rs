@@ -1,6 +1,6 @@
 //! Leadership: the Lease, and the session that the leader records.
 
-use tidewatch_drain::{Drain, Watch};
+use tidewatch_drain::{Drain, ShutdownSignal};
 use tidewatch_telemetry::{chain, readiness};
 use tokio::sync::{oneshot, watch};
 
@@ -27,7 +27,12 @@ impl Leader {
         leading
     }
 
-    async fn lead(self, leads: watch::Sender<bool>, engine_ended: oneshot::Receiver<()>, stop: Watch) {
+    async fn lead(
+        self,
+        leads: watch::Sender<bool>,
+        engine_ended: oneshot::Receiver<()>,
+        stop: ShutdownSignal,
+    ) {
         let Self { candidate, switch, controllers, unready } = self;
         let mut term = tokio::select! {
             term = candidate.acquire() => term,
@@ -90,7 +95,7 @@ pub(super) fn record_sessions(
 /// Runs `work` from leadership on.
 pub(super) async fn when_leading(
     mut leads: watch::Receiver<bool>,
-    stop: Watch,
+    stop: ShutdownSignal,
     work: impl Future<Output = ()>,
 ) {
     let leads = tokio::select! {

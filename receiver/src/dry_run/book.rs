@@ -184,7 +184,7 @@ impl Observer for Book {
         if let WorkKey::Kyma { kyma } = key {
             inner.reconciled.insert(kyma.clone());
         }
-        if matches!(record.outcome, OutcomeKind::Failed | OutcomeKind::Lost) {
+        if matches!(record.outcome, OutcomeKind::Failed | OutcomeKind::Unreported) {
             let lines = if record.is_found { &mut inner.troubles } else { &mut inner.failures };
             let lines = lines.entry(key.kyma().to_owned()).or_default();
             if lines.len() < FAILURES {

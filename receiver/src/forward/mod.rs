@@ -17,7 +17,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use prometheus::IntCounterVec;
 use tidewatch_api::Watcher;
-use tidewatch_drain::Watch;
+use tidewatch_drain::ShutdownSignal;
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_tls::xfcc;
 use tidewatch_wire::v2;
@@ -284,7 +284,7 @@ impl<G: Settle> Forwarders<G> {
     }
 
     /// Follows the Watchers and sends, until shutdown drops held changes.
-    pub async fn run(self, drain: Watch) {
+    pub async fn run(self, drain: ShutdownSignal) {
         let mut tasks = JoinSet::new();
         loop {
             drop(self.table());

@@ -28,7 +28,7 @@ fn requeue_reasons_use_the_go_managers_words() {
         of(&kyma(), OutcomeKind::Waiting, &[ReadKcp, Connect]),
         Some(("processing_kyma_state", "intended"))
     );
-    assert_eq!(of(&kyma(), OutcomeKind::Lost, &[]), Some(("kyma_retrieval", "unexpected")));
+    assert_eq!(of(&kyma(), OutcomeKind::Unreported, &[]), Some(("kyma_retrieval", "unexpected")));
     assert_eq!(failed(&kyma(), &[ReadKcp, Connect, WriteKcp]), "sync_context_retrieval");
     assert_eq!(failed(&kyma(), &[ReadKcp, Connect, Prepare, WriteKcp, WriteRuntime]), "crds_sync");
     assert_eq!(failed(&kyma(), &[ReadKcp, Prepare, ReadRuntime]), "spec_replacement_from_remote");

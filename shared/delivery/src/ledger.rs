@@ -38,7 +38,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Verdict {
+enum EventState {
     Held,
     Done,
     Refused,
@@ -49,22 +49,22 @@ struct Numbers(BTreeMap<Seq, Verdicts>);
 
 /// By route. Usually one, inline: a map or list takes many times the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Verdicts(SmallVec<[(Route, Verdict); 1]>);
+struct Verdicts(SmallVec<[(Route, EventState); 1]>);
 
 impl Verdicts {
-    fn set(&mut self, route: Route, verdict: Verdict) {
+    fn set(&mut self, route: Route, verdict: EventState) {
         match self.0.binary_search_by(|(known, _)| known.cmp(&route)) {
             Ok(at) => self.0[at].1 = verdict,
             Err(at) => self.0.insert(at, (route, verdict)),
         }
     }
 
-    fn get_mut(&mut self, route: &Route) -> Option<&mut Verdict> {
+    fn get_mut(&mut self, route: &Route) -> Option<&mut EventState> {
         self.0.iter_mut().find(|(known, _)| known == route).map(|(_, verdict)| verdict)
     }
 
     fn is_held(&self) -> bool {
-        self.0.iter().any(|(_, verdict)| *verdict == Verdict::Held)
+        self.0.iter().any(|(_, verdict)| *verdict == EventState::Held)
     }
 }
 
@@ -143,9 +143,9 @@ impl Ledger {
     /// Records a route's decision.
     pub fn route(&mut self, epoch: Epoch, seq: Seq, route: Route, intake: Intake) {
         let verdict = match intake {
-            Intake::Held => Verdict::Held,
-            Intake::Done => Verdict::Done,
-            Intake::Refused => Verdict::Refused,
+            Intake::Held => EventState::Held,
+            Intake::Done => EventState::Done,
+            Intake::Refused => EventState::Refused,
         };
         if let Some(routes) = self.numbers(epoch).and_then(|t| t.0.get_mut(&seq)) {
             routes.set(route, verdict);
@@ -157,12 +157,12 @@ impl Ledger {
         let Some(numbers) = self.numbers(epoch) else { return };
         let Some(routes) = numbers.0.get_mut(&seq) else { return };
         let Some(verdict) = routes.get_mut(route) else { return };
-        if *verdict != Verdict::Held {
+        if *verdict != EventState::Held {
             return;
         }
         match outcome {
-            Outcome::Done => *verdict = Verdict::Done,
-            Outcome::Refused => *verdict = Verdict::Refused,
+            Outcome::Done => *verdict = EventState::Done,
+            Outcome::Refused => *verdict = EventState::Refused,
             Outcome::Dropped => {
                 numbers.0.remove(&seq);
             }
@@ -192,7 +192,7 @@ impl Ledger {
         let known = awaiting.ranges().flat_map(|(start, end)| numbers.0.range(Seq(start)..=Seq(end)));
         for (&seq, verdicts) in known {
             for (route, verdict) in &verdicts.0 {
-                if *verdict == Verdict::Held {
+                if *verdict == EventState::Held {
                     continue;
                 }
                 let ack = acks.entry(route).or_insert_with(|| RouteAck {
@@ -200,7 +200,7 @@ impl Ledger {
                     done: SeqSet::new(),
                     refused: SeqSet::new(),
                 });
-                if *verdict == Verdict::Done { ack.done.insert(seq) } else { ack.refused.insert(seq) }
+                if *verdict == EventState::Done { ack.done.insert(seq) } else { ack.refused.insert(seq) }
             }
         }
         for ack in acks.values_mut() {

@@ -2,7 +2,7 @@
 //!
 //! A [`Drain`] owns every task, and ends them in three steps:
 //!
-//! 1. Signal: every [`Watch`] resolves.
+//! 1. Signal: every [`ShutdownSignal`] resolves.
 //! 2. Grace: tasks finish.
 //! 3. Abort: the rest is dropped at the next await point, and named in the [`Outcome`].
 
@@ -32,7 +32,7 @@ pub struct Drain {
 
 /// Signals shutdown. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct ShutdownSignal {
     signal: CancellationToken,
 }
 
@@ -81,8 +81,8 @@ impl Drain {
     }
 
     /// Returns a watch.
-    pub fn watch(&self) -> Watch {
-        Watch { signal: self.shared.signal.clone() }
+    pub fn watch(&self) -> ShutdownSignal {
+        ShutdownSignal { signal: self.shared.signal.clone() }
     }
 
     /// Runs a task until it ends or is aborted. A panic is logged and ends only this task. After an abort, new tasks
@@ -169,7 +169,7 @@ impl Drain {
     }
 }
 
-impl Watch {
+impl ShutdownSignal {
     /// Resolves at shutdown. Cancel-safe.
     pub async fn signaled(&self) {
         self.signal.cancelled().await;

@@ -6,7 +6,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use std::{convert::Infallible, fmt, pin::pin, sync::Arc, time::Duration};
-use tidewatch_drain::{Drain, Watch};
+use tidewatch_drain::{Drain, ShutdownSignal};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -120,7 +120,7 @@ pub fn serve(listener: TcpListener, state: AdminState, drain: &Drain) {
     drain.spawn_background("admin", accept(listener, Arc::new(state), drain.watch()));
 }
 
-async fn accept(listener: TcpListener, state: Arc<AdminState>, watch: Watch) {
+async fn accept(listener: TcpListener, state: Arc<AdminState>, watch: ShutdownSignal) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // Dropped with this task, which ends all connections.
     let mut connections = JoinSet::new();
@@ -143,7 +143,7 @@ async fn accept(listener: TcpListener, state: Arc<AdminState>, watch: Watch) {
     }
 }
 
-async fn connection(stream: TcpStream, state: Arc<AdminState>, watch: Watch) {
+async fn connection(stream: TcpStream, state: Arc<AdminState>, watch: ShutdownSignal) {
     let service = service_fn(move |request: Request<Incoming>| {
         let uri = request.uri();
         let reply = state.answer(request.method(), uri.path(), uri.query(), watch.is_signaled());

@@ -6,11 +6,11 @@
 //! This crate has no I/O. Parsing bounds all input.
 
 mod error_body;
+pub mod header_fields;
 mod ids;
 pub mod limits;
 mod seqset;
 mod size;
-pub mod standing;
 pub mod v2;
 pub mod v3;
 

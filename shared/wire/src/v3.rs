@@ -20,7 +20,7 @@ pub const CANARY: &str = "tidewatch-canary";
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request<'a> {
-    /// The agent's run. Nil if in a header ([`standing`](crate::standing)).
+    /// The agent's run. Nil if in a header ([`header_fields`](crate::header_fields)).
     #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
     /// Receiver session of the last answer.
@@ -157,7 +157,7 @@ pub struct Response {
     /// Epoch of the request. Nil if the request had it in a header. Other epochs are ignored.
     #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
-    /// The receiver's session. Nil in that case: see [`SESSION`](crate::standing::SESSION).
+    /// The receiver's session. Nil in that case: see [`SESSION`](crate::header_fields::SESSION).
     #[serde(default, skip_serializing_if = "SessionId::is_nil")]
     pub session: SessionId,
     /// Progress of the session recorded in KCP; rises after acknowledgements. A lower record means a restored KCP.

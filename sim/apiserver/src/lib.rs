@@ -1,6 +1,6 @@
 //! Simulates thousands of Kubernetes API servers in one process.
 //!
-//! [`Cluster::apply`] needs no I/O, clock or runtime. Unsupported requests get 501 (`docs/develop/fake-apiserver.md`).
+//! [`Cluster::apply`] needs no I/O, clock or async runtime. Unsupported requests get 501 (`docs/develop/fake-apiserver.md`).
 
 mod authz;
 mod faults;

@@ -412,7 +412,7 @@ async fn reconcile(
             world.lock().oracle.ended(&key, &read, false);
             world.point(Point::WorkPersisted, process, 250).await;
             lease.take_guards().into_iter().for_each(Guard::finished);
-            lease.end(Ended::Retry { delay: retry, guards: Vec::new(), triggers: Vec::new() });
+            lease.end(Ended::Retry { delay: retry.into(), guards: Vec::new(), triggers: Vec::new() });
         }
         End::Lost => {
             world.step(Kind::WorkLost, runtime, lease.trigger_count as u64);
@@ -423,7 +423,7 @@ async fn reconcile(
             } else {
                 guards.into_iter().filter(Guard::is_wanted).collect()
             };
-            lease.end(Ended::Retry { delay: retry, guards: kept, triggers: Vec::new() });
+            lease.end(Ended::Retry { delay: retry.into(), guards: kept, triggers: Vec::new() });
         }
         End::Dropped => {
             world.step(Kind::WorkDropped, runtime, lease.trigger_count as u64);

@@ -73,7 +73,7 @@ impl World {
 
 /// An object that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct LostObject {
     /// Runtime.
     pub runtime: String,
     /// Object.
@@ -91,7 +91,7 @@ pub struct Verdict {
     /// Lost objects.
     pub lost: usize,
     /// Examples.
-    pub examples: Vec<Lost>,
+    pub examples: Vec<LostObject>,
     /// Kymas in KCP that are not Ready.
     pub not_ready: usize,
 }
@@ -179,7 +179,7 @@ impl Oracle {
                 let mut found = Vec::new();
                 verdict.compared += self.differences(runtime, module, |id, is| {
                     let object = format!("{}/{} {}", id.namespace, id.name, id.resource);
-                    found.push(Lost { runtime: names::kyma(runtime), object, is });
+                    found.push(LostObject { runtime: names::kyma(runtime), object, is });
                     true
                 })?;
                 verdict.lost += found.len();

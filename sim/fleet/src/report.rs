@@ -375,10 +375,11 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracle::Lost;
+    use crate::oracle::LostObject;
 
     fn report() -> Report {
-        let lost = Lost { runtime: "sim-00001".into(), object: "a/b deployments".into(), is: "missing" };
+        let lost =
+            LostObject { runtime: "sim-00001".into(), object: "a/b deployments".into(), is: "missing" };
         Report {
             setup: RunSetup {
                 scenario: "storm".into(),

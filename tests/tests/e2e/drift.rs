@@ -164,23 +164,29 @@ async fn an_installed_object_is_written_only_on_difference() -> Result<()> {
     ensure!(data(&settings.get("settings").await?, "version") == "2", "the edit has stayed");
     let stands = since(&solo, "reef").await?;
     ensure!(stood.len() >= 5 && stands == stood, "{stood:#?} became {stands:#?}");
-    observed::no_panic(&solo.receiver.process)?;
+    observed::no_panic(&solo.receiver.process)
+}
 
-    // A dropped CRD stays while objects exist, without delaying the upgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_that_a_new_version_drops_stays_while_it_has_instances() -> Result<()> {
+    let solo = Solo::start("kcp-prune", "lagoon").await?;
+    let mut reef = Version::new("reef", "1.0.0", objects("reef"));
+    solo.offer(&reef).await?;
+    solo.enable(&json!([{"name": "reef"}])).await?;
+    solo.ready("reef", "1.0.0").await?;
+
     let crd = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let reefs = solo.objects(("reef.example.test", "v1", "Reef"), Some("reef"));
-    let theirs = json!({"apiVersion": "reef.example.test/v1", "kind": "Reef", "metadata": {"name": "theirs"}, "spec": {"depth": 3}});
-    reefs.create(&PostParams::default(), &serde_json::from_value(theirs)?).await?;
-    reef.version = "1.2.0".into();
+    let users = json!({"apiVersion": "reef.example.test/v1", "kind": "Reef", "metadata": {"name": "users"}, "spec": {"depth": 3}});
+    reefs.create(&PostParams::default(), &serde_json::from_value(users)?).await?;
+    reef.version = "1.1.0".into();
     reef.objects.retain(|o| !matches!(o["kind"].as_str(), Some("CustomResourceDefinition" | "Reef")));
     solo.offer(&reef).await?;
-    solo.ready("reef", "1.2.0").await?;
+    // The remaining CRD does not delay the upgrade.
+    solo.ready("reef", "1.1.0").await?;
     solo.objects(crd, None).get("reefs.reef.example.test").await.context("the CRD")?;
-    let left = reefs.get_opt("one").await?;
-    ensure!(
-        reefs.get_opt("theirs").await?.is_some() && left.is_none(),
-        "the module's goes, the user's stays"
-    );
+    ensure!(reefs.get_opt("users").await?.is_some(), "the user's object is gone");
+    ensure!(reefs.get_opt("one").await?.is_none(), "the module's object has stayed");
     observed::no_panic(&solo.receiver.process)
 }
 

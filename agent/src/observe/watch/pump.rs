@@ -3,7 +3,7 @@
 use super::{
     super::{
         condition::Reason,
-        index::Verdict,
+        index::Difference,
         message::{Baseline, Message},
         resolve::Resolved,
     },
@@ -168,14 +168,14 @@ impl Watcher {
                 let fingerprint = object.fingerprint.ok_or(StopReason::NeedsWhole)?;
                 let version = object.content.then_some(object.resource_version.as_str());
                 match self.index.apply(object.key.clone(), fingerprint, version) {
-                    Verdict::Changed(moved) => {
+                    Difference::Changed(moved) => {
                         self.changed(object, Change::Changed, moved, resolved).await?;
                     }
-                    Verdict::Quiet(moved) if self.comparison.round > 0 => {
+                    Difference::Quiet(moved) if self.comparison.round > 0 => {
                         self.send(Message::Moved(self.key(object.key), moved)).await?;
                     }
-                    Verdict::Quiet(_) | Verdict::Unchanged => {}
-                    Verdict::Full => self.not_tracked(),
+                    Difference::Quiet(_) | Difference::Unchanged => {}
+                    Difference::Full => self.not_tracked(),
                 }
             }
             ObjectEvent::Deleted(object) => {

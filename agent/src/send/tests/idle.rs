@@ -17,7 +17,7 @@ fn response(request: &v3::Request<'static>) -> v3::Response {
 /// On an established connection.
 fn bytes(mut asked: v3::Request<'static>) -> usize {
     let mut answer = response(&asked);
-    let _in_headers = Standing::take(&mut asked);
+    let _in_headers = HeaderFields::take(&mut asked);
     (answer.epoch, answer.session) = (Epoch::default(), SessionId::default());
     serde_json::to_vec(&asked).unwrap().len() + serde_json::to_vec(&answer).unwrap().len()
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{Budget, Budgets, Origin, PROBE_WAIT, Remaining, Verdict, requeue};
+use super::{AdmissionDecision, Budget, Budgets, Origin, PROBE_WAIT, Remaining, requeue};
 use crate::{
     clusters::access::Clusters,
     key::WorkKey,
@@ -56,17 +56,6 @@ pub(crate) enum Refusal {
     Suspended(Suspension),
 }
 
-const fn is_of_runtime(key: &WorkKey) -> bool {
-    matches!(
-        key,
-        WorkKey::Kyma { .. }
-            | WorkKey::Manifest { .. }
-            | WorkKey::Catalog { .. }
-            | WorkKey::LegacyWatcher { .. }
-            | WorkKey::AgentConfig { .. }
-    )
-}
-
 impl Clusters {
     pub(crate) fn admit(&self, key: &WorkKey, triggers: &[Trigger]) -> Result<Admission, Refusal> {
         let kyma = key.kyma();
@@ -76,7 +65,7 @@ impl Clusters {
             requeue(&self.queue, self.budgets.allow_probe(kyma), Reason::Suspended);
         }
         let unlimited = Admission { capacity: None, probe: None };
-        if !is_of_runtime(key) {
+        if !key.calls_runtime() {
             return Ok(unlimited);
         }
         let (verdict, answers_reads) = {
@@ -89,10 +78,10 @@ impl Clusters {
             (budget.admit(key, Instant::now(), origin), budget.answers_reads)
         };
         match verdict {
-            Verdict::Wait(time) => {
+            AdmissionDecision::Wait(time) => {
                 Err(Refusal::Suspended(self.suspension(kyma, Remaining { time, answers_reads })))
             }
-            Verdict::Admit { is_probe } => {
+            AdmissionDecision::Admit { is_probe } => {
                 let probe = is_probe.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
                 // Dropped without capacity, it ends its probe.
                 let mut admission = Admission { capacity: None, probe };

@@ -40,29 +40,29 @@ async fn a_hanging_runtime_is_suspended_longer_each_time() {
     );
     assert_eq!(
         budget.admit(&key("a"), now, Origin::Engine),
-        Verdict::Admit { is_probe: false },
+        AdmissionDecision::Admit { is_probe: false },
         "it is only suspected"
     );
     assert!(budget.failed(Effect::Reads, now, seconds(20), 0.0));
     for pause in [15, 30, 60, 120, 240, 480, 720, 720] {
-        assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(pause)));
+        assert_eq!(budget.admit(&key("a"), now, Origin::Engine), AdmissionDecision::Wait(seconds(pause)));
         now += seconds(pause);
-        assert_eq!(budget.admit(&key("b"), now, Origin::Engine), Verdict::Admit { is_probe: true });
+        assert_eq!(budget.admit(&key("b"), now, Origin::Engine), AdmissionDecision::Admit { is_probe: true });
         assert_eq!(
             budget.admit(&key("c"), now, Origin::Runtime),
-            Verdict::Wait(PROBE_WAIT),
+            AdmissionDecision::Wait(PROBE_WAIT),
             "one probe at a time"
         );
         assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0), "it was suspended before");
     }
-    assert_eq!(budget.admit(&key("a"), now, Origin::Kcp), Verdict::Admit { is_probe: false });
+    assert_eq!(budget.admit(&key("a"), now, Origin::Kcp), AdmissionDecision::Admit { is_probe: false });
     assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0));
     assert_eq!(
         budget.admit(&key("d"), now, Origin::Engine),
-        Verdict::Wait(seconds(720)),
+        AdmissionDecision::Wait(seconds(720)),
         "the suspension is unchanged"
     );
-    assert_eq!(budget.admit(&key("d"), now, Origin::Runtime), Verdict::Admit { is_probe: true });
+    assert_eq!(budget.admit(&key("d"), now, Origin::Runtime), AdmissionDecision::Admit { is_probe: true });
     assert_eq!(budget.refused.len(), 3);
 }
 
@@ -107,20 +107,24 @@ async fn suspends_a_runtime_answering_only_reads() {
         assert_eq!(budget.failed(Effect::Writes, now, seconds(20), 0.0), is_newly_suspended);
     }
     assert!(!budget.answered(Effect::Reads, now), "answered reads do not end the suspension");
-    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(15)));
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), AdmissionDecision::Wait(seconds(15)));
     now += seconds(15);
-    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Admit { is_probe: true });
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), AdmissionDecision::Admit { is_probe: true });
     assert!(!budget.answered(Effect::Reads, now));
     assert!(!budget.failed(Effect::Writes, now, seconds(20), 0.0));
     assert!(!budget.end_probe(), "the probe has ended");
-    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Wait(seconds(30)), "longer each time");
+    assert_eq!(
+        budget.admit(&key("a"), now, Origin::Engine),
+        AdmissionDecision::Wait(seconds(30)),
+        "longer each time"
+    );
     // The suspension ends without any write, and with an answered write.
     now += seconds(30);
-    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), Verdict::Admit { is_probe: true });
+    assert_eq!(budget.admit(&key("a"), now, Origin::Engine), AdmissionDecision::Admit { is_probe: true });
     assert!(!budget.answered(Effect::Reads, now) && budget.end_probe());
     assert!(budget.answered(Effect::Writes, now));
     // A probe without a call proves nothing.
-    assert_eq!(budget.admit(&key("a"), now, Origin::Runtime), Verdict::Admit { is_probe: true });
+    assert_eq!(budget.admit(&key("a"), now, Origin::Runtime), AdmissionDecision::Admit { is_probe: true });
     assert!(!budget.end_probe() && budget.suspended_until.is_some());
 }
 
@@ -150,17 +154,17 @@ proptest! {
                 3 if number % 3 == 0 => drop(budget.answered(effect, now)),
                 _ => {
                     let origin = [Origin::Engine, Origin::Runtime, Origin::Kcp][usize::from(step) % 3];
-                    if let Verdict::Wait(wait) = budget.admit(&key("a"), now, origin) {
+                    if let AdmissionDecision::Wait(wait) = budget.admit(&key("a"), now, origin) {
                         prop_assert!(wait <= Duration::from_mins(15) && origin != Origin::Kcp);
                     }
                 }
             }
         }
         let _ended = budget.end_probe();
-        prop_assert!(!matches!(budget.admit(&key("a"), now, Origin::Runtime), Verdict::Wait(_)));
+        prop_assert!(!matches!(budget.admit(&key("a"), now, Origin::Runtime), AdmissionDecision::Wait(_)));
         let _ended = budget.end_probe();
         let later = now + Duration::from_mins(15);
-        prop_assert!(!matches!(budget.admit(&key("a"), later, Origin::Engine), Verdict::Wait(_)));
+        prop_assert!(!matches!(budget.admit(&key("a"), later, Origin::Engine), AdmissionDecision::Wait(_)));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Agent watches on awaited objects: where they exist, no polling is needed.
+//! Decides whether the agent watches awaited objects. If so, an event ends the wait, and no polling is needed.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -14,10 +14,10 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef, content_hash},
 };
 use tidewatch_deployer::{
-    conflict::Verdict,
+    conflict::RevertDecision,
     definitions::Definitions,
     drift::{self, Ignored},
-    history::History,
+    history::ApplyHistory,
     ownership::Marks,
     readiness::{self, Facts, ObjectReadiness},
     refusal::{self, Cause},
@@ -384,7 +384,7 @@ impl Installer<'_> {
             return Ok(ended);
         }
         if known
-            && let Verdict::Suspended(until) =
+            && let RevertDecision::Suspended(until) =
                 self.history(|history| history.verdict(id.into(), content, self.now))
         {
             return Ok(ObjectResult::NotCreated(Suspended::of_module(id, OtherChange::Deletes, until)));
@@ -433,7 +433,7 @@ impl Installer<'_> {
         if self.history(|history| history.is_settled(id.into(), content, present)) {
             return Ok(ObjectResult::Unchanged(live, stands()));
         }
-        if let Verdict::Suspended(until) =
+        if let RevertDecision::Suspended(until) =
             self.history(|history| history.verdict(id.into(), content, self.now))
         {
             let change = self.also_of(id).map_or_else(|| OtherChange::from(difference), OtherChange::Wants);
@@ -461,11 +461,11 @@ impl Installer<'_> {
         Ok(ObjectResult::Written(applied, self.trial(id)))
     }
 
-    fn history<T>(&self, read: impl FnOnce(&History) -> T) -> T {
+    fn history<T>(&self, read: impl FnOnce(&ApplyHistory) -> T) -> T {
         self.states.history(self.key, read)
     }
 
-    fn change_history(&self, change: impl FnOnce(&mut History)) {
+    fn change_history(&self, change: impl FnOnce(&mut ApplyHistory)) {
         self.states.change_history(self.key, change);
     }
 

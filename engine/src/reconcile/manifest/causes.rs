@@ -1,4 +1,4 @@
-//! Finds why an object is not ready from its pods and storage.
+//! Explains unready objects in the status, from what [`related`](super::related) has read.
 
 use jiff::Timestamp;
 use tidewatch_api::{Manifest, object::ObjectRef};

@@ -318,7 +318,7 @@ impl ManifestReconciler {
                 desired,
                 unready,
                 removed: removed.iter().map(ObjectId::from).collect(),
-                cr: cr.exists,
+                cr_exists: cr.exists,
                 cr_state: cr.state.clone(),
             };
             self.states.put_last_sync(pass.work.key, sync, pass.status.objects);

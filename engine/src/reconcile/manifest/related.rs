@@ -1,4 +1,4 @@
-//! Finds why objects are not ready from pods, claims, storage classes and Events.
+//! Reads the pods, claims, storage classes and Events that may explain an unready object.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -10,7 +10,7 @@ use tidewatch_api::{
 };
 use tidewatch_deployer::{
     namespace::{deletion_blockers, overdue_at},
-    ownership::Verdict,
+    ownership::Disposition,
     prune,
 };
 use tidewatch_planner::{
@@ -37,7 +37,7 @@ use crate::{
     kcp::Kcp,
     key::WorkKey,
     outcome::Outcome,
-    reconcile::owners::Owners,
+    reconcile::owners::RuntimeOwners,
     stages::{Stage, stage},
 };
 
@@ -61,7 +61,7 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 /// Ends Manifests: deletes, transfers, unmanages or forces them.
 pub(crate) struct Removal {
     pub(crate) kcp: Kcp,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) watched: Arc<AgentWatches>,
     pub(crate) failures: Arc<ManifestFailures>,
     pub(crate) bundles: Arc<Bundles>,
@@ -102,7 +102,7 @@ impl Removal {
             match stage(Stage::ReadRuntime, objects::find(runtime, &object)).await {
                 Ok(None) => {}
                 Ok(Some(existing)) => match self.remover.verdict(kyma, &manifest, &object, &existing) {
-                    Verdict::UserOwned => {
+                    Disposition::UserOwned => {
                         tracing::warn!(
                             kyma,
                             manifest = manifest.name_any(),

@@ -8,7 +8,7 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 use tidewatch_deployer::{
-    ownership::{self, Verdict},
+    ownership::{self, Disposition},
     prune,
 };
 use tidewatch_planner::force::Forced;
@@ -36,13 +36,13 @@ pub(super) struct Remains {
     /// The kinds in deletion.
     deleting: Vec<Gvk>,
     /// Whether more than deletions must happen.
-    besides: bool,
+    waits_for_more: bool,
 }
 
 impl Remains {
     /// Returns the kinds in deletion; `None`: the rest waits for more.
     pub(super) fn deleting(&self, users: UserObjects) -> Option<Vec<Gvk>> {
-        let others = self.besides || users == UserObjects::Block && !self.user_owned.is_empty();
+        let others = self.waits_for_more || users == UserObjects::Block && !self.user_owned.is_empty();
         (!others).then(|| self.deleting.clone())
     }
 
@@ -116,7 +116,7 @@ impl Remover {
                 Some(Remaining::AwaitsOther(other)) => {
                     let why = format!("the Manifest {other} has it too, and is being deleted");
                     remains.remaining.push((object, Some(why)));
-                    remains.besides = true;
+                    remains.waits_for_more = true;
                 }
                 Some(Remaining::Instances) => {
                     remains.user_owned.push((object, "objects of its kind exist".to_owned()));
@@ -170,7 +170,7 @@ impl Remover {
         manifest: &Manifest,
         object: &ObjectRef,
         there: &objects::Present,
-    ) -> Verdict {
+    ) -> Disposition {
         let name = manifest.name_any();
         let state = self.kcp.index();
         let others = state.other_claims(kyma, &name, object);
@@ -191,18 +191,18 @@ impl Remover {
         let Some(there) = objects::find(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {
-            Verdict::Delete => {}
-            Verdict::Shared(other) => {
+            Disposition::Delete => {}
+            Disposition::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
                 self.notify_sharer(kyma, &name, other);
                 return Ok(None);
             }
-            Verdict::UserOwned => {
+            Disposition::UserOwned => {
                 let owner = there.marks.owned_by;
                 tracing::warn!(kyma, manifest = name, %object, owner, "not removed: it carries no marks of ours");
                 return Ok(None);
             }
-            Verdict::Await(other) => return Ok(Some(Remaining::AwaitsOther(other))),
+            Disposition::Await(other) => return Ok(Some(Remaining::AwaitsOther(other))),
         }
         if there.deleting {
             return Ok(Some(Remaining::Deleting));

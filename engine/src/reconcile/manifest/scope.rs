@@ -47,7 +47,7 @@ pub(crate) struct LastSync {
     /// Removed objects that KCP's inventory still has.
     pub(super) removed: HashSet<ObjectId>,
     /// Whether the default CR existed; `None`: unwanted.
-    pub(super) cr: Option<bool>,
+    pub(super) cr_exists: Option<bool>,
     pub(super) cr_state: Option<CrState>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct SyncScope {
 impl SyncScope {
     /// Returns the objects to read after a sync; `None`: all.
     pub(super) fn after(last: LastSync, inputs: Inputs, named: Option<BTreeSet<ObjectRef>>) -> Option<Self> {
-        let named = named.filter(|_| last.inputs.target == inputs.target && last.cr != Some(false))?;
+        let named = named.filter(|_| last.inputs.target == inputs.target && last.cr_exists != Some(false))?;
         Some(Self { named, has_new_inputs: last.inputs != inputs, last })
     }
 
@@ -149,7 +149,7 @@ impl SyncScope {
     }
 
     pub(super) fn cr(&self) -> DefaultCr {
-        DefaultCr::AsBefore(self.last.cr, self.last.cr_state.clone())
+        DefaultCr::AsBefore(self.last.cr_exists, self.last.cr_state.clone())
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
             desired: HashMap::from([((&a).into(), 1), ((&b).into(), 2)]),
             unready: ids([&a]),
             removed: ids([&c]),
-            cr: Some(true),
+            cr_exists: Some(true),
             cr_state: cr_state.clone(),
         };
         let named = || Some(BTreeSet::from([b.unversioned()]));
@@ -321,14 +321,14 @@ mod tests {
         let elsewhere = Inputs { target: 2, ..inputs };
         assert_eq!(SyncScope::after(last.clone(), elsewhere, named()), None, "another cluster");
         assert_eq!(SyncScope::after(last.clone(), inputs, None), None);
-        assert_eq!(SyncScope::after(LastSync { cr: Some(false), ..last }, inputs, named()), None);
+        assert_eq!(SyncScope::after(LastSync { cr_exists: Some(false), ..last }, inputs, named()), None);
     }
 
     #[test]
     fn an_event_matches_a_default_cr_without_a_namespace() {
         let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
         let requests = BTreeSet::from([of("").unversioned()]);
-        let before = LastSync { cr: Some(true), ..LastSync::default() };
+        let before = LastSync { cr_exists: Some(true), ..LastSync::default() };
         let scope = SyncScope::after(before, Inputs::default(), Some(requests)).unwrap();
         assert!(scope.names(&of("")) && scope.names(&of("kyma-system")) && !scope.names(&of("n")));
     }
@@ -337,7 +337,7 @@ mod tests {
     fn a_due_time_looks_only_at_unready_objects() {
         let (a, b) = (object("Deployment", "a"), object("Deployment", "b"));
         let due = [Trigger::Due { at: jiff::Timestamp::UNIX_EPOCH }];
-        let before = LastSync { unready: ids([&a]), cr: Some(true), ..LastSync::default() };
+        let before = LastSync { unready: ids([&a]), cr_exists: Some(true), ..LastSync::default() };
         let scope = SyncScope::after(before, Inputs::default(), named(&own(), &due, 1)).unwrap();
         assert!(scope.reads(&a), "so that its pods are read");
         assert!(!scope.reads(&b) && !scope.names(&a));
@@ -357,7 +357,7 @@ mod tests {
             name: "o".into(),
         };
         let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
-        let before = LastSync { unready: ids([&id("Buoy")]), cr: Some(true), ..LastSync::default() };
+        let before = LastSync { unready: ids([&id("Buoy")]), cr_exists: Some(true), ..LastSync::default() };
         let requests = BTreeSet::from([id("Beacon").unversioned()]);
         let scope = SyncScope::after(before, Inputs::default(), Some(requests)).unwrap();
         let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];

@@ -205,7 +205,7 @@ async fn a_due_time_writes_the_pods_cause_at_once() {
         let says_more = !pods.is_empty();
         objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
         let (runtime, requests) = runtime(objects.clone());
-        let before = LastSync { unready: ids(&[&deployment]), cr: Some(true), ..LastSync::default() };
+        let before = LastSync { unready: ids(&[&deployment]), cr_exists: Some(true), ..LastSync::default() };
         let finish = pass(&engine, &runtime, Some(before), &due).await;
         assert_eq!(take_requests(&requests), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
         let written = kcp.lock().clone();
@@ -310,7 +310,7 @@ async fn the_default_cr_is_read_on_its_event_only() {
     assert_eq!(take_requests(&requests), all, "all of it, and nothing is written");
     let before = last_sync(&engine).unwrap();
     let said = Some(CrState { state: State::Warning, message: String::new() });
-    assert_eq!((before.cr, &before.cr_state, before.unready.len()), (Some(true), &said, 0));
+    assert_eq!((before.cr_exists, &before.cr_state, before.unready.len()), (Some(true), &said, 0));
 
     let deployment = bundle().main.remove(0);
     let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
@@ -333,7 +333,7 @@ async fn the_default_cr_is_read_on_its_event_only() {
     pass(&engine, &runtime, Some(before), &[event(&beacon("b"))]).await;
     assert!(take_requests(&requests).contains(&format!("PATCH {DEFAULT_CR}")));
     let last = last_sync(&engine).unwrap();
-    assert_eq!((last.cr, last.cr_state.unwrap().state), (Some(true), State::Empty));
+    assert_eq!((last.cr_exists, last.cr_state.unwrap().state), (Some(true), State::Empty));
 }
 
 #[tokio::test]
@@ -343,7 +343,7 @@ async fn a_changed_definition_reads_its_objects_again() {
     let mut changed = objects[CRD].clone();
     changed["spec"]["names"]["plural"] = "lights".into();
     objects.insert(CRD, changed);
-    let before = LastSync { cr: Some(true), ..LastSync::default() };
+    let before = LastSync { cr_exists: Some(true), ..LastSync::default() };
     let definition = event(&bundle().first[0]);
     let (runtime, requests) = runtime(objects);
     pass(&engine, &runtime, Some(before), &[definition]).await;

@@ -8,7 +8,7 @@ use tidewatch_wire::{
 use super::{
     Outbox,
     dirty::Dirty,
-    reconciled::Verdict,
+    reconciled::ClaimAnswer,
     types::{Applied, Moved, Released},
 };
 use crate::Tick;
@@ -29,7 +29,7 @@ impl Outbox {
             self.dirty.set_older_than(Some(older.than));
         }
         self.session.raise_mark(response.mark);
-        let Verdict { confirmed, resync } = self.reconciled.answered(response, &mut self.session);
+        let ClaimAnswer { confirmed, resync } = self.reconciled.answered(response, &mut self.session);
         let released = self.apply_acks(response, now);
         if !released.is_empty() {
             self.session.acknowledged();

@@ -17,7 +17,7 @@ pub(super) struct Reconciled {
 
 /// Answer to a claim, or a demand to report every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct ClaimAnswer {
     pub(super) confirmed: Option<bool>,
     pub(super) resync: bool,
 }
@@ -46,20 +46,20 @@ impl Reconciled {
     }
 
     /// Confirms or drops the digest. A session demands one resync at most.
-    pub(super) fn answered(&mut self, response: &Response, session: &mut Session) -> Verdict {
+    pub(super) fn answered(&mut self, response: &Response, session: &mut Session) -> ClaimAnswer {
         if let Some((_, digest)) = self.claim.take() {
             if response.resync {
                 session.resync();
             } else {
                 self.digest = digest;
             }
-            return Verdict { confirmed: Some(!response.resync), resync: false };
+            return ClaimAnswer { confirmed: Some(!response.resync), resync: false };
         }
         if !response.resync || !session.resync() {
-            return Verdict::default();
+            return ClaimAnswer::default();
         }
         self.digest = Digest::new();
         self.changed();
-        Verdict { confirmed: None, resync: true }
+        ClaimAnswer { confirmed: None, resync: true }
     }
 }

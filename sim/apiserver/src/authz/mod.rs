@@ -7,7 +7,9 @@ mod rules;
 
 pub(crate) use ask::Ask;
 pub(crate) use covers::missing;
-pub(crate) use rbac::{Binding, MissingRole, PolicyRule, RoleRef, UserGrants, Verdict, everything, rules_of};
+pub(crate) use rbac::{
+    Authorization, Binding, MissingRole, PolicyRule, RoleRef, UserGrants, everything, rules_of,
+};
 pub use rules::Rule;
 
 /// Has all rights, regardless of RBAC.

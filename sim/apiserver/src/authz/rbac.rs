@@ -10,7 +10,7 @@ use super::{
 use crate::{json::text, object::intern::intern};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Authorization {
     pub(crate) allowed: bool,
     /// The allowing binding or missing roles; may be empty.
     pub(crate) reason: String,
@@ -67,7 +67,7 @@ struct Grant {
 
 impl User {
     /// `None`: RBAC objects decide.
-    pub(crate) fn verdict(&self, ask: &Ask) -> Option<Verdict> {
+    pub(crate) fn verdict(&self, ask: &Ask) -> Option<Authorization> {
         let allowed = match &self.access {
             Access::Admin => true,
             Access::Rbac if self.is_master() => true,
@@ -77,7 +77,7 @@ impl User {
             Access::Nothing => false,
             Access::Rules(rules) => rules.iter().any(|rule: &Rule| rule.allows(ask)),
         };
-        Some(Verdict { allowed, reason: String::new() })
+        Some(Authorization { allowed, reason: String::new() })
     }
 }
 
@@ -176,9 +176,9 @@ impl UserGrants {
         if all.len() > 1 { format!("[{}]", all.join(", ")) } else { all.concat() }
     }
 
-    pub(crate) fn verdict(&self, ask: &Ask) -> Verdict {
+    pub(crate) fn verdict(&self, ask: &Ask) -> Authorization {
         if self.all {
-            return Verdict { allowed: true, reason: String::new() };
+            return Authorization { allowed: true, reason: String::new() };
         }
         let namespace = match ask {
             Ask::Resource { target, .. } => target.namespace.as_str(),
@@ -188,11 +188,11 @@ impl UserGrants {
             grant.rules.as_ref().is_ok_and(|rules| rules.iter().any(|rule| rule.allows(ask)))
         };
         if let Some(grant) = self.grants(namespace).find(allows) {
-            return Verdict { allowed: true, reason: format!("RBAC: allowed by {}", grant.by) };
+            return Authorization { allowed: true, reason: format!("RBAC: allowed by {}", grant.by) };
         }
         let missing_roles = self.missing_roles(namespace, None);
         let reason = if missing_roles.is_empty() { missing_roles } else { format!("RBAC: {missing_roles}") };
-        Verdict { allowed: false, reason }
+        Authorization { allowed: false, reason }
     }
 }
 

@@ -16,7 +16,7 @@ use hyper_util::{
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tidewatch_certs::Issued;
-use tidewatch_drain::{Drain, Watch};
+use tidewatch_drain::{Drain, ShutdownSignal};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, Semaphore},
@@ -284,7 +284,7 @@ fn schedule(shared: &Shared, hosted: &Hosted) {
 }
 
 /// Runs due work.
-async fn tick(shared: Arc<Shared>, watch: Watch) {
+async fn tick(shared: Arc<Shared>, watch: ShutdownSignal) {
     loop {
         let now = (shared.options.clock)();
         let next = shared.due.lock().first().cloned();

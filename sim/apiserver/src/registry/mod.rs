@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tidewatch_drain::{Drain, Watch};
+use tidewatch_drain::{Drain, ShutdownSignal};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -139,7 +139,7 @@ async fn accept(listener: TcpListener, backend: Backend, drain: Drain) {
     }
 }
 
-async fn connection(stream: TcpStream, backend: Backend, watch: Watch) {
+async fn connection(stream: TcpStream, backend: Backend, watch: ShutdownSignal) {
     let service = service_fn(move |request: Request<Incoming>| {
         let backend = backend.clone();
         async move {

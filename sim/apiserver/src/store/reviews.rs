@@ -8,7 +8,7 @@ use super::{
     state::State,
     target::{Target, Verb},
 };
-use crate::authz::{Ask, Verdict};
+use crate::authz::{Ask, Authorization};
 
 /// Answers self-reviews, which are not stored.
 pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outcome>, Refusal> {
@@ -17,7 +17,8 @@ pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outc
     let user = &request.user;
     let answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
         ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => {
-            let Verdict { allowed, reason } = state.rights.verdict(&state.objects, user, &reviewed(body)?);
+            let Authorization { allowed, reason } =
+                state.rights.verdict(&state.objects, user, &reviewed(body)?);
             let mut status = json!({"allowed": allowed});
             if !reason.is_empty() {
                 status["reason"] = reason.into();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{log::Key, objects::Objects, refusal::Refusal};
 use crate::{
     authz::{
-        Ask, Binding, MissingRole, PolicyRule, RoleRef, User, UserGrants, Verdict, everything, rules_of,
+        Ask, Authorization, Binding, MissingRole, PolicyRule, RoleRef, User, UserGrants, everything, rules_of,
     },
     kinds::builtin,
 };
@@ -31,7 +31,7 @@ impl Rights {
         }
     }
 
-    pub(super) fn verdict(&mut self, objects: &Objects, user: &User, ask: &Ask) -> Verdict {
+    pub(super) fn verdict(&mut self, objects: &Objects, user: &User, ask: &Ask) -> Authorization {
         user.verdict(ask).unwrap_or_else(|| self.grants(objects, user).verdict(ask))
     }
 

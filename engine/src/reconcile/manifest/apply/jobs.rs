@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidewatch_api::object::{ObjectId, ObjectRef, content_hash};
 use tidewatch_deployer::{
     drift,
-    history::{History, JobRun},
+    history::{ApplyHistory, JobRun},
     readiness::{self, Cause, JobResult, ObjectReadiness},
 };
 
@@ -23,7 +23,10 @@ pub(in crate::reconcile::manifest) fn among<'a>(
 }
 
 /// Whether such Jobs exist and all have completed.
-pub(in crate::reconcile::manifest) fn have_completed(history: &History, jobs: &[(ObjectId, u64)]) -> bool {
+pub(in crate::reconcile::manifest) fn have_completed(
+    history: &ApplyHistory,
+    jobs: &[(ObjectId, u64)],
+) -> bool {
     let completed =
         |(job, spec): &(ObjectId, u64)| history.run(*job, *spec) == Some(JobRun::Ended(JobResult::Complete));
     !jobs.is_empty() && jobs.iter().all(completed)

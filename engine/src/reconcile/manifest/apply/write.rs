@@ -1,4 +1,4 @@
-//! Writes one object, including leftovers, installers' fields, and a note of the applied content.
+//! Writes one object. Removes leftover fields, takes over fields of helm and kubectl, and notes the applied content.
 
 use serde_json::{Value, json};
 use tidewatch_api::{names::field_managers::APPLIER, object::ObjectRef};

@@ -180,7 +180,7 @@ fn a_verdict_names_the_allowing_binding_or_missing_role() {
             |role: &RoleRef, _: &str| Err(MissingRole { singular: "role".into(), name: role.name.clone() });
         UserGrants::of(&user(), names.iter().map(binding), found).verdict(&get)
     };
-    let refused = |reason: &str| Verdict { allowed: false, reason: reason.to_owned() };
+    let refused = |reason: &str| Authorization { allowed: false, reason: reason.to_owned() };
     let missing = |name: &str| format!("role.rbac.authorization.k8s.io \"{name}\" not found");
     assert_eq!(verdict(&["x"]), refused(&format!("RBAC: {}", missing("x"))));
     let both = format!("RBAC: [{}, {}]", missing("x"), missing("y"));
@@ -194,5 +194,5 @@ fn system_masters_may_do_everything() {
     assert!(master.may_all() && !user().may_all());
     let verdict =
         UserGrants::of(&master, [], |_, _| Ok(Vec::new())).verdict(&ask("get", ["x", "y", "", "", ""]));
-    assert_eq!(verdict, Verdict { allowed: true, reason: String::new() });
+    assert_eq!(verdict, Authorization { allowed: true, reason: String::new() });
 }

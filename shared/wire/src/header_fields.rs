@@ -16,7 +16,7 @@ pub const CONFIGURATION: &str = "tidewatch-configuration";
 
 /// Fields in a request's headers. The body takes precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct HeaderFields {
     /// See [`Request::epoch`].
     pub epoch: Option<Epoch>,
     /// See [`Request::session`].
@@ -46,9 +46,9 @@ pub fn complete(mut answer: Response, epoch: Option<Epoch>, session: Option<Sess
 /// An unreadable header.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the header {0} cannot be read")]
-pub struct StandingError(pub &'static str);
+pub struct HeaderFieldsError(pub &'static str);
 
-impl Standing {
+impl HeaderFields {
     /// Moves fields of a request to headers.
     #[must_use]
     pub fn take(request: &mut Request<'_>) -> Self {
@@ -92,19 +92,19 @@ impl Standing {
     }
 
     /// Reads headers. Lengths are checked with the request.
-    pub fn read<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Result<Self, StandingError> {
+    pub fn read<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Result<Self, HeaderFieldsError> {
         let text = |name| match header(name).map(str::from_utf8) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
-            Some(Err(_)) => Err(StandingError(name)),
+            Some(Err(_)) => Err(HeaderFieldsError(name)),
         };
         let epoch = match text(EPOCH)? {
             None => None,
-            Some(text) => Some(Epoch::parse(text).ok_or(StandingError(EPOCH))?),
+            Some(text) => Some(Epoch::parse(text).ok_or(HeaderFieldsError(EPOCH))?),
         };
         let session = match text(SESSION)? {
             None => None,
-            Some(text) => Some(SessionId::parse(text).ok_or(StandingError(SESSION))?),
+            Some(text) => Some(SessionId::parse(text).ok_or(HeaderFieldsError(SESSION))?),
         };
         Ok(Self { epoch, session, configuration: text(CONFIGURATION)?.map(str::to_owned) })
     }
@@ -132,7 +132,7 @@ mod tests {
                 ..Request::new(Epoch::from_bits(epoch))
             };
             let mut brief = request.clone();
-            let headers: Vec<_> = Standing::take(&mut brief).headers().collect();
+            let headers: Vec<_> = HeaderFields::take(&mut brief).headers().collect();
             let body = serde_json::to_string(&brief).unwrap();
             prop_assert!(!body.contains("epoch") && !body.contains("session"), "{}", body);
             let header = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, text)| text.as_bytes());
@@ -140,14 +140,14 @@ mod tests {
                 prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
             }
             let mut read = serde_json::from_str::<Request<'_>>(&body).unwrap();
-            Standing::read(header).unwrap().give(&mut read);
+            HeaderFields::read(header).unwrap().give(&mut read);
             prop_assert_eq!(read, request);
         }
     }
 
     #[test]
     fn a_body_takes_precedence_over_its_headers() {
-        let all = Standing {
+        let all = HeaderFields {
             epoch: Some(Epoch::from_bits(1)),
             session: Some(SessionId::from_bits(2)),
             configuration: Some("c".into()),
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn malformed_header_values_are_refused() {
         for (name, value) in [(EPOCH, &b"1"[..]), (SESSION, b""), (CONFIGURATION, b"\xff")] {
-            let read = Standing::read(|asked| (asked == name).then_some(value));
-            assert_eq!(read, Err(StandingError(name)));
+            let read = HeaderFields::read(|asked| (asked == name).then_some(value));
+            assert_eq!(read, Err(HeaderFieldsError(name)));
         }
-        assert_eq!(Standing::read(|_| None), Ok(Standing::default()));
+        assert_eq!(HeaderFields::read(|_| None), Ok(HeaderFields::default()));
     }
 }
