@@ -80,6 +80,23 @@ impl Ca {
         validity: SignedDuration,
         now: Timestamp,
     ) -> Result<Issued, Error> {
+        let (params, not_after) = self.end_entity(common_name, organizations, names, usage, validity, now)?;
+        let key = new_key()?;
+        let cert =
+            params.signed_by(&key, &self.issuer).map_err(|e| Error::Crypto("sign the certificate", e))?;
+        Ok(Issued { cert_pem: cert.pem(), key_pem: PrivateKeyPem::new(key.serialize_pem()), not_after })
+    }
+
+    /// Builds the content of a certificate that is no CA. Returns its end too.
+    pub(crate) fn end_entity(
+        &self,
+        common_name: &str,
+        organizations: &[String],
+        names: Vec<SanType>,
+        usage: ExtendedKeyUsagePurpose,
+        validity: SignedDuration,
+        now: Timestamp,
+    ) -> Result<(CertificateParams, Timestamp), Error> {
         if self.not_after() <= now {
             return Err(Error::CaExpired(self.not_after()));
         }
@@ -90,10 +107,7 @@ impl Ca {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        let key = new_key()?;
-        let cert =
-            params.signed_by(&key, &self.issuer).map_err(|e| Error::Crypto("sign the certificate", e))?;
-        Ok(Issued { cert_pem: cert.pem(), key_pem: PrivateKeyPem::new(key.serialize_pem()), not_after })
+        Ok((params, not_after))
     }
 }
 
@@ -146,7 +160,7 @@ fn to_date_time(time: Timestamp) -> Option<time::OffsetDateTime> {
     time::OffsetDateTime::from_unix_timestamp(time.as_second()).ok()
 }
 
-fn dns_sans(names: &[String]) -> Result<Vec<SanType>, Error> {
+pub(crate) fn dns_sans(names: &[String]) -> Result<Vec<SanType>, Error> {
     names
         .iter()
         .map(|name| {

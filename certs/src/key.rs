@@ -7,7 +7,8 @@ use std::fmt;
 pub struct PrivateKeyPem(String);
 
 impl PrivateKeyPem {
-    pub(crate) fn new(pem: String) -> Self {
+    /// Wraps a PEM text, unparsed.
+    pub fn new(pem: String) -> Self {
         Self(pem)
     }
 

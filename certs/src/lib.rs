@@ -6,12 +6,14 @@ mod ca;
 mod error;
 mod issue;
 mod key;
+mod request;
 pub mod secret;
 
 pub use ca::Ca;
 pub use error::Error;
 pub use issue::{ClientRequest, Issued, ServerRequest};
 pub use key::PrivateKeyPem;
+pub use request::{AgentRequest, RequestError, Signed, create_key, create_request};
 
 #[cfg(test)]
 mod tests;

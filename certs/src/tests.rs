@@ -14,17 +14,17 @@ use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
 use crate::{Ca, ClientRequest, Error, Issued, ServerRequest, secret, secret::SecretError};
 
-const DAY: SignedDuration = SignedDuration::from_hours(24);
+pub(crate) const DAY: SignedDuration = SignedDuration::from_hours(24);
 
-fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     "2026-11-21T10:00:00Z".parse().unwrap()
 }
 
-fn ca() -> Ca {
+pub(crate) fn ca() -> Ca {
     Ca::create("tidewatch test CA", DAY * 90, now()).unwrap()
 }
 
-fn client_request() -> ClientRequest {
+pub(crate) fn client_request() -> ClientRequest {
     ClientRequest {
         runtime_id: "11111111-2222-4333-8444-555555555555".into(),
         dns_names: vec!["runtime.example.com".into(), "skr-webhook.kyma-system.svc".into()],
@@ -61,10 +61,14 @@ fn unix(time: Timestamp) -> UnixTime {
 }
 
 fn verify_client(ca: &Ca, issued: &Issued, at: Timestamp) -> Result<(), rustls::Error> {
+    verify_client_pem(ca, &issued.cert_pem, at)
+}
+
+pub(crate) fn verify_client_pem(ca: &Ca, cert_pem: &str, at: Timestamp) -> Result<(), rustls::Error> {
     WebPkiClientVerifier::builder_with_provider(roots(ca), provider())
         .build()
         .unwrap()
-        .verify_client_cert(&der(&issued.cert_pem), &[], unix(at))
+        .verify_client_cert(&der(cert_pem), &[], unix(at))
         .map(|_| ())
 }
 
