@@ -5,8 +5,9 @@ use crate::{
     args::Args,
     canary, check,
     client::{self, CONNECT_TIMEOUT},
-    config::{Config, Protocol, Receiver},
+    config::{Config, Credentials, Protocol},
     digest,
+    enrolment::Enroller,
     live::{Configuration, Live},
     metrics::{Metrics, PREFIX},
     observe::{
@@ -16,7 +17,7 @@ use crate::{
         watch::Shared,
     },
     pause,
-    send::{Connector, Progress, SendError, Sender, Settings, Target, Transport, v2::Translator},
+    send::{Connector, Progress, SendError, Sender, Settings, Source, Target, Transport, v2::Translator},
     status,
 };
 use jiff::Timestamp;
@@ -158,13 +159,13 @@ pub async fn start_within<T: Transport>(
     wrap: impl FnOnce(Connector) -> T,
 ) -> Result<Running, StartError> {
     let Surroundings { client, without_admin } = surroundings;
-    let target = target(&config.receiver, Timestamp::now()).await?;
     let client = match client {
         Some(client) => client,
         None => client::client(config.kubeconfig.as_deref()).await?,
     };
     let registry = Registry::new(PREFIX, BUILD)?;
     let agent = Agent::new(config, client, &registry)?;
+    let target = agent.target(drain).await?;
     let bound = if without_admin { None } else { Some(bind(agent.config.admin_address).await?) };
     let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
     let epoch = Epoch::random();
@@ -182,7 +183,7 @@ pub async fn start_within<T: Transport>(
     let (progress, baseline) = (sender.progress(), sender.baseline());
 
     drain.spawn("digest", keeper.run());
-    drain.spawn("tls files", connector.watch_files(drain.watch()));
+    drain.spawn("certificates", connector.watch_certificates(drain.watch()));
     spawn_until_shutdown(drain, "pauses", pause::watch(agent.clock, resume));
     drain.spawn_critical("sender", sender.run(drain.watch()));
     agent.spawn_canary(&messages, drain);
@@ -194,16 +195,6 @@ pub async fn start_within<T: Transport>(
     }
     let Agent { conditions, configuration, .. } = agent;
     Ok(Running { admin_addr, epoch, progress, conditions, configuration })
-}
-
-/// Reads the TLS files, and chooses the proxy.
-async fn target(receiver: &Receiver, now: Timestamp) -> Result<Target, StartError> {
-    let (host, port) = receiver.endpoint()?;
-    let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
-    let files = receiver.files();
-    let (pem, _) = files.read().await?;
-    let tls = Store::client(&pem, now).map_err(|error| check::of_file(&files, error))?;
-    Ok(Target { host, port, proxy, tls, files })
 }
 
 /// Parts that the tasks share.
@@ -224,6 +215,26 @@ impl Agent {
         configuration.register(registry)?;
         let (clock, readiness): (fn() -> Timestamp, _) = (Timestamp::now, Readiness::new());
         Ok(Self { config, client, clock, readiness, conditions, configuration, metrics })
+    }
+
+    /// Chooses the proxy, and reads the TLS files or starts the enrolment.
+    async fn target(&self, drain: &Drain) -> Result<Target, StartError> {
+        let receiver = &self.config.receiver;
+        let (host, port) = receiver.endpoint()?;
+        let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
+        let (tls, source) = match receiver.credentials()? {
+            Credentials::Files(files) => {
+                let tls = Store::client(&files.read().await?, (self.clock)());
+                (Some(tls.map_err(|error| check::of_file(&files, error))?), files.into())
+            }
+            Credentials::Enrolment { ca, objects } => {
+                let enroller = Enroller::new(self.client.clone(), objects, self.clock, self.metrics.clone());
+                let identity = enroller.identity();
+                spawn_until_shutdown(drain, "enrolment", enroller.run());
+                (None, Source::Enrolment { ca, identity })
+            }
+        };
+        Ok(Target { host, port, proxy, tls, source })
     }
 
     fn log_start(&self, target: &Target, epoch: Epoch, admin_addr: Option<SocketAddr>) {

@@ -93,16 +93,47 @@ pub struct Receiver {
     pub proxy: Option<Choice>,
     /// PEM file: CAs of the receiver.
     pub ca_file: PathBuf,
-    /// PEM file: the certificate; its common name is the runtime id.
-    pub cert_file: PathBuf,
-    /// PEM file: the key.
-    pub key_file: PathBuf,
+    /// PEM file: the certificate; its common name is the runtime id. Required without enrolment.
+    #[serde(default)]
+    pub cert_file: Option<PathBuf>,
+    /// PEM file: the key. Required without enrolment.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+    /// The agent requests its certificate itself, instead of the two files.
+    #[serde(default)]
+    pub enrolment: Option<Enrolment>,
     /// `v3` (default), or `v2` for Go listeners.
     #[serde(default)]
     pub protocol: Protocol,
     /// Longest age of a connection in seconds, reduced randomly by up to half; 10 to 604,800 (default one day).
     #[serde(default = "default_connection_age")]
     pub connection_age_seconds: u64,
+}
+
+/// Names of the objects by which an agent gets its certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Enrolment {
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// The Secret in which the agent keeps key and certificate. It must exist.
+    pub secret: String,
+    /// The agent's certificate signing request.
+    pub signing_request: String,
+}
+
+/// The source of the agent's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Files with CAs, certificate and key.
+    Files(Files),
+    /// A file with CAs; the agent requests the certificate.
+    Enrolment {
+        /// File of CAs.
+        ca: PathBuf,
+        /// Names of the objects.
+        objects: Enrolment,
+    },
 }
 
 /// Version of the contract.
@@ -267,6 +298,7 @@ impl Config {
             return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
         }
         receiver.endpoint()?;
+        receiver.credentials()?;
         if !(10..=604_800).contains(&receiver.connection_age_seconds) {
             return Err(wrong("receiver.connectionAgeSeconds", "must be 10 to 604800"));
         }
@@ -367,9 +399,25 @@ impl Receiver {
         chosen.map_err(|error: SettingsError| wrong("HTTPS_PROXY", error.to_string()))
     }
 
-    /// The TLS files.
-    pub fn files(&self) -> Files {
-        Files { ca: self.ca_file.clone(), cert: self.cert_file.clone(), key: self.key_file.clone() }
+    /// The source of the certificate: two files, or enrolment.
+    pub fn credentials(&self) -> Result<Credentials, ConfigError> {
+        let ca = self.ca_file.clone();
+        match (self.cert_file.clone(), self.key_file.clone(), self.enrolment.clone()) {
+            (Some(cert), Some(key), None) => Ok(Credentials::Files(Files { ca, cert, key })),
+            (None, None, Some(objects)) => {
+                let Enrolment { namespace, secret, signing_request } = &objects;
+                if !is_name(namespace, 63, "-") {
+                    return Err(wrong("receiver.enrolment.namespace", "is not a namespace's name"));
+                }
+                for (field, name) in [("secret", secret), ("signingRequest", signing_request)] {
+                    if !is_name(name, 253, "-.") {
+                        return Err(wrong(format!("receiver.enrolment.{field}"), "is not an object's name"));
+                    }
+                }
+                Ok(Credentials::Enrolment { ca, objects })
+            }
+            _ => Err(wrong("receiver", "must have certFile and keyFile, or enrolment")),
+        }
     }
 }
 

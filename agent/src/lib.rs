@@ -13,6 +13,7 @@ mod client;
 pub mod config;
 mod config_maps;
 pub mod digest;
+mod enrolment;
 mod jitter;
 mod known;
 pub mod live;

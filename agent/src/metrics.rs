@@ -44,6 +44,8 @@ pub struct Metrics {
     pub pauses: IntCounter,
     /// TLS reloads, by result.
     pub tls_reloads: IntCounterVec,
+    /// By `result`.
+    pub enrolments: IntCounterVec,
     /// Certificate expiry in Unix seconds.
     pub certificate_not_after: IntGauge,
     /// Answered batches.
@@ -160,6 +162,11 @@ impl Metrics {
             pauses: registry.counter(
                 "pauses_total",
                 "Times that the process did not run for a while, or the clock was set.",
+            )?,
+            enrolments: registry.counter_vec(
+                "enrolments_total",
+                "Certificates that the agent has requested, by result.",
+                &["result"],
             )?,
             tls_reloads: registry.counter_vec(
                 "tls_reloads_total",

@@ -33,7 +33,7 @@ pub enum Error {
     CaExpired(Timestamp),
 
     /// Not one PEM certificate.
-    #[error("the CA certificate cannot be parsed: give one PEM block CERTIFICATE")]
+    #[error("the certificate cannot be parsed: give one PEM block CERTIFICATE")]
     ParseCertificate(#[source] Box<dyn std::error::Error + Send + Sync>),
 
     /// The certificate may not sign.

@@ -8,12 +8,14 @@ mod issue;
 mod key;
 mod request;
 pub mod secret;
+mod validity;
 
 pub use ca::Ca;
 pub use error::Error;
 pub use issue::{ClientRequest, Issued, ServerRequest};
 pub use key::PrivateKeyPem;
 pub use request::{AgentRequest, RequestError, Signed, create_key, create_request};
+pub use validity::{Validity, validity};
 
 #[cfg(test)]
 mod tests;

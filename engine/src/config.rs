@@ -1,11 +1,17 @@
 //! Settings of the engine.
 
-use std::time::Duration;
+use std::{
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
+use jiff::SignedDuration;
 use tidewatch_oci::RegistryConfig;
-use tidewatch_planner::{requirements, windows::MIN_WINDOW};
+use tidewatch_planner::{agent_install::AgentSettings, requirements, windows::MIN_WINDOW};
 
-use crate::clusters::policy::AddressPolicy;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{authority::Authority, clusters::policy::AddressPolicy};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -22,6 +28,8 @@ pub struct EngineConfig {
     pub addresses: AddressPolicy,
     /// Limits of reconciles.
     pub limits: ReconcileLimits,
+    /// Installation and enrolment of agents; `None`: others install them.
+    pub agents: Option<AgentInstall>,
     /// Users (not service accounts) that may watch the Watchers' kinds in every runtime, besides the agent's own service account. For
     /// agents that run outside of their runtime.
     pub agent_users: Vec<String>,
@@ -39,6 +47,26 @@ pub struct EngineConfig {
     pub dependency_patience: Duration,
     /// Whether the Go manager's watcher stays in a runtime whose events are proven to arrive without it.
     pub keep_watcher: bool,
+}
+
+/// Installation and enrolment of agents.
+#[derive(Clone, Debug)]
+pub struct AgentInstall {
+    /// Equal in all runtimes.
+    pub settings: AgentSettings,
+    /// Signs the agents' certificates. [`Engine::replace_authority`](crate::Engine::replace_authority) sets it.
+    pub authority: Authority,
+    /// Lifetime of the agents' certificates.
+    pub lifetime: SignedDuration,
+}
+
+impl AgentInstall {
+    /// Hash of the installed objects, apart from a runtime's own id.
+    pub(crate) fn hash(&self, bundle: &str) -> u64 {
+        let mut hash = Xxh3::new();
+        (&self.settings, bundle).hash(&mut hash);
+        hash.finish()
+    }
 }
 
 /// Limits of reconciles.
@@ -74,6 +102,7 @@ impl Default for EngineConfig {
             registry: RegistryConfig::default(),
             addresses: AddressPolicy::default(),
             limits: ReconcileLimits::default(),
+            agents: None,
             agent_users: Vec::new(),
             restricted_modules: Vec::new(),
             min_window: MIN_WINDOW,

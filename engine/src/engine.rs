@@ -11,6 +11,7 @@ use tidewatch_planner::windows::Policy;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    authority::Issuer,
     config::EngineConfig,
     gate::Mode,
     history::{Observer, ReconcileHistory},
@@ -168,6 +169,23 @@ impl Engine {
         let records = &self.dispatcher.clusters.records;
         records.change_existing(kyma, |record| record.agent_config = None);
         self.enqueue(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, trigger);
+    }
+
+    /// Replaces the CA that signs agents' certificates, and brings its trust bundle to all runtimes. Without
+    /// [`EngineConfig::agents`], does nothing.
+    pub fn replace_authority(&self, issuer: Issuer) {
+        let Dispatcher { kcp, config, .. } = &*self.dispatcher;
+        let Some(agents) = &config.agents else { return };
+        let installation = agents.hash(&issuer.bundle);
+        agents.authority.replace(issuer);
+        let kymas = {
+            let mut state = kcp.index_mut();
+            state.agents.set_installation(installation);
+            state.kymas.names()
+        };
+        for kyma in kymas {
+            self.enqueue(WorkKey::AgentConfig { kyma }, Class::Rollout, None);
+        }
     }
 
     /// Checks the whole catalog in a runtime again. For an event of a changed catalog object.

@@ -130,6 +130,7 @@ impl Gate {
             | WorkKey::Catalog { .. }
             | WorkKey::LegacyWatcher { .. }
             | WorkKey::AgentConfig { .. }
+            | WorkKey::AgentCertificate { .. }
             // Their writes in KCP decide the content of runtimes; a pause would not revert them.
             | WorkKey::Mandatory { .. }
             | WorkKey::Release { .. } => self.runtime(),

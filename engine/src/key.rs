@@ -39,6 +39,11 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
+    /// The certificate signing request of a runtime's agent.
+    AgentCertificate {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
     /// The Manifests of a Kyma's mandatory modules.
     Mandatory {
         /// Name of the Kyma in KCP.
@@ -77,7 +82,8 @@ impl WorkKey {
             | Self::Mandatory { kyma }
             | Self::Catalog { kyma }
             | Self::LegacyWatcher { kyma }
-            | Self::AgentConfig { kyma } => kyma,
+            | Self::AgentConfig { kyma }
+            | Self::AgentCertificate { kyma } => kyma,
             Self::Release { .. } | Self::Watcher { .. } => "",
         }
     }
@@ -90,7 +96,8 @@ impl WorkKey {
             | Self::Manifest { .. }
             | Self::Catalog { .. }
             | Self::LegacyWatcher { .. }
-            | Self::AgentConfig { .. } => true,
+            | Self::AgentConfig { .. }
+            | Self::AgentCertificate { .. } => true,
             Self::EventPath { .. } | Self::Mandatory { .. } | Self::Release { .. } | Self::Watcher { .. } => {
                 false
             }
@@ -104,6 +111,7 @@ impl WorkKey {
             Self::Kyma { .. } | Self::Manifest { .. } | Self::Catalog { .. } => true,
             Self::EventPath { .. }
             | Self::AgentConfig { .. }
+            | Self::AgentCertificate { .. }
             | Self::Mandatory { .. }
             | Self::LegacyWatcher { .. }
             | Self::Release { .. }
@@ -120,7 +128,7 @@ impl WorkKey {
         }
     }
 
-    /// `Kyma`, `EventPath`, `Manifest`, `Mandatory`, `AgentConfig`, `Catalog`, `LegacyWatcher`, `Release` or `Watcher`, for metrics.
+    /// `Kyma`, `EventPath`, `Manifest`, `Mandatory`, `AgentConfig`, `AgentCertificate`, `Catalog`, `LegacyWatcher`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -132,6 +140,7 @@ impl WorkKey {
             Self::Catalog { .. } => "Catalog",
             Self::LegacyWatcher { .. } => "LegacyWatcher",
             Self::AgentConfig { .. } => "AgentConfig",
+            Self::AgentCertificate { .. } => "AgentCertificate",
             Self::Watcher { .. } => "Watcher",
         }
     }
@@ -156,6 +165,7 @@ impl fmt::Display for WorkKey {
             Self::LegacyWatcher { kyma } => write!(f, "LegacyWatcher/{kyma}"),
             Self::Release { module } => write!(f, "Release/{module}"),
             Self::AgentConfig { kyma } => write!(f, "AgentConfig/{kyma}"),
+            Self::AgentCertificate { kyma } => write!(f, "AgentCertificate/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),
         }
     }

@@ -17,6 +17,7 @@
 //! | [`spans`] | tracing spans of events and reconciles |
 //! | [`compat`] | the take-over from the Go manager |
 
+mod authority;
 pub mod clusters;
 pub mod compat;
 mod config;
@@ -40,7 +41,8 @@ pub mod stages;
 pub mod trigger;
 pub mod watch;
 
-pub use config::{EngineConfig, ReconcileLimits};
+pub use authority::{Authority, Issuer};
+pub use config::{AgentInstall, EngineConfig, ReconcileLimits};
 pub use engine::Engine;
 pub use key::{Acknowledge, Guard, OutcomeKind, WorkKey};
 pub use reconcile::Version;

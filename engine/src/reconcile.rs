@@ -1,6 +1,8 @@
 //! Reconcilers: one for each kind of [`WorkKey`], each with the parts that it uses.
 
+pub(crate) mod agent_certificate;
 pub(crate) mod agent_config;
+pub(crate) mod agent_install;
 pub(crate) mod applied;
 pub(crate) mod catalog;
 pub(crate) mod dispatch;
@@ -31,7 +33,9 @@ use kube::Client;
 use tidewatch_oci::OciError;
 
 use self::{
+    agent_certificate::AgentCertificateReconciler,
     agent_config::{AgentConfigReconciler, WatcherReconciler},
+    agent_install::AgentInstaller,
     applied::AppliedStates,
     catalog::CatalogReconciler,
     dispatch::Dispatcher,
@@ -78,6 +82,7 @@ pub(crate) struct Reconcilers {
     pub(crate) release: ReleaseReconciler,
     pub(crate) catalog: CatalogReconciler,
     pub(crate) agent_config: AgentConfigReconciler,
+    pub(crate) agent_certificate: AgentCertificateReconciler,
     pub(crate) event_path: EventPathReconciler,
     pub(crate) legacy_watcher: LegacyWatcherReconciler,
     pub(crate) watcher: WatcherReconciler,
@@ -98,6 +103,7 @@ impl Reconcilers {
                 Box::pin(self.manifest.reconcile(key, kyma, name, triggers)).await
             }
             WorkKey::AgentConfig { kyma } => Box::pin(self.agent_config.reconcile(kyma, triggers)).await,
+            WorkKey::AgentCertificate { kyma } => self.agent_certificate.reconcile(kyma).await,
             WorkKey::Catalog { kyma } => self.catalog.reconcile(kyma, triggers).await,
             WorkKey::LegacyWatcher { kyma } => self.legacy_watcher.reconcile(kyma).await,
             WorkKey::Mandatory { kyma } => self.mandatory.reconcile(kyma, class, triggers).await,
@@ -131,6 +137,7 @@ struct Parts {
     failures: Arc<Failures>,
     watched: Arc<AgentWatches>,
     restorer: Arc<Restorer>,
+    installer: Arc<AgentInstaller>,
     notifier: Arc<Notifier>,
 }
 
@@ -165,6 +172,7 @@ pub(crate) fn engine(
             states: Arc::clone(&states),
             echoes: Arc::clone(&echoes),
         }),
+        installer: Arc::new(AgentInstaller { config: Arc::clone(&config) }),
         kcp,
         clusters,
         config,
@@ -191,6 +199,12 @@ impl Parts {
                 release: ReleaseReconciler { kcp: self.kcp.clone() },
                 catalog: self.catalog(),
                 agent_config: self.agent_config(),
+                agent_certificate: AgentCertificateReconciler {
+                    kcp: self.kcp.clone(),
+                    clusters: Arc::clone(&self.clusters),
+                    config: Arc::clone(&self.config),
+                    owners: Arc::clone(&self.owners),
+                },
                 event_path: EventPathReconciler {
                     kcp: self.kcp.clone(),
                     followups: Arc::clone(&self.followups),
@@ -244,6 +258,7 @@ impl Parts {
                 owners: Arc::clone(&self.owners),
                 failures: Arc::clone(&self.failures),
                 pull_secrets,
+                installer: Arc::clone(&self.installer),
                 notifier: Arc::clone(&self.notifier),
             },
         }
@@ -282,6 +297,7 @@ impl Parts {
             followups: Arc::clone(&self.followups),
             owners: Arc::clone(&self.owners),
             watched: Arc::clone(&self.watched),
+            installer: Arc::clone(&self.installer),
         }
     }
 

@@ -9,7 +9,7 @@
 //! - Rollout turns: [`rollout`]
 //! - Deletion: [`deletion`], [`blockers`], [`force`]
 //! - Releases that a user sees: [`catalog`]
-//! - Agents' watches: [`agent`], [`watches`]
+//! - Agents' watches: [`agent`], [`watches`]; their installation and certificates: [`agent_install`], [`enrolment`]
 //! - State of a Manifest: [`manifest`]; its status: [`manifest_status`], [`status`]
 //! - Fields of a status that the engine owns, and foreign writes: [`writers`]
 //! - Objects that the engine itself installs in a runtime: [`engine_owned`]
@@ -17,10 +17,12 @@
 
 pub mod access;
 pub mod agent;
+pub mod agent_install;
 pub mod blockers;
 pub mod catalog;
 pub mod deletion;
 pub mod engine_owned;
+pub mod enrolment;
 pub mod force;
 pub mod gates;
 pub mod kyma;

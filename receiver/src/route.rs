@@ -154,6 +154,9 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
         let is_list_of_modules = in_kyma_namespace && object.name == names::RUNTIME_KYMA_NAME;
         return if is_list_of_modules { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
+    if kind == "CertificateSigningRequest" && object.name == names::AGENT_SIGNING_REQUEST {
+        return vec![WorkKey::AgentCertificate { kyma: kyma.to_owned() }];
+    }
     let manifests = state.owners.interested(kyma, object);
     keys(kyma, Changed { group, kind, name: Some(&object.name), in_kyma_namespace }, manifests, state)
 }

@@ -6,6 +6,7 @@ use super::{
     material::{Material, Session},
     pieces::Pieces,
     proxy::{Proxy, tunnel},
+    source::Source,
     transport::{Channel, Fate, Transport},
     v2::{Post, Translator},
 };
@@ -27,7 +28,7 @@ use std::{
     time::Duration,
 };
 use tidewatch_drain::ShutdownSignal;
-use tidewatch_tls::{Files, HandshakeFailure, Store};
+use tidewatch_tls::{HandshakeFailure, Store};
 use tidewatch_wire::{
     Epoch, ErrorBody, Route,
     header_fields::{self, HeaderFields},
@@ -63,10 +64,10 @@ pub struct Target {
     pub port: u16,
     /// The proxy, if any.
     pub proxy: Option<Proxy>,
-    /// TLS configuration in use.
-    pub tls: Store<ClientConfig>,
-    /// TLS files, checked regularly and before each connection.
-    pub files: Files,
+    /// TLS configuration in use; `None` before the first certificate.
+    pub tls: Option<Store<ClientConfig>>,
+    /// Source of TLS material, checked regularly and before each connection.
+    pub source: Source,
 }
 
 /// Connects to one receiver.
@@ -116,12 +117,12 @@ impl Connector {
         clock: fn() -> Timestamp,
         metrics: Metrics,
     ) -> Result<Self, SendError> {
-        let Target { host, port, proxy, tls, files } = target;
+        let Target { host, port, proxy, tls, source } = target;
         let name = ServerName::try_from(host.clone()).map_err(|e| SendError::Request(Box::new(e)))?;
         let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let uri = format!("https://{bracketed}:{port}{}", v3::PATH);
         let uri = uri.parse().map_err(|e| SendError::Request(Box::new(e)))?;
-        let material = Material::new(tls, files, clock, metrics);
+        let material = Material::new(tls, source, clock, metrics);
         Ok(Self { to: Arc::new(Receiver { host, port, proxy, name, uri, material }), timeout, v2: None })
     }
 
@@ -132,8 +133,8 @@ impl Connector {
         self
     }
 
-    /// Reloads TLS files until shutdown, for later connections.
-    pub async fn watch_files(self, shutdown: ShutdownSignal) {
+    /// Follows the TLS material until shutdown, for later connections.
+    pub async fn watch_certificates(self, shutdown: ShutdownSignal) {
         tokio::select! {
             () = shutdown.signaled() => {}
             () = self.to.material.watch() => {}
@@ -142,7 +143,7 @@ impl Connector {
 
     async fn connect_now(&self) -> Result<Connection, SendError> {
         self.to.material.reload().await;
-        let (config, not_after) = self.to.material.current();
+        let (config, not_after) = self.to.material.current()?;
         let stream = self.stream().await?;
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(self.to.name.clone(), stream)

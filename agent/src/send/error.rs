@@ -10,6 +10,11 @@ pub enum SendError {
     /// Unreachable receiver.
     #[error("the receiver cannot be reached; check receiver.url, its DNS name and the network")]
     Connect(#[source] io::Error),
+    /// No certificate yet.
+    #[error(
+        "this agent has no certificate yet; the control plane signs the certificate signing request in the runtime"
+    )]
+    NotEnrolled,
     /// Unreachable proxy.
     #[error("the proxy cannot be reached; check receiver.proxy or HTTPS_PROXY, its DNS name and the network")]
     Proxy(#[source] io::Error),
@@ -68,6 +73,7 @@ impl SendError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
+            Self::NotEnrolled => "not_enrolled",
             Self::Proxy(_) => "proxy_connect",
             Self::Tunnel(error) => error.label(),
             Self::Handshake { failure, .. } => failure.label(),
@@ -100,6 +106,7 @@ impl SendError {
     pub fn ends_connection(&self) -> bool {
         match self {
             Self::Connect(_)
+            | Self::NotEnrolled
             | Self::Proxy(_)
             | Self::Tunnel(_)
             | Self::Handshake { .. }

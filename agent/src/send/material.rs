@@ -1,22 +1,35 @@
-use super::transport::Fate;
+use super::{SendError, source::Source, transport::Fate};
 use crate::metrics::Metrics;
 use jiff::Timestamp;
 use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, ServerName},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tidewatch_telemetry::chain;
-use tidewatch_tls::{Files, ReloadError, Reloaded, Store};
+use tidewatch_tls::{BundleError, FilesError, Pem, Reloaded, Store};
 use tokio::sync::watch;
 
 /// Interval of file checks. The kubelet takes up to a minute to renew a mounted Secret.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// A reason to keep the last material.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Files(FilesError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+}
+
 #[derive(Debug)]
 pub(super) struct Material {
-    store: Store<ClientConfig>,
-    files: Files,
+    /// Empty before the first certificate.
+    store: OnceLock<Store<ClientConfig>>,
+    source: Source,
     clock: fn() -> Timestamp,
     metrics: Metrics,
     changed: watch::Sender<()>,
@@ -33,18 +46,25 @@ pub(super) struct Session {
 
 impl Material {
     pub(super) fn new(
-        store: Store<ClientConfig>,
-        files: Files,
+        store: Option<Store<ClientConfig>>,
+        source: Source,
         clock: fn() -> Timestamp,
         metrics: Metrics,
     ) -> Self {
-        metrics.certificate_not_after.set(store.not_after().as_second());
-        Self { store, files, clock, metrics, changed: watch::Sender::new(()) }
+        if let Some(store) = &store {
+            metrics.certificate_not_after.set(store.not_after().as_second());
+        }
+        let store = store.map_or_else(OnceLock::new, OnceLock::from);
+        Self { store, source, clock, metrics, changed: watch::Sender::new(()) }
     }
 
     pub(super) async fn watch(&self) {
+        let mut source = self.source.clone();
         loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
+            tokio::select! {
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = source.changed() => {}
+            }
             self.reload().await;
         }
     }
@@ -54,39 +74,57 @@ impl Material {
     }
 
     /// With the certificate's expiry.
-    pub(super) fn current(&self) -> (Arc<ClientConfig>, Timestamp) {
-        self.store.snapshot()
+    pub(super) fn current(&self) -> Result<(Arc<ClientConfig>, Timestamp), SendError> {
+        self.store.get().map(Store::snapshot).ok_or(SendError::NotEnrolled)
     }
 
-    /// Uses changed files; unusable ones change nothing.
+    /// Uses changed material; unusable material changes nothing.
     pub(super) async fn reload(&self) {
-        let result = match self.store.reload(&self.files, (self.clock)()).await {
+        let result = match self.source.read().await.map_err(Unusable::Files) {
+            Ok(None) => return,
+            Ok(Some(pem)) => self.replace(&pem),
+            Err(error) => Err(error),
+        };
+        let result = match result {
             Ok(Reloaded::Unchanged) => return,
-            Ok(Reloaded::Published) => {
-                let not_after = self.store.not_after();
-                tracing::info!(%not_after, "new TLS files are in use");
-                self.metrics.certificate_not_after.set(not_after.as_second());
-                self.changed.send_replace(());
-                "taken"
-            }
+            Ok(Reloaded::Published) => "taken",
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "the TLS files cannot be used; the last good ones stay");
+                tracing::warn!(error = %chain(&error), "the certificates cannot be used; the last good ones stay");
                 match error {
-                    ReloadError::Files(_) => "unreadable",
-                    ReloadError::Bundle(_) => "unusable",
+                    Unusable::Files(_) => "unreadable",
+                    Unusable::Bundle(_) => "unusable",
                 }
             }
         };
         self.metrics.tls_reloads.with_label_values(&[result]).inc();
     }
 
+    fn replace(&self, pem: &Pem) -> Result<Reloaded, Unusable> {
+        let now = (self.clock)();
+        let reloaded = match self.store.get() {
+            Some(store) => store.replace(pem, now)?,
+            None => {
+                // Only the caller's task creates it; a lost race would keep the other store, which is as good.
+                let _ = self.store.set(Store::client(pem, now)?);
+                Reloaded::Published
+            }
+        };
+        if let (Reloaded::Published, Some(store)) = (reloaded, self.store.get()) {
+            let not_after = store.not_after();
+            tracing::info!(%not_after, "new certificates are in use");
+            self.metrics.certificate_not_after.set(not_after.as_second());
+            self.changed.send_replace(());
+        }
+        Ok(reloaded)
+    }
+
     pub(super) fn fate(&self, session: &Session, name: &ServerName<'_>) -> Fate {
         let now = (self.clock)();
         if now >= session.not_after {
             Fate::End("expired")
-        } else if !self.store.trusts(&session.chain, name, now) {
+        } else if !self.store.get().is_some_and(|store| store.trusts(&session.chain, name, now)) {
             Fate::End("untrusted")
-        } else if Arc::ptr_eq(&session.config, &self.current().0) {
+        } else if self.current().is_ok_and(|(config, _)| Arc::ptr_eq(&session.config, &config)) {
             Fate::Keep
         } else {
             Fate::Replace

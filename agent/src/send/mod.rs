@@ -12,6 +12,7 @@ mod material;
 mod pieces;
 pub mod proxy;
 mod sender;
+mod source;
 mod spread;
 mod transport;
 pub mod v2;
@@ -20,6 +21,7 @@ pub use connect::{Connector, Target};
 pub use control::Control;
 pub use error::SendError;
 pub use sender::{Progress, Sender, Settings};
+pub use source::{Identity, Source};
 pub use spread::{Spread, Window};
 pub use transport::{Channel, Fate, Transport};
 

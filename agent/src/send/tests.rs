@@ -231,8 +231,17 @@ async fn target(addr: SocketAddr, trust: &Ca, ca: &Ca) -> (TempDir, Target) {
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
     write(&files, trust.cert_pem(), ca, Timestamp::now());
-    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
-    (dir, Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files })
+    let tls = Store::client(&files.read().await.unwrap(), Timestamp::now()).unwrap();
+    (
+        dir,
+        Target {
+            host: addr.ip().to_string(),
+            port: addr.port(),
+            proxy: None,
+            tls: Some(tls),
+            source: files.into(),
+        },
+    )
 }
 
 async fn agent_with(
@@ -243,7 +252,7 @@ async fn agent_with(
     change: impl FnOnce(&mut Target, &mut Settings),
 ) -> Agent {
     let (dir, mut target) = target(addr, trust, ca).await;
-    let files = target.files.clone();
+    let Source::Files(files) = target.source.clone() else { unreachable!("the target has files") };
     let mut settings = settings();
     change(&mut target, &mut settings);
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();

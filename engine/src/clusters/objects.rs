@@ -71,7 +71,13 @@ pub(crate) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     }
 }
 
-pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
+/// Applies a subresource of an object, such as `status`.
+pub(crate) async fn apply_subresource(
+    runtime: &Gated,
+    subresource: &'static str,
+    object: &Value,
+    manager: &str,
+) -> Result<(), ObjectError> {
     let id = identity(object)?;
     let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
@@ -79,12 +85,12 @@ pub(crate) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     let patch = Patch::Apply(object);
     let before = stored(runtime, &permit, &id).await?;
     let applied = runtime
-        .write(&format!("applying the status of {id}"), async {
-            let request = requests(&api).patch_subresource("status", &id.name, &params, &patch);
+        .write(&format!("applying the {subresource} of {id}"), async {
+            let request = requests(&api).patch_subresource(subresource, &id.name, &params, &patch);
             send(&api, request).await
         })
         .await??;
-    permit.record(|| dry_run_write(runtime, "status", &id, before, applied));
+    permit.record(|| dry_run_write(runtime, subresource, &id, before, applied));
     Ok(())
 }
 

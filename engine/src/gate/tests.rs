@@ -80,7 +80,7 @@ async fn write_everything(runtime: &Gated) -> Vec<String> {
     let (body, id) = (config_map(), ObjectRef::of(&config_map()).unwrap());
     let results = [
         objects::apply(runtime, &body, "m").await.map(drop),
-        objects::apply_status(runtime, &body, "m").await,
+        objects::apply_subresource(runtime, "status", &body, "m").await,
         objects::create(runtime, &body, "m").await.map(drop),
         objects::delete(runtime, &id, "u").await.map(drop),
     ];

@@ -41,6 +41,8 @@ pub struct AgentInput {
 pub struct Agents {
     by_kyma: HashMap<String, Arc<Configured>>,
     by_generation: HashMap<String, Arc<Configured>>,
+    /// Hash of the agent's installation; zero if agents are installed by others.
+    installation: u64,
 }
 
 impl Agents {
@@ -52,6 +54,10 @@ impl Agents {
     /// The report expected from a Kyma's agent; empty if any is accepted.
     pub fn configuration(&self, kyma: &str) -> &str {
         self.by_kyma.get(kyma).map_or("", |configured| &configured.configuration)
+    }
+
+    pub(crate) fn set_installation(&mut self, hash: u64) {
+        self.installation = hash;
     }
 
     fn set(&mut self, kyma: &str, config: AgentConfig) {
@@ -91,7 +97,7 @@ impl KcpState {
         }
         let plan = self.watchers.plan();
         let mut hash = Xxh3::new();
-        (&plan.config.generation, &needs).hash(&mut hash);
+        (&plan.config.generation, &needs, self.agents.installation).hash(&mut hash);
         AgentInput { plan, needs, hash: hash.finish() }
     }
 

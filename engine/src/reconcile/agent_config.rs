@@ -5,12 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Watcher,
+    Kyma, Watcher,
     names::{self, field_managers, finalizers},
     object::{Gvk, ObjectRef},
 };
 use tidewatch_planner::{
     agent::{Rule, role_steps, watcher_status},
+    agent_install::signing_request_watch,
     watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
 };
 
@@ -26,7 +27,10 @@ use crate::{
     key::{Queue, WorkKey},
     outcome::{Outcome, SERVED_AFTER, error_report},
     queue::{Class, Push},
-    reconcile::{followups::FollowUps, manifest::agent_watches::AgentWatches, owners::RuntimeOwners},
+    reconcile::{
+        agent_install::AgentInstaller, followups::FollowUps, manifest::agent_watches::AgentWatches,
+        owners::RuntimeOwners,
+    },
     stages::{Stage, stage},
     trigger::{Change, Trigger, Triggers, is_of_definition},
 };
@@ -69,8 +73,8 @@ fn body(id: &ObjectRef, rest: &Value) -> Value {
 }
 
 /// With all defaults, so that it equals the API server's object.
-fn binding(users: &[String]) -> Value {
-    let account = json!({"kind": "ServiceAccount", "name": names::AGENT_SERVICE_ACCOUNT,
+fn binding(account: &str, users: &[String]) -> Value {
+    let account = json!({"kind": "ServiceAccount", "name": account,
                          "namespace": names::RUNTIME_NAMESPACE});
     let user = |name: &String| json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
     let subjects: Vec<Value> = std::iter::once(account).chain(users.iter().map(user)).collect();
@@ -87,6 +91,7 @@ pub(crate) struct AgentConfigReconciler {
     pub(crate) followups: Arc<FollowUps>,
     pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) watched: Arc<AgentWatches>,
+    pub(crate) installer: Arc<AgentInstaller>,
 }
 
 impl AgentConfigReconciler {
@@ -111,7 +116,7 @@ impl AgentConfigReconciler {
             Ok(runtime) => runtime,
             Err(outcome) => return Ok(outcome),
         };
-        match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
+        match stage(Stage::Apply, self.install_and_configure(&kyma, &runtime, &input, deleting)).await {
             Ok((Derived { missing, over_capacity: left_out, .. }, _)) if missing.is_empty() => {
                 {
                     let mut state = self.kcp.index_mut();
@@ -164,6 +169,23 @@ impl AgentConfigReconciler {
         }
     }
 
+    /// Installs the agent, unless the Kyma is being deleted, and configures its watches.
+    async fn install_and_configure(
+        &self,
+        kyma: &Kyma,
+        runtime: &Gated,
+        input: &AgentInput,
+        deleting: bool,
+    ) -> Result<(Derived, bool), ObjectError> {
+        let name = kyma.name_any();
+        if let Some(id) = kyma.runtime_id().filter(|_| !deleting)
+            && self.installer.install(runtime, id).await?
+        {
+            self.followups.agent_certificate(&name, None);
+        }
+        self.configure(&name, runtime, input, deleting).await
+    }
+
     /// Writes differing objects: added permissions, then the watches, then revoked permissions. Returns the watches, and whether the
     /// discovery of a kind failed.
     ///
@@ -200,6 +222,7 @@ impl AgentConfigReconciler {
         }
         let plural = |group: &str, kind: &str| plurals.get(&(group, kind)).cloned();
         let mut derived = derive(&input.needs, plural, &input.plan.config.watches, MAX_DERIVED);
+        derived.watches.extend(self.config.agents.is_some().then(signing_request_watch));
         let (config, rules) = input.plan.with(std::mem::take(&mut derived.watches));
         let map = config_map();
         let there = if deleting { objects::metadata(runtime, &map).await? } else { None };
@@ -221,7 +244,7 @@ impl AgentConfigReconciler {
         if let Some(rules) = &steps.before {
             write_role(runtime, &role, rules).await?;
         }
-        let binding = binding(&self.config.agent_users);
+        let binding = binding(self.installer.service_account(), &self.config.agent_users);
         write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
         let mut wanted = body(&map, &json!({"data": {names::AGENT_CONFIG_KEY: text}}));
         if let Some(there) = there {

@@ -283,7 +283,7 @@ impl CatalogReconciler {
             "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
             "status": {"conditions": [condition]}
         });
-        objects::apply_status(runtime, &body, field_managers::CATALOG_STATUS).await?;
+        objects::apply_subresource(runtime, "status", &body, field_managers::CATALOG_STATUS).await?;
         Ok(true)
     }
 }

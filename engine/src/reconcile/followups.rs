@@ -20,11 +20,18 @@ pub(crate) struct FollowUps {
     clusters: Arc<Clusters>,
     queue: Queue,
     keep_legacy_watcher: bool,
+    enrols_agents: bool,
 }
 
 impl FollowUps {
     pub(crate) fn new(kcp: Kcp, clusters: Arc<Clusters>, queue: Queue, config: &EngineConfig) -> Self {
-        Self { kcp, clusters, queue, keep_legacy_watcher: config.keep_watcher }
+        Self {
+            kcp,
+            clusters,
+            queue,
+            keep_legacy_watcher: config.keep_watcher,
+            enrols_agents: config.agents.is_some(),
+        }
     }
 
     pub(crate) fn agent_config(&self, kyma: &str, causes: &[Trigger]) {
@@ -33,6 +40,14 @@ impl FollowUps {
         let wanted = index.agent_input(kyma).hash;
         if self.clusters.records.read(kyma, |record| record.agent_config) != Some(wanted) {
             self.push(WorkKey::AgentConfig { kyma: kyma.to_owned() }, Class::Rollout, causes.first());
+        }
+    }
+
+    /// Requests a look for the agent's certificate signing request, unless the proven event path reports it.
+    pub(crate) fn agent_certificate(&self, kyma: &str, cause: Option<&Trigger>) {
+        let is_proven = self.kcp.index().kymas.event_path(kyma).is_some_and(|path| path.proven);
+        if self.enrols_agents && !is_proven {
+            self.push(WorkKey::AgentCertificate { kyma: kyma.to_owned() }, Class::Rollout, cause);
         }
     }
 

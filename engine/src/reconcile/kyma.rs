@@ -230,6 +230,7 @@ impl KymaReconciler {
         }
         let kept = stage(Stage::Prepare, self.preparer.prepare(kyma, runtime)).await.map_err(Error::Crds)?;
         self.followups.agent_config(&name, causes);
+        self.followups.agent_certificate(&name, causes.first());
         self.followups.legacy_watcher(&name, causes.first());
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime, found)).await?;
         self.failures.reached(&name);

@@ -19,6 +19,7 @@ use tidewatch_planner::{
 
 use super::{
     agent_config,
+    agent_install::AgentInstaller,
     legacy_watcher::remove_watcher,
     runtime_kyma::{remote_kyma, runtime_kyma, write_runtime_status},
 };
@@ -48,14 +49,14 @@ fn crd(name: &str) -> ObjectRef {
 }
 
 /// The objects of a step, in deletion order.
-fn objects_of(thing: RuntimeObject) -> Vec<ObjectRef> {
+fn objects_of(thing: RuntimeObject, installer: &AgentInstaller) -> Vec<ObjectRef> {
     let [kymas, templates, releases] = CRDS;
     match thing {
         RuntimeObject::TemplateCrd => vec![crd(templates)],
         RuntimeObject::ReleaseCrd => vec![crd(releases)],
         RuntimeObject::Kyma => vec![runtime_kyma()],
         RuntimeObject::KymaCrd => vec![crd(kymas)],
-        RuntimeObject::AgentConfiguration => agent_config::objects().into(),
+        RuntimeObject::AgentConfiguration => [agent_config::objects().into(), installer.objects()].concat(),
     }
 }
 
@@ -82,6 +83,7 @@ pub(crate) struct KymaDeletion {
     pub(crate) owners: Arc<RuntimeOwners>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) pull_secrets: Arc<PullSecrets>,
+    pub(crate) installer: Arc<AgentInstaller>,
     pub(crate) notifier: Arc<Notifier>,
 }
 
@@ -171,7 +173,7 @@ impl KymaDeletion {
                 Step::AwaitManifests => return self.await_manifests(deletion).await,
                 Step::Remove(thing) => {
                     let Some(runtime) = deletion.runtime.clone() else { return Ok(Outcome::done()) };
-                    match stage(Stage::Delete, delete(&runtime, thing)).await {
+                    match stage(Stage::Delete, delete(&runtime, thing, &self.installer)).await {
                         Ok(going) if going.is_empty() => {}
                         Ok(going) if deletion.force.is_some() => {
                             deletion.skipped.extend(going.iter().map(Forced::deleting_label));
@@ -182,7 +184,8 @@ impl KymaDeletion {
                             return Ok(Outcome::recheck_rarely(what));
                         }
                         Err(error) if deletion.passes(&error) => {
-                            let objects: Vec<_> = objects_of(thing).iter().map(ToString::to_string).collect();
+                            let objects: Vec<_> =
+                                objects_of(thing, &self.installer).iter().map(ToString::to_string).collect();
                             deletion.skipped.push(format!("{}: {}", objects.join(", "), error.message()));
                         }
                         Err(error) => return self.failures.runtime_failed(deletion.kyma, &error).await,
@@ -223,11 +226,11 @@ impl KymaDeletion {
             (RuntimeObject::ReleaseCrd, &mut there.release_crd),
             (RuntimeObject::KymaCrd, &mut there.kyma_crd),
         ] {
-            for object in objects_of(thing) {
+            for object in objects_of(thing, &self.installer) {
                 *is_there |= objects::find(runtime, &object).await?.is_some();
             }
         }
-        for object in agent_config::objects() {
+        for object in objects_of(RuntimeObject::AgentConfiguration, &self.installer) {
             there.agent += usize::from(
                 objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned),
             );
@@ -329,9 +332,13 @@ impl KymaDeletion {
     }
 }
 
-async fn delete(runtime: &Gated, thing: RuntimeObject) -> Result<Vec<String>, ObjectError> {
+async fn delete(
+    runtime: &Gated,
+    thing: RuntimeObject,
+    installer: &AgentInstaller,
+) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
-    for object in objects_of(thing) {
+    for object in objects_of(thing, installer) {
         if thing == RuntimeObject::AgentConfiguration
             && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned)
         {

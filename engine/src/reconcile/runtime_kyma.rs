@@ -140,7 +140,7 @@ pub(crate) async fn write_runtime_status(
         owned["metadata"]["managedFields"] = entries;
     }
     if let Some(kept) = catalog_condition_of(&owned) {
-        objects::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
+        objects::apply_subresource(runtime, "status", &body(kept), field_managers::CATALOG_STATUS).await?;
     }
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
     if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
@@ -148,7 +148,7 @@ pub(crate) async fn write_runtime_status(
         objects::record_dry_run(runtime, "status", &runtime_kyma(), remote, &left)?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
-    objects::apply_status(runtime, &body(status), field_managers::KCP).await
+    objects::apply_subresource(runtime, "status", &body(status), field_managers::KCP).await
 }
 
 /// Keeps only some conditions; `None` if there are none. Users can change the CRD, so the status may have any shape.

@@ -15,7 +15,7 @@ use crate::agent::{Agent, DOMAIN, RUNTIME, certificates, request};
 pub(crate) async fn start(drain: &Drain) -> Result<(Events, Agent)> {
     let folder = tempfile::tempdir()?;
     let (files, agent): (_, Pem) = certificates(folder.path()).await?;
-    let tls = Arc::new(Store::server(&files.read().await?.0, Timestamp::now())?);
+    let tls = Arc::new(Store::server(&files.read().await?, Timestamp::now())?);
     // An operator looks up its own objects. The domain pins the certificate.
     let lookup = |id: &str| match id {
         RUNTIME => RuntimeLookup::One { kyma: "anchor".to_owned(), domain: Some(DOMAIN.to_owned()) },

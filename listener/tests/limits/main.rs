@@ -65,7 +65,7 @@ async fn bench(limits: Limits) -> Bench {
     std::fs::write(&files.ca, ca.cert_pem()).unwrap();
     std::fs::write(&files.cert, &own.cert_pem).unwrap();
     std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
-    let tls = Arc::new(Store::server(&files.read().await.unwrap().0, Timestamp::now()).unwrap());
+    let tls = Arc::new(Store::server(&files.read().await.unwrap(), Timestamp::now()).unwrap());
     let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
     let lookup = |_: &str| RuntimeLookup::One { kyma: "k".into(), domain: Some(DOMAIN.into()) };
     let drain = Drain::new();

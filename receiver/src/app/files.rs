@@ -23,7 +23,7 @@ pub(super) struct Certificates {
 
 impl Certificates {
     pub(super) async fn load(files: Files, proxy_files: Option<ProxyFiles>) -> Result<Self, StartError> {
-        let (pem, _) = files.read().await.map_err(|e| StartError::Tls(e.into()))?;
+        let pem = files.read().await.map_err(|e| StartError::Tls(e.into()))?;
         let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
         let proxies = match &proxy_files {
             Some(files) => Proxies::load(files).await.map_err(StartError::Proxies)?,

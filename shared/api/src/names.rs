@@ -18,8 +18,14 @@ pub const DEFAULT_CHANNEL: &str = "regular";
 /// Never a valid channel: the legacy value for "no channel".
 pub const CHANNEL_NONE: &str = "none";
 
-/// The agent's service account in [`RUNTIME_NAMESPACE`].
-pub const AGENT_SERVICE_ACCOUNT: &str = "tidewatch-agent";
+/// Default name of the agent's Deployment and service account in [`RUNTIME_NAMESPACE`].
+pub const AGENT_NAME: &str = "tidewatch-agent";
+/// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's file and the receiver's CAs.
+pub const AGENT_SETTINGS: &str = "tidewatch-agent";
+/// Secret in [`RUNTIME_NAMESPACE`] with the agent's key and certificate.
+pub const AGENT_IDENTITY_SECRET: &str = "tidewatch-agent-identity";
+/// The agent's `CertificateSigningRequest`.
+pub const AGENT_SIGNING_REQUEST: &str = "tidewatch-agent";
 /// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's watches.
 pub const AGENT_CONFIG_MAP: &str = "tidewatch-agent-config";
 /// Key in [`AGENT_CONFIG_MAP`].

@@ -36,12 +36,13 @@ pub enum FilesError {
 }
 
 impl Files {
-    /// Reads the files and hashes them.
-    pub async fn read(&self) -> Result<(Pem, [u8; 32]), FilesError> {
-        let pem =
-            Pem { ca: read(&self.ca).await?, cert: read(&self.cert).await?, key: read(&self.key).await? };
-        let hash = hash(&pem);
-        Ok((pem, hash))
+    /// Reads the files, at most 1 MiB each.
+    pub async fn read(&self) -> Result<Pem, FilesError> {
+        Ok(Pem {
+            ca: read_file(&self.ca).await?,
+            cert: read_file(&self.cert).await?,
+            key: read_file(&self.key).await?,
+        })
     }
 }
 
@@ -54,7 +55,8 @@ pub(crate) fn hash(pem: &Pem) -> [u8; 32] {
     hash.finalize().into()
 }
 
-pub(crate) async fn read(path: &PathBuf) -> Result<Vec<u8>, FilesError> {
+/// Reads a file of at most 1 MiB.
+pub async fn read_file(path: &PathBuf) -> Result<Vec<u8>, FilesError> {
     let failed = |source| FilesError::Read { path: path.clone(), source };
     let file = File::open(path).await.map_err(failed)?;
     let mut content = Vec::new();

@@ -12,7 +12,7 @@ mod store;
 pub mod xfcc;
 
 pub use bundle::{Bundle, BundleError, Pem, client_config, provider, server_config};
-pub use files::{Files, FilesError};
+pub use files::{Files, FilesError, read_file};
 pub use handshake::HandshakeFailure;
 pub use identity::{IdentityError, MAX_SANS, PeerIdentity};
 pub use proxies::{ForwardedError, Proxies, ProxiesError, ProxyFiles};

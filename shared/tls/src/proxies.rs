@@ -116,7 +116,7 @@ impl Proxies {
     /// Reloads the files and returns whether they changed. Errors keep the last valid content. Invalid content is
     /// reported once.
     pub async fn reload(&self, files: &ProxyFiles) -> Result<bool, ProxiesError> {
-        let (ca, proxies) = (files::read(&files.ca).await?, files::read(&files.proxies).await?);
+        let (ca, proxies) = (files::read_file(&files.ca).await?, files::read_file(&files.proxies).await?);
         let mut hash = Sha256::new();
         for part in [&ca, &proxies] {
             hash.update(Sha256::digest(part));

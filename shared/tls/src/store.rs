@@ -116,7 +116,12 @@ impl<T> Store<T> {
 
     /// Publishes changed files.
     pub async fn reload(&self, files: &Files, now: Timestamp) -> Result<Reloaded, ReloadError> {
-        let (pem, hash) = files.read().await?;
+        Ok(self.replace(&files.read().await?, now)?)
+    }
+
+    /// Publishes a changed bundle. Errors keep the last one, and are not repeated for equal content until it becomes valid.
+    pub fn replace(&self, pem: &Pem, now: Timestamp) -> Result<Reloaded, BundleError> {
+        let hash = files::hash(pem);
         {
             let mut meta = self.meta.lock();
             let becomes_valid = meta.valid_from.is_some_and(|from| from <= now);
@@ -125,7 +130,7 @@ impl<T> Store<T> {
             }
             meta.valid_from = None;
         }
-        let published = self.publish(&pem, now);
+        let published = self.publish(pem, now);
         if let Err(BundleError::NotYetValid(from)) = &published {
             self.meta.lock().valid_from = Some(*from);
         }

@@ -1,0 +1,186 @@
+//! Signs the certificate signing request of a runtime's agent.
+
+use std::sync::Arc;
+
+use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    names::{AGENT_SIGNING_REQUEST, field_managers},
+    object::{Gvk, ObjectRef},
+};
+use tidewatch_certs::ClientRequest;
+use tidewatch_planner::{
+    enrolment::{Decision, Denial, Requester, decide},
+    status::whole_seconds,
+};
+
+use crate::{
+    authority::{Issuer, SignError},
+    clusters::{
+        Clusters, Gated,
+        objects::{self, ObjectError},
+    },
+    config::{AgentInstall, EngineConfig},
+    error::Error,
+    kcp::Kcp,
+    outcome::{Outcome, error_report},
+    reconcile::owners::RuntimeOwners,
+    stages::{Stage, stage},
+};
+
+/// API group version of requests.
+const API_VERSION: &str = "certificates.k8s.io/v1";
+/// Subresource of the conditions Approved and Denied.
+const APPROVAL: &str = "approval";
+
+/// The agent's request.
+pub(crate) fn signing_request() -> ObjectRef {
+    ObjectRef {
+        gvk: Gvk::of(API_VERSION, "CertificateSigningRequest"),
+        namespace: String::new(),
+        name: AGENT_SIGNING_REQUEST.into(),
+    }
+}
+
+pub(crate) struct AgentCertificateReconciler {
+    pub(crate) kcp: Kcp,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) owners: Arc<RuntimeOwners>,
+}
+
+/// The registered names of a runtime.
+struct Registration {
+    runtime: String,
+    domain: String,
+}
+
+impl AgentCertificateReconciler {
+    /// Decides about the request of a Kyma's runtime. Looks again soon while there is none and the event path is not proven: an agent
+    /// without a certificate cannot report its request.
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
+        let Some(agents) = &self.config.agents else { return Ok(Outcome::done()) };
+        let (kyma, is_proven) = {
+            let state = self.kcp.index();
+            (state.kymas.get(name), state.kymas.event_path(name).is_some_and(|path| path.proven))
+        };
+        let Some(kyma) = kyma.filter(|kyma| !kyma.is_skipped()) else { return Ok(Outcome::done()) };
+        let (Some(runtime), Some(domain)) = (kyma.runtime_id(), kyma.skr_domain()) else {
+            return Ok(Outcome::waiting("the Kyma has no runtime id or no annotation skr-domain yet".into()));
+        };
+        let registration = Registration { runtime: runtime.to_owned(), domain: domain.to_owned() };
+        let Some(issuer) = agents.authority.issuer() else {
+            return Ok(Outcome::recheck_soon("the CA is not loaded yet".into()));
+        };
+        let runtime = match self.owners.own_runtime(name).await? {
+            Ok(runtime) => runtime,
+            Err(outcome) => return Ok(outcome),
+        };
+        let id = signing_request();
+        let request = match stage(Stage::ReadRuntime, objects::get(&runtime, &id)).await {
+            Ok(request) => request,
+            Err(error) => return self.clusters.failed_at(name, error),
+        };
+        let Some(request) = request else {
+            return Ok(if is_proven {
+                Outcome::done()
+            } else {
+                Outcome::recheck_soon("waiting for the agent's certificate signing request".into())
+            });
+        };
+        match self.decide(&runtime, &registration, agents, &issuer, request).await {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => self.clusters.failed_at(name, error),
+        }
+    }
+
+    async fn decide(
+        &self,
+        runtime: &Gated,
+        registration: &Registration,
+        agents: &AgentInstall,
+        issuer: &Issuer,
+        request: Value,
+    ) -> Result<Outcome, ObjectError> {
+        let request: CertificateSigningRequest =
+            serde_json::from_value(request).map_err(|error| ObjectError::Malformed(error.to_string()))?;
+        let (agent, uid) = (agents.settings.username(), request.metadata.uid.as_deref().unwrap_or_default());
+        let requester = Requester { runtime: &registration.runtime, agent: &agent, is_revoked: false };
+        match decide(&request, requester) {
+            Decision::None => Ok(Outcome::done()),
+            Decision::Deny(denial) => self.deny(runtime, registration, uid, &denial).await,
+            Decision::Sign { request, approve } => {
+                let client = ClientRequest {
+                    runtime_id: registration.runtime.clone(),
+                    dns_names: vec![registration.domain.clone()],
+                    organizations: Vec::new(),
+                    validity: agents.lifetime,
+                };
+                let signed = match issuer.sign(&request, &client, self.kcp.now()) {
+                    Ok(signed) => signed,
+                    Err(SignError::Request(error)) => {
+                        let denial = Denial::Request(error.to_string());
+                        return self.deny(runtime, registration, uid, &denial).await;
+                    }
+                    Err(SignError::Ca(error)) => {
+                        let report = error_report(format!("{error}; check the receiver's CA"));
+                        return Ok(Outcome::retried(report, "ca", None));
+                    }
+                };
+                if approve {
+                    let message = "the agent of this runtime has requested it";
+                    self.write_condition(runtime, uid, "Approved", "AgentOfRuntime", message).await?;
+                }
+                let certificate = ByteString(signed.cert_pem.into_bytes());
+                let body = body(uid, &json!({"certificate": certificate}));
+                stage(
+                    Stage::Apply,
+                    objects::apply_subresource(runtime, "status", &body, field_managers::AGENT),
+                )
+                .await?;
+                let (runtime, not_after) = (&registration.runtime, signed.not_after);
+                tracing::info!(runtime, %not_after, "an agent has got its certificate");
+                Ok(Outcome::done())
+            }
+        }
+    }
+
+    async fn deny(
+        &self,
+        runtime: &Gated,
+        registration: &Registration,
+        uid: &str,
+        denial: &Denial,
+    ) -> Result<Outcome, ObjectError> {
+        let message = denial.to_string();
+        tracing::warn!(
+            runtime = registration.runtime,
+            reason = denial.reason(),
+            message,
+            "a certificate signing request was denied"
+        );
+        self.write_condition(runtime, uid, "Denied", denial.reason(), &message).await?;
+        Ok(Outcome::failed(error_report(format!("a certificate signing request was denied: {message}"))))
+    }
+
+    async fn write_condition(
+        &self,
+        runtime: &Gated,
+        uid: &str,
+        type_: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ObjectError> {
+        let now = whole_seconds(self.kcp.now()).to_string();
+        let condition = json!({"type": type_, "status": "True", "reason": reason, "message": message,
+                               "lastUpdateTime": now, "lastTransitionTime": now});
+        let body = body(uid, &json!({"conditions": [condition]}));
+        stage(Stage::Apply, objects::apply_subresource(runtime, APPROVAL, &body, field_managers::AGENT)).await
+    }
+}
+
+/// The status of exactly this request: an agent may have replaced it.
+fn body(uid: &str, status: &Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": "CertificateSigningRequest",
+           "metadata": {"name": AGENT_SIGNING_REQUEST, "uid": uid}, "status": status})
+}
