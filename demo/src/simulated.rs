@@ -21,7 +21,9 @@ use tidewatch_engine::EngineConfig;
 use tidewatch_fake_apiserver::{
     Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
-use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, lease, paths::Settings};
+use tidewatch_receiver::{
+    self as receiver, agent_args::TlsSource, app, forward::target::Overrides, lease, paths::Settings,
+};
 use tidewatch_tls::Files;
 
 use crate::{
@@ -232,11 +234,11 @@ impl Cast for Simulated {
         let config = receiver::Config {
             listen: any,
             admin: any,
-            tls: Files {
+            tls: TlsSource::Files(Files {
                 ca: event_path.ca_file.clone(),
                 cert: event_path.server.cert.clone(),
                 key: event_path.server.key.clone(),
-            },
+            }),
             proxies: None,
             kubeconfig: Some(kcp.engine_file.clone()),
             engine: EngineConfig { modules: self.registry.host(), ..self.engine.clone() },

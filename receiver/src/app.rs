@@ -47,11 +47,11 @@ pub struct Bound {
 pub async fn start(config: Config) -> Result<Bound, StartError> {
     let (drain, build) = (Drain::new(), BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")));
     let registry = Registry::new("tidewatch_receiver", build)?;
-    let certificates = Certificates::load(config.tls, config.proxies).await?;
     let kube = kube_config(config.kubeconfig).await?;
     let object_metrics = config.object_metrics;
     let core =
         Core::new(kube, config.engine, config.denied_servers, config.paths, object_metrics, &registry)?;
+    let certificates = Certificates::load(config.tls, config.proxies, &core).await?;
     let switch = Switch::new(core.engine.clone(), &registry)?;
     let files =
         EngineFiles::load(config.registry_credentials, config.maintenance_policy, &core.engine, &registry)

@@ -6,7 +6,13 @@ use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 use tidewatch_oci::BaseUrl;
 use tidewatch_telemetry::logging::Format;
 
-use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Settings};
+use crate::{
+    agent_args::{AgentArgs, FileArgs},
+    dry_run::Output,
+    lease::DURATIONS,
+    limits::LimitArgs,
+    paths::Settings,
+};
 
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
@@ -27,19 +33,12 @@ impl Program {
         Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
-    /// Makes the agents' TLS files optional in a dry run. `Args` cannot declare this: other programs flatten it without `--dry-run`.
     fn of(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        for unused in ["client_ca", "tls_cert", "tls_key"] {
-            command = command.mut_arg(unused, |arg| {
-                arg.required(false)
-                    .required_unless_present("dry_run")
-                    .default_value_if("dry_run", "true", "none")
-            });
-        }
         let mut matches = command.try_get_matches_from_mut(args)?;
         let program = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
-        match program.args.unusable() {
+        let serves = !program.dry.dry_run;
+        match program.args.unusable(serves) {
             Some(why) => Err(command.error(ErrorKind::ValueValidation, why)),
             None => Ok(program),
         }
@@ -56,18 +55,15 @@ pub struct Args {
     /// Address of metrics, probes and pages for operators. It has no TLS: do not expose it.
     #[arg(long, env = "TIDEWATCH_ADMIN", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub admin: SocketAddr,
-    /// CA certificates that issue the agents' certificates (PEM).
-    #[arg(long, env = "TIDEWATCH_CLIENT_CA", value_name = "FILE")]
-    pub client_ca: PathBuf,
-    /// Certificate chain of the receiver (PEM).
-    #[arg(long, env = "TIDEWATCH_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: PathBuf,
-    /// Private key of the receiver (PEM).
-    #[arg(long, env = "TIDEWATCH_TLS_KEY", value_name = "FILE")]
-    pub tls_key: PathBuf,
+    /// Certificates in files.
+    #[command(flatten)]
+    pub files: FileArgs,
+    /// Agents and certificates.
+    #[command(flatten)]
+    pub agents: AgentArgs,
     /// Leaf certificates (PEM) of proxies that terminate TLS in front of the event port. Only their header
     /// X-Forwarded-Client-Cert is trusted.
-    #[arg(long, env = "TIDEWATCH_TRUSTED_PROXY", value_name = "FILE")]
+    #[arg(long, env = "TIDEWATCH_TRUSTED_PROXY", value_name = "FILE", requires = "client_ca")]
     pub trusted_proxy: Option<PathBuf>,
     /// Kubeconfig of the control plane [default: the in-cluster configuration].
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
@@ -170,8 +166,15 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns an error that involves two arguments: `--modules` may use HTTP only if `--insecure-registry` lists it.
-    fn unusable(&self) -> Option<String> {
+    /// Returns an error that involves several arguments: `--modules` may use HTTP only if `--insecure-registry` lists it; a receiver that
+    /// serves agents needs certificates or the names for one.
+    fn unusable(&self, serves: bool) -> Option<String> {
+        let is_nameless = self.files.client_ca.is_none() && self.agents.pki().server_names.is_empty();
+        if serves && is_nameless {
+            let names =
+                "give --agent-url or --server-name: the receiver's certificate needs a name that agents dial";
+            return Some(format!("{names}; or give --client-ca, --tls-cert and --tls-key"));
+        }
         let base = BaseUrl::parse(&self.modules, &self.insecure_registry);
         base.err().map(|error| format!("--modules cannot be used: {error}"))
     }
@@ -358,12 +361,13 @@ mod tests {
         let look = Program::of([&modules[..], &["--dry-run"]].concat()).unwrap();
         assert!(look.dry.dry_run && look.args.modules == "registry.example.com");
         let error = Program::of(modules).unwrap_err().to_string();
-        for flag in ["--client-ca", "--tls-cert", "--tls-key"] {
+        for flag in ["--agent-url", "--server-name", "--client-ca", "--tls-cert", "--tls-key"] {
             assert!(error.contains(flag), "{error}");
         }
         let files = ["--client-ca", "ca.pem", "--tls-cert", "tls.pem", "--tls-key", "key.pem"];
         let serves = Program::of([&modules[..], &files].concat()).unwrap();
-        assert!(!serves.dry.dry_run && serves.args.client_ca.ends_with("ca.pem"));
+        assert!(!serves.dry.dry_run && serves.args.files.client_ca.is_some());
+        assert!(Program::of([&modules[..], &["--server-name", "events.example"]].concat()).is_ok());
     }
 
     fn look(args: &[&str]) -> Result<Program, clap::Error> {

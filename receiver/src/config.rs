@@ -6,12 +6,14 @@ use tidewatch_engine::{EngineConfig, ReconcileLimits, clusters::AddressPolicyErr
 use tidewatch_listener::Limits;
 use tidewatch_oci::{OciError, RegistryConfig};
 use tidewatch_telemetry::metrics::MetricsError;
-use tidewatch_tls::{Files, ProxiesError, ProxyFiles};
+use tidewatch_tls::{ProxiesError, ProxyFiles};
 
 use crate::{
+    agent_args::TlsSource,
     args::{Args, UpdateArgs},
     forward::target::Overrides,
     paths::Settings,
+    pki::PkiError,
     registry_credentials::Unusable,
 };
 
@@ -23,7 +25,7 @@ pub struct Config {
     /// Admin address; port 0 takes a free one.
     pub admin: SocketAddr,
     /// Client CA bundle, own certificate, own key.
-    pub tls: Files,
+    pub tls: TlsSource,
     /// Trusted proxies.
     pub proxies: Option<ProxyFiles>,
     /// KCP's kubeconfig; in-cluster without.
@@ -59,9 +61,8 @@ impl From<Args> for Config {
         let Args {
             listen,
             admin,
-            client_ca,
-            tls_cert,
-            tls_key,
+            files,
+            agents,
             trusted_proxy,
             kubeconfig,
             namespace,
@@ -97,8 +98,10 @@ impl From<Args> for Config {
         Self {
             listen,
             admin,
-            proxies: trusted_proxy.map(|proxies| ProxyFiles { ca: client_ca.clone(), proxies }),
-            tls: Files { ca: client_ca, cert: tls_cert, key: tls_key },
+            proxies: trusted_proxy
+                .zip(files.client_ca.clone())
+                .map(|(proxies, ca)| ProxyFiles { ca, proxies }),
+            tls: files.files().map_or_else(|| TlsSource::Secrets(agents.pki()), TlsSource::Files),
             kubeconfig,
             engine: EngineConfig {
                 namespace,
@@ -115,6 +118,7 @@ impl From<Args> for Config {
                     per_runtime: workers_per_runtime,
                     ..ReconcileLimits::default()
                 },
+                agents: agents.install(skr_image_pull_secret.clone()),
                 agent_users: agent_user,
                 restricted_modules: restricted_default_modules,
                 pull_secret: skr_image_pull_secret,
@@ -146,6 +150,9 @@ pub enum StartError {
     /// Unusable TLS files.
     #[error("the TLS files cannot be used; check --client-ca, --tls-cert and --tls-key")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Unusable Secrets.
+    #[error("the receiver has no certificate")]
+    Pki(#[from] PkiError),
     /// Unusable proxy files.
     #[error("the trusted proxies cannot be used; check --trusted-proxy")]
     Proxies(#[source] ProxiesError),

@@ -2,6 +2,7 @@
 //!
 //! An event passes [`tidewatch_listener`], [`host`], [`route`] and the engine's queue.
 
+pub mod agent_args;
 pub mod app;
 pub mod args;
 pub mod claims;
@@ -21,6 +22,7 @@ pub mod otlp;
 pub mod path_watch;
 pub mod paths;
 pub mod pause;
+pub mod pki;
 pub mod registry_credentials;
 pub mod route;
 pub mod runtimes_page;

@@ -261,8 +261,6 @@ pub async fn dry_run(
         harness.write(&format!("dry-run-{namespace}/kcp.yaml"), &kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
     let output = tokio::process::Command::new(binaries::find("tidewatch-receiver")?)
         .args(["--dry-run", "-o=json", "--dry-run-limit=60", "--log-format=text"])
-        // Ports and certificates are unused, but the arguments are required.
-        .args(["--client-ca=none", "--tls-cert=none", "--tls-key=none"])
         .args([format!("--namespace={namespace}"), format!("--modules={modules}")])
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .args(more)
@@ -444,7 +442,7 @@ async fn still(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> 
         let reconciles: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("tidewatch_receiver_reconciles_total")).collect();
         // Ignores canary reconciles.
-        let now = Some(reconciles.into_iter().filter(|line| !line.contains("\"Path\"")).collect::<String>());
+        let now = Some(reconciles.into_iter().filter(|line| !line.contains("\"EventPath\"")).collect::<String>());
         if now != still.0 {
             still = (now, Instant::now());
         } else if still.1.elapsed() >= STILL {

@@ -4,12 +4,20 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use rustls::ServerConfig;
+use tidewatch_certs::Ca;
 use tidewatch_drain::{Drain, ShutdownSignal};
-use tidewatch_engine::Engine;
+use tidewatch_engine::{Engine, Issuer};
 use tidewatch_telemetry::{chain, metrics::Registry};
 use tidewatch_tls::{Files, Proxies, ProxyFiles, ReloadError, Reloaded, Store};
 
-use crate::{config::StartError, maintenance::PolicyFile, registry_credentials::RegistryCredentials};
+use super::core::Core;
+use crate::{
+    agent_args::TlsSource,
+    config::StartError,
+    maintenance::PolicyFile,
+    pki::{Material, Pki},
+    registry_credentials::RegistryCredentials,
+};
 
 const RELOAD: Duration = Duration::from_secs(30);
 
@@ -17,24 +25,51 @@ const RELOAD: Duration = Duration::from_secs(30);
 pub(super) struct Certificates {
     pub(super) store: Arc<Store<ServerConfig>>,
     pub(super) proxies: Arc<Proxies>,
-    files: Files,
+    source: Source,
     proxy_files: Option<ProxyFiles>,
 }
 
+enum Source {
+    Files(Files),
+    /// The Secrets, and the time until the next look.
+    Secrets(Pki, Duration),
+}
+
 impl Certificates {
-    pub(super) async fn load(files: Files, proxy_files: Option<ProxyFiles>) -> Result<Self, StartError> {
-        let pem = files.read().await.map_err(|e| StartError::Tls(e.into()))?;
-        let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
+    /// Reads files, or the Secrets of the control plane, whose CA then signs agents' certificates.
+    pub(super) async fn load(
+        source: TlsSource,
+        proxy_files: Option<ProxyFiles>,
+        core: &Core,
+    ) -> Result<Self, StartError> {
+        let now = Timestamp::now();
+        let (pem, source) = match source {
+            TlsSource::Files(files) => {
+                (files.read().await.map_err(|e| StartError::Tls(e.into()))?, Source::Files(files))
+            }
+            TlsSource::Secrets(settings) => {
+                let pki = Pki::new(core.client.clone(), &core.namespace, settings);
+                let Material { ca, server, renew_in } = pki.load(now).await?;
+                core.engine.replace_authority(issuer(ca));
+                (server, Source::Secrets(pki, renew_in))
+            }
+        };
+        let store = Store::server(&pem, now).map_err(|e| StartError::Tls(e.into()))?;
         let proxies = match &proxy_files {
             Some(files) => Proxies::load(files).await.map_err(StartError::Proxies)?,
             None => Proxies::none(),
         };
-        Ok(Self { store: Arc::new(store), proxies: Arc::new(proxies), files, proxy_files })
+        Ok(Self { store: Arc::new(store), proxies: Arc::new(proxies), source, proxy_files })
     }
 
-    /// Reloads them every 30 s.
+    /// Reads files every 30 s, and Secrets when a certificate is due, at least once an hour.
     pub(super) fn follow(self, drain: &Drain) {
-        drain.spawn("tls-reload", reload(self.store, self.files, drain.watch()));
+        match self.source {
+            Source::Files(files) => drain.spawn("tls-reload", reload(self.store, files, drain.watch())),
+            Source::Secrets(pki, renew_in) => {
+                drain.spawn("certificates", renew(self.store, pki, renew_in, drain.watch()));
+            }
+        }
         if let Some(files) = self.proxy_files {
             drain.spawn("proxies-reload", reload_proxies(self.proxies, files, drain.watch()));
         }
@@ -74,6 +109,34 @@ impl EngineFiles {
         if let Some(windows) = self.windows {
             drain.spawn("maintenance-policy", windows.follow(drain.watch()));
         }
+    }
+}
+
+/// The bundle of agents is the CA itself while there is one.
+fn issuer(ca: Ca) -> Issuer {
+    let bundle = ca.cert_pem().to_owned();
+    Issuer { ca, bundle }
+}
+
+/// Renews the receiver's certificate in its Secret. A failure keeps the certificate in use, and is retried.
+async fn renew(store: Arc<Store<ServerConfig>>, pki: Pki, mut wait: Duration, drain: ShutdownSignal) {
+    loop {
+        tokio::select! {
+            () = drain.signaled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        let now = Timestamp::now();
+        let loaded = pki.load(now).await.map_err(|error| chain(&error).to_string());
+        let replaced = loaded.and_then(|Material { server, renew_in, .. }| {
+            store.replace(&server, now).map(|_| renew_in).map_err(|error| chain(&error).to_string())
+        });
+        wait = match replaced {
+            Ok(renew_in) => renew_in,
+            Err(error) => {
+                tracing::warn!(error, "the receiver's certificate cannot be renewed; the last one stays");
+                RELOAD
+            }
+        };
     }
 }
 

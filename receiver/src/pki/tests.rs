@@ -1,0 +1,138 @@
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+/// Secrets by name, with versions.
+#[derive(Clone, Default)]
+struct Secrets(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl Secrets {
+    fn client(&self) -> Client {
+        let secrets = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let secrets = secrets.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let (status, answer) = secrets.answer(&parts.method, parts.uri.path(), body);
+                Ok::<_, Infallible>(
+                    Response::builder()
+                        .status(status)
+                        .body(Body::from(answer.to_string().into_bytes()))
+                        .unwrap(),
+                )
+            }
+        });
+        Client::new(service, "kcp-system")
+    }
+
+    fn answer(&self, method: &Method, path: &str, mut body: Value) -> (StatusCode, Value) {
+        let mut all = self.0.lock();
+        let name = body["metadata"]["name"]
+            .as_str()
+            .map_or_else(|| path.rsplit('/').next().unwrap_or_default().to_owned(), str::to_owned);
+        let version = all
+            .get(&name)
+            .and_then(|secret| secret["metadata"]["resourceVersion"].as_str())
+            .map(str::to_owned);
+        let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "message": "", "code": code});
+        match (method, version) {
+            (&Method::GET, Some(_)) => (StatusCode::OK, all[&name].clone()),
+            (&Method::GET, None) => (StatusCode::NOT_FOUND, status(404, "NotFound")),
+            (&Method::POST, Some(_)) => (StatusCode::CONFLICT, status(409, "Conflict")),
+            (_, version) => {
+                let is_next = version.as_deref() == body["metadata"]["resourceVersion"].as_str();
+                if !is_next {
+                    return (StatusCode::CONFLICT, status(409, "Conflict"));
+                }
+                let next: u64 = version.map_or(1, |version| version.parse::<u64>().unwrap() + 1);
+                body["metadata"]["resourceVersion"] = next.to_string().into();
+                all.insert(name, body.clone());
+                (StatusCode::OK, body)
+            }
+        }
+    }
+}
+
+fn pki(secrets: &Secrets, names: &[&str]) -> Pki {
+    let settings = PkiSettings {
+        server_names: names.iter().map(ToString::to_string).collect(),
+        server_lifetime: DAY * 30,
+        ca_lifetime: DAY * 730,
+    };
+    Pki::new(secrets.client(), "kcp-system", settings)
+}
+
+fn now() -> Timestamp {
+    "2026-11-29T10:00:00Z".parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_first_start_creates_a_ca_and_a_usable_certificate() {
+    let secrets = Secrets::default();
+    let material = pki(&secrets, &["events.example", "127.0.0.1"]).load(now()).await.unwrap();
+    let bundle = tidewatch_tls::Bundle::parse(&material.server).unwrap();
+    bundle.check(now()).unwrap();
+    assert_eq!(bundle.not_after(), now() + DAY * 30);
+    assert_eq!(secrets.0.lock().keys().collect::<Vec<_>>(), [CA_SECRET, SERVER_SECRET]);
+    assert_eq!(material.renew_in, MAX_WAIT);
+}
+
+#[tokio::test]
+async fn a_restart_and_a_second_receiver_use_the_same_certificates() {
+    let secrets = Secrets::default();
+    let first = pki(&secrets, &["events.example"]).load(now()).await.unwrap();
+    let second = pki(&secrets, &["events.example"]).load(now() + DAY * 19).await.unwrap();
+    assert!(first.server == second.server);
+    assert_eq!(first.ca.cert_pem(), second.ca.cert_pem());
+}
+
+#[tokio::test]
+async fn receivers_that_start_at_once_agree() {
+    let secrets = Secrets::default();
+    let (a, b) = (pki(&secrets, &["events.example"]), pki(&secrets, &["events.example"]));
+    let (a, b) = tokio::join!(a.load(now()), b.load(now()));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert!(a.server == b.server);
+    assert_eq!(a.ca.cert_pem(), b.ca.cert_pem());
+}
+
+#[tokio::test]
+async fn the_certificate_is_issued_again_when_it_is_due_or_its_names_or_ca_change() {
+    let secrets = Secrets::default();
+    let first = pki(&secrets, &["events.example"]).load(now()).await.unwrap();
+    let due = pki(&secrets, &["events.example"])
+        .load(now() + DAY * 20 + SignedDuration::from_mins(1))
+        .await
+        .unwrap();
+    assert!(first.server != due.server);
+    let renamed = pki(&secrets, &["other.example"]).load(now() + DAY * 21).await.unwrap();
+    assert!(renamed.server != due.server);
+    secrets.0.lock().remove(CA_SECRET);
+    let other_ca = pki(&secrets, &["other.example"]).load(now() + DAY * 21).await.unwrap();
+    assert!(other_ca.server.ca != renamed.server.ca && other_ca.server.cert != renamed.server.cert);
+}
+
+#[tokio::test]
+async fn an_unusable_ca_stops_the_start_and_its_key_is_in_no_message() {
+    let secrets = Secrets::default();
+    pki(&secrets, &["events.example"]).load(now()).await.unwrap();
+    {
+        let mut all = secrets.0.lock();
+        // The key of another pair: base64 of a text.
+        all.get_mut(CA_SECRET).unwrap()["data"]["tls.key"] = "c2VjcmV0LWtleQ==".into();
+    }
+    let error = pki(&secrets, &["events.example"]).load(now()).await.err().unwrap();
+    let message = tidewatch_telemetry::chain(&error).to_string();
+    assert!(matches!(error, PkiError::Ca(_)), "{message}");
+    assert!(message.contains(CA_SECRET) && !message.contains("secret-key"), "{message}");
+}
