@@ -116,6 +116,12 @@ impl Served {
             });
             named(&mut resource, kind);
             all.push(resource);
+            if kind.has_approval() {
+                all.push(json!({
+                    "name": format!("{}/approval", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                    "kind": kind.kind, "verbs": ["get", "patch", "update"],
+                }));
+            }
             if kind.has_status {
                 all.push(json!({
                     "name": format!("{}/status", kind.plural), "singularName": "", "namespaced": kind.namespaced,
@@ -189,6 +195,11 @@ fn named(resource: &mut Value, kind: &Kind) {
 fn aggregated(kind: &Kind) -> Value {
     let response = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut subresources = Vec::new();
+    if kind.has_approval() {
+        subresources.push(
+            json!({"subresource": "approval", "responseKind": response, "verbs": ["get", "patch", "update"]}),
+        );
+    }
     if kind.scale.is_some() {
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
         subresources.push(

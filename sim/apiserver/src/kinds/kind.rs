@@ -77,6 +77,11 @@ impl Kind {
         }
     }
 
+    /// Whether it has `/approval`.
+    pub(crate) fn has_approval(&self) -> bool {
+        self.is("certificates.k8s.io", "certificatesigningrequests")
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }

@@ -139,6 +139,7 @@ pub(crate) fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(
         "" => {}
         "status" if kind.has_status => {}
         "scale" if kind.scale.is_some() => {}
+        "approval" if kind.has_approval() => {}
         _ if !target.is_simulated() => return Err(target.not_simulated()),
         _ if !kind.is_builtin() => return Err(Refusal::not_found(kind, &target.name)),
         _ => return Err(Refusal::unknown_path()),

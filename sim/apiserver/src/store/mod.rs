@@ -2,6 +2,7 @@
 
 mod addresses;
 mod admission;
+mod certificates;
 mod cluster;
 mod controllers;
 mod decode;

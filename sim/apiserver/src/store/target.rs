@@ -71,7 +71,7 @@ pub struct Target {
     pub namespace: String,
     /// Name; empty: collection.
     pub name: String,
-    /// `status`, `scale` or empty.
+    /// `status`, `scale`, `approval` or empty.
     pub subresource: String,
 }
 
@@ -121,7 +121,6 @@ const MISSING_RESOURCES: &[(&str, &[&str])] = &[
         ],
     ),
     ("apps", &["controllerrevisions"]),
-    ("certificates.k8s.io", &["certificatesigningrequests"]),
     ("discovery.k8s.io", &["endpointslices"]),
     ("flowcontrol.apiserver.k8s.io", &["flowschemas", "prioritylevelconfigurations"]),
     ("networking.k8s.io", &["ingressclasses", "ingresses", "ipaddresses", "servicecidrs"]),

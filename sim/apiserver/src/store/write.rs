@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    admission,
+    admission, certificates,
     decode::{decode, decode_applied, decode_patched, locate, restore_server_fields, strip_server_fields},
     definitions, escalation,
     log::Key,
@@ -224,8 +224,14 @@ impl<'a> Write<'a> {
         if kind.has_status && !kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
             meta::as_object(&mut object).remove("status");
         }
+        if kind.has_approval() {
+            certificates::set_requester(&mut object, &request.user);
+        }
         admission::shape(&mut object, kind);
-        admission::check(self.state, kind, &object, None)?;
+        admission::check(self.state, kind, &object, None, "")?;
+        if kind.has_approval() {
+            certificates::check_subject(kind, &object)?;
+        }
         self.warnings.extend(admission::warnings(&self.state.options, kind, &object, None));
         self.check_insert(&name)?;
         self.identify(&mut object);
@@ -317,7 +323,7 @@ impl<'a> Write<'a> {
     /// Replaces the fields that the path may change.
     fn replace(mut self, replacement: Replacement) -> Result<Outcome, Refusal> {
         self.check_preconditions(&replacement)?;
-        let Self { kind, request, .. } = self;
+        let Self { kind, request, now, .. } = self;
         let Replacement { stored, mut object, applied, .. } = replacement;
         let name = request.target.name.as_str();
         let mut live = render(kind, &stored);
@@ -336,7 +342,10 @@ impl<'a> Write<'a> {
         }
         defaults::follow(&mut object, &live, kind);
         admission::shape(&mut object, kind);
-        admission::check(self.state, kind, &object, Some(&live))?;
+        admission::check(self.state, kind, &object, Some(&live), &request.target.subresource)?;
+        if kind.has_approval() {
+            certificates::authorize(self.state, kind, request, &live, &object)?;
+        }
         self.warnings.extend(admission::warnings(&self.state.options, kind, &object, Some(&live)));
         if kind.has_generation && spec_differs(&live, &object, kind) {
             metadata_mut(&mut object).insert("generation".into(), json!(stored.generation + 1));
@@ -346,6 +355,9 @@ impl<'a> Write<'a> {
         managed.sort();
         owners::check(&managed, kind, name)?;
         admission::assign(&mut self.state.addresses, &mut object, kind, Some(&live));
+        if kind.has_approval() {
+            certificates::set_times(&mut object, &live, now);
+        }
         // A new time alone is no change.
         let is_unchanged = object == live && managed.equals_but_for_times(&old_owners);
         if is_unchanged {

@@ -1,6 +1,7 @@
 //! Tests of the simulated API server.
 
 mod access;
+mod certificates;
 mod client;
 mod faults;
 mod limits;
