@@ -94,6 +94,6 @@ impl User {
     }
 }
 
-fn service_account(namespace: &str, name: &str) -> String {
+pub(crate) fn service_account(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }

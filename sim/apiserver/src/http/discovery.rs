@@ -122,6 +122,12 @@ impl Served {
                     "kind": kind.kind, "verbs": ["get", "patch", "update"],
                 }));
             }
+            if kind.has_tokens() {
+                all.push(json!({
+                    "name": format!("{}/token", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                    "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest", "verbs": ["create"],
+                }));
+            }
             if kind.has_status {
                 all.push(json!({
                     "name": format!("{}/status", kind.plural), "singularName": "", "namespaced": kind.namespaced,
@@ -199,6 +205,10 @@ fn aggregated(kind: &Kind) -> Value {
         subresources.push(
             json!({"subresource": "approval", "responseKind": response, "verbs": ["get", "patch", "update"]}),
         );
+    }
+    if kind.has_tokens() {
+        let token = json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"});
+        subresources.push(json!({"subresource": "token", "responseKind": token, "verbs": ["create"]}));
     }
     if kind.scale.is_some() {
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});

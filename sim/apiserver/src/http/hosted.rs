@@ -69,7 +69,7 @@ impl Hosted {
         &self.name
     }
 
-    /// Accepts a token.
+    /// Accepts a token besides those of `ServiceAccounts`.
     pub fn allow_token(&self, token: Token, user: User) {
         self.tokens.write().insert(token, Arc::new(user));
     }
@@ -84,8 +84,10 @@ impl Hosted {
         self.certificates.write().insert(common_name.to_owned(), Arc::new(user));
     }
 
-    pub(crate) fn by_token(&self, token: &str) -> Option<Arc<User>> {
-        self.tokens.read().get(&Token(token.to_owned())).cloned()
+    /// `now` is by other clocks.
+    pub(crate) fn by_token(&self, token: &str, now: Timestamp) -> Option<Arc<User>> {
+        let known = self.tokens.read().get(&Token(token.to_owned())).cloned();
+        known.or_else(|| self.cluster.lock().user_of_token(token, self.now(now)).map(Arc::new))
     }
 
     /// Accepts every certificate of the server's CA, as Kubernetes does: common name, organizations as

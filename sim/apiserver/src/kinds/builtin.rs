@@ -79,6 +79,15 @@ pub(crate) fn scale() -> &'static Kind {
     &SCALE
 }
 
+static TOKEN_REQUEST: LazyLock<Kind> = LazyLock::new(|| {
+    row!("authentication.k8s.io" "v1" "TokenRequest" "tokenrequests" "" NAMESPACED "" "io.k8s.api.authentication.v1.TokenRequest").kind()
+});
+
+/// Kind of `/token` subresources; not served itself.
+pub(crate) fn token_request() -> &'static Kind {
+    &TOKEN_REQUEST
+}
+
 /// Sorted by group and plural.
 pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     &KINDS

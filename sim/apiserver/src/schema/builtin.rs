@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1 as admission,
         apps::v1 as apps,
+        authentication::v1 as authentication,
         autoscaling::{v1 as scaling, v2 as autoscaling},
         batch::v1 as batch,
         certificates::v1 as certificates,
@@ -78,6 +79,7 @@ fn collect(all: &mut SchemaGenerator) {
         apps::StatefulSet,
         apps::DaemonSet,
         apps::ReplicaSet,
+        authentication::TokenRequest,
         batch::Job,
         batch::CronJob,
         rbac::Role,

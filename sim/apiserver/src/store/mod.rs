@@ -27,6 +27,7 @@ mod selector;
 mod served;
 mod state;
 mod target;
+mod tokens;
 mod watch;
 mod write;
 

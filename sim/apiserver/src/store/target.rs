@@ -71,7 +71,7 @@ pub struct Target {
     pub namespace: String,
     /// Name; empty: collection.
     pub name: String,
-    /// `status`, `scale`, `approval` or empty.
+    /// `status`, `scale`, `approval`, `token` or empty.
     pub subresource: String,
 }
 
@@ -132,14 +132,13 @@ const MISSING_RESOURCES: &[(&str, &[&str])] = &[
     ),
 ];
 
-const MISSING_SUBRESOURCES: [&str; 11] = [
+const MISSING_SUBRESOURCES: [&str; 10] = [
     "log",
     "exec",
     "attach",
     "portforward",
     "eviction",
     "binding",
-    "token",
     "ephemeralcontainers",
     "resize",
     "proxy",

@@ -217,7 +217,9 @@ impl<'a> Write<'a> {
         locate(&mut object, kind, &request.target)?;
         let revision = meta::text(&object, "resourceVersion").map(str::to_owned);
         strip_server_fields(&mut object);
-        self.check_namespace(&object)?;
+        if kind.namespaced {
+            self.state.check_namespace(kind, &request.target.namespace, meta::name(&object))?;
+        }
         self.generate_name(&mut object);
         let name = meta::name(&object).to_owned();
         escalation::check(self.state, kind, request, None, &object)?;
@@ -250,18 +252,6 @@ impl<'a> Write<'a> {
         definitions::convert_to_stored(&self.state.objects, &self.state.served, kind, &mut object);
         let stored = self.state.store(kind, object, now);
         Ok(answer_with(kind, &stored, 201, self.warnings))
-    }
-
-    fn check_namespace(&self, object: &Value) -> Result<(), Refusal> {
-        if !self.kind.namespaced {
-            return Ok(());
-        }
-        let namespace = &self.request.target.namespace;
-        let stored = self.state.namespace(namespace).ok_or_else(|| Refusal::namespace_missing(namespace))?;
-        if stored.is_deleted() {
-            return Err(Refusal::terminating(self.kind, meta::name(object), namespace));
-        }
-        Ok(())
     }
 
     fn generate_name(&mut self, object: &mut Value) {

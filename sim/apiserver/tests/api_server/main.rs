@@ -6,3 +6,4 @@ mod client;
 mod faults;
 mod limits;
 mod robust;
+mod tokens;
