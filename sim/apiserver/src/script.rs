@@ -12,9 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{
-    Access, Call, Fault, Faults, Hosted, Outcome, PatchKind, Query, Refusal, Request, Target, User, Verb,
-};
+use crate::{Call, Fault, Faults, Hosted, Outcome, PatchKind, Query, Refusal, Request, Target, User, Verb};
 
 /// A fault and its calls.
 #[derive(Clone, Debug)]
@@ -192,7 +190,7 @@ fn ask(
     name: &str,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let user = User { name: "simulator".to_owned(), groups: Vec::new(), access: Access::Admin };
+    let user = User { groups: Vec::new(), ..User::admin("simulator") };
     let target = Target {
         version: "v1".to_owned(),
         resource: resource.to_owned(),

@@ -16,7 +16,7 @@ use tidewatch_api::{
 use tidewatch_demo::{files::write_private, fleet, simulated};
 use tidewatch_drain::Drain;
 use tidewatch_fake_apiserver::{
-    Access, Hosted, Options, Outcome, PatchKind, Query, Request, Server, ServerOptions, Target, Token, User,
+    Hosted, Options, Outcome, PatchKind, Query, Request, Server, ServerOptions, Target, Token, User,
     Verb,
     registry::Registry,
     script::{Script, Tally},
@@ -68,7 +68,7 @@ impl Fleet {
         let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, drain).await?;
         let registry = Registry::start(drain).await?;
         let secret = uuid::Uuid::new_v4().to_string();
-        let admin = |name: &str| User { name: name.to_owned(), groups: Vec::new(), access: Access::Admin };
+        let admin = |name: &str| User { groups: Vec::new(), ..User::admin(name) };
 
         let options = Options {
             seed,

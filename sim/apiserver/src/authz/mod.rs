@@ -12,19 +12,27 @@ pub(crate) use rbac::{
 };
 pub use rules::Rule;
 
+use std::collections::BTreeMap;
+
 /// Has all rights, regardless of RBAC.
-const MASTERS: &str = "system:masters";
+pub(crate) const MASTERS: &str = "system:masters";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+/// Key in [`User::extra`] of the credential that the user sent.
+pub(crate) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// A requesting user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// Name.
     pub name: String,
+    /// Unique id; may be empty.
+    pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
+    /// More attributes by key.
+    pub extra: BTreeMap<String, Vec<String>>,
     /// Access rights.
     pub access: Access,
 }
@@ -45,13 +53,19 @@ pub enum Access {
 impl User {
     /// Creates an administrator.
     pub fn admin(name: &str) -> Self {
-        Self { name: name.to_owned(), groups: vec![MASTERS.to_owned()], access: Access::Admin }
+        Self { access: Access::Admin, ..Self::by_rbac(name, &[MASTERS]) }
     }
 
     /// Creates an RBAC user in `system:authenticated` and these groups.
     pub fn by_rbac(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().copied().chain([AUTHENTICATED]).map(str::to_owned).collect();
-        Self { name: name.to_owned(), groups, access: Access::Rbac }
+        Self {
+            name: name.to_owned(),
+            uid: String::new(),
+            groups,
+            extra: BTreeMap::new(),
+            access: Access::Rbac,
+        }
     }
 
     /// Creates an RBAC service account, existing or not.
@@ -63,7 +77,7 @@ impl User {
     /// Creates an RBAC user without credentials.
     pub fn anonymous() -> Self {
         let groups = vec![UNAUTHENTICATED.to_owned()];
-        Self { name: "system:anonymous".to_owned(), groups, access: Access::Rbac }
+        Self { groups, ..Self::by_rbac("system:anonymous", &[]) }
     }
 
     /// Whether checks may be skipped.
@@ -80,6 +94,6 @@ impl User {
     }
 }
 
-fn service_account(namespace: &str, name: &str) -> String {
+pub(crate) fn service_account(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }

@@ -48,6 +48,12 @@ pub(crate) enum FieldScope {
     BuiltinStatus,
     /// For Deployments: all but the spec and labels.
     DeploymentStatus,
+    /// For `CertificateSigningRequests`: neither spec nor status.
+    Metadata,
+    /// For `/approval`: all but the spec and the certificate.
+    Approval,
+    /// For `/status` of `CertificateSigningRequests`: all but the spec and the conditions.
+    Certificate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -324,6 +330,18 @@ pub(crate) fn stripped(mut set: Set, scope: FieldScope) -> Set {
         FieldScope::DeploymentStatus => {
             set.remove(&["f:spec"]);
             set.remove(&["f:metadata", "f:labels"]);
+        }
+        FieldScope::Metadata => {
+            set.remove(&["f:spec"]);
+            set.remove(&["f:status"]);
+        }
+        FieldScope::Approval => {
+            set.remove(&["f:spec"]);
+            set.remove(&["f:status", "f:certificate"]);
+        }
+        FieldScope::Certificate => {
+            set.remove(&["f:spec"]);
+            set.remove(&["f:status", "f:conditions"]);
         }
     }
     set.tidy();

@@ -116,6 +116,18 @@ impl Served {
             });
             named(&mut resource, kind);
             all.push(resource);
+            if kind.has_approval() {
+                all.push(json!({
+                    "name": format!("{}/approval", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                    "kind": kind.kind, "verbs": ["get", "patch", "update"],
+                }));
+            }
+            if kind.has_tokens() {
+                all.push(json!({
+                    "name": format!("{}/token", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                    "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest", "verbs": ["create"],
+                }));
+            }
             if kind.has_status {
                 all.push(json!({
                     "name": format!("{}/status", kind.plural), "singularName": "", "namespaced": kind.namespaced,
@@ -189,6 +201,15 @@ fn named(resource: &mut Value, kind: &Kind) {
 fn aggregated(kind: &Kind) -> Value {
     let response = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut subresources = Vec::new();
+    if kind.has_approval() {
+        subresources.push(
+            json!({"subresource": "approval", "responseKind": response, "verbs": ["get", "patch", "update"]}),
+        );
+    }
+    if kind.has_tokens() {
+        let token = json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"});
+        subresources.push(json!({"subresource": "token", "responseKind": token, "verbs": ["create"]}));
+    }
     if kind.scale.is_some() {
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
         subresources.push(

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
+    kinds::builtin,
     store::{Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
 };
 
@@ -105,7 +106,7 @@ impl Exchange {
         let certified = self.subject.as_ref().map(|subject| self.hosted.by_certificate(subject));
         match (certified, bearer(parts)) {
             (Some(Some(user)), _) => Ok(user),
-            (_, Some(token)) => self.hosted.by_token(token).ok_or_else(Refusal::unauthorized),
+            (_, Some(token)) => self.hosted.by_token(token, (self.clock)()).ok_or_else(Refusal::unauthorized),
             (Some(None), None) => Err(Refusal::unauthorized()),
             (None, None) => Ok(Arc::new(User::anonymous())),
         }
@@ -206,7 +207,9 @@ impl Exchange {
             return Err(Refusal::no_stream());
         }
         let kind = self.hosted.with(|cluster| cluster.find(&target));
-        let sent = Sent::new(body, &parts.headers, kind.as_deref());
+        let is_token = kind.as_ref().is_some_and(|kind| kind.has_tokens()) && target.subresource == "token";
+        let kind_of_body = if is_token { Some(builtin::token_request()) } else { kind.as_deref() };
+        let sent = Sent::new(body, &parts.headers, kind_of_body);
         let verb = verb(&parts.method, &target, is_watch)?;
         // Precedes body checks.
         if let Some(kind) = &kind {

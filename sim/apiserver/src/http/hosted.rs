@@ -1,7 +1,7 @@
 //! A served cluster and its users.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{
         Arc,
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{tls::Subject, totals::RequestTotals};
 use crate::{
-    authz::User,
+    authz::{CREDENTIAL_ID, User},
     store::{Cluster, Outcome, Request},
 };
 
@@ -69,7 +69,7 @@ impl Hosted {
         &self.name
     }
 
-    /// Accepts a token.
+    /// Accepts a token besides those of `ServiceAccounts`.
     pub fn allow_token(&self, token: Token, user: User) {
         self.tokens.write().insert(token, Arc::new(user));
     }
@@ -84,8 +84,10 @@ impl Hosted {
         self.certificates.write().insert(common_name.to_owned(), Arc::new(user));
     }
 
-    pub(crate) fn by_token(&self, token: &str) -> Option<Arc<User>> {
-        self.tokens.read().get(&Token(token.to_owned())).cloned()
+    /// `now` is by other clocks.
+    pub(crate) fn by_token(&self, token: &str, now: Timestamp) -> Option<Arc<User>> {
+        let known = self.tokens.read().get(&Token(token.to_owned())).cloned();
+        known.or_else(|| self.cluster.lock().user_of_token(token, self.now(now)).map(Arc::new))
     }
 
     /// Accepts every certificate of the server's CA, as Kubernetes does: common name, organizations as
@@ -95,13 +97,14 @@ impl Hosted {
     }
 
     pub(crate) fn by_certificate(&self, subject: &Subject) -> Option<Arc<User>> {
-        let Subject { common_name, organizations } = subject;
+        let Subject { common_name, organizations, fingerprint } = subject;
         if let Some(user) = self.certificates.read().get(common_name) {
             return Some(Arc::clone(user));
         }
         let groups: Vec<&str> = organizations.iter().map(String::as_str).collect();
         let any = self.any_certificate.load(Ordering::Relaxed);
-        any.then(|| Arc::new(User::by_rbac(common_name, &groups)))
+        let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={fingerprint}")])]);
+        any.then(|| Arc::new(User { extra, ..User::by_rbac(common_name, &groups) }))
     }
 
     /// Applies a request without HTTP; `now` is by other clocks.

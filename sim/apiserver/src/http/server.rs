@@ -23,6 +23,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
+use uuid::Uuid;
 
 use super::{
     answer,
@@ -112,7 +113,8 @@ impl Server {
         if name.is_empty() || !name.chars().all(valid) {
             return Err(StartError::Name(name.to_owned()));
         }
-        let cluster = Cluster::new(options, (self.shared.options.clock)());
+        let mut cluster = Cluster::new(options, (self.shared.options.clock)());
+        cluster.sign_tokens_with(random_key());
         let hosted = Arc::new(Hosted::new(name, cluster));
         match self.shared.clusters.write().entry(name.to_owned()) {
             std::collections::hash_map::Entry::Occupied(_) => Err(StartError::Exists(name.to_owned())),
@@ -177,6 +179,13 @@ impl Server {
              - name: {cluster}\n  context:\n    cluster: {cluster}\n    user: {cluster}\ncurrent-context: {cluster}\n"
         )
     }
+}
+
+fn random_key() -> [u8; 32] {
+    let mut key = [0; 32];
+    let random = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
+    key.iter_mut().zip(random.as_flattened()).for_each(|(byte, random)| *byte = *random);
+    key
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

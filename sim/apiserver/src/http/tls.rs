@@ -8,6 +8,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
+use sha2::{Digest, Sha256};
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_tls::PeerIdentity;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -62,13 +63,19 @@ impl Trust {
 pub(crate) struct Subject {
     pub(crate) common_name: String,
     pub(crate) organizations: Vec<String>,
+    /// Hexadecimal SHA-256 of the certificate.
+    pub(crate) fingerprint: String,
 }
 
 pub(crate) fn subject(chain: Option<&[CertificateDer<'_>]>) -> Option<Subject> {
     let identity = PeerIdentity::from_chain(chain).ok()?;
     let (_, parsed) = X509Certificate::from_der(&identity.certificate).ok()?;
     let names = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok());
-    Some(Subject { organizations: names.map(str::to_owned).collect(), common_name: identity.common_name })
+    Some(Subject {
+        organizations: names.map(str::to_owned).collect(),
+        fingerprint: hex::encode(Sha256::digest(&identity.certificate)),
+        common_name: identity.common_name,
+    })
 }
 
 fn config(ca: &Ca, issued: &Issued) -> Result<ServerConfig, rustls::Error> {

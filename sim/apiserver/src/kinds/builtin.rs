@@ -54,6 +54,7 @@ const ROWS: &[Row] = &[
     row!("autoscaling" "v2" "HorizontalPodAutoscaler" "horizontalpodautoscalers" "hpa" NAMESPACED "sa" "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"),
     row!("batch" "v1" "CronJob" "cronjobs" "cj" NAMESPACED "sga" "io.k8s.api.batch.v1.CronJob"),
     row!("batch" "v1" "Job" "jobs" "" NAMESPACED "sga" "io.k8s.api.batch.v1.Job"),
+    row!("certificates.k8s.io" "v1" "CertificateSigningRequest" "certificatesigningrequests" "csr" CLUSTER "s" "io.k8s.api.certificates.v1.CertificateSigningRequest"),
     row!("coordination.k8s.io" "v1" "Lease" "leases" "" NAMESPACED "" "io.k8s.api.coordination.v1.Lease"),
     row!("events.k8s.io" "v1" "Event" "events" "ev" NAMESPACED "" "io.k8s.api.events.v1.Event"),
     row!("networking.k8s.io" "v1" "NetworkPolicy" "networkpolicies" "netpol" NAMESPACED "g" "io.k8s.api.networking.v1.NetworkPolicy"),
@@ -76,6 +77,15 @@ static SCALE: LazyLock<Kind> = LazyLock::new(|| {
 /// Kind of `/scale` subresources; not served itself.
 pub(crate) fn scale() -> &'static Kind {
     &SCALE
+}
+
+static TOKEN_REQUEST: LazyLock<Kind> = LazyLock::new(|| {
+    row!("authentication.k8s.io" "v1" "TokenRequest" "tokenrequests" "" NAMESPACED "" "io.k8s.api.authentication.v1.TokenRequest").kind()
+});
+
+/// Kind of `/token` subresources; not served itself.
+pub(crate) fn token_request() -> &'static Kind {
+    &TOKEN_REQUEST
 }
 
 /// Sorted by group and plural.

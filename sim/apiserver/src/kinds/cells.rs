@@ -135,6 +135,14 @@ pub(super) fn job_status(object: &Value) -> Value {
     known.into()
 }
 
+pub(super) fn request_status(object: &Value) -> Value {
+    let has = |kind: &str| list(object, "/status/conditions").iter().any(|one| one["type"] == kind);
+    let decision = ["Denied", "Approved"].into_iter().find(|kind| has(kind)).unwrap_or("Pending");
+    let failed = if has("Failed") { ",Failed" } else { "" };
+    let is_issued = object.pointer("/status/certificate").is_some_and(|text| !word(text).is_empty());
+    format!("{decision}{failed}{}", if is_issued { ",Issued" } else { "" }).into()
+}
+
 pub(super) fn completions(object: &Value) -> Value {
     let done = number(object, "/status/succeeded");
     match (object.pointer("/spec/completions").and_then(Value::as_i64), number(object, "/spec/parallelism")) {
@@ -206,6 +214,12 @@ pub(super) fn since(time: Option<&Value>, now: Timestamp) -> Value {
         return Value::Null;
     };
     age(time, now)
+}
+
+/// A number of seconds.
+pub(super) fn lasting(object: &Value, pointer: &str) -> Value {
+    let seconds = object.pointer(pointer).and_then(Value::as_i64);
+    seconds.map_or_else(|| "<none>".into(), |seconds| duration(seconds).into())
 }
 
 pub(super) fn age(time: Timestamp, now: Timestamp) -> Value {

@@ -37,7 +37,7 @@ pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
 
 fn form_of_names(kind: &Kind) -> Format {
     match (kind.group.as_str(), kind.plural.as_str()) {
-        ("rbac.authorization.k8s.io", _) => names::path_segment,
+        ("rbac.authorization.k8s.io" | "certificates.k8s.io", _) => names::path_segment,
         ("", "namespaces" | "services") | ("apps", "statefulsets") => names::host_label,
         _ => names::subdomain,
     }
@@ -73,7 +73,8 @@ pub(crate) fn fixed_metadata(before: &Value, after: &Value) -> Vec<Cause> {
         .collect()
 }
 
-pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
+/// `subresource`: the path of the update.
+pub(crate) fn change(before: &Value, after: &Value, kind: &Kind, subresource: &str) -> Vec<Cause> {
     let fixed: &[&str] = match (kind.group.as_str(), kind.kind.as_str()) {
         ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") => &["/spec/selector"],
         ("", "Secret") => &["/type"],
@@ -110,6 +111,9 @@ pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
             validation::status_of_pod(&before["status"], &after["status"], &mut causes);
         }
         ("", "PersistentVolumeClaim") => validation::change_of_claim(before, after, &mut causes),
+        ("certificates.k8s.io", _) => {
+            validation::change_of_request(&before["status"], &after["status"], subresource, &mut causes);
+        }
         ("apiextensions.k8s.io", _) => causes.extend(super::definition::lost_versions(before, after)),
         ("", "Service") if at(after, "/spec/type") != "ExternalName" => {
             let (old, new) = (at(before, "/spec/clusterIP"), at(after, "/spec/clusterIP"));

@@ -77,6 +77,16 @@ impl Kind {
         }
     }
 
+    /// Whether it has `/approval`.
+    pub(crate) fn has_approval(&self) -> bool {
+        self.is("certificates.k8s.io", "certificatesigningrequests")
+    }
+
+    /// Whether it has `/token`.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.is("", "serviceaccounts")
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod builtin;
 mod cells;
+pub(crate) mod certificates;
 pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod custom;

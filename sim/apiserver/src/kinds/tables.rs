@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{
     cells::{
         CONTAINERS_OF_TEMPLATE, Column, JOB_CONTAINERS, at, completions, count, external, job_status, labels,
-        list, number, of_containers, or_none, or_words, ports, seen, selector, since, subjects, targets,
-        text, word,
+        lasting, list, number, of_containers, or_none, or_words, ports, request_status, seen, selector,
+        since, subjects, targets, text, word,
     },
     kind::Kind,
 };
@@ -173,6 +173,14 @@ const JOB: &[Column] = &[
     SELECTOR,
 ];
 
+const CERTIFICATE_SIGNING_REQUEST: &[Column] = &[
+    AGE,
+    ("SignerName", "string", 0, |object, _| or_none(object, "/spec/signerName")),
+    ("Requestor", "string", 0, |object, _| text(object, "/spec/username")),
+    ("RequestedDuration", "string", 0, |object, _| lasting(object, "/spec/expirationSeconds")),
+    ("Condition", "string", 0, |object, _| request_status(object)),
+];
+
 const LEASE: &[Column] = &[("Holder", "string", 0, |object, _| at(object, "/spec/holderIdentity")), AGE];
 
 const ROLE: &[Column] = &[("Created At", "date", 0, |object, _| at(object, "/metadata/creationTimestamp"))];
@@ -257,11 +265,38 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
         "StorageClass" => STORAGE_CLASS,
         "CronJob" => CRON_JOB,
         "Job" => JOB,
+        "CertificateSigningRequest" => CERTIFICATE_SIGNING_REQUEST,
         "Lease" => LEASE,
         "ClusterRole" | "Role" => ROLE,
         "ClusterRoleBinding" | "RoleBinding" => ROLE_BINDING,
         "Event" => EVENT,
         "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => WEBHOOK_CONFIGURATION,
         _ => &[AGE],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn certificate_requests_show_signer_duration_and_state() {
+        let cells = |object: &Value| -> Vec<Value> {
+            CERTIFICATE_SIGNING_REQUEST
+                .iter()
+                .skip(1)
+                .map(|(.., cell)| cell(object, Timestamp::UNIX_EPOCH))
+                .collect()
+        };
+        let mut object = json!({"spec": {"signerName": "a.b/c", "username": "u"}, "status": {}});
+        assert_eq!(cells(&object), ["a.b/c", "u", "<none>", "Pending"]);
+        object["spec"]["expirationSeconds"] = 86_400.into();
+        object["status"] = json!({"conditions": [{"type": "Approved"}], "certificate": "eA=="});
+        assert_eq!(cells(&object), ["a.b/c", "u", "24h", "Approved,Issued"]);
+        object["status"] = json!({"conditions": [{"type": "Failed"}, {"type": "Denied"}]});
+        assert_eq!(cells(&object), ["a.b/c", "u", "24h", "Denied,Failed"]);
     }
 }

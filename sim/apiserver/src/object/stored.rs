@@ -88,6 +88,11 @@ impl Stored {
         self.deleted.is_some()
     }
 
+    /// Unix seconds.
+    pub(crate) fn deleted_at(&self) -> Option<i64> {
+        self.deleted
+    }
+
     pub(crate) fn render(&self) -> Value {
         let mut object = parse(&self.body);
         let map = as_object(&mut object);

@@ -16,8 +16,9 @@ pub(crate) const MEDIA: &str = "application/vnd.kubernetes.protobuf";
 
 const MAGIC: &[u8] = b"k8s\0";
 const DELETE_OPTIONS: &str = "apimachinery.pkg.apis.meta.v1.DeleteOptions";
-const OTHERS: [(&str, &str, &str); 3] = [
+const OTHERS: [(&str, &str, &str); 4] = [
     ("authentication.k8s.io/v1", "SelfSubjectReview", "authentication.v1.SelfSubjectReview"),
+    ("authentication.k8s.io/v1", "TokenRequest", "authentication.v1.TokenRequest"),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview", "authorization.v1.SelfSubjectAccessReview"),
     ("autoscaling/v1", "Scale", "autoscaling.v1.Scale"),
 ];

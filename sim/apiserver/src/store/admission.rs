@@ -92,8 +92,14 @@ pub(super) fn assign(addresses: &mut Addresses, object: &mut Value, kind: &Kind,
     }
 }
 
-/// Refuses objects that Kubernetes or the simulation does not accept.
-pub(super) fn check(state: &State, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
+/// Refuses objects that Kubernetes or the simulation does not accept. `subresource`: the path of an update.
+pub(super) fn check(
+    state: &State,
+    kind: &Kind,
+    object: &Value,
+    live: Option<&Value>,
+    subresource: &str,
+) -> Result<(), Refusal> {
     // First, since later checks recurse.
     if is_deeper(object, DEEPEST) {
         return Err(Refusal::too_deep());
@@ -106,7 +112,7 @@ pub(super) fn check(state: &State, kind: &Kind, object: &Value, live: Option<&Va
     let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
     causes.extend(checks::object(object, live, kind));
     if let Some(live) = live {
-        causes.extend(checks::change(live, object, kind));
+        causes.extend(checks::change(live, object, kind, subresource));
         causes.extend(new_finalizers(live, object));
     }
     if !causes.is_empty() {

@@ -12,6 +12,7 @@ use super::{
     reviews, scale,
     state::{Options, State},
     target::{Target, Verb},
+    tokens,
     watch::{self, WatchEvent, Watching},
     write::Write,
 };
@@ -60,6 +61,16 @@ impl Cluster {
         self.0.schedule.shift(by);
     }
 
+    /// Sets the key that signs tokens of `ServiceAccounts`; without it, they are not simulated.
+    pub fn sign_tokens_with(&mut self, key: [u8; 32]) {
+        self.0.token_key = Some(key);
+    }
+
+    /// User of a valid token of a `ServiceAccount`.
+    pub(crate) fn user_of_token(&self, token: &str, now: Timestamp) -> Option<User> {
+        tokens::user(&self.0, token, now)
+    }
+
     /// Whether to stop workloads from becoming ready. Ready ones stay so.
     pub fn withhold_readiness(&mut self, withhold: bool) {
         self.0.withholds_readiness = withhold;
@@ -96,6 +107,9 @@ impl Cluster {
             Verb::List => read::list(state, kind, request),
             Verb::Watch => {
                 watch::start(state, kind, target, &request.query).map(|watch| Outcome::Watch(Box::new(watch)))
+            }
+            Verb::Create(body) if target.subresource == "token" => {
+                tokens::create(state, kind, request, body, now)
             }
             Verb::Create(_) | Verb::Update(_) | Verb::Patch(..) => Write::run(state, kind, request, now),
             Verb::Delete(options) => delete::delete(state, kind, request, options, now),
@@ -139,12 +153,16 @@ pub(crate) fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(
         "" => {}
         "status" if kind.has_status => {}
         "scale" if kind.scale.is_some() => {}
+        "approval" if kind.has_approval() => {}
+        "token" if kind.has_tokens() => {}
         _ if !target.is_simulated() => return Err(target.not_simulated()),
         _ if !kind.is_builtin() => return Err(Refusal::not_found(kind, &target.name)),
         _ => return Err(Refusal::unknown_path()),
     }
     let whole = target.name.is_empty();
     let fits = match verb {
+        Verb::Create(_) if target.subresource == "token" => true,
+        _ if target.subresource == "token" => false,
         Verb::Get | Verb::Update(_) | Verb::Patch(..) => !whole,
         Verb::Delete(_) => !whole && target.subresource.is_empty(),
         Verb::List => whole,

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod admission;
+mod certificates;
 mod cluster;
 mod controllers;
 mod decode;
@@ -26,6 +27,7 @@ mod selector;
 mod served;
 mod state;
 mod target;
+mod tokens;
 mod watch;
 mod write;
 

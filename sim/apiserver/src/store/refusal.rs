@@ -218,6 +218,12 @@ impl Refusal {
             .about(name, group, resource)
     }
 
+    pub(crate) fn conflict(resource: &str, group: &str, name: &str, why: &str) -> Self {
+        let qualified = crate::kinds::qualified(resource, group);
+        let message = format!("Operation cannot be fulfilled on {qualified} {}: {why}", Value::from(name));
+        Self::new(409, "Conflict", message).about(name, group, resource)
+    }
+
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {}: the object has been modified; please apply your changes to the \

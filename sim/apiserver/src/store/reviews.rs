@@ -8,7 +8,7 @@ use super::{
     state::State,
     target::{Target, Verb},
 };
-use crate::authz::{Ask, Authorization};
+use crate::authz::{Ask, Authorization, User};
 
 /// Answers self-reviews, which are not stored.
 pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outcome>, Refusal> {
@@ -29,7 +29,7 @@ pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outc
         }
         ("authentication.k8s.io", "v1", "selfsubjectreviews") => {
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
-                    "status": {"userInfo": {"username": user.name, "groups": user.groups}}})
+                    "status": {"userInfo": about(user)}})
         }
         ("authorization.k8s.io" | "authentication.k8s.io", ..) => {
             return Err(Refusal::not_simulated(
@@ -39,6 +39,18 @@ pub(super) fn review(state: &mut State, request: &Request) -> Result<Option<Outc
         _ => return Ok(None),
     };
     Ok(Some(Outcome::Object(Answer { code: 201, object: answer, warnings: Vec::new(), kind: None })))
+}
+
+/// Like in Kubernetes, without empty fields.
+fn about(user: &User) -> Value {
+    let mut about = json!({"username": user.name, "groups": user.groups});
+    if !user.uid.is_empty() {
+        about["uid"] = user.uid.clone().into();
+    }
+    if !user.extra.is_empty() {
+        about["extra"] = json!(user.extra);
+    }
+    about
 }
 
 fn reviewed(body: &Value) -> Result<Ask, Refusal> {

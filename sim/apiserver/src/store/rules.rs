@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{refusal::Refusal, request::Request, target::PatchKind};
+use super::{certificates, refusal::Refusal, request::Request, target::PatchKind};
 use crate::{
     fields::managed::{FieldScope, Writer},
     kinds::Kind,
@@ -102,6 +102,18 @@ pub(super) fn keep_fields(object: &mut Value, live: &Value, kind: &Kind, request
             let labels = live.pointer("/metadata/labels").cloned();
             put(metadata_mut(object), "labels", labels);
         }
+        FieldScope::Metadata => {
+            keep(object, "spec");
+            keep(object, "status");
+        }
+        FieldScope::Approval => {
+            keep(object, "spec");
+            certificates::keep_all_but_conditions(object, live);
+        }
+        FieldScope::Certificate => {
+            keep(object, "spec");
+            certificates::keep_decision(object, live);
+        }
     }
 }
 
@@ -110,6 +122,9 @@ pub(super) fn scope(kind: &Kind, subresource: &str) -> FieldScope {
         _ if !kind.has_status => FieldScope::Whole,
         ("Deployment", "status") if kind.is_builtin() => FieldScope::DeploymentStatus,
         ("CustomResourceDefinition" | "APIService", "status") => FieldScope::Status,
+        (_, "approval") if kind.has_approval() => FieldScope::Approval,
+        (_, "status") if kind.has_approval() => FieldScope::Certificate,
+        _ if kind.has_approval() => FieldScope::Metadata,
         (_, "status") if kind.is_builtin() => FieldScope::BuiltinStatus,
         (_, "status") => FieldScope::Status,
         _ => FieldScope::Main,

@@ -300,7 +300,8 @@ fn field(text: &str, kind: &Kind) -> Result<FieldRequirement, Refusal> {
         return Ok(FieldRequirement::new(kind, path, equal, value));
     }
     let own_words = !kind.is_builtin()
-        || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events");
+        || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events")
+        || kind.has_approval();
     let message = if kind.is("batch", "jobs") {
         format!("field label {} not supported for Job", Value::from(path))
     } else if own_words {
@@ -333,6 +334,7 @@ fn known_fields(kind: &Kind) -> Vec<&'static str> {
         "namespaces" => known.push("status.phase"),
         "services" => known.extend(["spec.clusterIP", "spec.type"]),
         "jobs" => known.push("status.successful"),
+        "certificatesigningrequests" => known = vec!["metadata.name", "spec.signerName"],
         "events" if kind.group.is_empty() => known.extend([
             "involvedObject.kind",
             "involvedObject.namespace",

@@ -10,10 +10,12 @@ use super::{
     definitions::{is_established, served_key},
     log::Key,
     objects::Objects,
+    refusal::Refusal,
     render::render,
     rights::Rights,
     schedule::{Schedule, Task},
     served::Served,
+    tokens::TokenKey,
 };
 use crate::{
     fields::managed::{FieldScope, Managed, Writer},
@@ -69,6 +71,8 @@ pub(super) struct State {
     /// Whether `ClusterRoles` changed since the last aggregation.
     pub(super) roles_changed: bool,
     pub(super) withholds_readiness: bool,
+    /// Without it, there are no tokens.
+    pub(super) token_key: Option<TokenKey>,
 }
 
 impl State {
@@ -82,6 +86,7 @@ impl State {
             addresses: Addresses::default(),
             roles_changed: false,
             withholds_readiness: false,
+            token_key: None,
             options,
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
@@ -161,6 +166,12 @@ impl State {
                 shape::default(object, kind.schema());
             });
         }
+    }
+
+    /// Refuses new content of a missing or deleted namespace.
+    pub(super) fn check_namespace(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), Refusal> {
+        let stored = self.namespace(namespace).ok_or_else(|| Refusal::namespace_missing(namespace))?;
+        if stored.is_deleted() { Err(Refusal::terminating(kind, name, namespace)) } else { Ok(()) }
     }
 
     pub(super) fn namespace(&self, name: &str) -> Option<&Arc<Stored>> {

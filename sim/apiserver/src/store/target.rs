@@ -71,7 +71,7 @@ pub struct Target {
     pub namespace: String,
     /// Name; empty: collection.
     pub name: String,
-    /// `status`, `scale` or empty.
+    /// `status`, `scale`, `approval`, `token` or empty.
     pub subresource: String,
 }
 
@@ -121,7 +121,6 @@ const MISSING_RESOURCES: &[(&str, &[&str])] = &[
         ],
     ),
     ("apps", &["controllerrevisions"]),
-    ("certificates.k8s.io", &["certificatesigningrequests"]),
     ("discovery.k8s.io", &["endpointslices"]),
     ("flowcontrol.apiserver.k8s.io", &["flowschemas", "prioritylevelconfigurations"]),
     ("networking.k8s.io", &["ingressclasses", "ingresses", "ipaddresses", "servicecidrs"]),
@@ -133,14 +132,13 @@ const MISSING_RESOURCES: &[(&str, &[&str])] = &[
     ),
 ];
 
-const MISSING_SUBRESOURCES: [&str; 11] = [
+const MISSING_SUBRESOURCES: [&str; 10] = [
     "log",
     "exec",
     "attach",
     "portforward",
     "eviction",
     "binding",
-    "token",
     "ephemeralcontainers",
     "resize",
     "proxy",

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    admission,
+    admission, certificates,
     decode::{decode, decode_applied, decode_patched, locate, restore_server_fields, strip_server_fields},
     definitions, escalation,
     log::Key,
@@ -217,15 +217,23 @@ impl<'a> Write<'a> {
         locate(&mut object, kind, &request.target)?;
         let revision = meta::text(&object, "resourceVersion").map(str::to_owned);
         strip_server_fields(&mut object);
-        self.check_namespace(&object)?;
+        if kind.namespaced {
+            self.state.check_namespace(kind, &request.target.namespace, meta::name(&object))?;
+        }
         self.generate_name(&mut object);
         let name = meta::name(&object).to_owned();
         escalation::check(self.state, kind, request, None, &object)?;
         if kind.has_status && !kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
             meta::as_object(&mut object).remove("status");
         }
+        if kind.has_approval() {
+            certificates::set_requester(&mut object, &request.user);
+        }
         admission::shape(&mut object, kind);
-        admission::check(self.state, kind, &object, None)?;
+        admission::check(self.state, kind, &object, None, "")?;
+        if kind.has_approval() {
+            certificates::check_subject(kind, &object)?;
+        }
         self.warnings.extend(admission::warnings(&self.state.options, kind, &object, None));
         self.check_insert(&name)?;
         self.identify(&mut object);
@@ -244,18 +252,6 @@ impl<'a> Write<'a> {
         definitions::convert_to_stored(&self.state.objects, &self.state.served, kind, &mut object);
         let stored = self.state.store(kind, object, now);
         Ok(answer_with(kind, &stored, 201, self.warnings))
-    }
-
-    fn check_namespace(&self, object: &Value) -> Result<(), Refusal> {
-        if !self.kind.namespaced {
-            return Ok(());
-        }
-        let namespace = &self.request.target.namespace;
-        let stored = self.state.namespace(namespace).ok_or_else(|| Refusal::namespace_missing(namespace))?;
-        if stored.is_deleted() {
-            return Err(Refusal::terminating(self.kind, meta::name(object), namespace));
-        }
-        Ok(())
     }
 
     fn generate_name(&mut self, object: &mut Value) {
@@ -317,7 +313,7 @@ impl<'a> Write<'a> {
     /// Replaces the fields that the path may change.
     fn replace(mut self, replacement: Replacement) -> Result<Outcome, Refusal> {
         self.check_preconditions(&replacement)?;
-        let Self { kind, request, .. } = self;
+        let Self { kind, request, now, .. } = self;
         let Replacement { stored, mut object, applied, .. } = replacement;
         let name = request.target.name.as_str();
         let mut live = render(kind, &stored);
@@ -336,7 +332,10 @@ impl<'a> Write<'a> {
         }
         defaults::follow(&mut object, &live, kind);
         admission::shape(&mut object, kind);
-        admission::check(self.state, kind, &object, Some(&live))?;
+        admission::check(self.state, kind, &object, Some(&live), &request.target.subresource)?;
+        if kind.has_approval() {
+            certificates::authorize(self.state, kind, request, &live, &object)?;
+        }
         self.warnings.extend(admission::warnings(&self.state.options, kind, &object, Some(&live)));
         if kind.has_generation && spec_differs(&live, &object, kind) {
             metadata_mut(&mut object).insert("generation".into(), json!(stored.generation + 1));
@@ -346,6 +345,9 @@ impl<'a> Write<'a> {
         managed.sort();
         owners::check(&managed, kind, name)?;
         admission::assign(&mut self.state.addresses, &mut object, kind, Some(&live));
+        if kind.has_approval() {
+            certificates::set_times(&mut object, &live, now);
+        }
         // A new time alone is no change.
         let is_unchanged = object == live && managed.equals_but_for_times(&old_owners);
         if is_unchanged {

@@ -2,14 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test")]
 
-use std::{error::Error, sync::Arc};
+use std::{collections::BTreeMap, error::Error, sync::Arc};
 
 use base64::Engine;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client, Config};
+use k8s_openapi::api::{authentication::v1::SelfSubjectReview, core::v1::ConfigMap};
+use kube::{Api, Client, Config, api::PostParams};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tidewatch_drain::Drain;
 use tidewatch_fake_apiserver::{
     Cluster, Options, Outcome, PatchKind, Query, Request, Server, ServerOptions, Target, User, Verb,
@@ -248,6 +249,23 @@ fn a_review_answers_as_the_call_would() {
     assert_eq!(review(path), json!({"allowed": false}));
 }
 
+#[test]
+fn a_self_review_has_all_attributes_of_the_user() {
+    let mut world = World::new();
+    let path = ["authentication.k8s.io", "selfsubjectreviews", "", ""];
+    let plain = User::by_rbac("plain", &["team"]);
+    let extra = BTreeMap::from([("key".to_owned(), vec!["v".to_owned()])]);
+    let full = User { uid: "7".into(), extra, ..plain.clone() };
+    let groups = ["team", "system:authenticated"];
+    for (user, about) in [
+        (plain, json!({"username": "plain", "groups": groups})),
+        (full, json!({"username": "plain", "uid": "7", "groups": groups, "extra": {"key": ["v"]}})),
+    ] {
+        let (code, answer) = world.ask(&user, Verb::Create(json!({})), path);
+        assert_eq!((code, &answer["status"]["userInfo"]), (201, &about));
+    }
+}
+
 #[tokio::test]
 async fn a_client_certificate_gives_user_and_groups() -> Result<(), Box<dyn Error>> {
     let drain = Drain::new();
@@ -269,6 +287,13 @@ async fn a_client_certificate_gives_user_and_groups() -> Result<(), Box<dyn Erro
     assert_eq!(code(maps.get("kube-root-ca.crt").await), 401);
     hosted.allow_certificates();
     assert_eq!(code(maps.get("kube-root-ca.crt").await), 403);
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let extra = review.status.and_then(|status| status.user_info?.extra).unwrap_or_default();
+    let fingerprint = Sha256::digest(CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?);
+    let credential = ["authentication.kubernetes.io/credential-id".to_owned()];
+    assert!(extra.keys().eq(&credential), "{extra:?}");
+    assert_eq!(extra[&credential[0]], [format!("X509SHA256={}", hex::encode(fingerprint))]);
     // Discovery is public; the index is not.
     client.list_core_api_versions().await?;
     let index = client.request_text(http::Request::get("/").body(Vec::new())?).await.unwrap_err();

@@ -335,7 +335,8 @@ async fn unauthorized_requests_are_refused() -> Result {
         names: list(&["kube-root-ca.crt"]),
         ..Rule::default()
     };
-    let reader = User { name: "reader".into(), groups: Vec::new(), access: Access::Rules(vec![rule, one]) };
+    let reader =
+        User { groups: Vec::new(), access: Access::Rules(vec![rule, one]), ..User::by_rbac("reader", &[]) };
     cluster.allow_token(Token("reader".into()), reader);
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client_of("one", "reader").await?, "default");
     maps.get("kube-root-ca.crt").await?;

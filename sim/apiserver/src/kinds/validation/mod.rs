@@ -2,6 +2,7 @@
 //! server.
 
 mod access;
+mod certificates;
 mod containers;
 mod core;
 pub(crate) mod metadata;
@@ -22,6 +23,7 @@ mod workloads;
 use serde_json::Value;
 
 pub(crate) use self::{
+    certificates::change as change_of_request,
     core::change_of_claim,
     pods::{change as change_of_pod, status as status_of_pod},
 };
@@ -50,6 +52,7 @@ pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
         ("apps", "DaemonSet") => &[&workloads::WORKLOAD, &workloads::DAEMON_SET],
         ("batch", "Job") => &[&workloads::JOB],
         ("batch", "CronJob") => &[&workloads::CRON_JOB],
+        ("certificates.k8s.io", _) => &[&certificates::REQUEST],
         ("coordination.k8s.io", _) => &[&core::LEASE],
         ("networking.k8s.io", "NetworkPolicy") => &[&network::POLICY],
         ("policy", _) => &[&policies::DISRUPTION],
