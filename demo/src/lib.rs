@@ -7,6 +7,7 @@ pub mod fleet;
 pub mod http;
 pub mod kept;
 pub mod pki;
+pub mod pod;
 pub mod process;
 pub mod report;
 pub mod simulated;

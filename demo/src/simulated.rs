@@ -14,24 +14,23 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::Value;
-use tidewatch_api::names::RUNTIME_NAMESPACE;
+use tidewatch_api::names::{AGENT_NAME, RUNTIME_NAMESPACE};
 use tidewatch_drain::Drain;
-use tidewatch_engine::EngineConfig;
+use tidewatch_engine::{AgentInstall, Authority, EngineConfig};
 use tidewatch_fake_apiserver::{
     Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
+use tidewatch_planner::agent_install::AgentSettings;
 use tidewatch_receiver::{
     self as receiver, agent_args::TlsSource, app, forward::target::Overrides, lease, paths::Settings,
+    pki::PkiSettings,
 };
-use tidewatch_tls::Files;
 
 use crate::{
     files::write_private,
-    fleet::{self, AgentFiles},
-    http,
+    fleet, http,
     kept::Variables,
-    pki::{self, EventPath, Identity},
+    pod::Pod,
     story::{Cast, RUNTIMES, Runtime, Stage},
     wait,
 };
@@ -41,7 +40,9 @@ const SOON: Duration = Duration::from_mins(1);
 const GRACE: Duration = Duration::from_secs(5);
 /// A Deployment's visible time until ready.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
-const AGENT_ACCOUNT: &str = "tidewatch-agent";
+/// The image that no kubelet pulls here.
+const IMAGE: &str = "tidewatch-agent";
+const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// The receiver's user in all clusters.
 pub const RECEIVER_USER: &str = "tidewatch-receiver";
 const CLUSTERS: [&str; 3] = ["kcp", "runtime1", "runtime2"];
@@ -57,13 +58,11 @@ struct Cluster {
     client: Client,
 }
 
-struct Received {
-    event_path: EventPath,
-    bound: receiver::Bound,
-}
-
+/// An agent and the files of its certificate.
 struct Agent {
-    identity: Identity,
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
     admin: String,
 }
 
@@ -73,7 +72,7 @@ pub struct Simulated {
     server: Server,
     registry: Registry,
     clusters: Vec<Cluster>,
-    receiver: Option<Received>,
+    receiver: Option<receiver::Bound>,
     engine: EngineConfig,
     agents: Vec<Agent>,
     /// Agents end first, clusters last.
@@ -146,12 +145,12 @@ impl Simulated {
         Ok(Variables {
             kcp: kcp.file.clone(),
             runtimes: [runtime1.file.clone(), runtime2.file.clone()],
-            receiver: format!("https://{}", receiver.bound.events),
-            receiver_admin: format!("http://{}", receiver.bound.admin),
+            receiver: format!("https://{}", receiver.events),
+            receiver_admin: format!("http://{}", receiver.admin),
             agent_admin: agent.admin.clone(),
-            ca: receiver.event_path.ca_file.clone(),
-            agent_cert: agent.identity.cert.clone(),
-            agent_key: agent.identity.key.clone(),
+            ca: agent.ca.clone(),
+            agent_cert: agent.cert.clone(),
+            agent_key: agent.key.clone(),
             registry: self.registry.url(),
             bin: bin.to_owned(),
         })
@@ -159,7 +158,7 @@ impl Simulated {
 
     /// Waits for a part's end and names it.
     pub async fn broken(&self) -> String {
-        let receiver = self.receiver.as_ref().map(|receiver| receiver.bound.drain.watch());
+        let receiver = self.receiver.as_ref().map(|receiver| receiver.drain.watch());
         let (agents, clusters) = (self.agents_drain.watch(), self.clusters_drain.watch());
         let receiver_ended = async {
             match receiver {
@@ -179,7 +178,7 @@ impl Simulated {
         // Leftovers end with the process.
         let _aborted = self.agents_drain.shutdown(GRACE).await;
         if let Some(receiver) = self.receiver {
-            let _aborted = receiver.bound.drain.shutdown(GRACE).await;
+            let _aborted = receiver.drain.shutdown(GRACE).await;
         }
         let _aborted = self.clusters_drain.shutdown(GRACE).await;
     }
@@ -212,36 +211,42 @@ impl Cluster {
         let client = Client::try_from(config)?;
         Ok(Self { hosted, url, file, engine, engine_file, client })
     }
-
-    /// Returns the agent's kubeconfig.
-    fn admit_agent(&self, server: &Server) -> String {
-        let token = uuid::Uuid::new_v4().to_string();
-        self.hosted.allow_token(Token(token.clone()), agent_user());
-        server.kubeconfig_for(self.hosted.name(), &self.url, &token)
-    }
 }
 
 /// Returns an agent's service account.
 pub fn agent_user() -> User {
-    User::service_account(RUNTIME_NAMESPACE, AGENT_ACCOUNT)
+    User::service_account(RUNTIME_NAMESPACE, AGENT_NAME)
 }
 
 impl Cast for Simulated {
     async fn receiver(&mut self) -> Result<String> {
-        let event_path = EventPath::create(&self.folder.join("receiver"))?;
         let kcp = self.clusters.first().context("there is no KCP")?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listen = free_port().await?;
+        let agents = AgentInstall {
+            settings: AgentSettings {
+                url: format!("https://{listen}"),
+                image: IMAGE.to_owned(),
+                name: AGENT_NAME.to_owned(),
+                proxy: None,
+                pull_secret: None,
+            },
+            authority: Authority::default(),
+            lifetime: DAY * 7,
+        };
+        let names = vec!["localhost".to_owned(), listen.ip().to_string()];
+        let pki = PkiSettings { server_names: names, server_lifetime: DAY * 30, ca_lifetime: DAY * 365 };
         let config = receiver::Config {
-            listen: any,
+            listen,
             admin: any,
-            tls: TlsSource::Files(Files {
-                ca: event_path.ca_file.clone(),
-                cert: event_path.server.cert.clone(),
-                key: event_path.server.key.clone(),
-            }),
+            tls: TlsSource::Secrets(pki),
             proxies: None,
             kubeconfig: Some(kcp.engine_file.clone()),
-            engine: EngineConfig { modules: self.registry.host(), ..self.engine.clone() },
+            engine: EngineConfig {
+                modules: self.registry.host(),
+                agents: Some(agents),
+                ..self.engine.clone()
+            },
             denied_servers: Vec::new(),
             routes: Overrides::default(),
             // Without polls, a lost event fails the demo.
@@ -258,7 +263,7 @@ impl Cast for Simulated {
         };
         let bound = Box::pin(app::start(config)).await?;
         let admin = format!("http://{}", bound.admin);
-        self.receiver = Some(Received { event_path, bound });
+        self.receiver = Some(bound);
         let ready = format!("{admin}/readyz");
         wait::until("the receiver to be ready", SOON, || async {
             Ok((http::status(&ready).await? == StatusCode::OK).then_some(()))
@@ -270,27 +275,13 @@ impl Cast for Simulated {
     async fn agent(&mut self, runtime: usize) -> Result<String> {
         let (kyma, id) = *RUNTIMES.get(runtime).context("no such runtime")?;
         let cluster = self.clusters.get(runtime + 1).context("no such cluster")?;
-        let receiver = self.receiver.as_ref().context("there is no receiver")?;
-        fleet::admit_agent(&cluster.client).await?;
         let folder = self.folder.join(format!("agent-{kyma}"));
-        let identity = pki::issue(&receiver.event_path.ca, &folder, id, &fleet::domain(kyma))?;
-        let kubeconfig = folder.join("runtime.yaml");
-        write_private(&kubeconfig, &cluster.admit_agent(&self.server))?;
-        let files = AgentFiles {
-            id,
-            receiver: &format!("https://{}", receiver.bound.events),
-            protocol: "v3",
-            ca: &receiver.event_path.ca_file,
-            identity: &identity,
-            kubeconfig: &kubeconfig,
-            admin: "127.0.0.1:0",
-        };
-        let mut config = fleet::agent_config(files, &fleet::watches());
-        config["receiver"]["proxy"] = Value::from("direct");
-        let file = folder.join("agent.yaml");
-        write_private(&file, &config.to_string())?;
-        let config = tidewatch_agent::config::Config::load(&file)?;
-        let bound = Box::pin(tidewatch_agent::app::start(config, Some(file), &self.agents_drain)).await?;
+        let kubeconfig =
+            |token: &str| Ok(self.server.kubeconfig_for(cluster.hosted.name(), &cluster.url, token));
+        let pod = Pod::prepare(&cluster.client, &folder, "127.0.0.1:0", kubeconfig).await?;
+        let config = tidewatch_agent::config::Config::load(&pod.config)?;
+        let file = Some(pod.config.clone());
+        let bound = Box::pin(tidewatch_agent::app::start(config, file, &self.agents_drain)).await?;
         let admin = format!("http://{}", bound.admin_addr);
         let status = format!("{admin}/status");
         let what = format!("the agent of {id} to be connected with its configuration, all watches watching");
@@ -299,7 +290,14 @@ impl Cast for Simulated {
             Ok((fleet::configured(&page) && fleet::connected(&page)).then_some(()))
         })
         .await?;
-        self.agents.push(Agent { identity, admin: admin.clone() });
+        let (cert, key) = pod.identity(&cluster.client).await?;
+        self.agents.push(Agent { cert, key, ca: pod.folder.join("ca.crt"), admin: admin.clone() });
         Ok(admin)
     }
+}
+
+/// Agents are told the port before the receiver opens it.
+async fn free_port() -> Result<SocketAddr> {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    Ok(listener.local_addr()?)
 }

@@ -18,8 +18,6 @@ const FILES: [&str; 2] =
 
 /// Port of the agent's probes and metrics.
 const ADMIN_PORT: u16 = 9090;
-/// Folder of the ConfigMap in the agent's container.
-const FOLDER: &str = "/etc/tidewatch";
 
 /// Settings of the agents, equal in all runtimes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +82,8 @@ fn rename_account(object: &mut Value, name: &str) {
     if object["kind"] == "ServiceAccount" {
         object["metadata"]["name"] = name.into();
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
         subject["name"] = name.into();
     }
 }
@@ -109,7 +108,8 @@ fn config(settings: &AgentSettings, runtime: &str) -> String {
         "runtimeId": runtime,
         "receiver": {
             "url": settings.url,
-            "caFile": format!("{FOLDER}/ca.crt"),
+            // In the container's working directory, the folder of the ConfigMap.
+            "caFile": "ca.crt",
             "enrolment": {
                 "namespace": RUNTIME_NAMESPACE,
                 "secret": AGENT_IDENTITY_SECRET,
@@ -149,6 +149,7 @@ mod tests {
         let kinds: Vec<&str> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
         let rbac = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
         assert_eq!(kinds, [&rbac[..], &["ConfigMap", "Secret", "Deployment", "NetworkPolicy"]].concat());
+        assert_eq!(of_kind(&objects, "ServiceAccount").as_object().unwrap().len(), 3, "no field is added");
         let map = of_kind(&objects, "ConfigMap");
         assert_eq!(map["data"]["ca.crt"], "a CA");
         let config: Value = serde_json::from_str(map["data"]["config.yaml"].as_str().unwrap()).unwrap();

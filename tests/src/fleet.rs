@@ -442,7 +442,8 @@ async fn still(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> 
         let reconciles: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("tidewatch_receiver_reconciles_total")).collect();
         // Ignores canary reconciles.
-        let now = Some(reconciles.into_iter().filter(|line| !line.contains("\"EventPath\"")).collect::<String>());
+        let now =
+            Some(reconciles.into_iter().filter(|line| !line.contains("\"EventPath\"")).collect::<String>());
         if now != still.0 {
             still = (now, Instant::now());
         } else if still.1.elapsed() >= STILL {

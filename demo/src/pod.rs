@@ -1,0 +1,101 @@
+//! Prepares an agent as its Deployment says, where no kubelet runs pods.
+//!
+//! The files of the mounted `ConfigMap`, a token of the service account, and the arguments come from the runtime's API alone. Only the paths
+//! and the port differ from a pod's: several agents share one host.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::Deployment,
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::{ConfigMap, Secret, ServiceAccount},
+    },
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::Value;
+use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, RUNTIME_NAMESPACE};
+
+use crate::{files::write_private, wait};
+
+const SOON: Duration = Duration::from_mins(1);
+/// Longer than any demo.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+
+/// The files of an agent.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// The agent's configuration.
+    pub config: PathBuf,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
+impl Pod {
+    /// Waits for the agent's Deployment, and writes its files to `folder`. `kubeconfig` makes one of a token.
+    pub async fn prepare(
+        runtime: &Client,
+        folder: &Path,
+        admin: &str,
+        kubeconfig: impl FnOnce(&str) -> Result<String>,
+    ) -> Result<Self> {
+        let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+        let deployment = wait::until("the agent's Deployment to be installed", SOON, || async {
+            Ok(deployments.get_opt(AGENT_NAME).await?)
+        })
+        .await?;
+        let pod = deployment.spec.and_then(|spec| spec.template.spec).context("it has no pod template")?;
+        let container = pod.containers.first().context("it has no container")?;
+        let map = pod.volumes.iter().flatten().find_map(|volume| volume.config_map.as_ref());
+        let map = map.context("it mounts no ConfigMap")?;
+        for (name, content) in config_map(runtime, &map.name).await? {
+            write_private(&folder.join(name), &content)?;
+        }
+        let account = pod.service_account_name.as_deref().context("it names no service account")?;
+        let access = folder.join("kubeconfig.yaml");
+        write_private(&access, &kubeconfig(&token(runtime, account).await?)?)?;
+        let args = container.args.as_deref().unwrap_or_default();
+        let position = args.iter().position(|arg| arg == "--config").context("it has no --config")?;
+        let config = folder.join(args.get(position + 1).context("--config has no value")?);
+        let mut content: Value = serde_json::from_str(&std::fs::read_to_string(&config)?)?;
+        // The working directory of the container is the folder of the ConfigMap.
+        let ca = content["receiver"]["caFile"].as_str().context("it has no caFile")?;
+        content["receiver"]["caFile"] = folder.join(ca).display().to_string().into();
+        content["receiver"]["proxy"] = "direct".into();
+        content["adminAddress"] = admin.into();
+        content["kubeconfig"] = access.display().to_string().into();
+        write_private(&config, &content.to_string())?;
+        Ok(Self { config, folder: folder.to_owned() })
+    }
+
+    /// Copies the agent's certificate and key from its Secret into files, for requests by hand.
+    pub async fn identity(&self, runtime: &Client) -> Result<(PathBuf, PathBuf)> {
+        let secrets: Api<Secret> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+        let data = secrets.get(AGENT_IDENTITY_SECRET).await?.data.unwrap_or_default();
+        let write = |key: &str| -> Result<PathBuf> {
+            let ByteString(content) = data.get(key).with_context(|| format!("the Secret has no {key}"))?;
+            let path = self.folder.join(key);
+            write_private(&path, std::str::from_utf8(content)?)?;
+            Ok(path)
+        };
+        Ok((write("tls.crt")?, write("tls.key")?))
+    }
+}
+
+async fn config_map(runtime: &Client, name: &str) -> Result<Vec<(String, String)>> {
+    let maps: Api<ConfigMap> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    Ok(maps.get(name).await?.data.unwrap_or_default().into_iter().collect())
+}
+
+async fn token(runtime: &Client, account: &str) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+    answer.status.and_then(|status| status.token).context("the API server has issued no token")
+}
