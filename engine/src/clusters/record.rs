@@ -28,6 +28,8 @@ pub(crate) struct Record {
     pub(crate) prepared: Prepared,
     /// The hash of the agent configuration that the runtime has ([`AgentInput::hash`](crate::index::AgentInput::hash)).
     pub(crate) agent_config: Option<u64>,
+    /// When this process last installed the agent.
+    pub(crate) agent_installed: Option<Instant>,
     pub(crate) catalog: Option<CatalogRecord>,
     pub(crate) legacy_watcher_removed: bool,
 }

@@ -1,6 +1,6 @@
 //! Signs the certificate signing request of a runtime's agent.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use serde_json::{Value, json};
@@ -32,6 +32,11 @@ use crate::{
 const API_VERSION: &str = "certificates.k8s.io/v1";
 /// Subresource of the conditions Approved and Denied.
 const APPROVAL: &str = "approval";
+
+/// Time after an installation in which the agent's first request is expected.
+const FIRST_REQUEST: Duration = Duration::from_mins(2);
+/// Interval of looks for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The agent's request.
 pub(crate) fn signing_request() -> ObjectRef {
@@ -82,15 +87,21 @@ impl AgentCertificateReconciler {
             Err(error) => return self.clusters.failed_at(name, error),
         };
         let Some(request) = request else {
-            return Ok(if is_proven {
-                Outcome::done()
-            } else {
-                Outcome::recheck_soon("waiting for the agent's certificate signing request".into())
-            });
+            return Ok(if is_proven { Outcome::done() } else { self.await_request(name) });
         };
         match self.decide(&runtime, &registration, agents, &issuer, request).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => self.clusters.failed_at(name, error),
+        }
+    }
+
+    /// A request comes soon after an installation.
+    fn await_request(&self, name: &str) -> Outcome {
+        let reason = "waiting for the agent's certificate signing request".to_owned();
+        let installed = self.clusters.records.read(name, |record| record.agent_installed);
+        match installed {
+            Some(at) if at.elapsed() < FIRST_REQUEST => Outcome::after(LOOK_AGAIN, reason),
+            _ => Outcome::recheck_soon(reason),
         }
     }
 

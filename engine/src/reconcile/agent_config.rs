@@ -14,6 +14,7 @@ use tidewatch_planner::{
     agent_install::signing_request_watch,
     watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
 };
+use tokio::time::Instant;
 
 use crate::{
     clusters::{
@@ -181,6 +182,7 @@ impl AgentConfigReconciler {
         if let Some(id) = kyma.runtime_id().filter(|_| !deleting)
             && self.installer.install(runtime, id).await?
         {
+            self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
             self.followups.agent_certificate(&name, None);
         }
         self.configure(&name, runtime, input, deleting).await

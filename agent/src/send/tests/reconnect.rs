@@ -87,6 +87,22 @@ async fn a_renewed_certificate_replaces_the_connection() {
 }
 
 #[tokio::test]
+async fn a_new_certificate_ends_the_wait_for_the_next_connection() {
+    let (ca, other) = (new_ca(), new_ca());
+    let mut peer = peer(&ca).await;
+    let agent = agent_with(peer.addr, &other, &ca, None, |_, settings| {
+        let hour = Window { first: Duration::from_hours(1), max: Duration::from_hours(1) };
+        settings.spread = Spread { calm: hour, urgent: hour };
+    })
+    .await;
+    agent.until("a refusal", |p| p.last_error.contains("unknown_ca")).await;
+    write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
+    agent.reload().await;
+    peer.next().await.held();
+    agent.until_metric("t_connections_total 1").await;
+}
+
+#[tokio::test]
 async fn an_untrusted_receiver_is_disconnected_and_gets_no_events() {
     let (ca, other) = (new_ca(), new_ca());
     let mut peer = peer(&ca).await;
