@@ -76,8 +76,8 @@ lint: ## Formatting, clippy and rustdoc with warnings denied
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
 
 .PHONY: generate
-generate: ## Write the files that are made from the code (deploy/crds)
-	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/crds
+generate: ## Write the files that are made from the code (the CRDs of the chart)
+	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/charts/tidewatch/files/crds
 
 .PHONY: soak
 soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line

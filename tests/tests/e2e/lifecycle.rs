@@ -24,7 +24,8 @@ async fn installs_repairs_upgrades_and_removes_by_events_alone() -> Result<()> {
     // After the story there are series of nearly all metrics.
     let program = env.harness.promtool()?;
     if let Some(program) = &program {
-        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
+        let rules =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/tidewatch/files/alerts.yaml");
         promtool::check_rules(program, &rules)?;
     }
     let agent = world.agents.first().context("there is no agent")?;
