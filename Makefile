@@ -18,6 +18,10 @@ tools: ## Build the real control planes' programs into a cache, once (about 12 m
 promtool: ## Build promtool, which the tests run on both programs' metrics, once (about 4 min on two cores)
 	@tests/tools/build.sh promtool >/dev/null
 
+.PHONY: chart
+chart: ## Check the Helm chart: lint, render every mode, test the alert rules (builds Helm and promtool once, about 8 min on two cores)
+	@deploy/charts/tidewatch/tests/check.sh
+
 # Always the whole workspace: with `-p`, cargo chooses other features of the dependencies and builds them once more.
 .PHONY: build
 build: ## Build everything, debug

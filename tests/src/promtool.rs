@@ -29,12 +29,15 @@ pub fn check(promtool: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fails on any finding of `promtool check rules`. Blocks briefly.
-pub fn check_rules(promtool: &Path, rules: &Path) -> Result<()> {
-    let output = Command::new(promtool).args(["check", "rules"]).arg(rules).output();
-    let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
-    let said = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+/// Fails on any finding of `promtool check rules`, or if a test of the chart's rules fails. Blocks briefly.
+pub fn check_rules(promtool: &Path) -> Result<()> {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/tidewatch");
+    for (command, file) in [("check", "files/alerts.yaml"), ("test", "tests/rules_test.yaml")] {
+        let output = Command::new(promtool).args([command, "rules"]).arg(chart.join(file)).output();
+        let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
+        let said = [output.stdout, output.stderr].concat();
+        ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+    }
     Ok(())
 }
 
