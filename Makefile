@@ -18,6 +18,10 @@ tools: ## Build the real control planes' programs into a cache, once (about 12 m
 promtool: ## Build promtool, which the tests run on both programs' metrics, once (about 4 min on two cores)
 	@tests/tools/build.sh promtool >/dev/null
 
+.PHONY: chart
+chart: ## Check the Helm chart: lint, render every mode, test the alert rules (builds Helm and promtool once, about 8 min on two cores)
+	@deploy/charts/tidewatch/tests/check.sh
+
 # Always the whole workspace: with `-p`, cargo chooses other features of the dependencies and builds them once more.
 .PHONY: build
 build: ## Build everything, debug
@@ -76,8 +80,8 @@ lint: ## Formatting, clippy and rustdoc with warnings denied
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
 
 .PHONY: generate
-generate: ## Write the files that are made from the code (deploy/crds)
-	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/crds
+generate: ## Write the files that are made from the code (the CRDs of the chart)
+	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/charts/tidewatch/files/crds
 
 .PHONY: soak
 soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line

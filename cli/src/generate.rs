@@ -13,7 +13,7 @@ pub(crate) enum Command {
     /// Write the `CustomResourceDefinitions`.
     Crds {
         /// Folder for the files.
-        #[arg(long, default_value = "deploy/crds", value_name = "FOLDER")]
+        #[arg(long, default_value = "deploy/charts/tidewatch/files/crds", value_name = "FOLDER")]
         out: PathBuf,
     },
 }

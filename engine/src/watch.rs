@@ -330,7 +330,7 @@ async fn run<K, A, R>(
                 Some(why) => tracing::error!(
                     kind,
                     why,
-                    "KCP does not allow a watch that the engine needs; it is tried again: the role is in deploy/receiver/rbac.yaml"
+                    "KCP does not allow a watch that the engine needs; it is tried again: the role is in files/rbac/receiver.yaml of the chart"
                 ),
                 None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
             },

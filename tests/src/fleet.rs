@@ -33,7 +33,7 @@ pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent"
 /// The receiver's service account in KCP, limited to the shipped role.
 pub const RECEIVER_USER: &str = "system:serviceaccount:kcp-system:tidewatch-receiver";
 /// The receiver's shipped role.
-const RECEIVER_ROLE: &str = include_str!("../../deploy/receiver/rbac.yaml");
+const RECEIVER_ROLE: &str = include_str!("../../deploy/charts/tidewatch/files/rbac/receiver.yaml");
 /// Timeout for operations of one or two seconds.
 const SOON: Duration = Duration::from_mins(1);
 /// Silence that proves inactivity.

@@ -29,12 +29,15 @@ pub fn check(promtool: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fails on any finding of `promtool check rules`. Blocks briefly.
-pub fn check_rules(promtool: &Path, rules: &Path) -> Result<()> {
-    let output = Command::new(promtool).args(["check", "rules"]).arg(rules).output();
-    let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
-    let said = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+/// Fails on any finding of `promtool check rules`, or if a test of the chart's rules fails. Blocks briefly.
+pub fn check_rules(promtool: &Path) -> Result<()> {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/tidewatch");
+    for (command, file) in [("check", "files/alerts.yaml"), ("test", "tests/rules_test.yaml")] {
+        let output = Command::new(promtool).args([command, "rules"]).arg(chart.join(file)).output();
+        let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
+        let said = [output.stdout, output.stderr].concat();
+        ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+    }
     Ok(())
 }
 
@@ -44,13 +47,8 @@ pub fn documented(page: &str, prefix: &str) -> Result<()> {
 }
 
 fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
-    // Columns: name, type, unit, labels, clock, meaning. Each program has its own section, because names
-    // overlap.
-    let named = format!("`{prefix}…`");
-    let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
-    let section = reference.split("\n## ").find(is_of);
-    let section =
-        section.with_context(|| format!("docs/reference/metrics.md has no section for {prefix}"))?;
+    // Columns: name, type, unit, labels, clock, meaning.
+    let section = section(reference, prefix)?;
     for line in page.lines() {
         let Some((full, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) else {
             continue;
@@ -71,6 +69,14 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the section of one program and prefix. Each has its own, because names overlap.
+fn section<'a>(reference: &'a str, prefix: &str) -> Result<&'a str> {
+    let named = format!("`{prefix}…`");
+    let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
+    let found = reference.split("\n## ").find(is_of);
+    found.with_context(|| format!("docs/reference/metrics.md has no section for {prefix}"))
 }
 
 /// Label names of all series of a metric.
@@ -133,6 +139,35 @@ mod tests {
             assert!(registered, "{} is in docs/reference/metrics.md only", name.0);
         }
         assert!(named > 40, "{named}");
+    }
+
+    /// A panel or a rule with a misspelled metric stays empty or silent.
+    #[test]
+    fn alerts_and_dashboards_name_documented_metrics() {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/tidewatch/files");
+        let dashboards = std::fs::read_dir(files.join("dashboards")).unwrap();
+        let mut named = 0;
+        for file in dashboards.map(|entry| entry.unwrap().path()).chain([files.join("alerts.yaml")]) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for prefix in ["tidewatch_receiver_", "tidewatch_agent_", "lifecycle_mgr_"] {
+                let rows = section(REFERENCE, prefix).unwrap();
+                for name in words.clone().filter_map(|word| word.strip_prefix(prefix)) {
+                    named += 1;
+                    let of_histogram =
+                        ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+                    let is_documented = rows.contains(&format!("| `{name}` | "))
+                        || of_histogram
+                            .is_some_and(|name| rows.contains(&format!("| `{name}` | histogram |")));
+                    assert!(
+                        is_documented,
+                        "{prefix}{name} of {} is not in docs/reference/metrics.md",
+                        file.display()
+                    );
+                }
+            }
+        }
+        assert!(named > 90, "{named}");
     }
 
     #[test]

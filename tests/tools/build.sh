@@ -3,7 +3,7 @@
 # kwok, the CNCF registry ...) from their pinned Go modules, once, into a cache
 # outside the checkout, and prints the folder that holds them.
 #
-#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool
+#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool helm
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
@@ -36,7 +36,8 @@ programs() {
     kwok) echo "kwok sigs.k8s.io/kwok/cmd/kwok" ;;
     registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
     promtool) echo "promtool github.com/prometheus/prometheus/cmd/promtool" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool)"; exit 2 ;;
+    helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, helm)"; exit 2 ;;
   esac
 }
 

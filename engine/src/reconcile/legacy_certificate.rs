@@ -45,7 +45,7 @@ fn left(kyma: &str, what: &'static str, why: Error) -> Result<(), Error> {
 
 impl KymaDeletion {
     /// Deletes the Certificate of a runtime and its Secret, which issuers leave behind. Without permission
-    /// (`deploy/receiver/takeover.yaml`), both stay.
+    /// (`files/rbac/takeover.yaml` of the chart), both stay.
     pub(crate) async fn remove_legacy_certificate(&self, kyma: &str) -> Result<(), Error> {
         let name = format!("{kyma}-webhook-tls");
         let permit = self.kcp.gate.kcp()?;

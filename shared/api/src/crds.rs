@@ -1,6 +1,6 @@
 //! CRDs of all Tidewatch kinds.
 //!
-//! `edited` makes the changes that a derive cannot. `make generate` writes [`yaml`] to `deploy/crds/`.
+//! `edited` makes the changes that a derive cannot. `make generate` writes [`yaml`] to `deploy/charts/tidewatch/files/crds/`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn generated_crds_are_fresh() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/charts/tidewatch/files/crds");
         let on_disk: BTreeMap<String, String> = fs::read_dir(&folder)
             .unwrap()
             .map(|entry| entry.unwrap())
@@ -92,7 +92,7 @@ mod tests {
             all().iter().map(|crd| (file_name(crd), yaml(crd))).collect();
         assert!(
             on_disk == generated,
-            "deploy/crds is not what the types give: refresh it with `make generate` and commit the result"
+            "the CRDs of the chart are not what the types give: refresh them with `make generate` and commit the result"
         );
     }
 

@@ -160,7 +160,8 @@ fn a_module_is_found_by_name_and_channel() {
 
 #[test]
 fn the_generated_crds_are_current() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/charts/tidewatch/files/crds");
     for crd in tidewatch_api::crds::all() {
         let file = folder.join(tidewatch_api::crds::file_name(&crd));
         let written = std::fs::read_to_string(&file).unwrap_or_default();

@@ -1,7 +1,5 @@
 //! The demo's twin: the same story, checked instead of shown.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use tidewatch_tests::{env, http, promtool, report::Recorder, story::World};
 
@@ -24,8 +22,7 @@ async fn installs_repairs_upgrades_and_removes_by_events_alone() -> Result<()> {
     // After the story there are series of nearly all metrics.
     let program = env.harness.promtool()?;
     if let Some(program) = &program {
-        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
-        promtool::check_rules(program, &rules)?;
+        promtool::check_rules(program)?;
     }
     let agent = world.agents.first().context("there is no agent")?;
     for (admin, prefix) in [

@@ -13,7 +13,7 @@ use tidewatch_tests::{
 use super::{SOON, World, crds, dynamic, put};
 
 const NAMESPACE: &str = "istio-system";
-const ROLE: &str = include_str!("../../../../deploy/receiver/takeover.yaml");
+const ROLE: &str = include_str!("../../../../deploy/charts/tidewatch/files/rbac/takeover.yaml");
 
 fn definition() -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
