@@ -73,6 +73,24 @@ fn int_or_string_and_other_special_values_decode() {
 }
 
 #[test]
+fn requests_of_certificates_and_tokens_decode() {
+    let extra = field(6, &[field(1, b"k"), field(2, &[field(1, b"v"), field(1, b"w")].concat())].concat());
+    let spec = [field(1, b"pem"), field(5, b"any"), extra, field(7, b"a.b/c"), number(8, 600)].concat();
+    assert_eq!(
+        decoded("certificates.k8s.io/v1", "CertificateSigningRequest", &[field(2, &spec)])["spec"],
+        json!({"request": "cGVt", "usages": ["any"], "extra": {"k": ["v", "w"]}, "signerName": "a.b/c",
+            "expirationSeconds": 600})
+    );
+    let reference = [field(1, b"Pod"), field(2, b"v1"), field(3, b"p"), field(4, b"u")].concat();
+    let spec = [field(1, b"a"), field(3, &reference), number(4, 3607)].concat();
+    assert_eq!(
+        decoded("authentication.k8s.io/v1", "TokenRequest", &[field(2, &spec)])["spec"],
+        json!({"audiences": ["a"], "expirationSeconds": 3607,
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}})
+    );
+}
+
+#[test]
 fn deep_or_truncated_messages_are_refused() {
     let name = "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     let nested = |many| (0..many).fold(Vec::new(), |inner, _| field(28, &inner));

@@ -35,7 +35,10 @@ fn merge(name: &str, bytes: &[u8], value: &mut Value, depth: usize) -> Result<()
             (Location::Inlined, Kind::Message(inner)) => merge(inner, field.bytes(wire)?, value, depth)?,
             (Location::Inlined, _) => {}
             (Location::Whole, _) => {
-                *value = Value::Null;
+                // Each item of a list comes alone.
+                if field.many != Many::List || !value.is_array() {
+                    *value = Value::Null;
+                }
                 field.put(wire, value, depth)?;
             }
             (Location::Field(name), _) => {
