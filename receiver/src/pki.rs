@@ -8,13 +8,10 @@ use std::{net::IpAddr, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt, api::PostParams};
+use tidewatch_api::names::{CA_SECRET, SERVER_SECRET};
 use tidewatch_certs::{Ca, Error, Issued, PrivateKeyPem, ServerRequest, secret, validity};
 use tidewatch_tls::Pem;
 
-/// Secret of the CA.
-pub const CA_SECRET: &str = "tidewatch-ca";
-/// Secret of the receiver's certificate.
-pub const SERVER_SECRET: &str = "tidewatch-server";
 /// Annotation of [`SERVER_SECRET`]: the names in the certificate, sorted, with commas.
 const NAMES: &str = "tidewatch.kyma-project.io/names";
 /// Longest wait until the next look, so that changes by others are found.

@@ -3,13 +3,16 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use kube::Client;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidewatch_certs::Ca;
+use tidewatch_api::names::CA_SECRET;
+use tidewatch_certs::{Ca, Issued, PrivateKeyPem, validity};
 use tidewatch_demo::{
     fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
     pki::{self, EventPath},
+    pod::Pod,
 };
 pub use tidewatch_demo::{
     fleet::{
@@ -34,6 +37,8 @@ pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent"
 pub const RECEIVER_USER: &str = "system:serviceaccount:kcp-system:tidewatch-receiver";
 /// The receiver's shipped role.
 const RECEIVER_ROLE: &str = include_str!("../../deploy/charts/tidewatch/files/rbac/receiver.yaml");
+/// Image of installed agents; no kubelet pulls it here.
+const AGENT_IMAGE: &str = "tidewatch-agent";
 /// Timeout for operations of one or two seconds.
 const SOON: Duration = Duration::from_mins(1);
 /// Silence that proves inactivity.
@@ -108,6 +113,56 @@ pub async fn register(client: &Client, namespace: &str, member: &Member<'_>) -> 
     tidewatch_demo::fleet::register(client, namespace, member.kyma, member.id, &kubeconfig).await
 }
 
+/// Starts a receiver's process with the common arguments of tests, and `more`.
+fn run(
+    harness: &Harness,
+    kcp: &ControlPlane,
+    namespace: &str,
+    modules: &str,
+    folder: &str,
+    (events, admin): (u16, u16),
+    more: Vec<String>,
+) -> Result<Process> {
+    // Control planes that a test restarts lack the receiver's user.
+    let may = kcp.kubeconfig_yaml(RECEIVER_USER).or_else(|_| kcp.kubeconfig_yaml(ADMIN))?;
+    let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &may)?;
+    let mut args = vec![
+        format!("--listen=127.0.0.1:{events}"),
+        format!("--admin=127.0.0.1:{admin}"),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--namespace={namespace}"),
+        format!("--modules={modules}"),
+        "--log-format=text".to_owned(),
+        "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug,tidewatch_listener=debug"
+            .to_owned(),
+    ];
+    // Polling hides lost events, so it is off by default.
+    if !more.iter().any(|arg| arg.starts_with("--fallback-poll")) {
+        args.extend(["--fallback-poll=0", "--safety-resync=0"].map(str::to_owned));
+    }
+    // The rollout spread delays releases, so it is off by default.
+    if !more.iter().any(|arg| arg.starts_with("--rollout-window")) {
+        args.push("--rollout-window=0".to_owned());
+    }
+    args.extend(more);
+    let mut spec = harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);
+    spec.grace = Duration::from_secs(10);
+    Process::start(&spec)
+}
+
+async fn is_ready(process: &Process, admin: &str) -> Result<()> {
+    let url = format!("{admin}/readyz");
+    let probe = || async { Ok((http::status(&url).await? == hyper::StatusCode::OK).then_some(())) };
+    process.ready("to answer /readyz", SOON, probe).await
+}
+
+/// Reads the CA that a receiver keeps in KCP.
+async fn ca(kcp: &Client, namespace: &str) -> Result<Ca> {
+    let secrets: Api<Secret> = Api::namespaced(kcp.clone(), namespace);
+    let files = tidewatch_certs::secret::from_secret(&secrets.get(CA_SECRET).await?)?;
+    Ok(Ca::from_pem(&files.cert_pem, files.key_pem.as_str())?)
+}
+
 impl Receiver {
     /// Starts a receiver with its own CA and waits until it is ready.
     pub async fn start(
@@ -132,6 +187,27 @@ impl Receiver {
         Ok(receiver)
     }
 
+    /// Starts a receiver that keeps its own CA in KCP and installs the agents. Waits until it is ready.
+    pub async fn start_enrolling(
+        harness: &Harness,
+        kcp: &ControlPlane,
+        namespace: &str,
+        modules: &str,
+        more: Vec<String>,
+    ) -> Result<Self> {
+        let (events, admin) = (ports::free()?, ports::free()?);
+        let url = format!("https://127.0.0.1:{events}");
+        let mut args = vec![format!("--agent-url={url}"), format!("--agent-image={AGENT_IMAGE}")];
+        args.extend(more);
+        let folder = format!("receiver-{namespace}");
+        let process = run(harness, kcp, namespace, modules, &folder, (events, admin), args)?;
+        let admin = format!("http://127.0.0.1:{admin}");
+        is_ready(&process, &admin).await?;
+        let ca = ca(&kcp.client()?, namespace).await?;
+        let ca_file = harness.write(&format!("{folder}/ca.crt"), ca.cert_pem())?;
+        Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
+    }
+
     /// Starts a receiver without waiting. `name` distinguishes receivers in one namespace.
     pub fn begin(
         harness: &Harness,
@@ -143,38 +219,14 @@ impl Receiver {
     ) -> Result<Self> {
         let folder = format!("receiver-{namespace}{name}");
         let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
-        // Control planes that a test restarts lack the receiver's user.
-        let may = kcp.kubeconfig_yaml(RECEIVER_USER).or_else(|_| kcp.kubeconfig_yaml(ADMIN))?;
-        let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &may)?;
         let (events, admin) = (ports::free()?, ports::free()?);
-        let text = |p: &PathBuf| p.display().to_string();
         let mut args = vec![
-            format!("--listen=127.0.0.1:{events}"),
-            format!("--admin=127.0.0.1:{admin}"),
-            format!("--client-ca={}", text(&ca_file)),
-            format!("--tls-cert={}", text(&server.cert)),
-            format!("--tls-key={}", text(&server.key)),
-            format!("--kubeconfig={}", text(&kubeconfig)),
-            format!("--namespace={namespace}"),
-            format!("--modules={modules}"),
-            "--log-format=text".to_owned(),
-            "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug,tidewatch_listener=debug"
-                .to_owned(),
+            format!("--client-ca={}", ca_file.display()),
+            format!("--tls-cert={}", server.cert.display()),
+            format!("--tls-key={}", server.key.display()),
         ];
-        let more = more(&ca)?;
-        // Polling hides lost events, so it is off by default.
-        if !more.iter().any(|arg| arg.starts_with("--fallback-poll")) {
-            args.extend(["--fallback-poll=0", "--safety-resync=0"].map(str::to_owned));
-        }
-        // The rollout spread delays releases, so it is off by default.
-        if !more.iter().any(|arg| arg.starts_with("--rollout-window")) {
-            args.push("--rollout-window=0".to_owned());
-        }
-        args.extend(more);
-        let mut spec =
-            harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);
-        spec.grace = Duration::from_secs(10);
-        let process = Process::start(&spec)?;
+        args.extend(more(&ca)?);
+        let process = run(harness, kcp, namespace, modules, &folder, (events, admin), args)?;
         let admin = format!("http://127.0.0.1:{admin}");
         let url = format!("https://127.0.0.1:{events}");
         Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
@@ -182,12 +234,7 @@ impl Receiver {
 
     /// Waits until it is ready.
     pub async fn ready(&self) -> Result<()> {
-        let url = format!("{}/readyz", self.admin);
-        self.process
-            .ready("to answer /readyz", SOON, || async {
-                Ok((http::status(&url).await? == hyper::StatusCode::OK).then_some(()))
-            })
-            .await
+        is_ready(&self.process, &self.admin).await
     }
 
     /// Restarts with the same addresses and certificates; waits until it is ready.
@@ -377,6 +424,38 @@ impl Agent {
         let agent = Self { admin: format!("http://127.0.0.1:{admin}"), identity, process };
         agent.lives().await?;
         Ok(agent)
+    }
+
+    /// Starts the agent that the engine has installed in a runtime. Waits until it is connected and all its watches run.
+    pub async fn start_installed(
+        harness: &Harness,
+        receiver: &Receiver,
+        member: &Member<'_>,
+    ) -> Result<Self> {
+        let runtime = member.cluster.client()?;
+        let admin = format!("127.0.0.1:{}", ports::free()?);
+        let name = format!("agent-{}-{}", receiver.namespace, member.kyma);
+        let kubeconfig = |token: &str| Ok(member.cluster.kubeconfig_with(token));
+        let pod = Pod::prepare(&runtime, &harness.folder().join(&name), &admin, kubeconfig).await?;
+        let args = vec![
+            format!("--config={}", pod.config.display()),
+            "--log-format=text".to_owned(),
+            "--log-level=info,tidewatch_agent=debug".to_owned(),
+        ];
+        let mut spec = harness.spec(&format!("{name}/agent"), &binaries::find("tidewatch-agent")?, args);
+        spec.grace = Duration::from_secs(12);
+        let process = Process::start(&spec)?;
+        let admin = format!("http://{admin}");
+        let status = || async {
+            let page = http::json(&format!("{admin}/status")).await?;
+            Ok((configured(&page) && connected(&page)).then_some(()))
+        };
+        process.ready("to be enrolled, configured and connected", SOON, status).await?;
+        let (cert, key) = pod.identity(&runtime).await?;
+        let (cert_pem, key_pem) = (std::fs::read_to_string(&cert)?, std::fs::read_to_string(&key)?);
+        let not_after = validity(cert_pem.as_bytes())?.not_after;
+        let issued = Issued { cert_pem, key_pem: PrivateKeyPem::new(key_pem), not_after };
+        Ok(Self { admin, identity: Identity { issued, cert, key }, process })
     }
 
     async fn lives(&self) -> Result<()> {

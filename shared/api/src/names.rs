@@ -18,6 +18,10 @@ pub const DEFAULT_CHANNEL: &str = "regular";
 /// Never a valid channel: the legacy value for "no channel".
 pub const CHANNEL_NONE: &str = "none";
 
+/// Secret in KCP with the CA of agents and receiver.
+pub const CA_SECRET: &str = "tidewatch-ca";
+/// Secret in KCP with the receiver's certificate.
+pub const SERVER_SECRET: &str = "tidewatch-server";
 /// Default name of the agent's Deployment and service account in [`RUNTIME_NAMESPACE`].
 pub const AGENT_NAME: &str = "tidewatch-agent";
 /// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's file and the receiver's CAs.

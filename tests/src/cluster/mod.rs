@@ -239,6 +239,11 @@ impl ControlPlane {
         Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
     }
 
+    /// Returns a kubeconfig with any token.
+    pub fn kubeconfig_with(&self, token: &str) -> String {
+        kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), "token", token)
+    }
+
     /// Returns a kubeconfig with the address of a proxy.
     pub fn kubeconfig_yaml_through(&self, user: &str, url: &str) -> Result<String> {
         Ok(kubeconfig::yaml(&self.name, url, self.ca_pem(), user, self.token(user)?))

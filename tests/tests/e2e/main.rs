@@ -18,6 +18,7 @@ mod demo;
 mod dependencies;
 mod derived_watches;
 mod drift;
+mod enrolment;
 mod external_modules;
 mod faults;
 mod field_drift;
