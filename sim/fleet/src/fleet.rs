@@ -16,8 +16,7 @@ use tidewatch_api::{
 use tidewatch_demo::{files::write_private, fleet, simulated};
 use tidewatch_drain::Drain;
 use tidewatch_fake_apiserver::{
-    Hosted, Options, Outcome, PatchKind, Query, Request, Server, ServerOptions, Target, Token, User,
-    Verb,
+    Hosted, Options, Outcome, PatchKind, Query, Request, Server, ServerOptions, Target, Token, User, Verb,
     registry::Registry,
     script::{Script, Tally},
 };
