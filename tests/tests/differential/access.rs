@@ -15,6 +15,15 @@ const LONG: Duration = Duration::from_secs(30);
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const CERTIFICATES: &str = "certificates.k8s.io";
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+/// A certificate request in PEM, base64.
+const REQUEST: &str = "\
+    LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIZU1JR0dBZ0VBTUNReEVEQU9CZ05WQkFvTUIyVjRZVzF3YkdV\
+    eEVEQU9CZ05WQkFNTUIzTnZiV1Z2Ym1VdwpXVEFUQmdjcWhrak9QUUlCQmdncWhrak9QUU1CQndOQ0FBVGRqNzhhblpUdlJlMnpx\
+    RE5qK1UvTWJTS2YrcW1SCmcwNUdVR2lTelVGZ3lqaHRIWHg1Ukw0UTJJeitFd1VzamdRejdmMlJDNk1sRGNLeHBOS1NGTTYrb0FB\
+    d0NnWUkKS29aSXpqMEVBd0lEUndBd1JBSWdKY25mR3pxeUo0RjBsOXVWdmJ5cVkzY0tydVdyZWJuQlY4UllHcUZTSjZjQwpJRmtv\
+    MVp6Z2Z2RTNTUVdlb1d6cUdxbWtWTDRpYThDT3JNYWlsVXAzMHZ0RQotLS0tLUVORCBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K";
 /// Reviews per random sequence.
 const ASKS: usize = 12;
 /// Has several rights.
@@ -63,6 +72,11 @@ fn user(name: &str) -> Value {
 
 fn team() -> Value {
     json!({"apiGroup": GROUP, "kind": "Group", "name": "team"})
+}
+
+fn certificate_request(name: &str, signer: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"a": "b"}},
+        "spec": {"signerName": signer, "usages": ["client auth"], "request": REQUEST}})
 }
 
 fn post(plural: &str, namespace: &str, body: Value) -> Call {
@@ -123,6 +137,34 @@ async fn fixed(pair: &Pair) -> Result<Vec<String>> {
                 ),
             ),
             post("clusterroles", "", role("access-urls", json!([urls]))),
+            post(
+                "clusterroles",
+                "",
+                role(
+                    "access-signers",
+                    json!([
+                        rule(
+                            &["create", "get", "patch"],
+                            CERTIFICATES,
+                            &[
+                                "certificatesigningrequests",
+                                "certificatesigningrequests/approval",
+                                "certificatesigningrequests/status",
+                            ],
+                            &[],
+                        ),
+                        rule(&["approve"], CERTIFICATES, &["signers"], &["example.com/*"]),
+                        rule(&["sign"], CERTIFICATES, &["signers"], &["example.org/a"]),
+                    ]),
+                ),
+            ),
+            post(
+                "clusterrolebindings",
+                "",
+                binding("access-signers", "ClusterRole", "access-signers", json!([user(MEMBER)])),
+            ),
+            Call::new("POST", REQUESTS, certificate_request("access-com", "example.com/a")),
+            Call::new("POST", REQUESTS, certificate_request("access-org", "example.org/a")),
             post(
                 "roles",
                 "access",
@@ -200,6 +242,10 @@ fn table() -> Vec<(&'static str, Call)> {
     let get = |path: &str| Call::get(path);
     let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
     let apply = |name: &str| Call::patch(APPLY, format!("{MAPS}/{name}?fieldManager=m"), map(name));
+    let decide = |path: &str, kind: &str| {
+        let conditions = json!([{"type": kind, "status": "True", "reason": "R"}]);
+        Call::patch(MERGE, format!("{REQUESTS}/{path}"), json!({"status": {"conditions": conditions}}))
+    };
     let mut calls = Vec::new();
     for user in [MEMBER, STRANGER, ROBOT] {
         calls.extend(
@@ -232,6 +278,8 @@ fn table() -> Vec<(&'static str, Call)> {
                 Call::new("PUT", format!("{MAPS}/patched"), map("patched")),
                 Call::new("DELETE", format!("{MAPS}/patched"), Value::Null),
                 Call::new("DELETE", MAPS, Value::Null),
+                Call::new("POST", "/api/v1/namespaces/access/serviceaccounts/default/token", json!({})),
+                get(&format!("{REQUESTS}/access-com/approval")),
                 // Unauthorised users get no validation errors.
                 Call::new("POST", SECRETS, json!({"apiVersion": "v1", "kind": "None"})),
             ]
@@ -248,6 +296,20 @@ fn table() -> Vec<(&'static str, Call)> {
             get(&format!("{SECRETS}?fieldSelector=metadata.name!%3Down")),
             Call::patch(MERGE, format!("{SECRETS}/own"), json!({"stringData": {"a": "b"}})),
             Call::patch(MERGE, format!("{MAPS}/patched"), json!({"data": {"a": "b"}})),
+            Call::new(
+                "POST",
+                format!("{REQUESTS}?dryRun=All"),
+                certificate_request("access-own", "example.com/a"),
+            ),
+            decide("access-com/approval", "Approved"),
+            decide("access-org/approval", "Approved"),
+            decide("access-com/status", "Failed"),
+            decide("access-org/status", "Failed"),
+            Call::patch(
+                MERGE,
+                format!("{REQUESTS}/access-com/status"),
+                json!({"metadata": {"labels": {"a": "c"}}}),
+            ),
             apply("patched"),
             apply("new"),
             apply("made"),

@@ -46,6 +46,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "core",
     "access",
     "policies",
+    "certificates",
     "webhooks",
     "changes",
     "tables",

@@ -137,10 +137,15 @@ impl Pair {
         let options =
             simulator::Options { ready_after: None, log_limit: 100_000, ..simulator::Options::default() };
         let hosted = server.add("simulated", options)?;
-        hosted.allow_token(simulator::Token("t".into()), simulator::User::admin(ADMIN));
+        // The real server's users have their names as uids.
+        let allow = |token: &str, user: simulator::User| {
+            let user = simulator::User { uid: user.name.clone(), ..user };
+            hosted.allow_token(simulator::Token(token.into()), user);
+        };
+        allow("t", simulator::User::admin(ADMIN));
         let mut users = BTreeMap::new();
         for (name, groups) in access::USERS {
-            hosted.allow_token(simulator::Token(name.into()), simulator::User::by_rbac(name, groups));
+            allow(name, simulator::User::by_rbac(name, groups));
             let real = client(&plane.kubeconfig_yaml(name)?).await?;
             users.insert(name, (real, client(&server.kubeconfig("simulated", name)).await?));
         }

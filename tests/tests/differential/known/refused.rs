@@ -101,6 +101,7 @@ fn subresources() -> Vec<Known> {
     namespace["spec"] = json!({"finalizers": ["kubernetes"]});
     let mut scale = named("Scale", "autoscaling/v1");
     scale["spec"] = json!({"replicas": 1});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": "none"});
     let scales = of("apps", "deployments/none/scale?fieldManager=one");
     let nothing = Codes([404, 501]);
     vec![
@@ -121,9 +122,9 @@ fn subresources() -> Vec<Known> {
             Codes([200, 501]),
         ),
         known(
-            "token requests",
-            post(core("serviceaccounts/default/token"), json!({"spec": {"audiences": ["a"]}})),
-            Codes([201, 501]),
+            "tokens that are bound to nodes",
+            post(core("serviceaccounts/default/token"), json!({"spec": {"boundObjectRef": node}})),
+            nothing,
         ),
     ]
 }
