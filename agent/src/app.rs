@@ -228,7 +228,9 @@ impl Agent {
                 (Some(tls.map_err(|error| check::of_file(&files, error))?), files.into())
             }
             Credentials::Enrolment { ca, objects } => {
-                let enroller = Enroller::new(self.client.clone(), objects, self.clock, self.metrics.clone());
+                let (client, runtime) = (self.client.clone(), self.config.runtime_id.clone());
+                let enroller =
+                    Enroller::new(client, objects, runtime, ca.clone(), self.clock, self.metrics.clone());
                 let identity = enroller.identity();
                 spawn_until_shutdown(drain, "enrolment", enroller.run());
                 (None, Source::Enrolment { ca, identity })

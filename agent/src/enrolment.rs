@@ -6,16 +6,17 @@
 mod plan;
 mod store;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
 use tidewatch_delivery::backoff::Backoff;
 use tidewatch_telemetry::chain;
+use tidewatch_tls::read_file;
 use tokio::sync::watch;
 
 use self::{
-    plan::{Step, next},
+    plan::{Step, Wanted, is_usable, next},
     store::{EnrolmentError, Store},
 };
 use crate::{config::Enrolment, jitter, metrics::Metrics, send::Identity};
@@ -26,14 +27,25 @@ const RETRY: Backoff = Backoff { base: Duration::from_secs(2), max: Duration::fr
 /// Keeps the agent's certificate valid.
 pub(crate) struct Enroller {
     store: Store,
+    runtime: String,
+    ca: PathBuf,
     identity: watch::Sender<Option<Identity>>,
     clock: fn() -> Timestamp,
     metrics: Metrics,
 }
 
 impl Enroller {
-    pub(crate) fn new(client: Client, config: Enrolment, clock: fn() -> Timestamp, metrics: Metrics) -> Self {
-        Self { store: Store::new(client, config), identity: watch::Sender::new(None), clock, metrics }
+    /// `runtime`: id in the certificate. `ca`: file of the receiver's CAs.
+    pub(crate) fn new(
+        client: Client,
+        config: Enrolment,
+        runtime: String,
+        ca: PathBuf,
+        clock: fn() -> Timestamp,
+        metrics: Metrics,
+    ) -> Self {
+        let (store, identity) = (Store::new(client, config), watch::Sender::new(None));
+        Self { store, runtime, ca, identity, clock, metrics }
     }
 
     /// The newest certificate and key.
@@ -64,25 +76,30 @@ impl Enroller {
 
     /// Returns the wait until the next step.
     async fn step(&self, spread: f64) -> Result<Duration, EnrolmentError> {
+        let bundle = read_file(&self.ca).await?;
+        let wanted = Wanted { runtime: &self.runtime, bundle: &bundle };
         let known = self.identity.borrow().clone();
         let known = match known {
             Some(known) => Some(known),
             // Another run of this agent has stored it.
-            None => self.store.read().await?.inspect(|stored| self.publish(stored)),
+            None => self.store.read().await?.inspect(|stored| self.publish(stored, wanted)),
         };
-        if let Step::Wait(wait) = next(known.as_ref(), (self.clock)(), spread) {
+        if let Step::Wait(wait) = next(known.as_ref(), wanted, (self.clock)(), spread) {
             return Ok(wait);
         }
         let identity = self.store.request().await?;
-        self.publish(&identity);
+        if !is_usable(&identity, wanted, (self.clock)()) {
+            return Err(EnrolmentError::Unusable);
+        }
+        self.publish(&identity, wanted);
         self.metrics.enrolments.with_label_values(&["signed"]).inc();
         // After the publication: the certificate is good although a restart would request another one.
         self.store.write(&identity).await?;
         Ok(Duration::ZERO)
     }
 
-    fn publish(&self, identity: &Identity) {
-        if plan::is_valid(identity, (self.clock)()) {
+    fn publish(&self, identity: &Identity, wanted: Wanted<'_>) {
+        if is_usable(identity, wanted, (self.clock)()) {
             self.identity.send_replace(Some(identity.clone()));
         }
     }

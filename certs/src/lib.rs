@@ -4,18 +4,18 @@
 
 mod ca;
 mod error;
+mod facts;
 mod issue;
 mod key;
 mod request;
 pub mod secret;
-mod validity;
 
 pub use ca::Ca;
 pub use error::Error;
+pub use facts::{Validity, is_issued_for, validity};
 pub use issue::{ClientRequest, Issued, ServerRequest};
 pub use key::PrivateKeyPem;
 pub use request::{AgentRequest, RequestError, Signed, create_key, create_request};
-pub use validity::{Validity, validity};
 
 #[cfg(test)]
 mod tests;

@@ -284,3 +284,19 @@ fn a_secret_round_trips_and_missing_keys_are_named() {
         assert_eq!(secret::from_secret(&binary).unwrap_err(), not_text);
     }
 }
+
+#[test]
+fn a_certificate_is_issued_for_its_name_by_a_ca_of_the_bundle() {
+    let (ca, other) = (ca(), Ca::create("tidewatch test CA", DAY * 90, now()).unwrap());
+    let issued = ca.issue_client(&client_request(), now()).unwrap();
+    let name = client_request().runtime_id;
+    let is = |name: &str, bundle: &str| {
+        crate::is_issued_for(issued.cert_pem.as_bytes(), name, bundle.as_bytes()).unwrap()
+    };
+    assert!(is(&name, ca.cert_pem()));
+    assert!(is(&name, &format!("{}{}", other.cert_pem(), ca.cert_pem())), "during a rotation");
+    assert!(!is(&name, other.cert_pem()), "a CA of the same name");
+    assert!(!is("another-runtime", ca.cert_pem()));
+    assert!(!is(&name, "no PEM"));
+    assert!(crate::is_issued_for(b"no PEM", &name, ca.cert_pem().as_bytes()).is_err());
+}

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
-use tidewatch_certs::{Validity, validity};
+use tidewatch_certs::{Validity, is_issued_for, validity};
 
 use crate::send::Identity;
 
@@ -18,11 +18,23 @@ pub(super) enum Step {
     Wait(Duration),
 }
 
+/// The wanted certificate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    /// Runtime id, its common name.
+    pub(super) runtime: &'a str,
+    /// CAs of the receiver (PEM). The receiver trusts no others for its agents.
+    pub(super) bundle: &'a [u8],
+}
+
 /// Decides the next step. `spread` from 0 to 1 differs per agent.
+///
+/// A certificate of another CA or runtime is replaced: the runtime has come from another control plane, or the CA is new.
 ///
 /// A certificate is renewed when two thirds of its lifetime have passed, or up to a tenth of the lifetime earlier: agents
 /// that were enrolled together must not come back together.
-pub(super) fn next(identity: Option<&Identity>, now: Timestamp, spread: f64) -> Step {
+pub(super) fn next(identity: Option<&Identity>, wanted: Wanted<'_>, now: Timestamp, spread: f64) -> Step {
+    let identity = identity.filter(|identity| is_wanted(identity, wanted));
     let Some(validity) = identity.and_then(|identity| validity(&identity.cert).ok()) else {
         return Step::Request;
     };
@@ -41,8 +53,14 @@ fn renewal(Validity { not_before, not_after }: Validity, spread: f64) -> Timesta
 }
 
 /// Whether the identity is usable now.
-pub(super) fn is_valid(identity: &Identity, now: Timestamp) -> bool {
-    validity(&identity.cert).is_ok_and(|validity| (validity.not_before..validity.not_after).contains(&now))
+pub(super) fn is_usable(identity: &Identity, wanted: Wanted<'_>, now: Timestamp) -> bool {
+    is_wanted(identity, wanted)
+        && validity(&identity.cert)
+            .is_ok_and(|validity| (validity.not_before..validity.not_after).contains(&now))
+}
+
+fn is_wanted(identity: &Identity, Wanted { runtime, bundle }: Wanted<'_>) -> bool {
+    is_issued_for(&identity.cert, runtime, bundle).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -53,46 +71,67 @@ mod tests {
 
     const DAY: SignedDuration = SignedDuration::from_hours(24);
 
-    fn identity(issued: Timestamp, lifetime: SignedDuration) -> Identity {
-        let ca = Ca::create("test", DAY * 365, issued).unwrap();
+    fn start() -> Timestamp {
+        "2026-11-21T10:00:00Z".parse().unwrap()
+    }
+
+    fn new_ca() -> Ca {
+        Ca::create("test", DAY * 365, start()).unwrap()
+    }
+
+    fn identity(ca: &Ca, lifetime: SignedDuration) -> Identity {
         let request = ClientRequest {
             runtime_id: "r1".into(),
             dns_names: vec![],
             organizations: vec![],
             validity: lifetime,
         };
-        let issued = ca.issue_client(&request, issued).unwrap();
+        let issued = ca.issue_client(&request, start()).unwrap();
         Identity { cert: issued.cert_pem.into(), key: issued.key_pem.as_str().into() }
+    }
+
+    fn wanted(ca: &Ca) -> Wanted<'_> {
+        Wanted { runtime: "r1", bundle: ca.cert_pem().as_bytes() }
     }
 
     #[test]
     fn a_certificate_is_renewed_at_two_thirds_of_its_lifetime() {
-        let start: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
-        let identity = identity(start, DAY * 9);
-        let next = |days: i32, spread| next(Some(&identity), start + DAY * days, spread);
+        let ca = new_ca();
+        let identity = identity(&ca, DAY * 9);
+        let next = |days: i32, spread| next(Some(&identity), wanted(&ca), start() + DAY * days, spread);
         assert_eq!(next(0, 0.0), Step::Wait(MAX_WAIT));
         assert_eq!(next(5, 0.0), Step::Wait(MAX_WAIT));
         assert_eq!(next(6, 0.0), Step::Request);
         assert_eq!(next(5, 0.9), Step::Wait(MAX_WAIT), "5.19 days");
         assert_eq!(next(6, 1.0), Step::Request, "5.1 days");
         assert_eq!(next(20, 0.0), Step::Request, "expired");
-        assert!(is_valid(&identity, start) && !is_valid(&identity, start + DAY * 9));
+        assert!(is_usable(&identity, wanted(&ca), start()));
+        assert!(!is_usable(&identity, wanted(&ca), start() + DAY * 9));
     }
 
     #[test]
     fn the_wait_ends_when_the_renewal_is_due() {
-        let start: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
-        let identity = identity(start, SignedDuration::from_mins(25));
+        let ca = new_ca();
         // 30 minutes with the backdating for slow clocks: due after 20.
-        assert_eq!(next(Some(&identity), start, 0.0), Step::Wait(Duration::from_mins(15)));
+        let identity = identity(&ca, SignedDuration::from_mins(25));
+        assert_eq!(next(Some(&identity), wanted(&ca), start(), 0.0), Step::Wait(Duration::from_mins(15)));
     }
 
     #[test]
-    fn an_agent_without_a_readable_certificate_requests_one() {
-        let now = Timestamp::UNIX_EPOCH;
-        assert_eq!(next(None, now, 0.5), Step::Request);
+    fn a_missing_unreadable_or_foreign_certificate_is_replaced() {
+        let (ca, other) = (new_ca(), new_ca());
+        let foreign = identity(&other, DAY * 9);
+        let of_another_runtime = Wanted { runtime: "r2", ..wanted(&other) };
         let broken = Identity { cert: b"no PEM".to_vec(), key: Vec::new() };
-        assert_eq!(next(Some(&broken), now, 0.5), Step::Request);
-        assert!(!is_valid(&broken, now));
+        for (identity, wanted) in [
+            (None, wanted(&ca)),
+            (Some(&broken), wanted(&ca)),
+            (Some(&foreign), wanted(&ca)),
+            (Some(&foreign), of_another_runtime),
+        ] {
+            assert_eq!(next(identity, wanted, start(), 0.5), Step::Request, "{wanted:?}");
+            assert!(identity.is_none_or(|identity| !is_usable(identity, wanted, start())));
+        }
+        assert!(is_usable(&foreign, wanted(&other), start()));
     }
 }

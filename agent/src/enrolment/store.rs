@@ -16,6 +16,7 @@ use kube::{
 };
 use serde_json::json;
 use tidewatch_certs::{PrivateKeyPem, create_key, create_request};
+use tidewatch_tls::FilesError;
 
 use crate::{
     config::Enrolment,
@@ -45,6 +46,12 @@ pub(super) enum EnrolmentError {
     Denied(String),
     #[error("the certificate signing request was deleted before a certificate was issued")]
     Deleted,
+    #[error(
+        "the control plane has issued a certificate of a CA that this agent does not trust, or for another runtime; the next one may fit"
+    )]
+    Unusable,
+    #[error("the file of the receiver's CAs cannot be read")]
+    Ca(#[from] FilesError),
     #[error("no request can be created")]
     Crypto(#[from] tidewatch_certs::Error),
 }
@@ -57,7 +64,7 @@ impl EnrolmentError {
             Self::Undecided(_) => "undecided",
             Self::Denied(_) => "denied",
             Self::Deleted => "deleted",
-            Self::Crypto(_) => "unusable",
+            Self::Unusable | Self::Ca(_) | Self::Crypto(_) => "unusable",
         }
     }
 }

@@ -29,6 +29,7 @@ enum Decides {
 struct Runtime {
     decides: Mutex<Decides>,
     ca: Ca,
+    folder: tempfile::TempDir,
     secret: Mutex<Value>,
     request: Mutex<Option<Value>>,
     calls: Mutex<HashMap<String, usize>>,
@@ -39,6 +40,7 @@ impl Runtime {
         Arc::new(Self {
             decides: Mutex::new(Decides::Sign),
             ca: Ca::create("test", DAY * 90, Timestamp::now()).unwrap(),
+            folder: tempfile::tempdir().unwrap(),
             secret: Mutex::new(
                 json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "identity"}}),
             ),
@@ -120,7 +122,9 @@ fn enroller(runtime: &Arc<Runtime>) -> Enroller {
         secret: "identity".into(),
         signing_request: "tidewatch-agent".into(),
     };
-    Enroller::new(runtime.client(), config, Timestamp::now, metrics)
+    let ca = runtime.folder.path().join("ca.crt");
+    std::fs::write(&ca, runtime.ca.cert_pem()).unwrap();
+    Enroller::new(runtime.client(), config, "r1".into(), ca, Timestamp::now, metrics)
 }
 
 #[tokio::test]
@@ -149,6 +153,17 @@ async fn a_restarted_agent_uses_the_stored_certificate() {
     assert!(restarted.step(0.5).await.unwrap() > Duration::ZERO);
     assert!(identity.borrow().is_some());
     assert_eq!(runtime.calls(&Method::POST, REQUESTS), 1);
+}
+
+#[tokio::test]
+async fn an_agent_of_a_runtime_from_another_control_plane_enrols_again() {
+    let (before, now) = (Runtime::new(), Runtime::new());
+    enroller(&before).step(0.5).await.unwrap();
+    *now.secret.lock() = before.secret.lock().clone();
+    let enroller = enroller(&now);
+    assert_eq!(enroller.step(0.5).await.unwrap(), Duration::ZERO);
+    assert_eq!(now.calls(&Method::POST, REQUESTS), 1);
+    assert_eq!(enroller.store.read().await.unwrap(), *enroller.identity().borrow());
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use crate::{
     config::{AgentInstall, EngineConfig},
     error::Error,
     kcp::Kcp,
-    outcome::{Outcome, error_report},
+    outcome::{Next, Outcome, error_report},
     reconcile::owners::RuntimeOwners,
     stages::{Stage, stage},
 };
@@ -90,8 +90,19 @@ impl AgentCertificateReconciler {
             return Ok(if is_proven { Outcome::done() } else { self.await_request(name) });
         };
         match self.decide(&runtime, &registration, agents, &issuer, request).await {
+            // The agent replaces a decided or denied request, and cannot report that.
+            Ok(outcome) if !is_proven && outcome.next == Next::OnEvent => {
+                Ok(self.looked_at_again(name, outcome))
+            }
             Ok(outcome) => Ok(outcome),
             Err(error) => self.clusters.failed_at(name, error),
+        }
+    }
+
+    fn looked_at_again(&self, name: &str, outcome: Outcome) -> Outcome {
+        match outcome.report() {
+            Some(report) => Outcome::retried(report.clone(), "denied", None),
+            None => self.await_request(name),
         }
     }
 
