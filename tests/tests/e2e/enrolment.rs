@@ -88,7 +88,9 @@ impl Enrolling {
         let decided = wait::until("a decision about the request", SOON, || async {
             let request = admin.get(AGENT_SIGNING_REQUEST).await?;
             let status = request.status.clone().unwrap_or_default();
-            Ok((status.conditions.is_some() || status.certificate.is_some()).then_some(request))
+            let mut conditions = status.conditions.iter().flatten();
+            let is_denied = conditions.any(|condition| condition.type_ == "Denied");
+            Ok((is_denied || status.certificate.is_some()).then_some(request))
         })
         .await?;
         admin.delete(AGENT_SIGNING_REQUEST, &DeleteParams::default()).await?;
