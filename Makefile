@@ -22,6 +22,10 @@ promtool: ## Build promtool, which the tests run on both programs' metrics, once
 chart: ## Check the Helm chart: lint, render every mode, test the alert rules (builds Helm and promtool once, about 8 min on two cores)
 	@deploy/charts/tidewatch/tests/check.sh
 
+.PHONY: images
+images: ## Build the images of receiver and agent as OCI layouts in target/images, with SBOMs; IMAGE_REGISTRY=… pushes them
+	@deploy/images/build.sh
+
 # Always the whole workspace: with `-p`, cargo chooses other features of the dependencies and builds them once more.
 .PHONY: build
 build: ## Build everything, debug

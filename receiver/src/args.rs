@@ -395,6 +395,26 @@ mod tests {
         assert!(look(&listed).is_ok());
     }
 
+    /// A pod with an unknown flag never starts.
+    #[test]
+    fn flags_of_the_chart_exist() {
+        let command = Program::command();
+        let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let schema = include_str!("../../deploy/charts/tidewatch/values.schema.json");
+        let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+        let settable = schema["properties"]["flags"]["properties"].as_object().unwrap().keys();
+        let template = include_str!("../../deploy/charts/tidewatch/templates/_receiver.tpl");
+        let fixed = template
+            .split("--")
+            .skip(1)
+            .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next())
+            // Not in the receiver yet.
+            .filter(|flag| !["", "certificates", "single-cluster"].contains(flag));
+        for flag in settable.map(String::as_str).chain(fixed) {
+            assert!(known.contains(&flag), "the chart uses --{flag}");
+        }
+    }
+
     #[test]
     fn list_options_are_trimmed_and_reject_empty_names() {
         let names = |list: &str| {

@@ -3,7 +3,7 @@
 # kwok, the CNCF registry ...) from their pinned Go modules, once, into a cache
 # outside the checkout, and prints the folder that holds them.
 #
-#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool helm
+#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool helm crane
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
@@ -37,7 +37,8 @@ programs() {
     registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
     promtool) echo "promtool github.com/prometheus/prometheus/cmd/promtool" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, helm)"; exit 2 ;;
+    crane) echo "crane github.com/google/go-containerregistry/cmd/crane" ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, helm, crane)"; exit 2 ;;
   esac
 }
 

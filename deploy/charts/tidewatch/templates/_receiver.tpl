@@ -44,10 +44,10 @@
 {{/* Arguments of a receiver with agents. */}}
 {{- define "tidewatch.agentArgs" }}
 - --listen=0.0.0.0:8443
-- --certificates={{ .Values.certManagement }}
 - --agent-certificate-hours={{ int .Values.certificates.agentHours }}
-- --ca-reissue-hours={{ int .Values.certificates.caReissueHours }}
-{{- if eq .Values.certManagement "built-in" }}
+{{- if eq .Values.certManagement "cert-manager" }}
+- --certificates=cert-manager
+{{- else }}
 - --ca-certificate-hours={{ int .Values.certificates.caHours }}
 - --server-certificate-hours={{ int .Values.certificates.serverHours }}
 {{- range include "tidewatch.serverNames" . | fromJsonArray }}
@@ -58,15 +58,11 @@
 {{- if .url }}
 - {{ print "--agent-url=" .url | quote }}
 - --agent-image={{ include "tidewatch.image" (list $ "tidewatch-agent" $.Values.image.agentDigest) }}
-- --agent-namespace={{ .namespace }}
 - --agent-name={{ .name }}
 {{- with .proxy }}
 - {{ print "--agent-proxy=" . | quote }}
 {{- end }}
 {{- end }}
-{{- end }}
-{{- if .Values.trustedProxyConfigMap }}
-- --trusted-proxy=/etc/tidewatch/proxies/proxies.pem
 {{- end }}
 {{- end }}
 
@@ -80,9 +76,6 @@
 {{- end }}
 {{- if .Values.maintenancePolicyConfigMap }}
 - {name: maintenance, mountPath: /etc/tidewatch/maintenance, readOnly: true}
-{{- end }}
-{{- if .Values.trustedProxyConfigMap }}
-- {name: proxies, mountPath: /etc/tidewatch/proxies, readOnly: true}
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
@@ -99,9 +92,6 @@
 {{- end }}
 {{- with .Values.maintenancePolicyConfigMap }}
 - {name: maintenance, configMap: {name: {{ . }}}}
-{{- end }}
-{{- with .Values.trustedProxyConfigMap }}
-- {name: proxies, configMap: {name: {{ . }}}}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
