@@ -21,15 +21,15 @@ impl<T> Default for Pool<T> {
 
 impl<T: Eq + Hash> Pool<T> {
     /// The held equal of a value, or the value itself.
-    pub(crate) fn share(&mut self, value: T) -> Arc<T> {
-        if let Some(held) = self.values.get(&value) {
+    pub(crate) fn share(&mut self, value: impl Into<Arc<T>>) -> Arc<T> {
+        let value: Arc<T> = value.into();
+        if let Some(held) = self.values.get(&*value) {
             return Arc::clone(held);
         }
         if self.values.len() >= self.limit {
             self.values.retain(|value| Arc::strong_count(value) > 1);
             self.limit = SMALL.max(2 * self.values.len());
         }
-        let value = Arc::new(value);
         self.values.insert(Arc::clone(&value));
         value
     }

@@ -27,7 +27,7 @@ use tidewatch_engine::{
 /// Enough for what is allocated in large pieces not to count.
 const RUNTIMES: usize = 1_000;
 /// The limit; connections, clients and the queue come on top.
-const BOUND: usize = 180 * 1024;
+const BOUND: usize = 140 * 1024;
 
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {

@@ -1,6 +1,6 @@
 //! Manifest status.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -175,12 +175,15 @@ pub fn with_jobs_completed(
 }
 
 /// Ignores order, which differs in the Go manager.
-fn in_order(before: Vec<Resource>, now: Vec<Resource>) -> Vec<Resource> {
-    if before == now || before.len() != now.len() {
-        return now;
+fn in_order(before: Arc<Vec<Resource>>, now: Vec<Resource>) -> Arc<Vec<Resource>> {
+    if *before == now {
+        return before;
+    }
+    if before.len() != now.len() {
+        return Arc::new(now);
     }
     let all = |objects: &[Resource]| -> HashSet<Resource> { objects.iter().cloned().collect() };
-    if all(&before) == all(&now) { before } else { now }
+    if all(&before) == all(&now) { before } else { Arc::new(now) }
 }
 
 /// Adds the default CR's state. Error or Warning turns Ready into Warning: the user must act. Other states are only a condition.

@@ -166,7 +166,7 @@ impl RequiredKinds {
     pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
         let mut kinds = Self::default();
         for manifest in manifests.into_iter().filter(|manifest| !manifest.is_unmanaged()) {
-            for object in manifest.status.iter().flat_map(|status| &status.synced) {
+            for object in manifest.status.iter().flat_map(|status| status.synced.iter()) {
                 kinds.installed(&object.group, &object.version, &object.kind);
             }
             if let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) {

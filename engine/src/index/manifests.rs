@@ -7,7 +7,7 @@ use std::{
 
 use kube::ResourceExt;
 use tidewatch_api::{
-    Manifest, State,
+    Manifest, Resource, State,
     inventory::{inventory, synced, union},
     names::{conditions, field_managers},
     object::ObjectRef,
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     index::owners::{Speaker, Wait},
     key::WorkKey,
+    pool::Pool,
     queue::Class,
     trigger::Change,
 };
@@ -49,6 +50,8 @@ pub struct Manifests {
     by_kyma: HashMap<String, BTreeSet<String>>,
     /// Module → Manifests; no set is empty.
     by_module: HashMap<String, BTreeSet<String>>,
+    /// Inventories: runtimes with the same modules have equal ones.
+    inventories: Pool<Vec<Resource>>,
     /// Classes of the last reconciles, which their Kymas inherit.
     classes: HashMap<String, Class>,
 }
@@ -92,6 +95,12 @@ impl Manifests {
         all.filter_map(|manifest| manifest.kyma_name().map(str::to_owned)).collect()
     }
 
+    fn share_inventory(&mut self, manifest: &mut Manifest) {
+        if let Some(status) = &mut manifest.status {
+            status.synced = self.inventories.share(std::mem::take(&mut status.synced));
+        }
+    }
+
     /// Returns the previous one.
     fn insert(&mut self, manifest: &Arc<Manifest>) -> Option<Arc<Manifest>> {
         let name = manifest.name_any();
@@ -129,7 +138,7 @@ impl Manifests {
         let before = self.inventory(manifest);
         if !before.is_empty() {
             let status = manifest.status.get_or_insert_default();
-            status.synced = synced(&union(&before, &inventory(&status.synced)));
+            status.synced = synced(&union(&before, &inventory(&status.synced))).into();
         }
     }
 
@@ -262,6 +271,7 @@ impl KcpState {
         if !has_written_inventory(&manifest) {
             self.manifests.keep_inventory(&mut manifest);
         }
+        self.manifests.share_inventory(&mut manifest);
         let new = Arc::new(manifest);
         let old = self.manifests.insert(&new);
         let mut wanted = Vec::new();

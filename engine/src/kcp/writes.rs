@@ -374,7 +374,7 @@ mod tests {
             manifest_status(&without_inventory, &other, Inventory::Unobserved, false),
             Some(json!({"state": "Error"}))
         );
-        let empty = ManifestStatus { synced: Vec::new(), ..other };
+        let empty = ManifestStatus { synced: std::sync::Arc::default(), ..other };
         let body = manifest_status(&own, &empty, Inventory::Observed, false).unwrap();
         assert_eq!(body, json!({"state": "Error", "synced": []}));
     }

@@ -276,7 +276,8 @@ fn a_reordered_inventory_is_equal() {
     let left = Manifest { status: Some(status(&Manifest::default(), &["b", "a"])), ..Manifest::default() };
     assert_eq!(Some(status(&left, &["a", "b"])), left.status, "as the Go manager has ordered it");
     for other in [&["a", "c"][..], &["a"], &["a", "b", "c"], &["a", "a"]] {
-        let names: Vec<String> = status(&left, other).synced.into_iter().map(|object| object.name).collect();
+        let status = status(&left, other);
+        let names: Vec<&str> = status.synced.iter().map(|object| object.name.as_str()).collect();
         assert_eq!(names, other);
     }
 }

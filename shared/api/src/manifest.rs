@@ -1,5 +1,7 @@
 //! Manifest: one version of one module in one runtime.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -132,12 +134,16 @@ pub struct ManifestStatus {
     pub conditions: Vec<Condition>,
     /// Inventory: objects in the runtime that this Manifest has installed. They are
     /// removed when the Manifest no longer contains them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub synced: Vec<Resource>,
+    pub synced: Arc<Vec<Resource>>,
     /// Last operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
+}
+
+fn is_empty(synced: &Arc<Vec<Resource>>) -> bool {
+    synced.is_empty()
 }
 
 /// Names one object in a runtime.

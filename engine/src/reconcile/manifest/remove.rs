@@ -44,7 +44,8 @@ use crate::{
 fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
     if !objects.is_empty() {
         let status = manifest.status.get_or_insert_default();
-        status.synced = inventory::synced(&inventory::union(&inventory::inventory(&status.synced), objects));
+        status.synced =
+            inventory::synced(&inventory::union(&inventory::inventory(&status.synced), objects)).into();
     }
 }
 
@@ -122,7 +123,7 @@ impl Removal {
             }
         }
         if let Some(status) = &mut manifest.status {
-            status.synced = inventory::synced(&own);
+            status.synced = inventory::synced(&own).into();
         }
         let unknown = |why: &str| {
             format!(

@@ -445,7 +445,7 @@ async fn nothing_is_pruned_while_a_webhook_is_unreachable() {
     let mut manifest = manifest();
     let mut objects = bundle().objects;
     objects.push(ObjectRef::of(&old).unwrap());
-    manifest.status.as_mut().unwrap().synced = synced(&objects);
+    manifest.status.as_mut().unwrap().synced = synced(&objects).into();
     for (asked, removed) in [(true, true), (false, false)] {
         let (engine, _) = engine();
         let mut objects = well();
