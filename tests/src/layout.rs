@@ -17,9 +17,9 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("planner", &["api"]),
     ("oci", &["api"]),
     ("deployer", &["api", "oci"]),
-    ("engine", &["api", "deployer", "oci", "planner", "wire"]),
+    ("engine", &["api", "certs", "deployer", "oci", "planner", "wire"]),
     ("listener", &["api", "delivery", "drain", "telemetry", "tls", "wire"]),
-    ("agent", &["api", "delivery", "drain", "telemetry", "tls", "wire"]),
+    ("agent", &["api", "certs", "delivery", "drain", "telemetry", "tls", "wire"]),
     (
         "receiver",
         &[

@@ -178,7 +178,7 @@ impl AgentCertificateReconciler {
         tracing::warn!(
             runtime = registration.runtime,
             reason = denial.reason(),
-            message,
+            detail = message,
             "a certificate signing request was denied"
         );
         self.write_condition(runtime, uid, "Denied", denial.reason(), &message).await?;

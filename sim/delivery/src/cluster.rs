@@ -375,7 +375,10 @@ fn step(world: &World, watch: &Watch, phase: &mut Phase) -> Next {
         state.trace.add(world.at_ms(), Kind::Swallowed, runtime, logged.version);
     };
     cluster.unnoticed.remove(&logged.object);
-    cluster.unreported.remove(&logged.object);
+    // No digest has an object whose creation was swallowed: an agent that ends before it has sent the deletion leaves no trace of it.
+    if !logged.gone || cluster.known.contains(&logged.object) {
+        cluster.unreported.remove(&logged.object);
+    }
     if logged.gone {
         cluster.known.remove(&logged.object);
     } else {
