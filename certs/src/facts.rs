@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use x509_parser::{
     certificate::X509Certificate,
     pem::{Pem, parse_x509_pem},
+    prelude::AttributeTypeAndValue,
 };
 
 use crate::Error;
@@ -34,7 +35,7 @@ pub fn validity(pem: &[u8]) -> Result<Validity, Error> {
 pub fn is_issued_for(pem: &[u8], common_name: &str, bundle: &[u8]) -> Result<bool, Error> {
     let block = first(pem)?;
     let certificate = parse(&block)?;
-    let names: Vec<_> = certificate.subject().iter_common_name().map(|name| name.as_str()).collect();
+    let names: Vec<_> = certificate.subject().iter_common_name().map(AttributeTypeAndValue::as_str).collect();
     let is_named = matches!(names.as_slice(), [Ok(name)] if *name == common_name);
     let is_signed = Pem::iter_from_buffer(bundle).flatten().any(|ca| {
         ca.parse_x509().is_ok_and(|ca| certificate.verify_signature(Some(ca.public_key())).is_ok())

@@ -46,7 +46,7 @@ impl Source {
             Self::Enrolment { identity, .. } => identity.changed().await.is_ok(),
         };
         if !is_open {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -318,7 +318,7 @@ fn log(key: &WorkKey, result: &Result<Outcome, Error>) {
     match outcome {
         OutcomeKind::Failed => tracing::warn!(%key, detail, "reconcile failed"),
         OutcomeKind::Unreported => {
-            tracing::error!(%key, detail, "reconcile failed and could not say so in KCP")
+            tracing::error!(%key, detail, "reconcile failed and could not say so in KCP");
         }
         OutcomeKind::Done | OutcomeKind::Waiting => tracing::debug!(%key, ?outcome, detail, "reconciled"),
     }

@@ -32,7 +32,7 @@ pub(super) struct Certificates {
 enum Source {
     Files(Files),
     /// The Secrets, and the time until the next look.
-    Secrets(Pki, Duration),
+    Secrets(Box<Pki>, Duration),
 }
 
 impl Certificates {
@@ -51,7 +51,7 @@ impl Certificates {
                 let pki = Pki::new(core.client.clone(), &core.namespace, settings);
                 let Material { ca, server, renew_in } = pki.load(now).await?;
                 core.engine.replace_authority(issuer(ca));
-                (server, Source::Secrets(pki, renew_in))
+                (server, Source::Secrets(Box::new(pki), renew_in))
             }
         };
         let store = Store::server(&pem, now).map_err(|e| StartError::Tls(e.into()))?;
@@ -67,7 +67,7 @@ impl Certificates {
         match self.source {
             Source::Files(files) => drain.spawn("tls-reload", reload(self.store, files, drain.watch())),
             Source::Secrets(pki, renew_in) => {
-                drain.spawn("certificates", renew(self.store, pki, renew_in, drain.watch()));
+                drain.spawn("certificates", renew(self.store, *pki, renew_in, drain.watch()));
             }
         }
         if let Some(files) = self.proxy_files {
