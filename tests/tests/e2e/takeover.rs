@@ -543,7 +543,7 @@ async fn an_upgrade_equals_the_go_managers() -> Result<()> {
     ensure!(marks(&ours) == marks(&theirs), "{:#?} {:#?}", marks(&ours), marks(&theirs));
     ensure!(ours.owner_references() == theirs.owner_references());
     let synced = |m: &Manifest| {
-        let all = m.status.iter().flat_map(|status| &status.synced);
+        let all = m.status.iter().flat_map(|status| status.synced.iter());
         all.map(|o| format!("{} {} {} {} {}", o.group, o.version, o.kind, o.namespace, o.name))
             .collect::<BTreeSet<_>>()
     };
