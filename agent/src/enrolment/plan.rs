@@ -6,8 +6,8 @@ use tidewatch_certs::{Validity, is_issued_for, validity};
 
 use crate::send::Identity;
 
-/// Longest wait before the next check, so that a changed clock is noticed.
-const MAX_WAIT: Duration = Duration::from_hours(1);
+/// Longest wait before the next check, so that a new CA or a changed clock is noticed.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The next step of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,8 @@ mod tests {
         let ca = new_ca();
         // 30 minutes with the backdating for slow clocks: due after 20.
         let identity = identity(&ca, SignedDuration::from_mins(25));
-        assert_eq!(next(Some(&identity), wanted(&ca), start(), 0.0), Step::Wait(Duration::from_mins(15)));
+        let almost = start() + SignedDuration::from_mins(15) - SignedDuration::from_secs(10);
+        assert_eq!(next(Some(&identity), wanted(&ca), almost, 0.0), Step::Wait(Duration::from_secs(10)));
     }
 
     #[test]
