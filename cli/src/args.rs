@@ -79,7 +79,7 @@ pub(crate) fn usage(why: &str) -> anyhow::Error {
 /// Runs a command and returns the exit code.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Certs(Group { command, output }) => certs::run(command, output.format),
+        Command::Certs(Group { command, output }) => certs::run(command, output.format).await,
         Command::Module(Group { command, output }) => module::run(command, output.format).await,
         Command::Explain(With { args, output }) => explain::run(args, output.format).await,
         Command::Lint(Group { command, output }) => lint::run(command, output.format),

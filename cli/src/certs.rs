@@ -1,4 +1,4 @@
-//! `tidewatch certs`: PKI for an event path set up by hand.
+//! `tidewatch certs`: certificates in files for a setup by hand, and revocation.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -8,7 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tidewatch_certs::{Ca, ClientRequest, Issued, PrivateKeyPem, ServerRequest};
 
-use crate::{args::usage, files, output::Format};
+use crate::{
+    args::usage,
+    files,
+    output::Format,
+    revocation::{self, Change, Target},
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -39,6 +44,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Refuse a runtime's certificates: its connections are closed within seconds, and it gets no new certificate.
+    Revoke(Target),
+    /// Accept a revoked runtime again.
+    Admit(Target),
 }
 
 #[derive(Debug, Args)]
@@ -129,7 +138,7 @@ impl Common {
     }
 }
 
-pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
+pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> {
     let now = Timestamp::now();
     match command {
         Command::Ca { name, days, folder } => {
@@ -148,6 +157,8 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
             };
             common.issue("server", output, |ca| ca.issue_server(&request, now))
         }
+        Command::Revoke(target) => revocation::run(&target, Change::Revoke, output).await,
+        Command::Admit(target) => revocation::run(&target, Change::Admit, output).await,
         Command::Client { runtime_id, common } => {
             if common.dns.is_empty() {
                 return Err(usage("give --dns with the Kyma's skr-domain; the receiver checks it"));

@@ -9,5 +9,6 @@ mod lint;
 mod module;
 mod output;
 mod progress;
+mod revocation;
 
 pub use args::{Args, run};

@@ -1,6 +1,9 @@
 //! The engine: one queue, its workers, and the requests from outside.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use kube::Client;
@@ -15,7 +18,7 @@ use crate::{
     config::EngineConfig,
     gate::Mode,
     history::{Observer, ReconcileHistory},
-    index::{KcpState, PathReport},
+    index::{KcpState, KymaLookup, PathReport},
     key::{Guard, Queue, WorkKey},
     queue::{Class, Push, worker::Lease},
     reconcile::{
@@ -185,6 +188,22 @@ impl Engine {
         };
         for kyma in kymas {
             self.enqueue(WorkKey::AgentConfig { kyma }, Class::Rollout, None);
+        }
+    }
+
+    /// Sets the runtime ids whose agents get no certificate. Agents of those that are admitted again are looked at.
+    pub fn set_revoked(&self, revoked: BTreeSet<String>) {
+        let admitted: Vec<String> = {
+            let mut state = self.dispatcher.kcp.index_mut();
+            let before = std::mem::replace(&mut state.revoked, revoked);
+            let kyma = |id: &String| match state.kymas.runtime(id) {
+                KymaLookup::One { kyma, .. } => Some(kyma),
+                KymaLookup::Unknown | KymaLookup::Ambiguous(_) => None,
+            };
+            before.difference(&state.revoked).filter_map(kyma).collect()
+        };
+        for kyma in admitted {
+            self.enqueue(WorkKey::AgentCertificate { kyma }, Class::Rollout, None);
         }
     }
 

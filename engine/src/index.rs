@@ -63,6 +63,8 @@ pub struct KcpState {
     pub agents: Agents,
     /// Kubeconfig Secrets.
     pub secrets: Secrets,
+    /// Ids of runtimes whose agents get no certificate.
+    pub revoked: BTreeSet<String>,
     /// The engine's writes to KCP.
     writes: Writes,
 }

@@ -6,12 +6,18 @@ use crate::{
     deliveries::Ticket,
     identity::{Runtime, RuntimeLookup},
     refused::RefusedPeer,
+    revocations::Revocations,
 };
 
 /// Handles events. Calls must not block connections.
 pub trait Host: Send + Sync + 'static {
     /// Looks up a certificate's common name.
     fn lookup(&self, common_name: &str) -> RuntimeLookup;
+
+    /// Runtimes whose connections and requests are refused; none by default.
+    fn revocations(&self) -> Option<&Revocations> {
+        None
+    }
 
     /// Classifies a v2 manager.
     fn manager(&self, name: &str) -> Manager;

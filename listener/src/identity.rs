@@ -62,6 +62,11 @@ pub enum Refusal {
     /// Kymas are not loaded yet.
     #[error("this process has just started and does not know the runtimes yet; try again in a moment")]
     Starting,
+    /// An operator has revoked the runtime's certificates.
+    #[error(
+        "the certificates of runtime id '{0}' are revoked; an operator admits it again by: tidewatch certs admit {0}"
+    )]
+    Revoked(String),
     /// The Kyma has no domain.
     #[error(
         "the Kyma of runtime id '{0}' has no skr-domain annotation to check the certificate against; set it"
@@ -90,6 +95,7 @@ impl Refusal {
             Self::Unknown(_) => "unknown_runtime",
             Self::Ambiguous(..) => "ambiguous_runtime",
             Self::Starting => "starting",
+            Self::Revoked(_) => "revoked",
             Self::NoDomain(_) => "no_domain",
             Self::OtherDomain(_) => "san_mismatch",
         }

@@ -284,7 +284,14 @@ impl Intake {
                 Fault::Identity { refusal: Refusal::from(*e), names }
             })?,
         };
-        identify(client, self.host.lookup(&client.common_name)).map_err(|refusal| {
+        let name = &client.common_name;
+        let is_revoked = self.host.revocations().is_some_and(|revoked| revoked.contains(name));
+        let identified = if is_revoked {
+            Err(Refusal::Revoked(name.clone()))
+        } else {
+            identify(client, self.host.lookup(name))
+        };
+        identified.map_err(|refusal| {
             // A starting receiver reports no refusals.
             let is_refused = !matches!(refusal, Refusal::Starting);
             let names = is_refused.then(|| Names::of(&client.certificate).map(Box::new)).flatten();

@@ -25,6 +25,7 @@ pub mod operator;
 mod peers;
 pub mod pending;
 mod refused;
+pub mod revocations;
 mod shares;
 
 pub use admission::Admission;
@@ -37,3 +38,4 @@ pub use metrics::Metrics;
 pub use operator::{Ack, Events, Listener, RuntimeEvent, StartError};
 pub use pending::{Pending, Started, reconcile_requests};
 pub use refused::{LogLine, RefusalLog, RefusedPeer};
+pub use revocations::Revocations;

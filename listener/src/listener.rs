@@ -215,6 +215,7 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, port: &Port) {
         () = lost(seat.as_ref()) => Some("superseded"),
         used = activity.none_for(limits.headers, limits.idle) => Some(if used { "idle" } else { "no_request" }),
         () = at(expiry) => Some("certificate_expired"),
+        () = revoked(intake, &name) => Some("revoked"),
     };
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
@@ -258,6 +259,13 @@ fn builder(http2: bool, proxy: bool, limits: &Limits) -> auto::Builder<TokioExec
 async fn lost(seat: Option<&Seat>) {
     match seat {
         Some(seat) => seat.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn revoked(intake: &Intake, name: &str) {
+    match intake.host.revocations() {
+        Some(revocations) => revocations.include(name).await,
         None => std::future::pending().await,
     }
 }

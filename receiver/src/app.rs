@@ -29,7 +29,7 @@ use crate::{
     config::{Config, StartError},
     kcp_client::kube_config,
     lease::Candidate,
-    pause, runtimes_page,
+    pause, revocations, runtimes_page,
     switch::Switch,
 };
 
@@ -78,6 +78,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     agents.forward(&core, &drain);
     let follow = pause::follow(core.client.clone(), core.namespace.clone(), config.pause, switch.clone());
     drain.spawn_background("pause", follow);
+    let revoked = (core.revocations.clone(), core.engine.clone());
+    let follow = revocations::follow(core.client.clone(), core.namespace.clone(), revoked.0, revoked.1);
+    drain.spawn_background("revocations", follow);
     let engine_ended = core.run(agents.loaded.clone(), kcp_unready, &drain);
     let candidate = Candidate {
         client: core.client.clone(),

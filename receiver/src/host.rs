@@ -9,7 +9,7 @@ use prometheus::IntCounterVec;
 use tidewatch_api::{Watcher, object::ObjectRef};
 use tidewatch_engine::{Acknowledge, Engine, Trigger, Version, WorkKey, index, queue::Push};
 use tidewatch_listener::{
-    Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Runtime, RuntimeLookup, Ticket,
+    Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Revocations, Runtime, RuntimeLookup, Ticket,
 };
 use tidewatch_planner::agent::watch_name;
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
@@ -64,6 +64,8 @@ pub struct EngineHost {
     pub lines: RefusalLog,
     /// Certificate renewals, with object metrics.
     pub certificates: Option<Certificates>,
+    /// Revoked runtimes.
+    pub revocations: Revocations,
 }
 
 /// Registers the metric.
@@ -155,6 +157,10 @@ impl Host for EngineHost {
             index::KymaLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
             index::KymaLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
         }
+    }
+
+    fn revocations(&self) -> Option<&Revocations> {
+        Some(&self.revocations)
     }
 
     fn manager(&self, name: &str) -> Manager {

@@ -63,6 +63,7 @@ pub(super) fn host_on(kcp: Client, observer: Arc<dyn Observer>) -> EngineHost {
         Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
     let refused = refused_metric(&registry).unwrap();
     EngineHost {
+        revocations: Revocations::default(),
         claims: ClaimBook::new(SessionId::from_bits(7), crate::sessions::Sessions::default()),
         engine,
         forwarders,

@@ -24,6 +24,7 @@ pub mod paths;
 pub mod pause;
 pub mod pki;
 pub mod registry_credentials;
+pub mod revocations;
 pub mod route;
 pub mod runtimes_page;
 pub mod sessions;

@@ -58,6 +58,7 @@ pub(crate) struct AgentCertificateReconciler {
 struct Registration {
     runtime: String,
     domain: String,
+    is_revoked: bool,
 }
 
 impl AgentCertificateReconciler {
@@ -73,7 +74,9 @@ impl AgentCertificateReconciler {
         let (Some(runtime), Some(domain)) = (kyma.runtime_id(), kyma.skr_domain()) else {
             return Ok(Outcome::waiting("the Kyma has no runtime id or no annotation skr-domain yet".into()));
         };
-        let registration = Registration { runtime: runtime.to_owned(), domain: domain.to_owned() };
+        let is_revoked = self.kcp.index().revoked.contains(runtime);
+        let registration =
+            Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), is_revoked };
         let Some(issuer) = agents.authority.issuer() else {
             return Ok(Outcome::recheck_soon("the CA is not loaded yet".into()));
         };
@@ -127,7 +130,8 @@ impl AgentCertificateReconciler {
         let request: CertificateSigningRequest =
             serde_json::from_value(request).map_err(|error| ObjectError::Malformed(error.to_string()))?;
         let (agent, uid) = (agents.settings.username(), request.metadata.uid.as_deref().unwrap_or_default());
-        let requester = Requester { runtime: &registration.runtime, agent: &agent, is_revoked: false };
+        let requester =
+            Requester { runtime: &registration.runtime, agent: &agent, is_revoked: registration.is_revoked };
         match decide(&request, requester) {
             Decision::None => Ok(Outcome::done()),
             Decision::Deny(denial) => self.deny(runtime, registration, uid, &denial).await,

@@ -102,6 +102,7 @@ impl Agents {
                 refused: self.refused,
                 lines: RefusalLog::new(),
                 certificates: self.renewals,
+                revocations: core.revocations.clone(),
             }),
             deliveries: self.deliveries,
             metrics: self.metrics,

@@ -14,6 +14,7 @@ use tidewatch_engine::{
     clusters::{AddressPolicy, Answered},
     history::{Observer, Record},
 };
+use tidewatch_listener::Revocations;
 use tidewatch_telemetry::{metrics::Registry, readiness};
 use tidewatch_wire::SessionId;
 use tokio::sync::{oneshot, watch};
@@ -39,6 +40,7 @@ pub(super) struct Core {
     pub(super) engine: Engine,
     pub(super) paths: PathWatch,
     pub(super) claims: ClaimBook,
+    pub(super) revocations: Revocations,
     pub(super) sessions: Sessions,
     pub(super) session: SessionId,
     pub(super) controllers: ControllerMetrics,
@@ -74,7 +76,19 @@ impl Core {
         let (namespace, workers) = (config.namespace.clone(), config.limits.workers);
         let engine = Engine::new(client.clone(), config, observer, Arc::new(Timestamp::now))?;
         controllers::register_sizes(registry, &engine, workers)?;
-        Ok(Self { client, namespace, engine, paths, claims, sessions, session, controllers, metrics })
+        let revocations = Revocations::default();
+        Ok(Self {
+            client,
+            namespace,
+            engine,
+            paths,
+            claims,
+            revocations,
+            sessions,
+            session,
+            controllers,
+            metrics,
+        })
     }
 
     pub(super) fn session_record(&self) -> SessionRecord {

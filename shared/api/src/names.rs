@@ -22,6 +22,8 @@ pub const CHANNEL_NONE: &str = "none";
 pub const CA_SECRET: &str = "tidewatch-ca";
 /// Secret in KCP with the receiver's certificate.
 pub const SERVER_SECRET: &str = "tidewatch-server";
+/// ConfigMap in KCP with the runtimes whose certificates are revoked: runtime id → time.
+pub const REVOCATIONS: &str = "tidewatch-revocations";
 /// Default name of the agent's Deployment and service account in [`RUNTIME_NAMESPACE`].
 pub const AGENT_NAME: &str = "tidewatch-agent";
 /// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's file and the receiver's CAs.

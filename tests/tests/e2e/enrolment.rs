@@ -22,7 +22,7 @@ use tidewatch_api::{
 };
 use tidewatch_certs::{create_key, create_request};
 use tidewatch_tests::{
-    ControlPlane, env,
+    ControlPlane, binaries, env,
     fleet::{self, Agent, Member, Receiver},
     observed,
     runtime_pool::{self, Alone},
@@ -161,6 +161,45 @@ async fn requests_of_others_and_for_servers_are_denied_with_a_reason() -> Result
     ensure!(own.status.and_then(|status| status.certificate).is_some(), "the agent's own request is signed");
     // Two denied requests do not keep the agent from enrolling.
     world.agent().await?;
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
+    let world = Enrolling::start("kcp-revoked", "pontoon", Vec::new()).await?;
+    let agent = world.agent().await?;
+    world.is_proven().await?;
+    let certs = async |command: &str| {
+        let env = env::shared().await?;
+        let kubeconfig = env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
+        let kubeconfig = env.harness.write("kcp-revoked/admin.yaml", &kubeconfig)?;
+        let output = tokio::process::Command::new(binaries::find("tidewatch")?)
+            .args(["certs", command, world.kyma, "-o=json", "--namespace=kcp-revoked"])
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .output()
+            .await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        anyhow::Ok(serde_json::from_slice::<serde_json::Value>(&output.stdout)?)
+    };
+    let revoked = certs("revoke").await?;
+    ensure!(revoked["revokedSince"].is_string(), "{revoked}");
+    wait::until("the agent's connection to be closed", Duration::from_secs(5), || async {
+        let receiver = &agent.status().await?["receiver"];
+        let is_refused = receiver["lastError"].as_str().is_some_and(|error| error.contains("are revoked"));
+        Ok((receiver["connected"] == false || is_refused).then_some(()))
+    })
+    .await?;
+    // Its certificate is good, so it is refused at each request, and its own new request is denied.
+    let client = world.cluster.client_of(fleet::AGENT_USER)?;
+    let request = world.decided(&client, &["digital signature", "client auth"]).await?;
+    let conditions = request.status.and_then(|status| status.conditions).unwrap_or_default();
+    ensure!(conditions.iter().any(|c| c.reason.as_deref() == Some("Revoked")), "{conditions:#?}");
+    ensure!(certs("revoke").await? == revoked, "a second revocation changes nothing");
+
+    let admitted = certs("admit").await?;
+    ensure!(admitted["revokedSince"].is_null(), "{admitted}");
+    agent.connected().await?;
+    ensure!(certs("admit").await.is_err(), "it is not revoked any more");
     observed::no_panic(&world.receiver.process)
 }
 

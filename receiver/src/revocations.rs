@@ -1,0 +1,64 @@
+//! The ConfigMap with revoked runtimes. Every receiver follows it, also while it waits for the Lease.
+//!
+//! Its data has one entry for each runtime id; the value is the time of the revocation. `tidewatch certs revoke` and `admit` change it.
+
+use std::collections::BTreeSet;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher},
+};
+use tidewatch_api::names::REVOCATIONS;
+use tidewatch_engine::Engine;
+use tidewatch_listener::Revocations;
+
+fn revoked(map: Option<&ConfigMap>) -> BTreeSet<String> {
+    map.and_then(|map| map.data.as_ref()).into_iter().flat_map(|data| data.keys().cloned()).collect()
+}
+
+/// Follows the ConfigMap. While it cannot be watched, the last state applies.
+pub async fn follow(client: Client, namespace: String, revocations: Revocations, engine: Engine) {
+    let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    let one = watcher::Config::default().fields(&format!("metadata.name={REVOCATIONS}")).timeout(200);
+    let mut events = watcher(api, one).default_backoff().boxed();
+    let mut listed = None;
+    let mut last = BTreeSet::new();
+    let mut apply = |map: Option<&ConfigMap>| {
+        let now = revoked(map);
+        if last != now {
+            tracing::info!(runtimes = now.len(), "the revoked runtimes have changed");
+            last.clone_from(&now);
+            revocations.replace(now.clone());
+            engine.set_revoked(now);
+        }
+    };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed = None,
+            Ok(watcher::Event::InitApply(map)) => listed = Some(map),
+            Ok(watcher::Event::InitDone) => apply(listed.take().as_ref()),
+            Ok(watcher::Event::Apply(map)) => apply(Some(&map)),
+            Ok(watcher::Event::Delete(_)) => apply(None),
+            Err(error) => {
+                tracing::warn!(%error, "the ConfigMap {REVOCATIONS} cannot be watched; its last state applies");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn each_entry_revokes_a_runtime() {
+        let data = BTreeMap::from([("r1".to_owned(), "2026-11-29T10:00:00Z".to_owned())]);
+        let map = ConfigMap { data: Some(data), ..ConfigMap::default() };
+        assert_eq!(revoked(Some(&map)), BTreeSet::from(["r1".to_owned()]));
+        assert!(revoked(None).is_empty() && revoked(Some(&ConfigMap::default())).is_empty());
+    }
+}
