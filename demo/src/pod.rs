@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
-use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, RUNTIME_NAMESPACE};
+use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SETTINGS, RUNTIME_NAMESPACE};
 
 use crate::{files::write_private, wait};
 
@@ -37,16 +37,24 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Waits for the agent's Deployment, and writes its files to `folder`. `kubeconfig` makes one of a token.
+    /// Waits until the agent of runtime `id` is installed, and writes its files to `folder`. `kubeconfig` makes one of a token.
+    ///
+    /// The runtime may still have the agent of another registration.
     pub async fn prepare(
         runtime: &Client,
+        id: &str,
         folder: &Path,
         admin: &str,
         kubeconfig: impl FnOnce(&str) -> Result<String>,
     ) -> Result<Self> {
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
-        let deployment = wait::until("the agent's Deployment to be installed", SOON, || async {
-            Ok(deployments.get_opt(AGENT_NAME).await?)
+        let installed = format!("the agent of {id} to be installed");
+        let deployment = wait::until(&installed, SOON, || async {
+            let is_of = config_map(runtime, AGENT_SETTINGS)
+                .await?
+                .iter()
+                .any(|(_, text)| text.contains(&format!("\"{id}\"")));
+            Ok(if is_of { deployments.get_opt(AGENT_NAME).await? } else { None })
         })
         .await?;
         let pod = deployment.spec.and_then(|spec| spec.template.spec).context("it has no pod template")?;

@@ -278,7 +278,7 @@ impl Cast for Simulated {
         let folder = self.folder.join(format!("agent-{kyma}"));
         let kubeconfig =
             |token: &str| Ok(self.server.kubeconfig_for(cluster.hosted.name(), &cluster.url, token));
-        let pod = Pod::prepare(&cluster.client, &folder, "127.0.0.1:0", kubeconfig).await?;
+        let pod = Pod::prepare(&cluster.client, id, &folder, "127.0.0.1:0", kubeconfig).await?;
         let config = tidewatch_agent::config::Config::load(&pod.config)?;
         let file = Some(pod.config.clone());
         let bound = Box::pin(tidewatch_agent::app::start(config, file, &self.agents_drain)).await?;

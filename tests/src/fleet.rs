@@ -436,7 +436,8 @@ impl Agent {
         let admin = format!("127.0.0.1:{}", ports::free()?);
         let name = format!("agent-{}-{}", receiver.namespace, member.kyma);
         let kubeconfig = |token: &str| Ok(member.cluster.kubeconfig_with(token));
-        let pod = Pod::prepare(&runtime, &harness.folder().join(&name), &admin, kubeconfig).await?;
+        let pod =
+            Pod::prepare(&runtime, member.id, &harness.folder().join(&name), &admin, kubeconfig).await?;
         let args = vec![
             format!("--config={}", pod.config.display()),
             "--log-format=text".to_owned(),

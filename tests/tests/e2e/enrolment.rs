@@ -166,7 +166,9 @@ async fn requests_of_others_and_for_servers_are_denied_with_a_reason() -> Result
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
-    let world = Enrolling::start("kcp-revoked", "pontoon", Vec::new()).await?;
+    // Polls find the request of an agent that is cut off.
+    let polls = ["--proven-for=2", "--unknown-grace=1", "--fallback-poll=1"].map(str::to_owned);
+    let world = Enrolling::start("kcp-revoked", "pontoon", polls.to_vec()).await?;
     let agent = world.agent().await?;
     world.is_proven().await?;
     let certs = async |command: &str| {
