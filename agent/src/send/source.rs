@@ -18,7 +18,7 @@ pub struct Identity {
 pub enum Source {
     /// Files, such as a mounted Secret.
     Files(Files),
-    /// CAs in a file; certificate and key by [enrolment](crate::enrolment), `None` before the first certificate.
+    /// CAs in a file; certificate and key by enrolment, `None` before the first certificate.
     Enrolment {
         /// File of the receiver's CAs.
         ca: PathBuf,

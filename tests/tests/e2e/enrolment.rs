@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 use tidewatch_api::{
@@ -215,10 +215,10 @@ async fn an_agents_token_reads_no_secret_but_its_own() -> Result<()> {
     let forbidden = |error: kube::Error| matches!(error, kube::Error::Api(status) if status.code == 403);
     ensure!(secrets.get("another").await.is_err_and(forbidden), "it reads another Secret of its namespace");
     ensure!(
-        secrets.list(&Default::default()).await.is_err_and(forbidden),
+        secrets.list(&ListParams::default()).await.is_err_and(forbidden),
         "it lists the Secrets of its namespace"
     );
     let all: Api<Secret> = Api::all(stolen);
-    ensure!(all.list(&Default::default()).await.is_err_and(forbidden), "it lists all Secrets");
+    ensure!(all.list(&ListParams::default()).await.is_err_and(forbidden), "it lists all Secrets");
     Ok(())
 }
