@@ -168,15 +168,15 @@ async fn requests_of_others_and_for_servers_are_denied_with_a_reason() -> Result
 async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
     // Polls find the request of an agent that is cut off.
     let polls = ["--proven-for=2", "--unknown-grace=1", "--fallback-poll=1"].map(str::to_owned);
-    let world = Enrolling::start("kcp-revoked", "pontoon", polls.to_vec()).await?;
+    let world = Enrolling::start("kcp-cut-off", "pontoon", polls.to_vec()).await?;
     let agent = world.agent().await?;
     world.is_proven().await?;
     let certs = async |command: &str| {
         let env = env::shared().await?;
         let kubeconfig = env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
-        let kubeconfig = env.harness.write("kcp-revoked/admin.yaml", &kubeconfig)?;
+        let kubeconfig = env.harness.write("kcp-cut-off/admin.yaml", &kubeconfig)?;
         let output = tokio::process::Command::new(binaries::find("tidewatch")?)
-            .args(["certs", command, world.kyma, "-o=json", "--namespace=kcp-revoked"])
+            .args(["certs", command, world.kyma, "-o=json", "--namespace=kcp-cut-off"])
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .output()
             .await?;
