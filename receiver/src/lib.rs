@@ -7,6 +7,7 @@ pub mod app;
 pub mod args;
 pub mod claims;
 pub mod config;
+mod config_map;
 pub mod controllers;
 pub mod dry_run;
 pub mod forward;

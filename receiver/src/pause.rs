@@ -1,13 +1,9 @@
 //! An operator's ConfigMap that pauses all writes to runtimes.
 
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Client;
 
-use crate::switch::Switch;
+use crate::{config_map, switch::Switch};
 
 /// The ConfigMap's name.
 pub const NAME: &str = "tidewatch-engine";
@@ -26,30 +22,15 @@ pub async fn follow(client: Client, namespace: String, always: bool, switch: Swi
         switch.paused(true);
         return std::future::pending().await;
     }
-    let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let one = watcher::Config::default().fields(&format!("metadata.name={NAME}")).timeout(200);
-    let mut events = watcher(api, one).default_backoff().boxed();
-    let mut listed = None;
     let mut last = None;
-    let mut apply = |map: Option<&ConfigMap>| {
+    let apply = |map: Option<&ConfigMap>| {
         let paused = is_paused(map);
         if last.replace(paused) != Some(paused) {
             tracing::info!(paused, "the ConfigMap {NAME} decides whether the engine writes to runtimes");
             switch.paused(paused);
         }
     };
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init) => listed = None,
-            Ok(watcher::Event::InitApply(map)) => listed = Some(map),
-            Ok(watcher::Event::InitDone) => apply(listed.take().as_ref()),
-            Ok(watcher::Event::Apply(map)) => apply(Some(&map)),
-            Ok(watcher::Event::Delete(_)) => apply(None),
-            Err(error) => {
-                tracing::warn!(%error, "the ConfigMap {NAME} cannot be watched; its last state applies");
-            }
-        }
-    }
+    config_map::follow(client, &namespace, NAME, apply).await;
 }
 
 #[cfg(test)]

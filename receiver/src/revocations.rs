@@ -4,15 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Client;
 use tidewatch_api::names::REVOCATIONS;
 use tidewatch_engine::Engine;
 use tidewatch_listener::Revocations;
+
+use crate::config_map;
 
 fn revoked(map: Option<&ConfigMap>) -> BTreeSet<String> {
     map.and_then(|map| map.data.as_ref()).into_iter().flat_map(|data| data.keys().cloned()).collect()
@@ -20,12 +18,8 @@ fn revoked(map: Option<&ConfigMap>) -> BTreeSet<String> {
 
 /// Follows the ConfigMap. While it cannot be watched, the last state applies.
 pub async fn follow(client: Client, namespace: String, revocations: Revocations, engine: Engine) {
-    let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let one = watcher::Config::default().fields(&format!("metadata.name={REVOCATIONS}")).timeout(200);
-    let mut events = watcher(api, one).default_backoff().boxed();
-    let mut listed = None;
     let mut last = BTreeSet::new();
-    let mut apply = |map: Option<&ConfigMap>| {
+    let apply = |map: Option<&ConfigMap>| {
         let now = revoked(map);
         if last != now {
             tracing::info!(runtimes = now.len(), "the revoked runtimes have changed");
@@ -34,18 +28,7 @@ pub async fn follow(client: Client, namespace: String, revocations: Revocations,
             engine.set_revoked(now);
         }
     };
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init) => listed = None,
-            Ok(watcher::Event::InitApply(map)) => listed = Some(map),
-            Ok(watcher::Event::InitDone) => apply(listed.take().as_ref()),
-            Ok(watcher::Event::Apply(map)) => apply(Some(&map)),
-            Ok(watcher::Event::Delete(_)) => apply(None),
-            Err(error) => {
-                tracing::warn!(%error, "the ConfigMap {REVOCATIONS} cannot be watched; its last state applies");
-            }
-        }
-    }
+    config_map::follow(client, &namespace, REVOCATIONS, apply).await;
 }
 
 #[cfg(test)]

@@ -115,6 +115,13 @@ impl<C: Channel> Link<C> {
         }
     }
 
+    /// Ends the wait before the next connection: new certificates may end the failure that caused it.
+    pub(super) fn retry_now(&mut self) {
+        if matches!(self, Self::Down(_)) {
+            *self = Self::now();
+        }
+    }
+
     pub(super) fn now() -> Self {
         Self::Down(Pause::none(Instant::now()))
     }

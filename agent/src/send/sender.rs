@@ -187,7 +187,10 @@ impl<T: Transport> Sender<T> {
                 event = self.link.next() => self.handle(event),
                 Some(control) = control::next(&mut self.inputs.control) => self.reconfigure(control),
                 stored = self.digests.next() => self.handle_stored(stored),
-                Ok(()) = self.inputs.renewed.changed() => self.use_new_certificates(),
+                Ok(()) = self.inputs.renewed.changed() => {
+                    self.link.retry_now();
+                    self.check_connection();
+                }
                 Ok(()) = self.inputs.resumed.changed() => self.reconnect_after_pause(),
                 Ok(()) = self.inputs.health_changed.changed() => self.schedule.heartbeat_at = Instant::now(),
                 count = self.inputs.messages.recv_many(&mut taken, BATCH), if self.has_capacity() => {

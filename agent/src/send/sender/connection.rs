@@ -40,14 +40,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    /// New certificates may end the failure after which the agent waits.
-    pub(super) fn use_new_certificates(&mut self) {
-        if matches!(self.link, Link::Down(_)) {
-            self.link = Link::now();
-        }
-        self.check_connection();
-    }
-
     /// Keeps, replaces or ends the connection by its certificates and age.
     pub(super) fn check_connection(&mut self) {
         let now = Instant::now();
