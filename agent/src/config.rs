@@ -2,7 +2,10 @@
 
 mod message;
 
-use crate::send::proxy::{self, Choice, Proxy, SettingsError};
+use crate::send::{
+    Settings,
+    proxy::{self, Choice, Proxy, SettingsError},
+};
 use message::{one_line, quoted};
 use serde::Deserialize;
 use std::{
@@ -223,18 +226,12 @@ fn default_max_objects() -> usize {
     100_000
 }
 
-/// About as many names as can be stored.
-pub(crate) const DEFAULT_MAX_NAMES: usize = 200_000;
-
 fn default_max_names() -> usize {
-    DEFAULT_MAX_NAMES
+    Settings::default().max_names
 }
 
-/// Bounds the age of verified certificates and resolved names.
-pub(crate) const DEFAULT_CONNECTION_AGE: u64 = 86_400;
-
 fn default_connection_age() -> u64 {
-    DEFAULT_CONNECTION_AGE
+    Settings::default().connection_age.as_secs()
 }
 
 fn default_check_every() -> u64 {

@@ -20,7 +20,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use tidewatch_planner::writers::{self, other_writer};
+use tidewatch_api::object::Gvk;
+use tidewatch_planner::{
+    agent::AgentConfig,
+    watches::RequiredKinds,
+    writers::{self, other_writer},
+};
 
 use self::{
     owners::ObjectOwners,
@@ -111,6 +116,27 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
 }
 
 impl KcpState {
+    /// Inputs of an agent's configuration.
+    pub fn agent_input(&self, kyma: &str) -> AgentInput {
+        let mut needs = RequiredKinds::of(self.manifests.of(kyma));
+        needs.add_engine_owned(self.kymas.get(kyma).is_some_and(|kyma| kyma.uses_runtime_templates()));
+        for ((group, kind), version) in self.owners.awaited(kyma) {
+            needs.add_awaited(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
+        }
+        let waits = self.kymas.waits(kyma);
+        if waits.for_definition(None) || waits.mandatory_for_definition(None) {
+            needs.add_definitions();
+        }
+        AgentInput::new(self.watchers.plan(), needs, self.agents.installation)
+    }
+
+    /// Records the configuration written for a Kyma's agent.
+    pub fn configure_agent(&mut self, kyma: &str, config: AgentConfig) {
+        if self.kymas.contains(kyma) {
+            self.agents.set(kyma, config);
+        }
+    }
+
     /// Notes an own write, to recognise its echo.
     pub fn wrote(&mut self, kind: &str, name: &str, resource_version: Option<String>) {
         let Some(version) = resource_version else { return };

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::OciError;
+use super::error::OciError;
 
 /// Maximum time in the open state.
 const MAX_OPEN: Duration = Duration::from_hours(1);

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{ByteLru, Digest};
+use super::{byte_lru::ByteLru, reference::Digest};
 
 /// Blobs in memory, and optionally in a folder. Returned blobs match their digest.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 use std::{error::Error, sync::Arc, time::Duration};
 
-use super::{Digest, RenderError};
+use super::{reference::Digest, render::RenderError};
 
 /// Failure to read or write an artifact. Messages have hosts, repositories and digests, but no credentials or URL
 /// queries.

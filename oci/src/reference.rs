@@ -3,7 +3,7 @@ use std::fmt;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::OciError;
+use super::error::OciError;
 
 /// Digest: `sha256:` and 64 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

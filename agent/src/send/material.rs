@@ -1,4 +1,4 @@
-use super::{SendError, source::Source, transport::Fate};
+use super::{error::SendError, source::Source, transport::Fate};
 use crate::metrics::Metrics;
 use jiff::Timestamp;
 use rustls::{

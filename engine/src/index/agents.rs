@@ -6,15 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use tidewatch_api::object::Gvk;
 use tidewatch_planner::{
     agent::{AgentConfig, AgentPlan},
     watches::RequiredKinds,
 };
 use tidewatch_wire::v3::configuration;
 use xxhash_rust::xxh3::Xxh3;
-
-use super::KcpState;
 
 /// An agent's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +39,16 @@ pub struct Agents {
     by_kyma: HashMap<String, Arc<Configured>>,
     by_generation: HashMap<String, Arc<Configured>>,
     /// Hash of the agent's installation; zero if agents are installed by others.
-    installation: u64,
+    pub(super) installation: u64,
+}
+
+impl AgentInput {
+    /// The installation's hash is zero if agents are installed by others.
+    pub(super) fn new(plan: Arc<AgentPlan>, needs: RequiredKinds, installation: u64) -> Self {
+        let mut hash = Xxh3::new();
+        (&plan.config.generation, &needs, installation).hash(&mut hash);
+        Self { plan, needs, hash: hash.finish() }
+    }
 }
 
 impl Agents {
@@ -60,7 +66,7 @@ impl Agents {
         self.installation = hash;
     }
 
-    fn set(&mut self, kyma: &str, config: AgentConfig) {
+    pub(super) fn set(&mut self, kyma: &str, config: AgentConfig) {
         self.forget(kyma);
         let shared = match self.by_generation.entry(config.generation.clone()) {
             Entry::Occupied(there) => Arc::clone(there.get()),
@@ -83,41 +89,16 @@ impl Agents {
     }
 }
 
-impl KcpState {
-    /// Inputs of an agent's configuration.
-    pub fn agent_input(&self, kyma: &str) -> AgentInput {
-        let mut needs = RequiredKinds::of(self.manifests.of(kyma));
-        needs.add_engine_owned(self.kymas.get(kyma).is_some_and(|kyma| kyma.uses_runtime_templates()));
-        for ((group, kind), version) in self.owners.awaited(kyma) {
-            needs.add_awaited(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
-        }
-        let waits = self.kymas.waits(kyma);
-        if waits.for_definition(None) || waits.mandatory_for_definition(None) {
-            needs.add_definitions();
-        }
-        let plan = self.watchers.plan();
-        let mut hash = Xxh3::new();
-        (&plan.config.generation, &needs, self.agents.installation).hash(&mut hash);
-        AgentInput { plan, needs, hash: hash.finish() }
-    }
-
-    /// Records the configuration written for a Kyma's agent.
-    pub fn configure_agent(&mut self, kyma: &str, config: AgentConfig) {
-        if self.kymas.contains(kyma) {
-            self.agents.set(kyma, config);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::json;
-    use tidewatch_api::Kyma;
+    use tidewatch_api::{Kyma, object::Gvk};
     use tidewatch_planner::watches;
 
     use super::*;
+    use crate::index::KcpState;
 
     #[test]
     fn agent_watches_definitions_while_a_kyma_waits_for_one() {

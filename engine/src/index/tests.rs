@@ -95,11 +95,8 @@ fn removing_a_manifests_kyma_label_queues_the_kyma() {
             None => drop(there.labels_mut().remove(label)),
         }
         let asked = keys(state.apply_manifest(there));
-        let deployment = ObjectRef {
-            gvk: tidewatch_api::object::Gvk::of("apps/v1", "Deployment"),
-            namespace: "s".into(),
-            name: "d".into(),
-        };
+        let deployment =
+            ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "s".into(), name: "d".into() };
         assert!(state.owners.of("a", &deployment).is_empty(), "events in its runtime find it no more");
         asked
     };
@@ -582,7 +579,7 @@ fn the_agent_config_is_queued_when_module_kinds_change() {
     assert!(!asked(state.apply_manifest(manifest("m", 2, "Ready", Some("another")))), "of the same kind");
     state.apply_manifest(manifest("n", 1, "Ready", Some("e")));
     assert_eq!(input(&state), one, "whoever installs it");
-    state.owners.wait_for("a", "m", [&tidewatch_api::object::Gvk::of("x.dev/v1", "Beacon")]);
+    state.owners.wait_for("a", "m", [&Gvk::of("x.dev/v1", "Beacon")]);
     assert_ne!(input(&state), one);
     state.delete_manifest("n");
     assert!(asked(state.delete_manifest("m")));

@@ -50,7 +50,7 @@ impl Proxy {
     }
 
     /// Host (without brackets) and port.
-    pub(in crate::send) fn address(&self) -> (&str, u16) {
+    pub(crate) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 

@@ -46,7 +46,7 @@ impl TunnelError {
 }
 
 /// Opens a tunnel to `host`: a name resolved by the proxy, or an address without brackets.
-pub(in crate::send) async fn open<S>(
+pub(crate) async fn open<S>(
     stream: &mut S,
     proxy: &Proxy,
     host: &str,

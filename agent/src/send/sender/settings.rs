@@ -3,10 +3,7 @@ use std::time::Duration;
 use tidewatch_delivery::backoff::Backoff;
 use tidewatch_wire::limits;
 
-use crate::{
-    config::{DEFAULT_CONNECTION_AGE, DEFAULT_MAX_NAMES},
-    send::spread::Spread,
-};
+use crate::send::spread::Spread;
 
 /// Timing and limits of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +22,7 @@ pub struct Settings {
     pub sessions: Backoff,
     /// Delay of new connections.
     pub spread: Spread,
-    /// Age of replacement, reduced randomly by up to half.
+    /// Age of replacement, reduced randomly by up to half. Bounds the age of verified certificates and resolved names.
     pub connection_age: Duration,
     /// Time to replace a connection after a certificate renewal.
     pub replace_within: Duration,
@@ -33,7 +30,7 @@ pub struct Settings {
     pub replace_backoff: Backoff,
     /// Limit of dirty keys. Beyond, watches wait: short-lived objects would grow the set without end.
     pub max_dirty: usize,
-    /// Limit of kept names.
+    /// Limit of kept names: about as many as can be stored.
     pub max_names: usize,
     /// Delay of storing a changed digest.
     pub store: Duration,
@@ -56,11 +53,11 @@ impl Default for Settings {
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             sessions: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(5) },
             spread: Spread::default(),
-            connection_age: Duration::from_secs(DEFAULT_CONNECTION_AGE),
+            connection_age: Duration::from_hours(24),
             replace_within: Duration::from_mins(3),
             replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
             max_dirty: 1_000_000,
-            max_names: DEFAULT_MAX_NAMES,
+            max_names: 200_000,
             store: Duration::from_secs(10),
             store_quiet: Duration::from_mins(10),
             withhold: Duration::from_secs(5),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::send::{Channel, Fate, Transport};
+use crate::send::transport::{Channel, Fate, Transport};
 use std::{future::pending, pin::Pin};
 
 /// A busy loop would stop virtual time.

@@ -1,6 +1,9 @@
 //! Authorization requests and refusals.
 
-use crate::store::{Query, Refusal, Target};
+use crate::store::{
+    refusal::Refusal,
+    target::{Query, Target},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::Value;
 
 use super::{
-    AUTHENTICATED, Access, Ask, UNAUTHENTICATED, User, ask::qualified, rules::Rule, service_account,
+    ask::{Ask, qualified},
+    rules::Rule,
+    user::{AUTHENTICATED, Access, UNAUTHENTICATED, User, service_account},
 };
 use crate::{json::text, object::intern::intern};
 

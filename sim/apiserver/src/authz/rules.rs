@@ -1,6 +1,6 @@
 //! Fixed rights, independent of RBAC objects.
 
-use super::{Ask, ask::qualified};
+use super::ask::{Ask, qualified};
 
 /// Allowed actions; `*`: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

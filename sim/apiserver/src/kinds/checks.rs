@@ -9,7 +9,7 @@ use super::{
         names::{self, Format},
     },
 };
-use crate::{object::meta, schema::validate::Cause};
+use crate::{object::meta, schema::cause::Cause};
 
 pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
     let form = form_of_names(kind);

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 const APPROVED: &str = "api-approved.kubernetes.io";

@@ -6,10 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     object::intern::intern,
-    schema::{
-        self, View, builtin,
-        validate::{self, Cause},
-    },
+    schema::{self, View, builtin, cause::Cause, validate},
 };
 
 /// One version of a resource.

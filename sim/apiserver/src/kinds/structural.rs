@@ -2,10 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::schema::{
-    View, patterns, shape,
-    validate::{self, Cause},
-};
+use crate::schema::{View, cause::Cause, patterns, shape, validate};
 
 const UNSUPPORTED: [&str; 7] =
     ["$ref", "id", "definitions", "dependencies", "patternProperties", "additionalItems", "deprecated"];

@@ -1,7 +1,7 @@
 //! Schemas of built-in kinds and CRDs: published JSON, read by [`View`].
 
 pub(crate) mod builtin;
-mod cause;
+pub(crate) mod cause;
 mod embedded;
 pub(crate) mod formats;
 pub(crate) mod patterns;

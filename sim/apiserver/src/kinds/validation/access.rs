@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";

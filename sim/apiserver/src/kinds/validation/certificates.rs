@@ -12,7 +12,7 @@ use super::{
 use crate::{
     json::{list, text},
     kinds::certificates,
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 const APPROVED: &str = "Approved";

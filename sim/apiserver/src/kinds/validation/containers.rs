@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 pub(super) const CONTAINER: [Field; 16] = [

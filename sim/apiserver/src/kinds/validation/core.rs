@@ -12,7 +12,7 @@ use super::{
 use crate::{
     json::{list, text},
     object::meta::{as_object, put},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 /// Bytes in a Secret or ConfigMap.

@@ -6,7 +6,7 @@ use super::{
     names::{self, Format},
     values::texts,
 };
-use crate::schema::validate::Cause;
+use crate::schema::cause::Cause;
 
 /// Total bytes, keys included.
 const MAX_ANNOTATIONS: usize = 256 * 1024;

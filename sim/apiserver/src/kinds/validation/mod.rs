@@ -32,7 +32,7 @@ use self::{
     values::{is_empty, present},
 };
 use super::kind::Kind;
-use crate::{json::list, schema::validate::Cause};
+use crate::{json::list, schema::cause::Cause};
 
 pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
     let mut causes = Vec::new();

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 pub(super) const SERVICE: [Field; 13] = [

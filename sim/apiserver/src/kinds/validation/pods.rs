@@ -12,7 +12,7 @@ use super::{
 use crate::{
     json::{list, text},
     object::meta::{as_object, put},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 pub(super) const POD: [Field; 1] = [("spec!", Rule::Fields(&SPEC))];

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     json::{join, list},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 /// Most rules ignore missing values.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{json::text, schema::validate::Cause};
+use crate::{json::text, schema::cause::Cause};
 
 #[derive(Clone, Copy)]
 struct Field {

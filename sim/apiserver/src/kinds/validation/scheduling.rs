@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Vec<Cause>) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{metadata, names, values::is_empty};
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 pub(super) fn check(selector: &Value, path: &str, causes: &mut Vec<Cause>) {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     json::{list, text},
-    schema::validate::Cause,
+    schema::cause::Cause,
 };
 
 /// In order of duplicate checks.

@@ -8,7 +8,7 @@ use super::{
     schedule, selectors,
     values::{is_empty, share},
 };
-use crate::{json::text, schema::validate::Cause};
+use crate::{json::text, schema::cause::Cause};
 
 pub(super) const WORKLOAD: [Field; 4] = [
     ("spec!.replicas", NOT_NEGATIVE),

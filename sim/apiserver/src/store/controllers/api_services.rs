@@ -16,12 +16,12 @@ use crate::{
 const GROUP: &str = "apiregistration.k8s.io";
 const PLURAL: &str = "apiservices";
 
-pub(in crate::store) fn is_api_service(kind: &Kind) -> bool {
+pub(crate) fn is_api_service(kind: &Kind) -> bool {
     kind.is(GROUP, PLURAL)
 }
 
 /// Initial status; those of Services are judged later.
-pub(in crate::store) fn first_status(object: &Value) -> Option<Value> {
+pub(crate) fn first_status(object: &Value) -> Option<Value> {
     let local = object.pointer("/spec/service").is_none();
     let time = object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default();
     local.then(|| json!({"conditions": [local_condition(&time)]}))
@@ -41,7 +41,7 @@ fn api_services(state: &State) -> impl Iterator<Item = (&Arc<Kind>, &Arc<Stored>
 }
 
 /// Group versions delegated to Services.
-pub(in crate::store) fn delegated(state: &State) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn delegated(state: &State) -> impl Iterator<Item = (String, String)> {
     let all = api_services(state).map(|(_, stored)| stored.render());
     let all = all.filter(|object| object.pointer("/spec/service").is_some());
     let named = all.map(|object| {
