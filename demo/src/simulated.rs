@@ -254,6 +254,7 @@ impl Cast for Simulated {
             limits: tidewatch_listener::Limits::default(),
             queued: 1_000,
             identity: "demo".to_owned(),
+            endpoint: None,
             // A sleeping machine must not end the demo.
             lease: Duration::from_secs(*lease::DURATIONS.end()),
             pause: false,

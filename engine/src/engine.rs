@@ -195,12 +195,14 @@ impl Engine {
     pub fn set_revoked(&self, revoked: BTreeSet<String>) {
         let admitted: Vec<String> = {
             let mut state = self.dispatcher.kcp.index_mut();
-            let before = std::mem::replace(&mut state.revoked, revoked);
+            let before = state.revoked.take().unwrap_or_default();
             let kyma = |id: &String| match state.kymas.runtime(id) {
                 KymaLookup::One { kyma, .. } => Some(kyma),
                 KymaLookup::Unknown | KymaLookup::Ambiguous(_) => None,
             };
-            before.difference(&state.revoked).filter_map(kyma).collect()
+            let admitted = before.difference(&revoked).filter_map(kyma).collect();
+            state.revoked = Some(revoked);
+            admitted
         };
         for kyma in admitted {
             self.enqueue(WorkKey::AgentCertificate { kyma }, Class::Rollout, None);

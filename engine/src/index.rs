@@ -68,8 +68,8 @@ pub struct KcpState {
     pub agents: Agents,
     /// Kubeconfig Secrets.
     pub secrets: Secrets,
-    /// Ids of runtimes whose agents get no certificate.
-    pub revoked: BTreeSet<String>,
+    /// Ids of runtimes whose agents get no certificate; `None` until known: then no agent gets one.
+    pub revoked: Option<BTreeSet<String>>,
     /// The engine's writes to KCP.
     writes: Writes,
 }

@@ -29,7 +29,7 @@ use crate::{
     config::{Config, StartError},
     kcp_client::kube_config,
     lease::Candidate,
-    pause, revocations, runtimes_page,
+    pause, runtimes_page,
     switch::Switch,
 };
 
@@ -70,7 +70,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let (admin_listener, admin) = bind(config.admin).await?;
     let readiness = Readiness::new();
     // Before the admin endpoint answers: with nothing registered, it would report ready.
-    let (lease_unready, kcp_unready) = (readiness.register("lease"), readiness.register("control plane"));
+    let kcp_unready = readiness.register("control plane");
     let state = AdminState::new(registry, readiness, build);
     admin::serve(admin_listener, with_runtimes(state, &core, &agents.deliveries), &drain);
 
@@ -78,9 +78,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     agents.forward(&core, &drain);
     let follow = pause::follow(core.client.clone(), core.namespace.clone(), config.pause, switch.clone());
     drain.spawn_background("pause", follow);
-    let revoked = (core.revocations.clone(), core.engine.clone());
-    let follow = revocations::follow(core.client.clone(), core.namespace.clone(), revoked.0, revoked.1);
-    drain.spawn_background("revocations", follow);
+    let revoked = core.follow_revocations(&drain);
     let engine_ended = core.run(agents.loaded.clone(), kcp_unready, &drain);
     let candidate = Candidate {
         client: core.client.clone(),
@@ -91,10 +89,13 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         duration: config.lease,
     };
     let controllers = core.controllers.clone();
-    let leads = Leader { candidate, switch, controllers, unready: lease_unready }.run(engine_ended, &drain);
+    let leads = Leader { candidate, switch, controllers }.run(engine_ended, &drain);
     core.watch_paths(leads.clone(), &drain);
+    if let Some(endpoint) = config.endpoint {
+        core.publish(endpoint, leads.clone(), &drain);
+    }
     let recorded = record_sessions(core.sessions.clone(), core.session_record(), leads, &drain);
-    agents.serve(events_listener, &core, &certificates, recorded, &drain);
+    agents.serve(events_listener, &core, &certificates, [recorded, revoked], &drain);
     certificates.follow(&drain);
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })

@@ -9,6 +9,7 @@ use tidewatch_telemetry::logging::Format;
 use crate::{
     agent_args::{AgentArgs, FileArgs},
     dry_run::Output,
+    leader_endpoint::LeaderServiceArgs,
     lease::DURATIONS,
     limits::LimitArgs,
     paths::Settings,
@@ -117,6 +118,9 @@ pub struct Args {
     /// the same identity is taken over at once, because its process has ended.
     #[arg(long, env = "TIDEWATCH_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
+    /// The agents' way to the leader.
+    #[command(flatten)]
+    pub leader_service: LeaderServiceArgs,
     /// Time without a renewal until another receiver or the Go manager takes over the Lease, in seconds (15
     /// to 180). A receiver that cannot reach the control plane for two thirds of it exits.
     #[arg(long, default_value = "15", value_parser = lease_seconds, value_name = "SECONDS")]

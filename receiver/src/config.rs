@@ -12,6 +12,7 @@ use crate::{
     agent_args::TlsSource,
     args::{Args, UpdateArgs},
     forward::target::Overrides,
+    leader_endpoint::LeaderEndpoint,
     paths::Settings,
     pki::PkiError,
     registry_credentials::Unusable,
@@ -46,6 +47,8 @@ pub struct Config {
     pub queued: usize,
     /// This process's host in the Lease.
     pub identity: String,
+    /// The endpoint that the leader publishes.
+    pub endpoint: Option<LeaderEndpoint>,
     /// Validity of the Lease.
     pub lease: Duration,
     /// Write nothing in runtimes.
@@ -82,6 +85,7 @@ impl From<Args> for Config {
             skr_image_pull_secret,
             module_cr_state,
             identity,
+            leader_service,
             lease,
             pause,
             object_metrics,
@@ -95,6 +99,7 @@ impl From<Args> for Config {
             #[cfg(feature = "otlp")]
                 otlp_endpoint: _,
         } = args;
+        let identity = identity.unwrap_or_else(host_name);
         Self {
             listen,
             admin,
@@ -133,7 +138,8 @@ impl From<Args> for Config {
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
             paths: paths.into(),
-            identity: identity.unwrap_or_else(host_name),
+            endpoint: leader_service.endpoint(listen.port(), &identity),
+            identity,
             lease,
             pause,
             maintenance_policy,

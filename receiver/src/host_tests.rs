@@ -251,7 +251,7 @@ async fn finished_canaries_prove_the_event_path() {
         let push = Push { class: Class::UserEdit, trigger: None, guards: Vec::new() };
         host.engine.queue().push(WorkKey::Kyma { kyma }, push);
     }
-    host.paths.register(&["harbour"]);
+    host.paths.register(&[("harbour", "u")]);
     host.received(&runtime(), &request);
     deliveries.receive("r1", &request);
     let ticket = deliveries.ticket("r1", request.epoch, Seq(1));
@@ -301,7 +301,7 @@ fn only_a_single_objects_change_carries_a_version() {
 #[tokio::test]
 async fn refusals_are_recorded_only_for_registered_runtimes() {
     let host = host();
-    host.paths.register(&["harbour"]);
+    host.paths.register(&[("harbour", "u")]);
     let peer = |id: &str| RefusedPeer {
         reason: "unknown_ca",
         verified: false,

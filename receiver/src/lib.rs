@@ -14,6 +14,7 @@ pub mod forward;
 pub mod host;
 pub mod kcp_client;
 pub mod klm;
+pub mod leader_endpoint;
 pub mod lease;
 pub mod limits;
 pub mod maintenance;

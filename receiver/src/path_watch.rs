@@ -37,7 +37,7 @@ impl PathWatch {
     }
 
     /// See [`Paths::registered`].
-    pub fn register(&self, kymas: &[&str]) {
+    pub fn register(&self, kymas: &[(&str, &str)]) {
         self.paths.lock().registered(kymas.iter().copied(), self.now());
     }
 
@@ -82,8 +82,10 @@ impl PathWatch {
                 _ = ticks.tick() => {}
             }
             if count.is_multiple_of(REGISTER_EVERY) {
-                let kymas = engine.state().read().kymas.names();
-                self.register(&kymas.iter().map(String::as_str).collect::<Vec<_>>());
+                let kymas = engine.state().read().kymas.uids();
+                self.register(
+                    &kymas.iter().map(|(kyma, uid)| (kyma.as_str(), uid.as_str())).collect::<Vec<_>>(),
+                );
             }
             count = count.wrapping_add(1);
             let was_ill = self.paths.lock().ill();

@@ -133,6 +133,8 @@ pub enum Step {
 
 #[derive(Clone, Debug)]
 struct Path {
+    /// The Kyma's; empty before registration.
+    uid: String,
     state: State,
     since: Tick,
     /// Last v3 request.
@@ -178,13 +180,15 @@ impl Paths {
         Self { settings, runtimes: HashMap::new(), ill: false }
     }
 
-    /// Sets the registered Kymas.
-    pub fn registered<'a>(&mut self, kymas: impl Iterator<Item = &'a str>, now: Tick) {
+    /// Sets the registered Kymas: names and uids. A Kyma that was created again has none of the old one's proof: its agent is new.
+    pub fn registered<'a>(&mut self, kymas: impl Iterator<Item = (&'a str, &'a str)>, now: Tick) {
         let mut before = std::mem::take(&mut self.runtimes);
         self.runtimes = kymas
-            .map(|kyma| {
-                let path = before.remove(kyma);
-                (kyma.to_owned(), path.unwrap_or_else(|| Path::new(kyma, &self.settings, now)))
+            .map(|(kyma, uid)| {
+                let path = before.remove(kyma).filter(|path| path.uid.is_empty() || path.uid == uid);
+                let mut path = path.unwrap_or_else(|| Path::new(kyma, &self.settings, now));
+                uid.clone_into(&mut path.uid);
+                (kyma.to_owned(), path)
             })
             .collect();
     }
@@ -371,6 +375,7 @@ enum Fault {
 impl Path {
     fn new(kyma: &str, settings: &Settings, now: Tick) -> Self {
         Self {
+            uid: String::new(),
             state: State::Unknown,
             since: now,
             received: None,

@@ -9,6 +9,7 @@ use kube::Client;
 use tidewatch_api::names::REVOCATIONS;
 use tidewatch_engine::Engine;
 use tidewatch_listener::Revocations;
+use tokio::sync::oneshot;
 
 use crate::config_map;
 
@@ -16,16 +17,26 @@ fn revoked(map: Option<&ConfigMap>) -> BTreeSet<String> {
     map.and_then(|map| map.data.as_ref()).into_iter().flat_map(|data| data.keys().cloned()).collect()
 }
 
-/// Follows the ConfigMap. While it cannot be watched, the last state applies.
-pub async fn follow(client: Client, namespace: String, revocations: Revocations, engine: Engine) {
-    let mut last = BTreeSet::new();
+/// Follows the ConfigMap. `known` is sent once it has been read: before, a revoked runtime would pass. While it cannot be watched, the last
+/// state applies.
+pub async fn follow(
+    client: Client,
+    namespace: String,
+    revocations: Revocations,
+    engine: Engine,
+    known: oneshot::Sender<()>,
+) {
+    let (mut last, mut known) = (None, Some(known));
     let apply = |map: Option<&ConfigMap>| {
         let now = revoked(map);
-        if last != now {
+        if last.as_ref() != Some(&now) {
             tracing::info!(runtimes = now.len(), "the revoked runtimes have changed");
-            last.clone_from(&now);
+            last = Some(now.clone());
             revocations.replace(now.clone());
             engine.set_revoked(now);
+        }
+        if let Some(known) = known.take() {
+            let _ = known.send(());
         }
     };
     config_map::follow(client, &namespace, REVOCATIONS, apply).await;

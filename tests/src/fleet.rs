@@ -28,7 +28,7 @@ use crate::{
     cluster::ADMIN,
     http,
     mtls::{Connection, Http, sized},
-    ports, wait,
+    observed, ports, wait,
 };
 
 /// The agent's service account in its runtime, limited to the shipped role.
@@ -150,10 +150,19 @@ fn run(
     Process::start(&spec)
 }
 
+/// Waits until a receiver has read KCP and leads.
 async fn is_ready(process: &Process, admin: &str) -> Result<()> {
     let url = format!("{admin}/readyz");
-    let probe = || async { Ok((http::status(&url).await? == hyper::StatusCode::OK).then_some(())) };
-    process.ready("to answer /readyz", SOON, probe).await
+    let probe = || async {
+        let is_ready = http::status(&url).await? == hyper::StatusCode::OK;
+        Ok((is_ready && leads(admin).await?).then_some(()))
+    };
+    process.ready("to answer /readyz and to lead", SOON, probe).await
+}
+
+/// Whether a receiver leads.
+pub async fn leads(admin: &str) -> Result<bool> {
+    Ok(observed::metric(admin, "tidewatch_receiver_leader").await? == 1)
 }
 
 /// Reads the CA that a receiver keeps in KCP.

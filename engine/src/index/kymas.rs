@@ -125,6 +125,12 @@ impl Kymas {
         self.by_name.keys().cloned().collect()
     }
 
+    /// Names and uids of all Kymas.
+    pub fn uids(&self) -> Vec<(String, String)> {
+        let uid = |record: &Record| record.kyma.metadata.uid.clone().unwrap_or_default();
+        self.by_name.iter().map(|(name, record)| (name.clone(), uid(record))).collect()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Kyma>)> {
         self.by_name.iter().map(|(name, record)| (name, &record.kyma))
     }

@@ -22,6 +22,7 @@ use crate::{
     },
     config::{AgentInstall, EngineConfig},
     error::Error,
+    index::KymaLookup,
     kcp::Kcp,
     outcome::{Next, Outcome, error_report},
     reconcile::owners::RuntimeOwners,
@@ -74,7 +75,17 @@ impl AgentCertificateReconciler {
         let (Some(runtime), Some(domain)) = (kyma.runtime_id(), kyma.skr_domain()) else {
             return Ok(Outcome::waiting("the Kyma has no runtime id or no annotation skr-domain yet".into()));
         };
-        let is_revoked = self.kcp.index().revoked.contains(runtime);
+        let (is_unique, is_revoked) = {
+            let state = self.kcp.index();
+            let is_unique = matches!(state.kymas.runtime(runtime), KymaLookup::One { .. });
+            (is_unique, state.revoked.as_ref().map(|revoked| revoked.contains(runtime)))
+        };
+        if !is_unique {
+            return Ok(Outcome::waiting(format!("several Kymas have the runtime id {runtime}")));
+        }
+        let Some(is_revoked) = is_revoked else {
+            return Ok(Outcome::recheck_soon("the revoked runtimes are not known yet".into()));
+        };
         let registration =
             Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), is_revoked };
         let Some(issuer) = agents.authority.issuer() else {

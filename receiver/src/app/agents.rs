@@ -81,13 +81,13 @@ impl Agents {
         drain.spawn_critical("forward", self.forwarders.clone().run(drain.watch()));
     }
 
-    /// Serves agents from `recorded` on, when the past sessions are known.
+    /// Serves agents once all of `known` are there: the past sessions, and the revoked runtimes.
     pub(super) fn serve(
         self,
         listener: TcpListener,
         core: &Core,
         certificates: &Certificates,
-        recorded: oneshot::Receiver<()>,
+        known: [oneshot::Receiver<()>; 2],
         drain: &Drain,
     ) {
         let intake = Arc::new(Intake {
@@ -113,7 +113,7 @@ impl Agents {
         let (store, stop) = (Arc::clone(&certificates.store), drain.watch());
         drain.spawn_critical("events", async move {
             tokio::select! {
-                _ = recorded => {}
+                _ = futures::future::join_all(known) => {}
                 () = stop.signaled() => {}
             }
             listener::serve(listener, store, intake, Timestamp::now, stop).await;

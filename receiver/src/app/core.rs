@@ -27,9 +27,11 @@ use crate::{
     controllers::{self, ControllerMetrics, RUNTIMES},
     kcp_client::{kcp_client, own_server},
     klm::KlmMetrics,
+    leader_endpoint::LeaderEndpoint,
     metrics::Metrics,
     path_watch::PathWatch,
     paths::{Check, Settings},
+    revocations,
     sessions::{SessionRecord, Sessions},
 };
 
@@ -131,6 +133,22 @@ impl Core {
         let counted = move |check: Check| checks.with_label_values(&[check.label()]).inc();
         let run = self.paths.clone().run(self.engine.clone(), counted, drain.watch());
         drain.spawn("event-paths", when_leading(leads, drain.watch(), run));
+    }
+
+    /// Follows the revocations. The returned channel closes when they are known.
+    pub(super) fn follow_revocations(&self, drain: &Drain) -> oneshot::Receiver<()> {
+        let (known, is_known) = oneshot::channel();
+        let (revocations, engine) = (self.revocations.clone(), self.engine.clone());
+        let follow =
+            revocations::follow(self.client.clone(), self.namespace.clone(), revocations, engine, known);
+        drain.spawn_background("revocations", follow);
+        is_known
+    }
+
+    /// Leads the agents' Service to this receiver while it is the leader.
+    pub(super) fn publish(&self, endpoint: LeaderEndpoint, leads: watch::Receiver<bool>, drain: &Drain) {
+        let publish = endpoint.publish(self.client.clone(), self.namespace.clone(), drain.watch());
+        drain.spawn("leader-endpoint", when_leading(leads, drain.watch(), publish));
     }
 }
 

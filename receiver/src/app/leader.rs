@@ -1,7 +1,7 @@
 //! Leadership: the Lease, and the session that the leader records.
 
 use tidewatch_drain::{Drain, ShutdownSignal};
-use tidewatch_telemetry::{chain, readiness};
+use tidewatch_telemetry::chain;
 use tokio::sync::{oneshot, watch};
 
 use crate::{
@@ -16,7 +16,6 @@ pub(super) struct Leader {
     pub(super) candidate: Candidate,
     pub(super) switch: Switch,
     pub(super) controllers: ControllerMetrics,
-    pub(super) unready: readiness::Guard,
 }
 
 impl Leader {
@@ -33,7 +32,7 @@ impl Leader {
         engine_ended: oneshot::Receiver<()>,
         stop: ShutdownSignal,
     ) {
-        let Self { candidate, switch, controllers, unready } = self;
+        let Self { candidate, switch, controllers } = self;
         let mut term = tokio::select! {
             term = candidate.acquire() => term,
             () = stop.signaled() => return,
@@ -41,7 +40,6 @@ impl Leader {
         tracing::info!(transitions = term.transitions(), "this receiver works: it holds the Lease");
         switch.leads(true);
         controllers.leads();
-        unready.ready();
         leads.send_replace(true);
         let lost = tokio::select! {
             lost = term.keep() => Some(lost),

@@ -13,7 +13,7 @@ fn healthy() -> Health {
 fn fleet(size: usize) -> (Paths, Vec<String>) {
     let kymas: Vec<String> = (0..size).map(|n| format!("k{n}")).collect();
     let mut paths = Paths::new(Settings::default());
-    paths.registered(kymas.iter().map(String::as_str), at(0));
+    paths.registered(kymas.iter().map(|kyma| (kyma.as_str(), "u")), at(0));
     (paths, kymas)
 }
 
@@ -167,11 +167,23 @@ fn the_safety_resync_is_spread() {
 }
 
 #[test]
+fn a_kyma_that_is_created_again_is_proven_anew() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    assert_eq!(reports(&paths.tick(|_| "c1", at(1))), ["Proven"]);
+    paths.registered([("k0", "u2")].into_iter(), at(2));
+    paths.tick(|_| "c1", at(2));
+    assert_eq!(paths.state("k0"), Some(State::Unknown), "its agent is another one");
+    beat(&mut paths, &kymas, at(3));
+    assert_eq!(reports(&paths.tick(|_| "c1", at(3))), ["Proven"], "the new Kyma gets the condition");
+}
+
+#[test]
 fn an_unregistered_runtime_is_forgotten() {
     let (mut paths, kymas) = fleet(2);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
-    paths.registered(["k1", "k2"].into_iter(), at(2));
+    paths.registered([("k1", "u"), ("k2", "u")].into_iter(), at(2));
     assert_eq!((paths.state("k0"), paths.state("k1")), (None, Some(State::Proven)));
     assert_eq!(paths.state("k2"), Some(State::Unknown));
     assert_eq!(paths.worst(10, at(3) + SECOND).len(), 2);
@@ -180,7 +192,7 @@ fn an_unregistered_runtime_is_forgotten() {
 #[test]
 fn a_zero_poll_interval_disables_polling() {
     let mut paths = Paths::new(Settings { poll_unreachable: Duration::ZERO, ..Settings::default() });
-    paths.registered(["k0"].into_iter(), at(0));
+    paths.registered([("k0", "u")].into_iter(), at(0));
     paths.reachable("k0", false);
     let polls = (1..7200).flat_map(|second| checks(&paths.tick(|_| "c1", at(second)))).count();
     // The first poll finds out.
@@ -210,7 +222,7 @@ fn a_canary_before_registration_still_proves_the_runtime() {
     let mut paths = Paths::new(Settings::default());
     paths.received("k0", Some(healthy()), at(1));
     paths.canary("k0", at(1));
-    paths.registered(["k0"].into_iter(), at(2));
+    paths.registered([("k0", "u")].into_iter(), at(2));
     assert_eq!(reports(&paths.tick(|_| "c1", at(2))), ["Proven"]);
 }
 

@@ -111,10 +111,12 @@ impl Receiver {
         let _absent = std::fs::rename(&self.spec.log, old);
         let process = Process::start(&self.spec)?;
         *self.pid.lock() = Some(process.program_pid().await?);
-        let ready = format!("{}/readyz", self.admin);
+        let (ready, metrics) = (format!("{}/readyz", self.admin), format!("{}/metrics", self.admin));
         process
-            .ready("to know KCP", READY, || async {
-                Ok((http::status(&ready).await? == ::http::StatusCode::OK).then_some(()))
+            .ready("to know KCP and to lead", READY, || async {
+                let is_ready = http::status(&ready).await? == ::http::StatusCode::OK;
+                let metrics = http::text(&metrics).await?;
+                Ok((is_ready && metrics.contains("tidewatch_receiver_leader 1")).then_some(()))
             })
             .await?;
         *self.process.lock().await = Some(process);

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap, discovery::v1::EndpointSlice};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, State};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     env,
     fleet::{self, Receiver},
@@ -65,7 +66,7 @@ async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
     })
     .await?;
     ensure!(
-        holder(&leases).await? == "manager-0_a" && !is_ready(&first).await?,
+        holder(&leases).await? == "manager-0_a" && !fleet::leads(&first.admin).await?,
         "it works beside the Go manager"
     );
     holder_is(&leases, "pod-a").await?;
@@ -76,9 +77,10 @@ async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
         Ok(observed::text(&second.process)?.contains("tidewatch.pod-a_").then_some(()))
     })
     .await?;
-    ensure!(!is_ready(&second).await?, "both are ready");
-    let page = http::text(&format!("{}/metrics", second.admin)).await?;
-    ensure!(observed::value(&page, "tidewatch_receiver_leader") == 0, "both lead");
+    // A rollout waits until the standby can take over.
+    wait::until("the standby to be ready", SOON, || async { Ok(is_ready(&second).await?.then_some(())) })
+        .await?;
+    ensure!(!fleet::leads(&second.admin).await?, "both lead");
 
     // An orderly end releases the Lease at once; after a kill it must expire.
     first.process.begin_end();
@@ -99,6 +101,46 @@ async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
     let lease = leases.get(NAME).await?.spec.context("no spec")?;
     ensure!(lease.lease_transitions.unwrap_or(0) >= 7, "{lease:?}");
     Ok(())
+}
+
+#[real_only("the simulated API server has no EndpointSlices")]
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_service_leads_to_the_leader() -> Result<()> {
+    let (env, namespace) = (env::shared().await?, "kcp-leader-service");
+    let kcp = env.kcp.client()?;
+    fleet::prepare_kcp(&kcp, namespace).await?;
+    let modules = &env.registry.of(namespace);
+    let start = |place: &'static str, ip: &'static str| {
+        let args = move |_: &_| {
+            let service = ["--leader-service=tidewatch-receiver", "--node-name=node"].map(str::to_owned);
+            Ok([&service[..], &[format!("--identity={place}"), format!("--pod-ip={ip}")]].concat())
+        };
+        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, args)
+    };
+    let slices: Api<EndpointSlice> = Api::namespaced(kcp.clone(), namespace);
+    let leads_to = |ip: &'static str| {
+        let slices = slices.clone();
+        async move {
+            wait::until(&format!("the Service to lead to {ip}"), SOON, || async {
+                let slice = slices.get_opt("tidewatch-receiver").await?;
+                let addresses: Vec<String> = slice
+                    .into_iter()
+                    .flat_map(|slice| slice.endpoints.unwrap_or_default())
+                    .flat_map(|endpoint| endpoint.addresses)
+                    .collect();
+                Ok((addresses == [ip]).then_some(()))
+            })
+            .await
+        }
+    };
+    let mut first = start("pod-a", "10.1.0.1")?;
+    leads_to("10.1.0.1").await?;
+    let second = start("pod-b", "10.1.0.2")?;
+    wait::until("the standby to be ready", SOON, || async { Ok(is_ready(&second).await?.then_some(())) })
+        .await?;
+    leads_to("10.1.0.1").await?;
+    first.process.begin_end();
+    leads_to("10.1.0.2").await
 }
 
 async fn is_paused(solo: &Solo, wanted: u64) -> Result<()> {

@@ -44,6 +44,7 @@
 {{/* Arguments of a receiver with agents. */}}
 {{- define "tidewatch.agentArgs" }}
 - --listen=0.0.0.0:8443
+- --leader-service=tidewatch-receiver
 - --agent-certificate-hours={{ int .Values.certificates.agentHours }}
 {{- if eq .Values.certManagement "cert-manager" }}
 - --certificates=cert-manager

@@ -34,7 +34,7 @@ for mode in control-plane single-cluster; do
   done
 done
 render nothing --set crds.install=false,rbac.create=false,serviceAccount.create=false,podDisruptionBudget.enabled=false \
-  --set networkPolicy.enabled=false,modules.cacheMiB=0,shutdown.preStopSeconds=0,service.type=ClusterIP
+  --set networkPolicy.enabled=false,modules.cacheMiB=0,service.type=ClusterIP
 
 # Without any one of these there is an error, not an object that the API server refuses later.
 for wrong in image.registry= modules.registry= mode=both certManagement=none nonsense=1 flags.worker=1 flags.lease=5 agent.url=host:8443; do
