@@ -178,7 +178,9 @@ pub async fn start_within<T: Transport>(
     let (keeper, memory) =
         digest::keeper(agent.client.clone(), agent.conditions.clone(), agent.metrics.clone());
     let outbox = Outbox::new(epoch, BTreeMap::new());
-    let sender = agent.sender(outbox, received, wrap(connector.clone()), resumed.clone());
+    let trusted = connector.clone();
+    let trust = move || trusted.trust();
+    let sender = agent.sender(outbox, received, wrap(connector.clone()), resumed.clone(), trust);
     let sender = sender.controlled_by(controlled).with_memory(memory, agent.keep_names());
     let (progress, baseline) = (sender.progress(), sender.baseline());
 
@@ -271,6 +273,7 @@ impl Agent {
         messages: mpsc::Receiver<Message>,
         transport: T,
         resumed: watch::Receiver<u64>,
+        trust: impl Fn() -> String + Send + 'static,
     ) -> Sender<T> {
         let settings = Settings {
             max_names: self.config.max_kept_names,
@@ -287,7 +290,7 @@ impl Agent {
             let mut blind = conditions.blind();
             // One name is enough, and requests limit their number.
             blind.truncate(limits::WATCHES);
-            Health { configuration: configuration.reported(), blind }
+            Health { configuration: configuration.reported(), blind, trust: trust() }
         };
         sender.with_health(health, self.configuration.changes())
     }

@@ -10,7 +10,7 @@ use rcgen::{
 
 use crate::{Ca, Error, PrivateKeyPem};
 
-/// Backdating for slow clocks.
+/// Backdating for slow clocks, at most a tenth of the lifetime.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// X.520.
 const COMMON_NAME_LIMIT: usize = 64;
@@ -138,7 +138,7 @@ pub(crate) fn base_params(
         return Err(Error::Validity(validity));
     }
     let end = now.checked_add(validity).map_err(|_| Error::Validity(validity))?.min(latest);
-    let start = now.checked_sub(CLOCK_SKEW).map_err(|_| Error::Validity(validity))?;
+    let start = now.checked_sub(CLOCK_SKEW.min(validity / 10)).map_err(|_| Error::Validity(validity))?;
 
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;

@@ -8,6 +8,7 @@ mod facts;
 mod issue;
 mod key;
 mod request;
+pub mod rotation;
 pub mod secret;
 
 pub use ca::Ca;

@@ -47,8 +47,19 @@ pub enum SecretError {
     },
 }
 
+impl TlsFiles {
+    /// An issued certificate, and the CAs that its holder trusts.
+    pub fn of(issued: &Issued, ca_bundle_pem: &str) -> Self {
+        Self {
+            cert_pem: issued.cert_pem.clone(),
+            key_pem: issued.key_pem.clone(),
+            ca_bundle_pem: ca_bundle_pem.to_owned(),
+        }
+    }
+}
+
 /// Builds a Secret.
-pub fn to_secret(name: &str, namespace: &str, issued: &Issued, ca_bundle_pem: &str) -> Secret {
+pub fn to_secret(name: &str, namespace: &str, files: &TlsFiles) -> Secret {
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     Secret {
         metadata: ObjectMeta {
@@ -58,9 +69,9 @@ pub fn to_secret(name: &str, namespace: &str, issued: &Issued, ca_bundle_pem: &s
         },
         type_: Some(SECRET_TYPE.to_owned()),
         data: Some(BTreeMap::from([
-            (TLS_CRT.to_owned(), bytes(&issued.cert_pem)),
-            (TLS_KEY.to_owned(), bytes(issued.key_pem.as_str())),
-            (CA_CRT.to_owned(), bytes(ca_bundle_pem)),
+            (TLS_CRT.to_owned(), bytes(&files.cert_pem)),
+            (TLS_KEY.to_owned(), bytes(files.key_pem.as_str())),
+            (CA_CRT.to_owned(), bytes(&files.ca_bundle_pem)),
         ])),
         ..Secret::default()
     }
@@ -75,7 +86,8 @@ pub fn from_secret(secret: &Secret) -> Result<TlsFiles, SecretError> {
     })
 }
 
-fn text(secret: &Secret, key: &'static str) -> Result<String, SecretError> {
+/// Reads one entry.
+pub fn text(secret: &Secret, key: &'static str) -> Result<String, SecretError> {
     let value = secret
         .data
         .as_ref()

@@ -252,7 +252,7 @@ fn unusable_requests_are_refused() {
 fn debug_shows_no_key() {
     let ca = ca();
     let issued = ca.issue_client(&client_request(), now()).unwrap();
-    let secret = secret::to_secret("agent", "kyma-system", &issued, ca.cert_pem());
+    let secret = secret::to_secret("agent", "kyma-system", &secret::TlsFiles::of(&issued, ca.cert_pem()));
     let files = secret::from_secret(&secret).unwrap();
     for text in [format!("{ca:?} {:?}", ca.key_pem()), format!("{issued:?}"), format!("{files:?}")] {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
@@ -263,7 +263,7 @@ fn debug_shows_no_key() {
 fn a_secret_round_trips_and_missing_keys_are_named() {
     let ca = ca();
     let issued = ca.issue_client(&client_request(), now()).unwrap();
-    let whole = secret::to_secret("agent", "kyma-system", &issued, ca.cert_pem());
+    let whole = secret::to_secret("agent", "kyma-system", &secret::TlsFiles::of(&issued, ca.cert_pem()));
     assert_eq!(whole.type_.as_deref(), Some("kubernetes.io/tls"));
     let files = secret::from_secret(&whole).unwrap();
     assert_eq!(files.cert_pem, issued.cert_pem);

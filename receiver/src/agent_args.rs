@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use jiff::SignedDuration;
+use tidewatch_certs::rotation::Limits;
 use tidewatch_engine::{AgentInstall, Authority};
 use tidewatch_planner::agent_install::AgentSettings;
 use tidewatch_tls::Files;
@@ -49,15 +50,20 @@ pub struct AgentArgs {
     /// DNS name or address in the receiver's certificate (repeatable), besides the host of --agent-url.
     #[arg(long, value_name = "NAME")]
     pub server_name: Vec<String>,
-    /// Lifetime of agents' certificates, in hours. They are renewed at two thirds of it.
-    #[arg(long, default_value_t = 7 * 24, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(1..=8784))]
-    pub agent_certificate_hours: u32,
-    /// Lifetime of the receiver's certificate, in hours.
-    #[arg(long, default_value_t = 30 * 24, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(1..=8784))]
-    pub server_certificate_hours: u32,
-    /// Lifetime of a new CA, in hours.
-    #[arg(long, default_value_t = 2 * 365 * 24, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(24..=175_680))]
-    pub ca_certificate_hours: u32,
+    /// Lifetime of agents' certificates, such as 168h. They are renewed at two thirds of it. A replaced CA is trusted
+    /// as long.
+    #[arg(long, default_value = "168h", value_name = "DURATION", value_parser = lifetime)]
+    pub agent_certificate_lifetime: SignedDuration,
+    /// Lifetime of the receiver's certificate.
+    #[arg(long, default_value = "720h", value_name = "DURATION", value_parser = lifetime)]
+    pub server_certificate_lifetime: SignedDuration,
+    /// Lifetime of a new CA. It is rotated at two thirds of it.
+    #[arg(long, default_value = "17520h", value_name = "DURATION", value_parser = lifetime)]
+    pub ca_certificate_lifetime: SignedDuration,
+    /// Longest wait of a rotation until all agents trust the next CA. Agents of runtimes that are absent longer enrol
+    /// again when they come back.
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
+    pub ca_rotation_patience: SignedDuration,
 }
 
 /// The source of the receiver's certificates.
@@ -87,7 +93,7 @@ impl AgentArgs {
             proxy: self.agent_proxy.clone(),
             pull_secret,
         };
-        let lifetime = SignedDuration::from_hours(self.agent_certificate_hours.into());
+        let lifetime = self.agent_certificate_lifetime;
         Some(AgentInstall { settings, authority: Authority::default(), lifetime })
     }
 
@@ -97,10 +103,20 @@ impl AgentArgs {
         server_names.extend(self.agent_url.as_deref().and_then(host));
         PkiSettings {
             server_names,
-            server_lifetime: SignedDuration::from_hours(self.server_certificate_hours.into()),
-            ca_lifetime: SignedDuration::from_hours(self.ca_certificate_hours.into()),
+            server_lifetime: self.server_certificate_lifetime,
+            ca_lifetime: self.ca_certificate_lifetime,
+            rotation: Limits { patience: self.ca_rotation_patience, agents: self.agent_certificate_lifetime },
         }
     }
+}
+
+/// Seconds to 20 years.
+fn lifetime(text: &str) -> Result<SignedDuration, String> {
+    let range = SignedDuration::from_secs(10)..=SignedDuration::from_hours(20 * 366 * 24);
+    let lifetime: Option<SignedDuration> = text.parse().ok();
+    lifetime
+        .filter(|lifetime| range.contains(lifetime))
+        .ok_or_else(|| "use a duration such as 168h, from 10s to 20 years".to_owned())
 }
 
 /// The host of an URL, without the brackets of an IPv6 address.

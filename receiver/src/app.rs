@@ -29,7 +29,7 @@ use crate::{
     config::{Config, StartError},
     kcp_client::kube_config,
     lease::Candidate,
-    pause, runtimes_page,
+    pause, rotation, runtimes_page,
     switch::Switch,
 };
 
@@ -72,7 +72,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     // Before the admin endpoint answers: with nothing registered, it would report ready.
     let kcp_unready = readiness.register("control plane");
     let state = AdminState::new(registry, readiness, build);
-    admin::serve(admin_listener, with_runtimes(state, &core, &agents.deliveries), &drain);
+    admin::serve(admin_listener, with_pages(state, &core, &agents.deliveries), &drain);
 
     files.follow(&drain);
     agents.forward(&core, &drain);
@@ -94,9 +94,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     if let Some(endpoint) = config.endpoint {
         core.publish(endpoint, leads.clone(), &drain);
     }
+    let (loaded, certificate_leads) = (agents.loaded.clone(), leads.clone());
     let recorded = record_sessions(core.sessions.clone(), core.session_record(), leads, &drain);
     agents.serve(events_listener, &core, &certificates, [recorded, revoked], &drain);
-    certificates.follow(&drain);
+    certificates.follow(&core, loaded, certificate_leads, &drain);
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })
 }
@@ -118,8 +119,10 @@ fn use_small_pages() {
     }
 }
 
-/// Adds the page of runtimes to the admin endpoint.
-fn with_runtimes(state: AdminState, core: &Core, deliveries: &Deliveries) -> AdminState {
+/// Adds the pages of runtimes and certificates to the admin endpoint.
+fn with_pages(state: AdminState, core: &Core, deliveries: &Deliveries) -> AdminState {
+    let (certificates, engine, paths) = (core.certificates.clone(), core.engine.clone(), core.paths.clone());
+    let state = state.route(rotation::PAGE, move |_, _| Some(certificates.page(&engine, &paths)));
     let (engine, deliveries, paths) = (core.engine.clone(), deliveries.clone(), core.paths.clone());
     state.route(format!("{}*", runtimes_page::PREFIX), move |path, _| {
         runtimes_page::page(&engine, &deliveries, &paths, path)

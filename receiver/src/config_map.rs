@@ -1,4 +1,4 @@
-//! Follows one ConfigMap of the control plane.
+//! Follows one object of the control plane, such as a ConfigMap.
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;

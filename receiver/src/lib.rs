@@ -27,6 +27,7 @@ pub mod pause;
 pub mod pki;
 pub mod registry_credentials;
 pub mod revocations;
+pub mod rotation;
 pub mod route;
 pub mod runtimes_page;
 pub mod sessions;

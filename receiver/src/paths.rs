@@ -301,6 +301,12 @@ impl Paths {
         self.runtimes.get(kyma).map(|p| p.state)
     }
 
+    /// Returns the reported trust of a runtime's agent ([`Health::trust`]).
+    #[must_use]
+    pub fn trust(&self, kyma: &str) -> Option<&String> {
+        self.runtimes.get(kyma).map(|path| &path.health.trust)
+    }
+
     /// Returns a runtime's path for pages.
     #[must_use]
     pub fn view(&self, kyma: &str, now: Tick) -> Option<View<'_>> {

@@ -3,19 +3,28 @@
 //! The receiver creates both Secrets if they are missing, and renews its certificate at two thirds of its lifetime. Several receivers may
 //! start at once: a Secret is created once, and replaced only in the version that was read.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, ResourceExt, api::PostParams};
-use tidewatch_api::names::{CA_SECRET, SERVER_SECRET};
-use tidewatch_certs::{Ca, Error, Issued, PrivateKeyPem, ServerRequest, secret, validity};
+use tidewatch_api::names::{CA_SECRET, ROTATE_CA, SERVER_SECRET};
+use tidewatch_certs::{
+    Ca, Error, PrivateKeyPem, ServerRequest,
+    rotation::{self, Action, Rotation, Step, renewal},
+    secret::{self, TlsFiles},
+    validity,
+};
 use tidewatch_tls::Pem;
 
 /// Annotation of [`SERVER_SECRET`]: the names in the certificate, sorted, with commas.
 const NAMES: &str = "tidewatch.kyma-project.io/names";
-/// Longest wait until the next look, so that changes by others are found.
-const MAX_WAIT: Duration = Duration::from_hours(1);
+/// Annotations of [`CA_SECRET`]: the step of a rotation, and its start.
+const STEP: &str = "tidewatch.kyma-project.io/rotation-step";
+const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
+/// Data keys of [`CA_SECRET`] during [`Step::Publishing`].
+const NEXT_CRT: &str = "next.crt";
+const NEXT_KEY: &str = "next.key";
 
 /// Settings of the receiver's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +35,8 @@ pub struct PkiSettings {
     pub server_lifetime: SignedDuration,
     /// Lifetime of a new CA.
     pub ca_lifetime: SignedDuration,
+    /// Limits of a rotation of the CA.
+    pub rotation: rotation::Limits,
 }
 
 /// A failure with the Secrets.
@@ -52,12 +63,119 @@ pub enum PkiError {
 
 /// The material in use.
 pub struct Material {
-    /// Signs agents' certificates.
-    pub ca: Ca,
+    /// The CA.
+    pub ca: CaRecord,
     /// Certificate and key of the receiver, and the CAs of agents.
     pub server: Pem,
-    /// When to look again.
-    pub renew_in: Duration,
+    /// When to renew the receiver's certificate.
+    pub renew_at: Timestamp,
+}
+
+/// Content of the CA's Secret.
+#[derive(Clone, Debug)]
+pub struct CaRecord {
+    /// The CA that signs, its key, and all CAs that receiver and agents trust.
+    pub files: TlsFiles,
+    /// The published CA, in [`Step::Publishing`].
+    next: Option<(String, PrivateKeyPem)>,
+    /// The rotation.
+    pub rotation: Rotation,
+    metadata: ObjectMeta,
+}
+
+impl CaRecord {
+    fn read(secret: &Secret) -> Result<Self, PkiError> {
+        let unusable = |error| PkiError::Secret(CA_SECRET, error);
+        let files = secret::from_secret(secret).map_err(unusable)?;
+        let annotation = |name: &str| secret.annotations().get(name);
+        let step = annotation(STEP).and_then(|text| Step::ALL.into_iter().find(|step| step.label() == text));
+        let step = step.unwrap_or(Step::Stable);
+        let next = if step == Step::Publishing {
+            let key = secret::text(secret, NEXT_KEY).map_err(unusable)?;
+            Some((secret::text(secret, NEXT_CRT).map_err(unusable)?, PrivateKeyPem::new(key)))
+        } else {
+            None
+        };
+        let ca = validity(files.cert_pem.as_bytes()).map_err(PkiError::Ca)?;
+        let since = annotation(SINCE).and_then(|text| text.parse().ok()).unwrap_or(ca.not_before);
+        let requested = annotation(ROTATE_CA).is_some();
+        let rotation = Rotation { step, since, ca, requested };
+        Ok(Self { files, next, rotation, metadata: secret.metadata.clone() })
+    }
+
+    /// The CA that signs.
+    pub fn ca(&self) -> Result<Ca, PkiError> {
+        Ca::from_pem(&self.files.cert_pem, self.files.key_pem.as_str()).map_err(PkiError::Ca)
+    }
+
+    /// The Secret after a step of the rotation. `create` makes a new CA.
+    fn after(
+        &self,
+        action: Action,
+        now: Timestamp,
+        create: impl FnOnce() -> Result<Ca, Error>,
+    ) -> Result<Option<CaContent>, Error> {
+        let TlsFiles { cert_pem, key_pem, ca_bundle_pem } = self.files.clone();
+        let content = match (action, &self.next) {
+            (Action::Publish, None) => {
+                let next = create()?;
+                let bundle = format!("{}\n{}", ca_bundle_pem.trim_end(), next.cert_pem());
+                let files = TlsFiles { cert_pem, key_pem, ca_bundle_pem: bundle };
+                let next = Some((next.cert_pem().to_owned(), next.key_pem().clone()));
+                CaContent { files, next, step: Step::Publishing, since: now }
+            }
+            // The text of the bundle stays, so that agents have nothing to read again.
+            (Action::Switch, Some((cert_pem, key_pem))) => {
+                let files = TlsFiles { cert_pem: cert_pem.clone(), key_pem: key_pem.clone(), ca_bundle_pem };
+                CaContent { files, next: None, step: Step::Retiring, since: now }
+            }
+            (Action::Retire, None) => {
+                let files = TlsFiles { ca_bundle_pem: cert_pem.clone(), cert_pem, key_pem };
+                CaContent { files, next: None, step: Step::Stable, since: now }
+            }
+            (Action::Wait(_) | Action::Publish | Action::Switch | Action::Retire, _) => return Ok(None),
+        };
+        Ok(Some(content))
+    }
+}
+
+/// New content of the CA's Secret.
+struct CaContent {
+    files: TlsFiles,
+    next: Option<(String, PrivateKeyPem)>,
+    step: Step,
+    since: Timestamp,
+}
+
+impl CaContent {
+    fn new(ca: &Ca, now: Timestamp) -> Self {
+        let files = TlsFiles {
+            cert_pem: ca.cert_pem().to_owned(),
+            key_pem: ca.key_pem().clone(),
+            ca_bundle_pem: ca.cert_pem().to_owned(),
+        };
+        Self { files, next: None, step: Step::Stable, since: now }
+    }
+
+    /// `before`: metadata of the Secret, whose other labels and annotations stay.
+    fn secret(&self, namespace: &str, before: ObjectMeta) -> Secret {
+        let mut secret = secret::to_secret(CA_SECRET, namespace, &self.files);
+        if let (Some((cert, key)), Some(data)) = (&self.next, &mut secret.data) {
+            data.insert(NEXT_CRT.to_owned(), ByteString(cert.as_bytes().to_vec()));
+            data.insert(NEXT_KEY.to_owned(), ByteString(key.as_str().as_bytes().to_vec()));
+        }
+        let mut annotations = before.annotations.unwrap_or_default();
+        annotations.insert(STEP.to_owned(), self.step.label().to_owned());
+        annotations.insert(SINCE.to_owned(), self.since.to_string());
+        // A request during a rotation waits for its end.
+        if self.step == Step::Publishing {
+            annotations.remove(ROTATE_CA);
+        }
+        secret.metadata.annotations = Some(annotations);
+        secret.metadata.labels = before.labels;
+        secret.metadata.resource_version = before.resource_version;
+        secret
+    }
 }
 
 /// The Secrets.
@@ -74,80 +192,98 @@ impl Pki {
         Self { secrets: Api::namespaced(client, namespace), settings }
     }
 
+    /// The limits of a rotation.
+    pub(crate) fn limits(&self) -> rotation::Limits {
+        self.settings.rotation
+    }
+
     /// Reads both Secrets. Creates missing ones, and renews the receiver's certificate if it is due.
     pub async fn load(&self, now: Timestamp) -> Result<Material, PkiError> {
         let ca = self.ca(now).await?;
         // A conflict means that another receiver has written it; the second look takes that one.
         for _ in 0..3 {
-            if let Some((server, renew_in)) = self.server(&ca, now).await? {
-                return Ok(Material { ca, server, renew_in });
+            if let Some((server, renew_at)) = self.server(&ca, now).await? {
+                return Ok(Material { ca, server, renew_at });
             }
         }
         Err(PkiError::Conflict(SERVER_SECRET))
     }
 
-    async fn ca(&self, now: Timestamp) -> Result<Ca, PkiError> {
+    async fn ca(&self, now: Timestamp) -> Result<CaRecord, PkiError> {
         for _ in 0..3 {
             if let Some(secret) = self.get(CA_SECRET).await? {
-                let files = secret::from_secret(&secret).map_err(|e| PkiError::Secret(CA_SECRET, e))?;
-                return Ca::from_pem(&files.cert_pem, files.key_pem.as_str()).map_err(PkiError::Ca);
+                let record = CaRecord::read(&secret)?;
+                // An unusable key stops the start.
+                record.ca()?;
+                return Ok(record);
             }
-            let name = format!("tidewatch {}", now.strftime("%Y-%m-%d"));
-            let ca = Ca::create(&name, self.settings.ca_lifetime, now).map_err(PkiError::Issue)?;
-            let content = Issued {
-                cert_pem: ca.cert_pem().to_owned(),
-                key_pem: ca.key_pem().clone(),
-                not_after: ca.not_after(),
-            };
-            if self.write(CA_SECRET, None, &content, ca.cert_pem(), None).await? {
+            let ca = self.new_ca(now).map_err(PkiError::Issue)?;
+            if self.write(CaContent::new(&ca, now).secret(self.namespace(), ObjectMeta::default())).await? {
                 tracing::info!(secret = CA_SECRET, not_after = %ca.not_after(), "a CA was created");
-                return Ok(ca);
             }
         }
         Err(PkiError::Conflict(CA_SECRET))
     }
 
-    /// The receiver's certificate, and the time until the next look. `None` if another process has written it meanwhile.
-    async fn server(&self, ca: &Ca, now: Timestamp) -> Result<Option<(Pem, Duration)>, PkiError> {
+    fn new_ca(&self, now: Timestamp) -> Result<Ca, Error> {
+        Ca::create(
+            &format!("tidewatch {}", now.strftime("%Y-%m-%d %H:%M:%S")),
+            self.settings.ca_lifetime,
+            now,
+        )
+    }
+
+    /// Does the next step of a rotation, if it is due. `trusted`: all agents trust the published CA. Returns whether the Secret was written;
+    /// then [`Pki::load`] it. A conflict does nothing: the change is seen in the next look.
+    pub async fn rotate(&self, ca: &CaRecord, trusted: bool, now: Timestamp) -> Result<bool, PkiError> {
+        let action = ca.rotation.next(trusted, self.settings.rotation, now);
+        let content = ca.after(action, now, || self.new_ca(now)).map_err(PkiError::Issue)?;
+        let Some(content) = content else { return Ok(false) };
+        let written = self.write(content.secret(self.namespace(), ca.metadata.clone())).await?;
+        if written {
+            tracing::info!(step = content.step.label(), trusted, "the CA is rotated");
+        }
+        Ok(written)
+    }
+
+    /// The receiver's certificate, and the time of its renewal. `None` if another process has written it meanwhile.
+    async fn server(&self, ca: &CaRecord, now: Timestamp) -> Result<Option<(Pem, Timestamp)>, PkiError> {
         let present = self.get(SERVER_SECRET).await?;
         let names = names(&self.settings.server_names);
         let known = present.as_ref().and_then(|secret| Some((secret::from_secret(secret).ok()?, secret)));
         if let Some((files, secret)) = known
             && secret.annotations().get(NAMES) == Some(&names)
-            && files.ca_bundle_pem == ca.cert_pem()
+            && files.ca_bundle_pem == ca.files.cert_pem
             && let Ok(validity) = validity(files.cert_pem.as_bytes())
-            && let Some(left) = left(validity.not_before, validity.not_after, now)
+            && renewal(validity) > now
         {
-            return Ok(Some((pem(ca, &files.cert_pem, &files.key_pem), left)));
+            return Ok(Some((pem(ca, &files.cert_pem, &files.key_pem), renewal(validity))));
         }
         let request = request(&self.settings);
-        let issued = ca.issue_server(&request, now).map_err(PkiError::Issue)?;
-        let version = present.and_then(|secret| secret.metadata.resource_version);
-        if !self.write(SERVER_SECRET, version, &issued, ca.cert_pem(), Some(names)).await? {
+        let issued = ca.ca()?.issue_server(&request, now).map_err(PkiError::Issue)?;
+        let files = TlsFiles::of(&issued, &ca.files.cert_pem);
+        let mut secret = secret::to_secret(SERVER_SECRET, self.namespace(), &files);
+        secret.metadata.annotations = Some([(NAMES.to_owned(), names)].into());
+        secret.metadata.resource_version = present.and_then(|secret| secret.metadata.resource_version);
+        if !self.write(secret).await? {
             return Ok(None);
         }
         tracing::info!(secret = SERVER_SECRET, not_after = %issued.not_after, "the receiver has a new certificate");
-        let left = left(now, issued.not_after, now).unwrap_or_default();
-        Ok(Some((pem(ca, &issued.cert_pem, &issued.key_pem), left)))
+        let due = renewal(validity(issued.cert_pem.as_bytes()).map_err(PkiError::Issue)?);
+        Ok(Some((pem(ca, &issued.cert_pem, &issued.key_pem), due)))
     }
 
     async fn get(&self, name: &'static str) -> Result<Option<Secret>, PkiError> {
         self.secrets.get_opt(name).await.map_err(|error| PkiError::Api(name, Box::new(error)))
     }
 
-    /// Creates a Secret, or replaces the one with this version. `false` if it exists, or has another version.
-    async fn write(
-        &self,
-        name: &'static str,
-        version: Option<String>,
-        content: &Issued,
-        bundle: &str,
-        names: Option<String>,
-    ) -> Result<bool, PkiError> {
-        let namespace = self.secrets.namespace().unwrap_or_default();
-        let mut secret = secret::to_secret(name, namespace, content, bundle);
-        secret.metadata.annotations = names.map(|names| [(NAMES.to_owned(), names)].into());
-        secret.metadata.resource_version = version;
+    fn namespace(&self) -> &str {
+        self.secrets.namespace().unwrap_or_default()
+    }
+
+    /// Creates a Secret, or replaces the one with its version. `false` if it exists, or has another version.
+    async fn write(&self, secret: Secret) -> Result<bool, PkiError> {
+        let name = if secret.name_any() == CA_SECRET { CA_SECRET } else { SERVER_SECRET };
         let params = PostParams::default();
         let written = match secret.metadata.resource_version {
             None => self.secrets.create(&params, &secret).await,
@@ -161,16 +297,8 @@ impl Pki {
     }
 }
 
-fn pem(ca: &Ca, cert: &str, key: &PrivateKeyPem) -> Pem {
-    Pem { ca: ca.cert_pem().into(), cert: cert.into(), key: key.as_str().into() }
-}
-
-/// The time until the renewal of a certificate at two thirds of its lifetime, at most an hour; `None` if it is due.
-fn left(not_before: Timestamp, not_after: Timestamp, now: Timestamp) -> Option<Duration> {
-    let lifetime = not_after.duration_since(not_before).as_secs();
-    let due = not_before.checked_add(SignedDuration::from_secs(lifetime / 3 * 2)).ok()?;
-    let left = Duration::try_from(due.duration_since(now)).ok()?;
-    (!left.is_zero()).then(|| left.min(MAX_WAIT))
+fn pem(ca: &CaRecord, cert: &str, key: &PrivateKeyPem) -> Pem {
+    Pem { ca: ca.files.ca_bundle_pem.as_str().into(), cert: cert.into(), key: key.as_str().into() }
 }
 
 fn names(names: &[String]) -> String {

@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn the_wait_ends_when_the_renewal_is_due() {
         let ca = new_ca();
-        // 30 minutes with the backdating for slow clocks: due after 20.
-        let identity = identity(&ca, SignedDuration::from_mins(25));
-        let almost = start() + SignedDuration::from_mins(15) - SignedDuration::from_secs(10);
+        // 33 minutes with the backdating for slow clocks: due after 22.
+        let identity = identity(&ca, SignedDuration::from_mins(30));
+        let almost = start() + SignedDuration::from_mins(19) - SignedDuration::from_secs(10);
         assert_eq!(next(Some(&identity), wanted(&ca), almost, 0.0), Step::Wait(Duration::from_secs(10)));
     }
 

@@ -133,6 +133,12 @@ impl Connector {
         self
     }
 
+    /// [`Health::trust`](tidewatch_wire::v3::Health::trust) of the CAs in use.
+    #[must_use]
+    pub fn trust(&self) -> String {
+        self.to.material.trust()
+    }
+
     /// Follows the TLS material until shutdown, for later connections.
     pub async fn watch_certificates(self, shutdown: ShutdownSignal) {
         tokio::select! {

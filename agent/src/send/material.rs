@@ -1,6 +1,7 @@
 use super::{error::SendError, source::Source, transport::Fate};
 use crate::metrics::Metrics;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, ServerName},
@@ -11,10 +12,11 @@ use std::{
 };
 use tidewatch_telemetry::chain;
 use tidewatch_tls::{BundleError, FilesError, Pem, Reloaded, Store};
+use tidewatch_wire::v3::configuration;
 use tokio::sync::watch;
 
 /// Interval of file checks. The kubelet takes up to a minute to renew a mounted Secret.
-const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A reason to keep the last material.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +32,8 @@ pub(super) struct Material {
     /// Empty before the first certificate.
     store: OnceLock<Store<ClientConfig>>,
     source: Source,
+    /// Hash of the CA file in use.
+    trust: Mutex<String>,
     clock: fn() -> Timestamp,
     metrics: Metrics,
     changed: watch::Sender<()>,
@@ -55,7 +59,7 @@ impl Material {
             metrics.certificate_not_after.set(store.not_after().as_second());
         }
         let store = store.map_or_else(OnceLock::new, OnceLock::from);
-        Self { store, source, clock, metrics, changed: watch::Sender::new(()) }
+        Self { store, source, trust: Mutex::default(), clock, metrics, changed: watch::Sender::new(()) }
     }
 
     pub(super) async fn watch(&self) {
@@ -71,6 +75,11 @@ impl Material {
 
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
+    }
+
+    /// `Health::trust` of the CAs in use; empty before the first certificate.
+    pub(super) fn trust(&self) -> String {
+        self.trust.lock().clone()
     }
 
     /// With the certificate's expiry.
@@ -113,6 +122,7 @@ impl Material {
             let not_after = store.not_after();
             tracing::info!(%not_after, "new certificates are in use");
             self.metrics.certificate_not_after.set(not_after.as_second());
+            *self.trust.lock() = configuration(&String::from_utf8_lossy(&pem.ca));
             self.changed.send_replace(());
         }
         Ok(reloaded)

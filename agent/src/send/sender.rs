@@ -188,6 +188,9 @@ impl<T: Transport> Sender<T> {
                 Some(control) = control::next(&mut self.inputs.control) => self.reconfigure(control),
                 stored = self.digests.next() => self.handle_stored(stored),
                 Ok(()) = self.inputs.renewed.changed() => {
+                    if self.trust_differs() {
+                        self.schedule.heartbeat_at = Instant::now();
+                    }
                     self.link.retry_now();
                     self.check_connection();
                 }
@@ -214,6 +217,12 @@ impl<T: Transport> Sender<T> {
             self.names.submit_if_due(memory, &mut self.outbox, &self.settings, start, &self.metrics);
         }
         self.publish_progress();
+    }
+
+    /// Whether the receiver has another report of the trusted CAs: a rotation waits for it.
+    fn trust_differs(&self) -> bool {
+        let now = self.health.as_ref().map(|health| health().trust);
+        now.as_ref() != self.outbox.health().map(|health| &health.trust)
     }
 
     /// Limits memory while a batch is in flight and the next is full.

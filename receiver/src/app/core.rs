@@ -32,6 +32,7 @@ use crate::{
     path_watch::PathWatch,
     paths::{Check, Settings},
     revocations,
+    rotation::CertificateState,
     sessions::{SessionRecord, Sessions},
 };
 
@@ -46,6 +47,7 @@ pub(super) struct Core {
     pub(super) sessions: Sessions,
     pub(super) session: SessionId,
     pub(super) controllers: ControllerMetrics,
+    pub(super) certificates: CertificateState,
     metrics: Metrics,
 }
 
@@ -89,6 +91,7 @@ impl Core {
             sessions,
             session,
             controllers,
+            certificates: CertificateState::default(),
             metrics,
         })
     }

@@ -1,22 +1,23 @@
 //! The files of the receiver, read again when they change: certificates, trusted proxies, credentials, maintenance policy.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use rustls::ServerConfig;
-use tidewatch_certs::Ca;
 use tidewatch_drain::{Drain, ShutdownSignal};
-use tidewatch_engine::{Engine, Issuer};
+use tidewatch_engine::Engine;
 use tidewatch_telemetry::{chain, metrics::Registry};
 use tidewatch_tls::{Files, Proxies, ProxyFiles, ReloadError, Reloaded, Store};
+use tokio::sync::watch;
 
-use super::core::Core;
+use super::{core::Core, leader::when_leading};
 use crate::{
-    agent_args::TlsSource,
-    config::StartError,
-    maintenance::PolicyFile,
-    pki::{Material, Pki},
-    registry_credentials::RegistryCredentials,
+    agent_args::TlsSource, config::StartError, maintenance::PolicyFile, pki::Pki,
+    registry_credentials::RegistryCredentials, rotation::Keeper,
 };
 
 const RELOAD: Duration = Duration::from_secs(30);
@@ -31,8 +32,7 @@ pub(super) struct Certificates {
 
 enum Source {
     Files(Files),
-    /// The Secrets, and the time until the next look.
-    Secrets(Box<Pki>, Duration),
+    Secrets(Box<Pki>),
 }
 
 impl Certificates {
@@ -49,9 +49,8 @@ impl Certificates {
             }
             TlsSource::Secrets(settings) => {
                 let pki = Pki::new(core.client.clone(), &core.namespace, settings);
-                let Material { ca, server, renew_in } = pki.load(now).await?;
-                core.engine.replace_authority(issuer(ca));
-                (server, Source::Secrets(Box::new(pki), renew_in))
+                let server = pki.load(now).await?.server;
+                (server, Source::Secrets(Box::new(pki)))
             }
         };
         let store = Store::server(&pem, now).map_err(|e| StartError::Tls(e.into()))?;
@@ -62,12 +61,27 @@ impl Certificates {
         Ok(Self { store: Arc::new(store), proxies: Arc::new(proxies), source, proxy_files })
     }
 
-    /// Reads files every 30 s, and Secrets when a certificate is due, at least once an hour.
-    pub(super) fn follow(self, drain: &Drain) {
+    /// Reads files every 30 s. The leader keeps the Secrets.
+    pub(super) fn follow(
+        self,
+        core: &Core,
+        loaded: Arc<AtomicBool>,
+        leads: watch::Receiver<bool>,
+        drain: &Drain,
+    ) {
         match self.source {
             Source::Files(files) => drain.spawn("tls-reload", reload(self.store, files, drain.watch())),
-            Source::Secrets(pki, renew_in) => {
-                drain.spawn("certificates", renew(self.store, *pki, renew_in, drain.watch()));
+            Source::Secrets(pki) => {
+                let keeper = Keeper {
+                    pki: *pki,
+                    store: self.store,
+                    engine: core.engine.clone(),
+                    paths: core.paths.clone(),
+                    loaded,
+                    state: core.certificates.clone(),
+                };
+                let keep = keeper.run(core.client.clone(), core.namespace.clone(), drain.watch());
+                drain.spawn("certificates", when_leading(leads, drain.watch(), keep));
             }
         }
         if let Some(files) = self.proxy_files {
@@ -109,34 +123,6 @@ impl EngineFiles {
         if let Some(windows) = self.windows {
             drain.spawn("maintenance-policy", windows.follow(drain.watch()));
         }
-    }
-}
-
-/// The bundle of agents is the CA itself while there is one.
-fn issuer(ca: Ca) -> Issuer {
-    let bundle = ca.cert_pem().to_owned();
-    Issuer { ca, bundle }
-}
-
-/// Renews the receiver's certificate in its Secret. A failure keeps the certificate in use, and is retried.
-async fn renew(store: Arc<Store<ServerConfig>>, pki: Pki, mut wait: Duration, drain: ShutdownSignal) {
-    loop {
-        tokio::select! {
-            () = drain.signaled() => return,
-            () = tokio::time::sleep(wait) => {}
-        }
-        let now = Timestamp::now();
-        let loaded = pki.load(now).await.map_err(|error| chain(&error).to_string());
-        let replaced = loaded.and_then(|Material { server, renew_in, .. }| {
-            store.replace(&server, now).map(|_| renew_in).map_err(|error| chain(&error).to_string())
-        });
-        wait = match replaced {
-            Ok(renew_in) => renew_in,
-            Err(error) => {
-                tracing::warn!(error, "the receiver's certificate cannot be renewed; the last one stays");
-                RELOAD
-            }
-        };
     }
 }
 

@@ -7,7 +7,7 @@ fn at(seconds: u64) -> Tick {
 }
 
 fn healthy() -> Health {
-    Health { configuration: "c1".into(), blind: Vec::new() }
+    Health { configuration: "c1".into(), ..Health::default() }
 }
 
 fn fleet(size: usize) -> (Paths, Vec<String>) {
@@ -81,7 +81,7 @@ fn a_blind_watch_makes_a_path_with_canaries_unproven() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     paths.tick(|_| "c1", at(1));
-    let blind = Health { configuration: "c1".into(), blind: vec!["pods".into()] };
+    let blind = Health { configuration: "c1".into(), blind: vec!["pods".into()], ..Health::default() };
     paths.received("k0", Some(blind), at(2));
     paths.canary("k0", at(2));
     let steps = paths.tick(|_| "c1", at(2));
@@ -235,7 +235,7 @@ fn a_manually_changed_configuration_is_rewritten_at_once() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     assert_eq!(configured(&paths.tick(|_| "c1", at(1))), 0);
-    let other = || Some(Health { configuration: "by hand".into(), blind: Vec::new() });
+    let other = || Some(Health { configuration: "by hand".into(), ..Health::default() });
     let mut written = Vec::new();
     for second in 2..400 {
         if second % 60 == 2 {
@@ -260,7 +260,7 @@ fn a_configuration_rollout_is_not_a_manual_change() {
     // The agent lags by one heartbeat.
     paths.received("k0", Some(healthy()), at(3));
     assert_eq!(configured(&paths.tick(|_| "c2", at(3))), 0);
-    paths.received("k0", Some(Health { configuration: "c2".into(), blind: Vec::new() }), at(63));
+    paths.received("k0", Some(Health { configuration: "c2".into(), ..Health::default() }), at(63));
     assert!((63..600).all(|second| configured(&paths.tick(|_| "c2", at(second))) == 0));
     paths.tick(|_| "c3", at(600));
     let written: Vec<_> =
@@ -294,7 +294,7 @@ fn each_runtime_is_compared_with_its_own_configuration() {
     for second in 1..400 {
         if second % 60 == 1 {
             for (kyma, configuration) in kymas.iter().zip(["c0", "any"]) {
-                let health = Health { configuration: configuration.into(), blind: Vec::new() };
+                let health = Health { configuration: configuration.into(), ..Health::default() };
                 paths.received(kyma, Some(health), at(second));
                 paths.canary(kyma, at(second));
             }
@@ -315,7 +315,13 @@ fn new_watches_of_a_proven_runtime_have_time_to_list() {
     let (mut paths, kymas) = fleet(1);
     beat(&mut paths, &kymas, at(1));
     assert_eq!(reports(&paths.tick(|_| "c1", at(1))), ["Proven"]);
-    let lists = || Some(Health { configuration: "c2".into(), blind: vec!["engine.pods.spec".into()] });
+    let lists = || {
+        Some(Health {
+            configuration: "c2".into(),
+            blind: vec!["engine.pods.spec".into()],
+            ..Health::default()
+        })
+    };
     let mut reasons = Vec::new();
     for second in 2..400 {
         if second % 60 == 2 {
@@ -332,7 +338,11 @@ fn new_watches_of_a_proven_runtime_have_time_to_list() {
     paths.canary("k0", at(700));
     assert_eq!(reports(&paths.tick(|_| "c1", at(700))), ["Proven"]);
     beat(&mut paths, &kymas, at(1000));
-    paths.received("k0", Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()] }), at(1000));
+    paths.received(
+        "k0",
+        Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()], ..Health::default() }),
+        at(1000),
+    );
     assert_eq!(reports(&paths.tick(|_| "c1", at(1000))), ["BlindWatch"]);
 }
 
@@ -348,7 +358,7 @@ fn a_flapping_configuration_is_rewritten_with_backoff() {
         let configuration = if is_right { "c1" } else { "by hand" };
         paths.received(
             "k0",
-            Some(Health { configuration: configuration.into(), blind: Vec::new() }),
+            Some(Health { configuration: configuration.into(), ..Health::default() }),
             at(second),
         );
         paths.canary("k0", at(second));

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::*;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
+const LIMITS: rotation::Limits =
+    rotation::Limits { patience: DAY, agents: SignedDuration::from_hours(7 * 24) };
 
 /// Secrets by name, with versions.
 #[derive(Clone, Default)]
@@ -69,6 +71,7 @@ fn pki(secrets: &Secrets, names: &[&str]) -> Pki {
         server_names: names.iter().map(ToString::to_string).collect(),
         server_lifetime: DAY * 30,
         ca_lifetime: DAY * 730,
+        rotation: LIMITS,
     };
     Pki::new(secrets.client(), "kcp-system", settings)
 }
@@ -85,7 +88,7 @@ async fn a_first_start_creates_a_ca_and_a_usable_certificate() {
     bundle.check(now()).unwrap();
     assert_eq!(bundle.not_after(), now() + DAY * 30);
     assert_eq!(secrets.0.lock().keys().collect::<Vec<_>>(), [CA_SECRET, SERVER_SECRET]);
-    assert_eq!(material.renew_in, MAX_WAIT);
+    assert!(material.renew_at > now() + DAY * 19 && material.renew_at < now() + DAY * 20);
 }
 
 #[tokio::test]
@@ -94,7 +97,7 @@ async fn a_restart_and_a_second_receiver_use_the_same_certificates() {
     let first = pki(&secrets, &["events.example"]).load(now()).await.unwrap();
     let second = pki(&secrets, &["events.example"]).load(now() + DAY * 19).await.unwrap();
     assert!(first.server == second.server);
-    assert_eq!(first.ca.cert_pem(), second.ca.cert_pem());
+    assert_eq!(first.ca.files, second.ca.files);
 }
 
 #[tokio::test]
@@ -104,7 +107,7 @@ async fn receivers_that_start_at_once_agree() {
     let (a, b) = tokio::join!(a.load(now()), b.load(now()));
     let (a, b) = (a.unwrap(), b.unwrap());
     assert!(a.server == b.server);
-    assert_eq!(a.ca.cert_pem(), b.ca.cert_pem());
+    assert_eq!(a.ca.files, b.ca.files);
 }
 
 #[tokio::test]
@@ -121,6 +124,41 @@ async fn the_certificate_is_issued_again_when_it_is_due_or_its_names_or_ca_chang
     secrets.0.lock().remove(CA_SECRET);
     let other_ca = pki(&secrets, &["other.example"]).load(now() + DAY * 21).await.unwrap();
     assert!(other_ca.server.ca != renamed.server.ca && other_ca.server.cert != renamed.server.cert);
+}
+
+/// Another process, as after a crash, for each step.
+#[tokio::test]
+async fn a_rotation_goes_on_after_a_crash_at_each_step() {
+    let secrets = Secrets::default();
+    let load = |at: Timestamp| {
+        let pki = pki(&secrets, &["events.example"]);
+        async move { (pki.load(at).await.unwrap(), pki) }
+    };
+    let certificates = |pem: &[u8]| String::from_utf8_lossy(pem).matches("BEGIN CERTIFICATE").count();
+    let (old, pki) = load(now()).await;
+    assert!(!pki.rotate(&old.ca, true, now()).await.unwrap(), "it is not due");
+    secrets.0.lock().get_mut(CA_SECRET).unwrap()["metadata"]["annotations"][ROTATE_CA] = "now".into();
+    let (requested, pki) = load(now()).await;
+    assert!(pki.rotate(&requested.ca, false, now()).await.unwrap());
+
+    let (published, pki) = load(now()).await;
+    assert_eq!((published.ca.rotation.step, certificates(&published.server.ca)), (Step::Publishing, 2));
+    assert!(published.server.cert == old.server.cert, "the next CA is not trusted by all yet");
+    assert!(!published.ca.rotation.requested);
+    assert!(!pki.rotate(&published.ca, false, now()).await.unwrap());
+    assert!(pki.rotate(&published.ca, true, now()).await.unwrap());
+    assert!(!pki.rotate(&published.ca, true, now()).await.unwrap(), "another receiver has done the step");
+
+    let (switched, pki) = load(now()).await;
+    assert_eq!((switched.ca.rotation.step, &switched.server.ca), (Step::Retiring, &published.server.ca));
+    assert!(switched.server.cert != old.server.cert, "the next CA signs");
+    assert!(!pki.rotate(&switched.ca, true, now() + LIMITS.agents).await.unwrap());
+    assert!(pki.rotate(&switched.ca, true, now() + LIMITS.agents * 2).await.unwrap());
+
+    let (retired, _) = load(now()).await;
+    assert_eq!((retired.ca.rotation.step, certificates(&retired.server.ca)), (Step::Stable, 1));
+    assert!(retired.server.cert == switched.server.cert);
+    tidewatch_tls::Bundle::parse(&retired.server).unwrap().check(now()).unwrap();
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ pub const CHANNEL_NONE: &str = "none";
 
 /// Secret in KCP with the CA of agents and receiver.
 pub const CA_SECRET: &str = "tidewatch-ca";
+/// Annotation of [`CA_SECRET`] that requests a rotation of the CA.
+pub const ROTATE_CA: &str = "tidewatch.kyma-project.io/rotate-ca";
 /// Secret in KCP with the receiver's certificate.
 pub const SERVER_SECRET: &str = "tidewatch-server";
 /// ConfigMap in KCP with the runtimes whose certificates are revoked: runtime id → time.

@@ -128,6 +128,12 @@ impl Outbox {
         self.reconciled.stored == Some(self.serial) && self.dirty.is_calm()
     }
 
+    /// The health of the next requests.
+    #[must_use]
+    pub fn health(&self) -> Option<&Health> {
+        self.health.as_ref()
+    }
+
     /// Sets the watches' health.
     pub fn set_health(&mut self, health: Option<Health>) {
         self.health = health;

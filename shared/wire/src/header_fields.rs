@@ -117,8 +117,12 @@ mod tests {
     use super::*;
 
     fn health() -> impl Strategy<Value = Option<Health>> {
-        let health = ("[ -~é]{0,40}", prop::collection::vec("[a-z]{1,5}", 0..3));
-        prop::option::of(health.prop_map(|(configuration, blind)| Health { configuration, blind }))
+        let health = ("[ -~é]{0,40}", prop::collection::vec("[a-z]{1,5}", 0..3), "[a-z]{0,5}");
+        prop::option::of(health.prop_map(|(configuration, blind, trust)| Health {
+            configuration,
+            blind,
+            trust,
+        }))
     }
 
     proptest! {
@@ -154,7 +158,7 @@ mod tests {
         };
         let request = Request {
             session: Some(SessionId::from_bits(3)),
-            health: Some(Health { configuration: "d".into(), blind: Vec::new() }),
+            health: Some(Health { configuration: "d".into(), ..Health::default() }),
             ..Request::new(Epoch::from_bits(4))
         };
         let mut given = request.clone();

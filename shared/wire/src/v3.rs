@@ -75,6 +75,9 @@ pub struct Health {
     /// Configured watches that miss changes at present; the first [`limits::WATCHES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
+    /// [`configuration`] of the CA file (PEM) that the agent uses for the receiver, or empty; at most [`limits::CONFIGURATION_BYTES`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trust: String,
 }
 
 /// A change of an object, without its content. It borrows from the body, since most strings are only compared.
@@ -299,9 +302,12 @@ impl Request<'_> {
         if self.reconciled_ms.len() > limits::RECONCILED {
             return Err(RequestError::TooLong("reconciledMs"));
         }
-        if let Some(Health { configuration, blind }) = &self.health {
+        if let Some(Health { configuration, blind, trust }) = &self.health {
             if configuration.len() > limits::CONFIGURATION_BYTES {
                 return Err(RequestError::TooLong("health.configuration"));
+            }
+            if trust.len() > limits::CONFIGURATION_BYTES {
+                return Err(RequestError::TooLong("health.trust"));
             }
             if blind.len() > limits::WATCHES || blind.iter().any(|name| name.len() > limits::FIELD_BYTES) {
                 return Err(RequestError::TooLong("health.blind"));
@@ -335,7 +341,7 @@ impl Request<'_> {
     }
 }
 
-/// Hash of a `ConfigMap`'s text for [`Health::configuration`]: 32 hexadecimal digits, stable across processes, not
+/// Hash of a text for [`Health::configuration`] and [`Health::trust`]: 32 hexadecimal digits, stable across processes, not
 /// secure.
 #[must_use]
 pub fn configuration(text: &str) -> String {
@@ -419,7 +425,7 @@ mod tests {
     fn heartbeat_fields_are_limited() {
         let heartbeat = || request(vec![]);
         let health = |configuration: &str, blind: Vec<String>| Request {
-            health: Some(Health { configuration: configuration.into(), blind }),
+            health: Some(Health { configuration: configuration.into(), blind, ..Health::default() }),
             ..heartbeat()
         };
         assert_eq!(
@@ -430,6 +436,13 @@ mod tests {
             health(&"c".repeat(limits::CONFIGURATION_BYTES + 1), vec![]),
             health("c", vec!["w".into(); limits::WATCHES + 1]),
             health("c", vec!["w".repeat(limits::FIELD_BYTES + 1)]),
+            Request {
+                health: Some(Health {
+                    trust: "t".repeat(limits::CONFIGURATION_BYTES + 1),
+                    ..Health::default()
+                }),
+                ..heartbeat()
+            },
             Request { reconciled_ms: vec![1; limits::RECONCILED + 1], ..heartbeat() },
         ] {
             assert!(matches!(bad.check(), Err(RequestError::TooLong(_))));
@@ -459,6 +472,7 @@ mod tests {
             health: Some(Health {
                 configuration: "c".repeat(limits::CONFIGURATION_BYTES),
                 blind: vec!["w".repeat(63); limits::WATCHES],
+                trust: "t".repeat(limits::CONFIGURATION_BYTES),
             }),
             ..request(vec![longest; limits::V3_EVENTS])
         };

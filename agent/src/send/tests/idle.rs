@@ -43,7 +43,7 @@ async fn an_idle_agent_sends_few_bytes_once_a_minute() {
     let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
     let receiver = Scripted::new(|request| (Duration::ZERO, Ok(response(request))));
     let clock = || Timestamp::UNIX_EPOCH;
-    let health = || Health { configuration: v3::configuration("any"), blind: Vec::new() };
+    let health = || Health { configuration: v3::configuration("any"), ..Health::default() };
     let sender =
         Sender::new(outbox, taken, receiver.clone(), Settings::default(), metrics, clock, guard, resumed)
             .with_health(health, watch::channel(()).1);

@@ -104,7 +104,11 @@ impl Bench {
         let (settings, clock) = (Settings::default(), || Timestamp::UNIX_EPOCH);
         let blind: Arc<Mutex<Vec<String>>> = Arc::default();
         let shared_blind = Arc::clone(&blind);
-        let health = move || v3::Health { configuration: String::new(), blind: shared_blind.lock().clone() };
+        let health = move || v3::Health {
+            configuration: String::new(),
+            blind: shared_blind.lock().clone(),
+            ..v3::Health::default()
+        };
         let sender = Sender::new(outbox, taken, transport.clone(), settings, metrics, clock, guard, resumed)
             .with_health(health, watch::channel(()).1);
         let (drain, baseline, progress) = (Drain::new(), sender.baseline(), sender.progress());

@@ -45,12 +45,12 @@
 {{- define "tidewatch.agentArgs" }}
 - --listen=0.0.0.0:8443
 - --leader-service=tidewatch-receiver
-- --agent-certificate-hours={{ int .Values.certificates.agentHours }}
+- --agent-certificate-lifetime={{ int .Values.certificates.agentHours }}h
 {{- if eq .Values.certManagement "cert-manager" }}
 - --certificates=cert-manager
 {{- else }}
-- --ca-certificate-hours={{ int .Values.certificates.caHours }}
-- --server-certificate-hours={{ int .Values.certificates.serverHours }}
+- --ca-certificate-lifetime={{ int .Values.certificates.caHours }}h
+- --server-certificate-lifetime={{ int .Values.certificates.serverHours }}h
 {{- range include "tidewatch.serverNames" . | fromJsonArray }}
 - {{ print "--server-name=" . | quote }}
 {{- end }}

@@ -240,7 +240,7 @@ fn a_canary_carries_the_health_and_keeps_the_digest() {
     outbox.answered(&answer(9, &[1]), T0);
     outbox.digest_stored(1);
     let before = outbox.revision();
-    let health = Health { configuration: "c".into(), blind: vec![] };
+    let health = Health { configuration: "c".into(), ..Health::default() };
     outbox.set_health(Some(health.clone()));
 
     outbox.observe(canary(), T0);
@@ -329,7 +329,11 @@ fn the_largest_requests_fit_the_contract() {
     while outbox.next_batch(T0).is_some() {}
     let every_second: Vec<u64> = (1..=2 * limits::SEQ_RANGES as u64).step_by(2).collect();
     outbox.answered(&answer(9, &every_second), T0);
-    let health = Health { configuration: "c".repeat(64), blind: vec!["\u{1}".repeat(512); limits::WATCHES] };
+    let health = Health {
+        configuration: "c".repeat(64),
+        blind: vec!["\u{1}".repeat(512); limits::WATCHES],
+        trust: "t".repeat(64),
+    };
     outbox.set_health(Some(health));
     let fits = |request: &Request<'_>| {
         let bytes = serde_json::to_vec(request).unwrap().len();
