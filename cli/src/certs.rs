@@ -10,9 +10,10 @@ use tidewatch_certs::{Ca, ClientRequest, Issued, PrivateKeyPem, ServerRequest};
 
 use crate::{
     args::usage,
+    certificate_status::{self, Status},
     files,
     output::Format,
-    revocation::{self, Change, Target},
+    revocation::{self, Change, ControlPlane, Target},
 };
 
 #[derive(Debug, Subcommand)]
@@ -48,6 +49,10 @@ pub(crate) enum Command {
     Revoke(Target),
     /// Accept a revoked runtime again.
     Admit(Target),
+    /// Show the CA and its rotation, the ends of all certificates, and the runtimes that a rotation waits for.
+    Status(Status),
+    /// Replace the CA: agents and receiver get certificates of a new one, without an interruption.
+    Rotate(ControlPlane),
 }
 
 #[derive(Debug, Args)]
@@ -158,6 +163,8 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
             common.issue("server", output, |ca| ca.issue_server(&request, now))
         }
         Command::Revoke(target) => revocation::run(&target, Change::Revoke, output).await,
+        Command::Status(target) => certificate_status::status(&target, output).await,
+        Command::Rotate(target) => certificate_status::rotate(&target, output).await,
         Command::Admit(target) => revocation::run(&target, Change::Admit, output).await,
         Command::Client { runtime_id, common } => {
             if common.dns.is_empty() {

@@ -1,6 +1,7 @@
 //! `tidewatch`: the command line for operators and module teams.
 
 pub mod args;
+mod certificate_status;
 mod certs;
 mod explain;
 mod files;

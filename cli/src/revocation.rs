@@ -23,12 +23,19 @@ const MANAGER: &str = "tidewatch";
 pub(crate) struct Target {
     /// Runtime id: the Kyma's label kyma-project.io/runtime-id.
     runtime: String,
+    #[command(flatten)]
+    control_plane: ControlPlane,
+}
+
+/// The control plane.
+#[derive(Debug, Args)]
+pub(crate) struct ControlPlane {
     /// Kubeconfig of the control plane [default: as kubectl's].
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Namespace of the receiver in the control plane.
     #[arg(long, default_value = KCP_NAMESPACE)]
-    namespace: String,
+    pub(crate) namespace: String,
 }
 
 /// The change of a runtime's entry.
@@ -46,7 +53,8 @@ pub(crate) async fn run(target: &Target, change: Change, output: Format) -> anyh
     if runtime.is_empty() || runtime.len() > 64 || !runtime.chars().all(is_plain) {
         return Err(usage(&format!("'{runtime}' is no runtime id")));
     }
-    let maps: Api<ConfigMap> = Api::namespaced(client(target).await?, &target.namespace);
+    let maps: Api<ConfigMap> =
+        Api::namespaced(client(&target.control_plane).await?, &target.control_plane.namespace);
     let before = maps.get_opt(REVOCATIONS).await.context("the ConfigMap of revocations cannot be read")?;
     let known = before.as_ref().and_then(|map| map.data.as_ref()?.get(runtime)).cloned();
     let since = match (change, known) {
@@ -79,7 +87,7 @@ async fn write(maps: &Api<ConfigMap>, exists: bool, runtime: &str, value: Value)
     .context("the ConfigMap of revocations cannot be written; the right to change it is needed")
 }
 
-async fn client(target: &Target) -> anyhow::Result<Client> {
+pub(crate) async fn client(target: &ControlPlane) -> anyhow::Result<Client> {
     tidewatch_oci::install_crypto_provider();
     let config = match &target.kubeconfig {
         Some(path) => {

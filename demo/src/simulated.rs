@@ -15,6 +15,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tidewatch_api::names::{AGENT_NAME, RUNTIME_NAMESPACE};
+use tidewatch_certs::rotation::Limits;
 use tidewatch_drain::Drain;
 use tidewatch_engine::{AgentInstall, Authority, EngineConfig};
 use tidewatch_fake_apiserver::{
@@ -235,7 +236,13 @@ impl Cast for Simulated {
             lifetime: DAY * 7,
         };
         let names = vec!["localhost".to_owned(), listen.ip().to_string()];
-        let pki = PkiSettings { server_names: names, server_lifetime: DAY * 30, ca_lifetime: DAY * 365 };
+        let pki = PkiSettings {
+            issuer: PkiIssuer::BuiltIn,
+            server_names: names,
+            server_lifetime: DAY * 30,
+            ca_lifetime: DAY * 365,
+            rotation: Limits { patience: DAY, agents: DAY * 7 },
+        };
         let config = receiver::Config {
             listen,
             admin: any,

@@ -8,7 +8,7 @@ use tidewatch_engine::{AgentInstall, Authority};
 use tidewatch_planner::agent_install::AgentSettings;
 use tidewatch_tls::Files;
 
-use crate::pki::PkiSettings;
+use crate::pki::{PkiIssuer, PkiSettings};
 
 /// Certificates in files. Without them, the receiver keeps a CA and its own certificate in Secrets of the control plane.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -50,6 +50,10 @@ pub struct AgentArgs {
     /// DNS name or address in the receiver's certificate (repeatable), besides the host of --agent-url.
     #[arg(long, value_name = "NAME")]
     pub server_name: Vec<String>,
+    /// Issuer of the CA and of the receiver's certificate. With cert-manager, it makes the Secrets tidewatch-ca and
+    /// tidewatch-server; the receiver signs the agents' certificates.
+    #[arg(long, default_value = "built-in", value_name = "ISSUER", conflicts_with = "client_ca")]
+    pub certificates: PkiIssuer,
     /// Lifetime of agents' certificates, such as 168h. They are renewed at two thirds of it. A replaced CA is trusted
     /// as long.
     #[arg(long, default_value = "168h", value_name = "DURATION", value_parser = lifetime)]
@@ -102,6 +106,7 @@ impl AgentArgs {
         let mut server_names = self.server_name.clone();
         server_names.extend(self.agent_url.as_deref().and_then(host));
         PkiSettings {
+            issuer: self.certificates,
             server_names,
             server_lifetime: self.server_certificate_lifetime,
             ca_lifetime: self.ca_certificate_lifetime,

@@ -26,9 +26,21 @@ const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
 const NEXT_CRT: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 
+/// The issuer of the CA and of the receiver's certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PkiIssuer {
+    /// The receiver.
+    #[default]
+    BuiltIn,
+    /// cert-manager. The receiver reads both Secrets and writes none. The CA must keep its key.
+    CertManager,
+}
+
 /// Settings of the receiver's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PkiSettings {
+    /// The issuer.
+    pub issuer: PkiIssuer,
     /// DNS names and addresses that agents dial.
     pub server_names: Vec<String>,
     /// Lifetime of the receiver's certificate.
@@ -56,6 +68,9 @@ pub enum PkiError {
     /// The certificate cannot be issued.
     #[error("the receiver's certificate cannot be issued; check --server-name and --agent-url")]
     Issue(#[source] Error),
+    /// cert-manager has not made it.
+    #[error("there is no Secret {0}; cert-manager makes it: look at the Certificate of this name")]
+    Missing(&'static str),
     /// Another receiver keeps changing the Secret.
     #[error("Secret {0} is changed by another process again and again")]
     Conflict(&'static str),
@@ -192,13 +207,19 @@ impl Pki {
         Self { secrets: Api::namespaced(client, namespace), settings }
     }
 
-    /// The limits of a rotation.
-    pub(crate) fn limits(&self) -> rotation::Limits {
-        self.settings.rotation
+    /// The end of a rotation's step, if the receiver rotates the CA.
+    pub(crate) fn deadline(&self, ca: &CaRecord) -> Option<Timestamp> {
+        match self.settings.issuer {
+            PkiIssuer::BuiltIn => ca.rotation.deadline(self.settings.rotation),
+            PkiIssuer::CertManager => None,
+        }
     }
 
     /// Reads both Secrets. Creates missing ones, and renews the receiver's certificate if it is due.
     pub async fn load(&self, now: Timestamp) -> Result<Material, PkiError> {
+        if self.settings.issuer == PkiIssuer::CertManager {
+            return self.read().await;
+        }
         let ca = self.ca(now).await?;
         // A conflict means that another receiver has written it; the second look takes that one.
         for _ in 0..3 {
@@ -207,6 +228,19 @@ impl Pki {
             }
         }
         Err(PkiError::Conflict(SERVER_SECRET))
+    }
+
+    /// Reads the Secrets of cert-manager, which renews them.
+    async fn read(&self) -> Result<Material, PkiError> {
+        let present = async |name| self.get(name).await?.ok_or(PkiError::Missing(name));
+        let mut ca = CaRecord::read(&present(CA_SECRET).await?)?;
+        ca.ca()?;
+        // A self-signed CA is its own bundle.
+        ca.files.ca_bundle_pem.clone_from(&ca.files.cert_pem);
+        let server = secret::from_secret(&present(SERVER_SECRET).await?);
+        let server = server.map_err(|error| PkiError::Secret(SERVER_SECRET, error))?;
+        let ends = validity(server.cert_pem.as_bytes()).map_err(PkiError::Issue)?.not_after;
+        Ok(Material { server: pem(&ca, &server.cert_pem, &server.key_pem), ca, renew_at: ends })
     }
 
     async fn ca(&self, now: Timestamp) -> Result<CaRecord, PkiError> {
@@ -236,6 +270,9 @@ impl Pki {
     /// Does the next step of a rotation, if it is due. `trusted`: all agents trust the published CA. Returns whether the Secret was written;
     /// then [`Pki::load`] it. A conflict does nothing: the change is seen in the next look.
     pub async fn rotate(&self, ca: &CaRecord, trusted: bool, now: Timestamp) -> Result<bool, PkiError> {
+        if self.settings.issuer == PkiIssuer::CertManager {
+            return Ok(false);
+        }
         let action = ca.rotation.next(trusted, self.settings.rotation, now);
         let content = ca.after(action, now, || self.new_ca(now)).map_err(PkiError::Issue)?;
         let Some(content) = content else { return Ok(false) };

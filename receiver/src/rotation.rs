@@ -18,7 +18,7 @@ use kube::{
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use serde_json::json;
-use tidewatch_api::names::CA_SECRET;
+use tidewatch_api::names::{CA_SECRET, SERVER_SECRET};
 use tidewatch_certs::rotation::{Step, until};
 use tidewatch_drain::ShutdownSignal;
 use tidewatch_engine::{Engine, Issuer};
@@ -69,7 +69,7 @@ pub struct Keeper {
 impl Keeper {
     /// Runs until shutdown. Only the leader runs it. A failure keeps the certificates in use, and is retried.
     pub async fn run(self, client: Client, namespace: String, stop: ShutdownSignal) {
-        let mut changes = std::pin::pin!(changes(client, &namespace));
+        let mut changes = std::pin::pin!(changes(&client, &namespace));
         loop {
             let wait = match self.look().await {
                 Ok(wait) => wait,
@@ -98,13 +98,13 @@ impl Keeper {
         if self.pki.rotate(&ca, self.is_trusted(), now).await? {
             return Ok(Duration::ZERO);
         }
-        let next = ca.rotation.deadline(self.pki.limits()).unwrap_or(renew_at).min(renew_at);
+        let next = self.pki.deadline(&ca).unwrap_or(renew_at).min(renew_at);
         Ok(until(next, now).max(LOOK))
     }
 
     /// Hands a changed CA to the engine.
     fn hand_over(&self, ca: &CaRecord, renew_at: Timestamp) -> Result<(), PkiError> {
-        let deadline = ca.rotation.deadline(self.pki.limits());
+        let deadline = self.pki.deadline(ca);
         let trust = configuration(&ca.files.ca_bundle_pem);
         let in_use = InUse { ca: ca.clone(), trust, server_renewed: renew_at, deadline };
         let before = self.state.0.write().replace(in_use);
@@ -174,16 +174,21 @@ impl CertificateState {
     }
 }
 
-/// Changes of the CA's Secret by others.
-fn changes(client: Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
-    let secrets: Api<Secret> = Api::namespaced(client, namespace);
-    let one = watcher::Config::default().fields(&format!("metadata.name={CA_SECRET}")).timeout(200);
-    watcher(secrets, one).default_backoff().filter_map(async |event| match event {
-        Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)) => Some(()),
-        Ok(watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone) => None,
-        Err(error) => {
-            tracing::warn!(%error, "Secret {CA_SECRET} cannot be watched");
-            None
-        }
-    })
+/// Changes of the Secrets by others.
+fn changes(client: &Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
+    let of = |name: &'static str| {
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let one = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(200);
+        watcher(secrets, one).default_backoff().filter_map(move |event| {
+            std::future::ready(match event {
+                Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)) => Some(()),
+                Ok(watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone) => None,
+                Err(error) => {
+                    tracing::warn!(%error, name, "a Secret cannot be watched");
+                    None
+                }
+            })
+        })
+    };
+    futures::stream::select(of(CA_SECRET), of(SERVER_SECRET))
 }

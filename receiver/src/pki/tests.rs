@@ -68,6 +68,7 @@ impl Secrets {
 
 fn pki(secrets: &Secrets, names: &[&str]) -> Pki {
     let settings = PkiSettings {
+        issuer: PkiIssuer::BuiltIn,
         server_names: names.iter().map(ToString::to_string).collect(),
         server_lifetime: DAY * 30,
         ca_lifetime: DAY * 730,
@@ -174,4 +175,25 @@ async fn an_unusable_ca_stops_the_start_and_its_key_is_in_no_message() {
     let message = tidewatch_telemetry::chain(&error).to_string();
     assert!(matches!(error, PkiError::Ca(_)), "{message}");
     assert!(message.contains(CA_SECRET) && !message.contains("secret-key"), "{message}");
+}
+
+#[tokio::test]
+async fn certificates_of_cert_manager_are_read_and_never_written() {
+    let secrets = Secrets::default();
+    let settings =
+        PkiSettings { issuer: PkiIssuer::CertManager, ..pki(&secrets, &["events.example"]).settings };
+    let reader = Pki::new(secrets.client(), "kcp-system", settings);
+    assert!(matches!(reader.load(now()).await, Err(PkiError::Missing(CA_SECRET))));
+    assert!(secrets.0.lock().is_empty());
+
+    let issued = pki(&secrets, &["events.example"]).load(now()).await.unwrap();
+    let before = secrets.0.lock().clone();
+    // Long after the renewal is due.
+    let late = now() + DAY * 700;
+    let read = reader.load(late).await.unwrap();
+    assert!(read.server == issued.server);
+    assert!(!reader.rotate(&read.ca, true, late).await.unwrap());
+    assert_eq!(*secrets.0.lock(), before);
+    secrets.0.lock().remove(SERVER_SECRET);
+    assert!(matches!(reader.load(now()).await, Err(PkiError::Missing(SERVER_SECRET))));
 }
