@@ -56,8 +56,8 @@ async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
     leases.create(&PostParams::default(), &theirs).await?;
     let modules = &env.registry.of(namespace);
     let start = |place: &'static str| async move {
-        let identity = move |_: &_| Ok(vec![format!("--identity={place}")]);
-        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity)
+        let identity = vec![format!("--identity={place}")];
+        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity).await
     };
     let mut first = start("pod-a").await?;
     wait::until("the first to have seen who works", SOON, || async {
