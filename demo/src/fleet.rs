@@ -17,8 +17,9 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, ModuleReleaseMeta, ModuleTemplate, State, crds,
-    names::{AGENT_CONFIG_MAP, RUNTIME_NAMESPACE, annotations, labels},
+    names::{AGENT_CONFIG_MAP, CA_SECRET, RUNTIME_NAMESPACE, annotations, labels},
 };
+use tidewatch_certs::Ca;
 use tidewatch_oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::{fixtures, pki::Identity};
@@ -45,6 +46,13 @@ pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.patch(namespace, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await?;
     Ok(())
+}
+
+/// Reads the CA that a receiver keeps in KCP.
+pub async fn kept_ca(kcp: &Client, namespace: &str) -> Result<Ca> {
+    let secrets: Api<Secret> = Api::namespaced(kcp.clone(), namespace);
+    let files = tidewatch_certs::secret::from_secret(&secrets.get(CA_SECRET).await?)?;
+    Ok(Ca::from_pem(&files.cert_pem, files.key_pem.as_str())?)
 }
 
 /// OCM component of `lighthouse`.

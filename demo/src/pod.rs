@@ -37,12 +37,13 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Waits until the agent of runtime `id` is installed, and writes its files to `folder`. `kubeconfig` makes one of a token.
+    /// Waits until the agent of runtime `id` for this `receiver` is installed, and writes its files to `folder`. `kubeconfig` makes one of a
+    /// token.
     ///
     /// The runtime may still have the agent of another registration.
     pub async fn prepare(
         runtime: &Client,
-        id: &str,
+        (id, receiver): (&str, &str),
         folder: &Path,
         admin: &str,
         kubeconfig: impl FnOnce(&str) -> Result<String>,
@@ -50,10 +51,9 @@ impl Pod {
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
         let installed = format!("the agent of {id} to be installed");
         let deployment = wait::until(&installed, SOON, || async {
-            let is_of = config_map(runtime, AGENT_SETTINGS)
-                .await?
-                .iter()
-                .any(|(_, text)| text.contains(&format!("\"{id}\"")));
+            let settings = config_map(runtime, AGENT_SETTINGS).await?;
+            let names = |value: &str| settings.iter().any(|(_, text)| text.contains(&format!("\"{value}\"")));
+            let is_of = names(id) && names(receiver);
             Ok(if is_of { deployments.get_opt(AGENT_NAME).await? } else { None })
         })
         .await?;

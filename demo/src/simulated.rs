@@ -23,8 +23,13 @@ use tidewatch_fake_apiserver::{
 };
 use tidewatch_planner::agent_install::AgentSettings;
 use tidewatch_receiver::{
-    self as receiver, agent_args::TlsSource, app, forward::target::Overrides, lease, paths::Settings,
-    pki::PkiSettings,
+    self as receiver,
+    agent_args::TlsSource,
+    app,
+    forward::target::Overrides,
+    lease,
+    paths::Settings,
+    pki::{PkiIssuer, PkiSettings},
 };
 
 use crate::{
@@ -136,18 +141,25 @@ impl Simulated {
         })
     }
 
+    fn bound(&self) -> Result<&receiver::Bound> {
+        self.receiver.as_ref().context("there is no receiver")
+    }
+
+    fn receiver_url(&self) -> Result<String> {
+        Ok(format!("https://{}", self.bound()?.events))
+    }
+
     /// Returns locations; `bin`: programs.
     pub fn variables(&self, bin: &Path) -> Result<Variables> {
         let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
             anyhow::bail!("clusters are lacking")
         };
-        let receiver = self.receiver.as_ref().context("there is no receiver")?;
         let agent = self.agents.first().context("there is no agent")?;
         Ok(Variables {
             kcp: kcp.file.clone(),
             runtimes: [runtime1.file.clone(), runtime2.file.clone()],
-            receiver: format!("https://{}", receiver.events),
-            receiver_admin: format!("http://{}", receiver.admin),
+            receiver: self.receiver_url()?,
+            receiver_admin: format!("http://{}", self.bound()?.admin),
             agent_admin: agent.admin.clone(),
             ca: agent.ca.clone(),
             agent_cert: agent.cert.clone(),
@@ -286,7 +298,8 @@ impl Cast for Simulated {
         let folder = self.folder.join(format!("agent-{kyma}"));
         let kubeconfig =
             |token: &str| Ok(self.server.kubeconfig_for(cluster.hosted.name(), &cluster.url, token));
-        let pod = Pod::prepare(&cluster.client, id, &folder, "127.0.0.1:0", kubeconfig).await?;
+        let receiver = self.receiver_url()?;
+        let pod = Pod::prepare(&cluster.client, (id, &receiver), &folder, "127.0.0.1:0", kubeconfig).await?;
         let config = tidewatch_agent::config::Config::load(&pod.config)?;
         let file = Some(pod.config.clone());
         let bound = Box::pin(tidewatch_agent::app::start(config, file, &self.agents_drain)).await?;

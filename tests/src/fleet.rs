@@ -1,23 +1,26 @@
 //! A fleet for demo and tests: KCP's objects, the receiver, and one agent per runtime.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::Client;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidewatch_api::names::CA_SECRET;
-use tidewatch_certs::{Ca, Issued, PrivateKeyPem, validity};
+use tidewatch_certs::{Ca, Issued, PrivateKeyPem, is_issued_for, validity};
 use tidewatch_demo::{
-    fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
-    pki::{self, EventPath},
+    files::write_private,
+    fleet::{configured, connected, domain, kept_ca},
+    pki,
     pod::Pod,
 };
 pub use tidewatch_demo::{
     fleet::{
         COMPONENT, apply_yaml, kyma_in_state, kyma_where, offer_template, push_lighthouse, put_kubeconfig,
-        release, watches,
+        release,
     },
     pki::Identity,
 };
@@ -114,7 +117,7 @@ pub async fn register(client: &Client, namespace: &str, member: &Member<'_>) -> 
 }
 
 /// Starts a receiver's process with the common arguments of tests, and `more`.
-fn run(
+pub(crate) fn run(
     harness: &Harness,
     kcp: &ControlPlane,
     namespace: &str,
@@ -150,100 +153,83 @@ fn run(
     Process::start(&spec)
 }
 
-/// Waits until a receiver has read KCP and leads.
-async fn is_ready(process: &Process, admin: &str) -> Result<()> {
-    let url = format!("{admin}/readyz");
-    let probe = || async {
-        let is_ready = http::status(&url).await? == hyper::StatusCode::OK;
-        Ok((is_ready && leads(admin).await?).then_some(()))
-    };
-    process.ready("to answer /readyz and to lead", SOON, probe).await
-}
-
 /// Whether a receiver leads.
 pub async fn leads(admin: &str) -> Result<bool> {
     Ok(observed::metric(admin, "tidewatch_receiver_leader").await? == 1)
 }
 
-/// Reads the CA that a receiver keeps in KCP.
-async fn ca(kcp: &Client, namespace: &str) -> Result<Ca> {
-    let secrets: Api<Secret> = Api::namespaced(kcp.clone(), namespace);
-    let files = tidewatch_certs::secret::from_secret(&secrets.get(CA_SECRET).await?)?;
-    Ok(Ca::from_pem(&files.cert_pem, files.key_pem.as_str())?)
-}
-
 impl Receiver {
-    /// Starts a receiver with its own CA and waits until it is ready.
+    /// Starts a receiver that installs agents, and waits until it is ready.
     pub async fn start(
         harness: &Harness,
         kcp: &ControlPlane,
         namespace: &str,
         modules: &str,
     ) -> Result<Self> {
-        Self::start_with(harness, kcp, namespace, modules, |_| Ok(Vec::new())).await
+        Self::start_with(harness, kcp, namespace, modules, Vec::new()).await
     }
 
-    /// Starts a receiver with further arguments, which can use its CA.
+    /// Like [`Receiver::start`], with further arguments.
     pub async fn start_with(
         harness: &Harness,
         kcp: &ControlPlane,
         namespace: &str,
         modules: &str,
-        more: impl FnOnce(&Ca) -> Result<Vec<String>>,
+        mut more: Vec<String>,
     ) -> Result<Self> {
-        let receiver = Self::begin(harness, kcp, namespace, modules, "", more)?;
+        more.push(format!("--agent-image={AGENT_IMAGE}"));
+        let receiver = Self::begin(harness, kcp, namespace, modules, "", more).await?;
         receiver.ready().await?;
         Ok(receiver)
     }
 
-    /// Starts a receiver that keeps its own CA in KCP and installs the agents. Waits until it is ready.
-    pub async fn start_enrolling(
+    /// Starts a receiver that installs no agents, for runtimes where none is started: the engine would look for the
+    /// certificate request of an installed agent again and again, and not come to rest.
+    pub async fn start_without_agents(
         harness: &Harness,
         kcp: &ControlPlane,
         namespace: &str,
         modules: &str,
         more: Vec<String>,
     ) -> Result<Self> {
-        let (events, admin) = (ports::free()?, ports::free()?);
-        let url = format!("https://127.0.0.1:{events}");
-        let mut args = vec![format!("--agent-url={url}"), format!("--agent-image={AGENT_IMAGE}")];
-        args.extend(more);
-        let folder = format!("receiver-{namespace}");
-        let process = run(harness, kcp, namespace, modules, &folder, (events, admin), args)?;
-        let admin = format!("http://127.0.0.1:{admin}");
-        is_ready(&process, &admin).await?;
-        let ca = ca(&kcp.client()?, namespace).await?;
-        let ca_file = harness.write(&format!("{folder}/ca.crt"), ca.cert_pem())?;
-        Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
+        let receiver = Self::begin(harness, kcp, namespace, modules, "", more).await?;
+        receiver.ready().await?;
+        Ok(receiver)
     }
 
-    /// Starts a receiver without waiting. `name` distinguishes receivers in one namespace.
-    pub fn begin(
+    /// Starts a receiver that installs no agents unless its arguments name their image. Waits only for its CA. `name`
+    /// distinguishes receivers in one namespace.
+    pub async fn begin(
         harness: &Harness,
         kcp: &ControlPlane,
         namespace: &str,
         modules: &str,
         name: &str,
-        more: impl FnOnce(&Ca) -> Result<Vec<String>>,
+        more: Vec<String>,
     ) -> Result<Self> {
         let folder = format!("receiver-{namespace}{name}");
-        let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
         let (events, admin) = (ports::free()?, ports::free()?);
-        let mut args = vec![
-            format!("--client-ca={}", ca_file.display()),
-            format!("--tls-cert={}", server.cert.display()),
-            format!("--tls-key={}", server.key.display()),
-        ];
-        args.extend(more(&ca)?);
-        let process = run(harness, kcp, namespace, modules, &folder, (events, admin), args)?;
-        let admin = format!("http://127.0.0.1:{admin}");
         let url = format!("https://127.0.0.1:{events}");
+        let mut args = vec![format!("--agent-url={url}"), "--server-name=localhost".to_owned()];
+        args.extend(more);
+        let process = run(harness, kcp, namespace, modules, &folder, (events, admin), args)?;
+        let client = kcp.client()?;
+        let ca = process
+            .ready("to have its CA in KCP", SOON, || async { kept_ca(&client, namespace).await.map(Some) })
+            .await?;
+        let ca_file = harness.write(&format!("{folder}/ca.crt"), ca.cert_pem())?;
+        let admin = format!("http://127.0.0.1:{admin}");
         Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
     }
 
-    /// Waits until it is ready.
+    /// Waits until it is ready and leads.
     pub async fn ready(&self) -> Result<()> {
-        is_ready(&self.process, &self.admin).await
+        let url = format!("{}/readyz", self.admin);
+        let probe = || async {
+            let is_ready = http::status(&url).await? == hyper::StatusCode::OK;
+            Ok((is_ready && leads(&self.admin).await?).then_some(()))
+        };
+        self.process.ready("to answer /readyz and to lead", SOON, probe).await
     }
 
     /// Restarts with the same addresses and certificates; waits until it is ready.
@@ -328,115 +314,16 @@ pub async fn dry_run(
 }
 
 impl Agent {
-    /// Starts an agent. Waits until it is connected, has the engine's configuration, and all its watches run.
+    /// Starts the agent that the engine has installed in a runtime. Waits until it is enrolled and connected, has the engine's
+    /// configuration, and all its watches run.
     pub async fn start(harness: &Harness, receiver: &Receiver, member: &Member<'_>) -> Result<Self> {
-        let identity = receiver.identity(harness, member.id, &member.domain())?;
-        let agent = Self::start_with(harness, receiver, member, identity, watches()).await?;
-        let configured = || async { Ok(configured(&agent.status().await?).then_some(())) };
-        agent.process.ready("to have its configuration", SOON, configured).await?;
-        agent.connected().await?;
-        Ok(agent)
+        Self::start_through(&receiver.url, member.cluster.url(), harness, receiver, member).await
     }
 
-    /// Starts an agent with custom watches, without waiting.
-    pub async fn start_with(
-        harness: &Harness,
-        receiver: &Receiver,
-        member: &Member<'_>,
-        identity: Identity,
-        watches: Value,
-    ) -> Result<Self> {
-        Self::start_speaking("v3", harness, receiver, member, identity, watches).await
-    }
-
-    /// Like [`Agent::start_with`], with a contract version and the shipped role.
-    pub async fn start_speaking(
-        protocol: &str,
-        harness: &Harness,
-        receiver: &Receiver,
-        member: &Member<'_>,
-        identity: Identity,
-        watches: Value,
-    ) -> Result<Self> {
-        let (to_receiver, to_api) = (&receiver.url, member.cluster.url());
-        Self::start_through(to_receiver, to_api, protocol, harness, receiver, member, identity, watches).await
-    }
-
-    /// Like [`Agent::start_speaking`], with other addresses.
-    #[expect(clippy::too_many_arguments, reason = "each is another thing that some test varies")]
+    /// Like [`Agent::start`], with other addresses of receiver and API server, such as those of proxies.
     pub async fn start_through(
         to_receiver: &str,
         to_api: &str,
-        protocol: &str,
-        harness: &Harness,
-        receiver: &Receiver,
-        member: &Member<'_>,
-        identity: Identity,
-        watches: Value,
-    ) -> Result<Self> {
-        let by = (to_receiver, to_api, protocol);
-        Self::start_with_config(by, harness, receiver, member, identity, watches, true).await
-    }
-
-    /// Like [`Agent::start_through`] in v3, with only these watches. Ignores the engine's configuration,
-    /// which can belong to another test.
-    pub async fn start_alone(
-        to_receiver: &str,
-        to_api: &str,
-        harness: &Harness,
-        receiver: &Receiver,
-        member: &Member<'_>,
-        identity: Identity,
-        watches: Value,
-    ) -> Result<Self> {
-        let by = (to_receiver, to_api, "v3");
-        Self::start_with_config(by, harness, receiver, member, identity, watches, false).await
-    }
-
-    async fn start_with_config(
-        (to_receiver, to_api, protocol): (&str, &str, &str),
-        harness: &Harness,
-        receiver: &Receiver,
-        member: &Member<'_>,
-        identity: Identity,
-        watches: Value,
-        follows: bool,
-    ) -> Result<Self> {
-        let client = member.cluster.client()?;
-        admit_agent(&client).await?;
-        let admin = ports::free()?;
-        let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
-        let kubeconfig = member.cluster.kubeconfig_yaml_through(AGENT_USER, to_api)?;
-        let kubeconfig = harness.write(&format!("{folder}/runtime.yaml"), &kubeconfig)?;
-        let files = AgentFiles {
-            id: member.id,
-            receiver: to_receiver,
-            protocol,
-            ca: &receiver.ca_file,
-            identity: &identity,
-            kubeconfig: &kubeconfig,
-            admin: &format!("127.0.0.1:{admin}"),
-        };
-        let mut config = agent_config(files, &watches);
-        if let Some(config) = config.as_object_mut().filter(|_| !follows) {
-            config.remove("configMap");
-        }
-        let config = harness.write(&format!("{folder}/agent.yaml"), &config.to_string())?;
-        let args = vec![
-            format!("--config={}", config.display()),
-            "--log-format=text".to_owned(),
-            "--log-level=info,tidewatch_agent=debug".to_owned(),
-        ];
-        let mut spec = harness.spec(&format!("{folder}/agent"), &binaries::find("tidewatch-agent")?, args);
-        spec.grace = Duration::from_secs(12);
-        let process = Process::start(&spec)?;
-        let agent = Self { admin: format!("http://127.0.0.1:{admin}"), identity, process };
-        agent.lives().await?;
-        Ok(agent)
-    }
-
-    /// Starts the agent that the engine has installed in a runtime. Waits until it is connected and all its watches run.
-    pub async fn start_installed(
         harness: &Harness,
         receiver: &Receiver,
         member: &Member<'_>,
@@ -444,31 +331,27 @@ impl Agent {
         let runtime = member.cluster.client()?;
         let admin = format!("127.0.0.1:{}", ports::free()?);
         let name = format!("agent-{}-{}", receiver.namespace, member.kyma);
-        let kubeconfig = |token: &str| Ok(member.cluster.kubeconfig_with(token));
-        let pod =
-            Pod::prepare(&runtime, member.id, &harness.folder().join(&name), &admin, kubeconfig).await?;
-        let args = vec![
-            format!("--config={}", pod.config.display()),
-            "--log-format=text".to_owned(),
-            "--log-level=info,tidewatch_agent=debug".to_owned(),
-        ];
-        let mut spec = harness.spec(&format!("{name}/agent"), &binaries::find("tidewatch-agent")?, args);
-        spec.grace = Duration::from_secs(12);
-        let process = Process::start(&spec)?;
+        let kubeconfig = |token: &str| Ok(member.cluster.kubeconfig_with(token, to_api));
+        let (of, folder) = ((member.id, receiver.url.as_str()), harness.folder().join(&name));
+        let pod = Pod::prepare(&runtime, of, &folder, &admin, kubeconfig).await?;
+        if to_receiver != receiver.url {
+            let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&pod.config)?)?;
+            config["receiver"]["url"] = to_receiver.into();
+            write_private(&pod.config, &config.to_string())?;
+        }
+        let process = agent_process(harness, &name, &pod.config)?;
         let admin = format!("http://{admin}");
         let status = || async {
             let page = http::json(&format!("{admin}/status")).await?;
             Ok((configured(&page) && connected(&page)).then_some(()))
         };
         process.ready("to be enrolled, configured and connected", SOON, status).await?;
-        let (cert, key) = pod.identity(&runtime).await?;
-        let (cert_pem, key_pem) = (std::fs::read_to_string(&cert)?, std::fs::read_to_string(&key)?);
-        let not_after = validity(cert_pem.as_bytes())?.not_after;
-        let issued = Issued { cert_pem, key_pem: PrivateKeyPem::new(key_pem), not_after };
-        Ok(Self { admin, identity: Identity { issued, cert, key }, process })
+        let identity = identity(&pod, &runtime, receiver, member.id).await?;
+        Ok(Self { admin, identity, process })
     }
 
-    async fn lives(&self) -> Result<()> {
+    /// Waits until it answers its probe.
+    pub(crate) async fn lives(&self) -> Result<()> {
         let url = format!("{}/healthz", self.admin);
         self.process
             .ready("to answer /healthz", SOON, || async {
@@ -498,9 +381,44 @@ impl Agent {
     }
 }
 
+/// Starts an agent's process with a configuration file.
+pub(crate) fn agent_process(harness: &Harness, folder: &str, config: &Path) -> Result<Process> {
+    let args = vec![
+        format!("--config={}", config.display()),
+        "--log-format=text".to_owned(),
+        "--log-level=info,tidewatch_agent=debug".to_owned(),
+    ];
+    let mut spec = harness.spec(&format!("{folder}/agent"), &binaries::find("tidewatch-agent")?, args);
+    spec.grace = Duration::from_secs(12);
+    Process::start(&spec)
+}
+
+/// Returns the certificate that an agent has got from this receiver. It stores the certificate after it has connected, and the
+/// runtime may still have one of another receiver.
+async fn identity(pod: &Pod, runtime: &Client, receiver: &Receiver, id: &str) -> Result<Identity> {
+    let bundle = receiver.ca.cert_pem().as_bytes();
+    wait::until("the agent to store its certificate", SOON, || async {
+        let (cert, key) = pod.identity(runtime).await?;
+        let (cert_pem, key_pem) = (std::fs::read_to_string(&cert)?, std::fs::read_to_string(&key)?);
+        if !is_issued_for(cert_pem.as_bytes(), id, bundle)? {
+            return Ok(None);
+        }
+        let not_after = validity(cert_pem.as_bytes())?.not_after;
+        let issued = Issued { cert_pem, key_pem: PrivateKeyPem::new(key_pem), not_after };
+        Ok(Some(Identity { issued, cert, key }))
+    })
+    .await
+}
+
 /// Waits until no reconcile is running or due. Scheduled reconciles do not count.
 pub async fn settled(receiver: &Receiver) -> Result<()> {
     quiet(receiver, "the receiver's queue to be empty", &["tidewatch_receiver_queue_later"]).await
+}
+
+/// Like [`settled`], but ignores retries, such as looks for the certificate request of an installed agent that is not started.
+pub async fn settled_but_for_retries(receiver: &Receiver) -> Result<()> {
+    let besides = ["tidewatch_receiver_queue_later", "tidewatch_receiver_queue_retrying"];
+    quiet(receiver, "the receiver's queue to be empty, but for retries", &besides).await
 }
 
 /// Waits until settled for one second.

@@ -9,6 +9,7 @@ pub mod backend;
 pub mod bench;
 pub mod binaries;
 pub mod buoys;
+pub mod by_hand;
 pub mod censor;
 pub mod cluster;
 pub mod corpus;

@@ -52,37 +52,61 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// Starts the receiver, registers the runtime and waits until the Kyma without modules is Ready.
+    /// Starts a receiver that installs no agents, registers the runtime and waits until the Kyma without modules is Ready.
     pub async fn start(namespace: &'static str, kyma: &'static str) -> Result<Self> {
         Self::start_with(namespace, kyma, Vec::new()).await
     }
 
-    /// Starts with further receiver arguments.
+    /// Like [`Solo::start`], with further receiver arguments.
     pub async fn start_with(
         namespace: &'static str,
         kyma: &'static str,
         arguments: Vec<String>,
+    ) -> Result<Self> {
+        Self::start_on(namespace, kyma, async |env, modules| {
+            Receiver::start_without_agents(&env.harness, &env.kcp, namespace, &modules, arguments).await
+        })
+        .await
+    }
+
+    /// Like [`Solo::start_with`], for a test that starts the runtime's [`Solo::agent`].
+    pub async fn start_watched(
+        namespace: &'static str,
+        kyma: &'static str,
+        arguments: Vec<String>,
+    ) -> Result<Self> {
+        Self::start_on(namespace, kyma, async |env, modules| {
+            Receiver::start_with(&env.harness, &env.kcp, namespace, &modules, arguments).await
+        })
+        .await
+    }
+
+    async fn start_on(
+        namespace: &'static str,
+        kyma: &'static str,
+        receiver: impl AsyncFnOnce(&'static Environment, String) -> Result<Receiver>,
     ) -> Result<Self> {
         let (env, alone) = (env::shared().await?, runtime_pool::alone().await?);
         let cluster = alone.cluster;
         spare::take_over(cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let (modules, more) = (env.registry.of(namespace), |_: &_| Ok(arguments));
-        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, &modules, more).await?;
-        let member = Member { cluster, kyma, id: kyma };
-        fleet::register(&kcp, namespace, &member).await?;
-        fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
-        let runtime = cluster.client()?;
-        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, _alone: alone })
+        let receiver = receiver(env, env.registry.of(namespace)).await?;
+        let this =
+            Self { env, kcp, cluster, runtime: cluster.client()?, receiver, namespace, kyma, _alone: alone };
+        fleet::register(&this.kcp, namespace, &this.member()).await?;
+        fleet::kyma_in_state(&this.kcp, namespace, kyma, State::Ready).await?;
+        Ok(this)
     }
 
-    /// Starts an agent with only the engine's watches.
+    /// Returns the registered runtime.
+    pub fn member(&self) -> Member<'static> {
+        Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma }
+    }
+
+    /// Starts the installed agent.
     pub async fn agent(&self) -> Result<Agent> {
-        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
-        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let watches = json!([]);
-        Agent::start_with(&self.env.harness, &self.receiver, &member, identity, watches).await
+        Agent::start(&self.env.harness, &self.receiver, &self.member()).await
     }
 
     /// Waits until the agent runs this and all other watches, its events are acknowledged, and its path is
@@ -119,8 +143,7 @@ impl Solo {
 
     /// Reports a changed object.
     pub async fn tell(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
-        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
-        self.receiver.tell(&self.env.harness, &member, gvk, namespace, name).await
+        self.receiver.tell(&self.env.harness, &self.member(), gvk, namespace, name).await
     }
 
     /// Reports a changed object and waits for a later reconcile of its Manifest.

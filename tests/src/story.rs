@@ -67,7 +67,7 @@ impl Cast for Processes<'_> {
         let (modules, arguments) = (env.registry.of(KCP_NAMESPACE), self.arguments.clone());
         fleet::admit_receiver(&env.kcp.client()?, KCP_NAMESPACE).await?;
         let receiver =
-            Receiver::start_enrolling(&env.harness, &env.kcp, KCP_NAMESPACE, &modules, arguments).await?;
+            Receiver::start_with(&env.harness, &env.kcp, KCP_NAMESPACE, &modules, arguments).await?;
         let admin = receiver.admin.clone();
         self.receiver = Some(receiver);
         Ok(admin)
@@ -77,8 +77,7 @@ impl Cast for Processes<'_> {
         let receiver = self.receiver.as_ref().context("there is no receiver")?;
         let cluster = *[&self.env.runtime1, &self.env.runtime2].get(runtime).context("no such runtime")?;
         let (kyma, id) = *RUNTIMES.get(runtime).context("no such runtime")?;
-        let agent =
-            Agent::start_installed(&self.env.harness, receiver, &Member { cluster, kyma, id }).await?;
+        let agent = Agent::start(&self.env.harness, receiver, &Member { cluster, kyma, id }).await?;
         let admin = agent.admin.clone();
         self.agents.push(agent);
         Ok(admin)

@@ -6,7 +6,6 @@ use std::{
 };
 
 use serde_json::Value;
-use tidewatch_demo::pki::EventPath;
 use tidewatch_fleet_sim::command::RECEIVER_COMMAND;
 
 fn simulate(folder: &Path, runtimes: &str, scenario: &str, more: &[&str]) -> Output {
@@ -330,7 +329,6 @@ fn an_external_controller_with_registry_access_loses_nothing() {
     let rest = std::thread::spawn(move || said.collect::<Vec<_>>());
 
     // Plays the other controller, by polls.
-    let event_path = EventPath::create(&folder.path().join("theirs")).unwrap();
     let mut controller = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
         .args([
             RECEIVER_COMMAND,
@@ -342,12 +340,7 @@ fn an_external_controller_with_registry_access_loses_nothing() {
             "0",
         ])
         .args(["--unknown-grace", "1", "--fallback-poll", "1"])
-        .args(["--modules", registry.trim_end_matches('/'), "--client-ca"])
-        .arg(&event_path.ca_file)
-        .arg("--tls-cert")
-        .arg(&event_path.server.cert)
-        .arg("--tls-key")
-        .arg(&event_path.server.key)
+        .args(["--modules", registry.trim_end_matches('/'), "--server-name", "localhost"])
         .arg("--kubeconfig")
         .arg(serve.join("kcp.kubeconfig"))
         .stdout(Stdio::null())

@@ -13,6 +13,7 @@ use tidewatch_api::{
     ModuleTemplate,
     names::{API_VERSION, KCP_NAMESPACE, annotations, labels},
 };
+use tidewatch_certs::Ca;
 use tidewatch_demo::{files::write_private, fleet, simulated};
 use tidewatch_drain::Drain;
 use tidewatch_fake_apiserver::{
@@ -108,11 +109,20 @@ impl Fleet {
         Ok(fleet)
     }
 
-    async fn prepare_kcp(&self) -> Result<()> {
+    async fn kcp_client(&self) -> Result<Client> {
         let config = Kubeconfig::from_yaml(&self.kcp_kubeconfig)?;
         let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
         config.proxy_url = None;
-        fleet::prepare_kcp(&Client::try_from(config)?, KCP_NAMESPACE).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// The CA that the receiver keeps in KCP.
+    pub async fn event_ca(&self) -> Result<Ca> {
+        fleet::kept_ca(&self.kcp_client().await?, KCP_NAMESPACE).await
+    }
+
+    async fn prepare_kcp(&self) -> Result<()> {
+        fleet::prepare_kcp(&self.kcp_client().await?, KCP_NAMESPACE).await?;
         for module in 0..self.size.modules {
             for version in [1, 2] {
                 self.offer(module, version).await?;

@@ -3,7 +3,6 @@
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -12,7 +11,6 @@ use parking_lot::Mutex;
 use tidewatch_demo::{
     files::write_private,
     http,
-    pki::EventPath,
     process::{Lifetime, Process, Spec},
     wait,
 };
@@ -52,26 +50,20 @@ pub struct Receiver {
     /// URL for agents.
     pub url: String,
     admin: String,
-    /// CA and certificates.
-    pub event_path: Arc<EventPath>,
 }
 
 impl Receiver {
     /// Prepares the receiver.
     pub fn prepare(folder: &Path, fleet: &Fleet, settings: &Settings) -> Result<Self> {
-        let event_path = EventPath::create(&folder.join("receiver"))?;
         let kubeconfig = folder.join("kcp.kubeconfig");
         write_private(&kubeconfig, &fleet.kcp_kubeconfig)?;
         let (events, admin) = (free_port()?, free_port()?);
-        let path = |path: &Path| path.display().to_string();
         let mut args: Vec<String> = settings.command.iter().cloned().collect();
         let pairs = [
             ("--listen", events.to_string()),
             ("--admin", admin.to_string()),
-            ("--client-ca", path(&event_path.ca_file)),
-            ("--tls-cert", path(&event_path.server.cert)),
-            ("--tls-key", path(&event_path.server.key)),
-            ("--kubeconfig", path(&kubeconfig)),
+            ("--server-name", events.ip().to_string()),
+            ("--kubeconfig", kubeconfig.display().to_string()),
             ("--modules", fleet.registry.host()),
         ];
         args.extend(pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
@@ -101,7 +93,6 @@ impl Receiver {
             last: Mutex::default(),
             url: format!("https://{events}"),
             admin: format!("http://{admin}"),
-            event_path: Arc::new(event_path),
         })
     }
 

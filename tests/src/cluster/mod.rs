@@ -239,14 +239,9 @@ impl ControlPlane {
         Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
     }
 
-    /// Returns a kubeconfig with any token.
-    pub fn kubeconfig_with(&self, token: &str) -> String {
-        kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), "token", token)
-    }
-
-    /// Returns a kubeconfig with the address of a proxy.
-    pub fn kubeconfig_yaml_through(&self, user: &str, url: &str) -> Result<String> {
-        Ok(kubeconfig::yaml(&self.name, url, self.ca_pem(), user, self.token(user)?))
+    /// Returns a kubeconfig with any token and address, such as that of a proxy.
+    pub fn kubeconfig_with(&self, token: &str, url: &str) -> String {
+        kubeconfig::yaml(&self.name, url, self.ca_pem(), "token", token)
     }
 
     /// Returns an [`ADMIN`] client bound to the current tokio runtime.

@@ -113,7 +113,7 @@ pub async fn check(
     let modules = stage.registry.of(stage.namespace);
     let arguments = ARGUMENTS.map(str::to_owned).to_vec();
     let mut receiver =
-        Receiver::start_with(stage.harness, stage.kcp, stage.namespace, &modules, |_| Ok(arguments)).await?;
+        Receiver::start_with(stage.harness, stage.kcp, stage.namespace, &modules, arguments).await?;
     let mut rows = refused;
     for batch in offered.chunks(at_once.max(1)) {
         rows.extend(Box::pin(check_batch(stage, &mut receiver, batch, alone, reporter)).await?);

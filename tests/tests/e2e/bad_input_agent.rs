@@ -67,8 +67,14 @@ impl World {
         let client = env.kcp.client()?;
         fleet::prepare_kcp(&client, &namespace).await?;
         kcp::put_kyma(&client, &namespace, mark, &id, Some(&domain)).await?;
-        let receiver =
-            Receiver::start(&env.harness, &env.kcp, &namespace, &env.registry.of(&namespace)).await?;
+        let receiver = Receiver::start_without_agents(
+            &env.harness,
+            &env.kcp,
+            &namespace,
+            &env.registry.of(&namespace),
+            Vec::new(),
+        )
+        .await?;
         let identity = receiver.identity(&env.harness, &id, &domain)?;
         let admin = ports::free()?;
         let url = port.map_or_else(|| receiver.url.clone(), |port| format!("https://127.0.0.1:{port}"));

@@ -62,7 +62,8 @@ impl World {
         fleet::prepare_kcp(&kcp, namespace).await?;
         let registry = DamagingRegistry::start(env.registry.host()).await?;
         let modules = format!("{}/{namespace}", registry.host());
-        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, &modules).await?;
+        let receiver =
+            Receiver::start_without_agents(&env.harness, &env.kcp, namespace, &modules, Vec::new()).await?;
         let world = Self { env, spare, kcp, registry, receiver, namespace, _alone: alone };
         fleet::register(&world.kcp, namespace, &world.pier()).await?;
         fleet::kyma_in_state(&world.kcp, namespace, PIER.0, State::Ready).await?;

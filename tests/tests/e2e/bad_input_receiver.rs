@@ -62,8 +62,14 @@ impl Door {
         for (kyma, id, domain) in [ANCHOR, BUOY] {
             kcp::put_kyma(&client, namespace, kyma, id, Some(domain)).await?;
         }
-        let receiver =
-            Receiver::start(&env.harness, &env.kcp, namespace, &env.registry.of(namespace)).await?;
+        let receiver = Receiver::start_without_agents(
+            &env.harness,
+            &env.kcp,
+            namespace,
+            &env.registry.of(namespace),
+            Vec::new(),
+        )
+        .await?;
         let good = receiver.identity(&env.harness, ANCHOR.1, ANCHOR.2)?;
         let door = Self { receiver, good };
         door.greet().await?;

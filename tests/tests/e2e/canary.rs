@@ -52,7 +52,7 @@ async fn a_lost_event_is_detected_and_repaired_by_polling() -> Result<()> {
     fleet::push_lighthouse(&env.registry.of(NAMESPACE), "1.0.0", fixtures::LIGHTHOUSE_1_0_0).await?;
     fleet::offer_template(&kcp, NAMESPACE, "1.0.0").await?;
     fleet::release(&kcp, NAMESPACE, &[("regular", "1.0.0")]).await?;
-    let polling = |_: &_| Ok(vec!["--fallback-poll=20".to_owned()]);
+    let polling = vec!["--fallback-poll=20".to_owned()];
     let receiver =
         Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE), polling).await?;
     let member = Member { cluster: &spare.runtime4, kyma: "canary", id: "runtime-canary" };

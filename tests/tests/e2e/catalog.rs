@@ -155,7 +155,7 @@ async fn becomes(
 /// Only events trigger it: no restart, and the next safety resync is hours away.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_catalog_crds_and_namespace_are_reverted_by_event() -> Result<()> {
-    let solo = Solo::start("kcp-catalog-drift", "cove").await?;
+    let solo = Solo::start_watched("kcp-catalog-drift", "cove", Vec::new()).await?;
     solo.offer(&version("urchin", "1.0.0", json!({}))).await?;
     let agent = solo.agent().await?;
     for watch in [
@@ -252,7 +252,7 @@ async fn changed_catalog_crds_and_namespace_are_reverted_by_event() -> Result<()
 /// KCP allows the runtime's own templates. The engine's own watch reports them; no Watcher does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_users_template_takes_effect_by_event() -> Result<()> {
-    let solo = Solo::start("kcp-users-templates", "estuary").await?;
+    let solo = Solo::start_watched("kcp-users-templates", "estuary", Vec::new()).await?;
     for number in ["0.1.0", "0.2.0"] {
         version("anchor", number, json!({})).push(&solo.env.registry.of(solo.namespace)).await?;
     }

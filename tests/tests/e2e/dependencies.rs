@@ -32,7 +32,7 @@ fn module(name: &str, version: &str, requires: &Value) -> Version {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_apis_event_installs_the_module() -> Result<()> {
-    let solo = Solo::start("kcp-needs", "wharf").await?;
+    let solo = Solo::start_watched("kcp-needs", "wharf", Vec::new()).await?;
     let agent = solo.agent().await?;
     let group = "gantry.example.test";
     solo.offer(&module(
@@ -174,7 +174,7 @@ async fn a_long_wait_is_a_warning_until_installed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mandatory_module_waits_for_its_requirements() -> Result<()> {
     let solo =
-        Solo::start_with("kcp-mandatory-needs", "towpath", vec!["--dependency-patience=3".into()]).await?;
+        Solo::start_watched("kcp-mandatory-needs", "towpath", vec!["--dependency-patience=3".into()]).await?;
     let agent = solo.agent().await?;
     let group = "towpath.example.test";
     let requires = json!({"modules": ["mule"], "apis": [{"group": group, "version": "v1", "kind": "Rope"}]});

@@ -161,7 +161,7 @@ async fn is(api: &Api<DynamicObject>, object: &Installed, uid: Option<&str>) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_installed_kind_is_repaired_by_one_event() -> Result<()> {
-    let solo = Solo::start("kcp-derived", "quay").await?;
+    let solo = Solo::start_watched("kcp-derived", "quay", Vec::new()).await?;
     let agent = solo.agent().await?;
     let namespace = "mole";
     let objects = installed(namespace);
@@ -228,6 +228,7 @@ async fn every_installed_kind_is_repaired_by_one_event() -> Result<()> {
             let left: Vec<_> = page["watches"].as_array().into_iter().flatten().map(|w| &w["name"]).collect();
             let ours = [
                 "engine.customresourcedefinitions.apiextensions.k8s.io.spec",
+                "engine.enrolment",
                 "engine.kymas.operator.kyma-project.io.spec",
                 "engine.modulereleasemetas.operator.kyma-project.io.spec",
                 "engine.moduletemplates.operator.kyma-project.io.spec",
@@ -241,7 +242,7 @@ async fn every_installed_kind_is_repaired_by_one_event() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_continues_on_the_users_last_deletion_event() -> Result<()> {
-    let solo = Solo::start("kcp-awaited", "slip").await?;
+    let solo = Solo::start_watched("kcp-awaited", "slip", Vec::new()).await?;
     let agent = solo.agent().await?;
     let crd = installed("spur").remove(7);
     let mut module = Version::new("spur", "1.0.0", vec![body(&crd, "")]);
@@ -270,7 +271,7 @@ async fn a_removal_continues_on_the_users_last_deletion_event() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_balancer_address_triggers_a_reconcile() -> Result<()> {
-    let solo = Solo::start("kcp-balancer", "lock").await?;
+    let solo = Solo::start_watched("kcp-balancer", "lock", Vec::new()).await?;
     let agent = solo.agent().await?;
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sluice", "namespace": "kyma-system"},
                          "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "sluice"}}});
@@ -292,7 +293,7 @@ async fn a_load_balancer_address_triggers_a_reconcile() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unserved_version_hides_no_objects_from_a_removal() -> Result<()> {
-    let solo = Solo::start("kcp-outdated", "skiff").await?;
+    let solo = Solo::start_watched("kcp-outdated", "skiff", Vec::new()).await?;
     let agent = solo.agent().await?;
     // The kind has another owner, so it outlives the module.
     let mut crd = installed("skeg").remove(7);
@@ -343,7 +344,7 @@ async fn an_unserved_version_hides_no_objects_from_a_removal() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_secret_is_restored_by_the_resync() -> Result<()> {
     let arguments = ["--fallback-poll=0", "--safety-resync=20"].map(str::to_owned).to_vec();
-    let solo = Solo::start_with("kcp-secrets", "vault", arguments).await?;
+    let solo = Solo::start_watched("kcp-secrets", "vault", arguments).await?;
     let agent = solo.agent().await?;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                         "metadata": {"name": "spile", "namespace": "default"}, "data": {"a": "MQ=="}});

@@ -192,7 +192,7 @@ async fn a_crd_that_a_new_version_drops_stays_while_it_has_instances() -> Result
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_reads_only_changed_and_unwatched_objects() -> Result<()> {
-    let solo = Solo::start("kcp-skerry", "holm").await?;
+    let solo = Solo::start_watched("kcp-skerry", "holm", Vec::new()).await?;
     let agent = solo.agent().await?;
     let mut skerry = Version::new("skerry", "1.0.0", objects("skerry"));
     solo.offer(&skerry).await?;

@@ -55,7 +55,7 @@ fn says(state: State, words: &[&str]) -> impl Fn(&ModuleStatus) -> bool + Sync {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_conversion_webhook_blocks_only_its_kind() -> Result<()> {
     let group = "mooring.example.test";
-    let solo = Solo::start("kcp-conversion", "mooring").await?;
+    let solo = Solo::start_watched("kcp-conversion", "mooring", Vec::new()).await?;
     let mut definition = crd(group, "Bollard", &["v1", "v1beta1"]);
     let service = json!({"name": "not-there", "namespace": "kyma-system", "path": "/convert"});
     definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {

@@ -46,7 +46,7 @@ fn never_ready(module: &str) -> Version {
 /// Status writes of others must not make a version count as having run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_ready_status_does_not_count() -> Result<()> {
-    let solo = Solo::start("kcp-forged", "jetty").await?;
+    let solo = Solo::start_watched("kcp-forged", "jetty", Vec::new()).await?;
     solo.offer(&never_ready("groyne")).await?;
     let _agent = solo.agent().await?;
     solo.enable(&json!([{"name": "groyne"}])).await?;
@@ -78,7 +78,7 @@ async fn a_forged_ready_status_does_not_count() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overwritten_status_in_kcp_is_restored_by_event() -> Result<()> {
-    let solo = Solo::start("kcp-overwritten", "mooring").await?;
+    let solo = Solo::start_watched("kcp-overwritten", "mooring", Vec::new()).await?;
     solo.offer(&version("weir")).await?;
     let _agent = solo.agent().await?;
     solo.enable(&json!([{"name": "weir"}])).await?;

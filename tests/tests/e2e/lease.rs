@@ -57,8 +57,8 @@ async fn one_receiver_leads_and_another_takes_over() -> Result<()> {
     leases.create(&PostParams::default(), &theirs).await?;
     let modules = &env.registry.of(namespace);
     let start = |place: &'static str| async move {
-        let identity = move |_: &_| Ok(vec![format!("--identity={place}")]);
-        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity)
+        let identity = vec![format!("--identity={place}")];
+        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity).await
     };
     let mut first = start("pod-a").await?;
     wait::until("the first to have seen who works", SOON, || async {
@@ -111,10 +111,8 @@ async fn agents_service_leads_to_the_leader() -> Result<()> {
     fleet::prepare_kcp(&kcp, namespace).await?;
     let modules = &env.registry.of(namespace);
     let start = |place: &'static str, ip: &'static str| {
-        let args = move |_: &_| {
-            let service = ["--leader-service=tidewatch-receiver", "--node-name=node"].map(str::to_owned);
-            Ok([&service[..], &[format!("--identity={place}"), format!("--pod-ip={ip}")]].concat())
-        };
+        let service = ["--leader-service=tidewatch-receiver", "--node-name=node"].map(str::to_owned);
+        let args = [&service[..], &[format!("--identity={place}"), format!("--pod-ip={ip}")]].concat();
         Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, args)
     };
     let slices: Api<EndpointSlice> = Api::namespaced(kcp.clone(), namespace);
@@ -133,9 +131,9 @@ async fn agents_service_leads_to_the_leader() -> Result<()> {
             .await
         }
     };
-    let mut first = start("pod-a", "10.1.0.1")?;
+    let mut first = start("pod-a", "10.1.0.1").await?;
     leads_to("10.1.0.1").await?;
-    let second = start("pod-b", "10.1.0.2")?;
+    let second = start("pod-b", "10.1.0.2").await?;
     wait::until("the standby to be ready", SOON, || async { Ok(is_ready(&second).await?.then_some(())) })
         .await?;
     leads_to("10.1.0.1").await?;

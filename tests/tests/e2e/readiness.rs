@@ -76,7 +76,7 @@ async fn exceeded_deadlines_are_errors_unless_a_manager_decides() -> Result<()> 
 /// The watch can show the engine's own write before the answer. The echo causes no reconcile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repaired_module_is_ready_immediately() -> Result<()> {
-    let solo = Solo::start("kcp-repaired", "fender").await?;
+    let solo = Solo::start_watched("kcp-repaired", "fender", Vec::new()).await?;
     let agent = solo.agent().await?;
     let objects =
         vec![namespace("fender"), workload(DEPLOYMENT, "fender", "fender", &json!({"replicas": 0}))];
@@ -110,7 +110,7 @@ async fn a_repaired_module_is_ready_immediately() -> Result<()> {
 /// An operator creates the workload of the module.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_installed_by_others_decides_readiness() -> Result<()> {
-    let mut solo = Solo::start("kcp-manager", "capstan").await?;
+    let mut solo = Solo::start_watched("kcp-manager", "capstan", Vec::new()).await?;
     let agent = solo.agent().await?;
     let mut version = Version::new("capstan", "1.0.0", vec![namespace("capstan")]);
     version.template = json!({"manager": {"group": "apps", "version": "v1", "kind": "Deployment", "name": "pawl", "namespace": "capstan"}});
@@ -284,7 +284,7 @@ fn hooks() -> Value {
 #[real_only("pods run, and an aggregated API becomes available")]
 #[tokio::test(flavor = "multi_thread")]
 async fn pod_api_and_cr_are_awaited_by_events_alone() -> Result<()> {
-    let solo = Solo::start("kcp-more-kinds", "gaff").await?;
+    let solo = Solo::start_watched("kcp-more-kinds", "gaff", Vec::new()).await?;
     let group = "rigs.example.test";
     let rigs = Aggregated::start(group).await?;
     let _agent = solo.agent().await?;

@@ -14,15 +14,14 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 use serde_json::json;
-use tidewatch_api::{
-    Kyma, State,
-    names::{RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
-};
+use tidewatch_api::{State, Watcher, names::API_VERSION};
 use tidewatch_tests::{
     env, fixtures,
     fleet::{self, Agent, Member, Receiver},
-    http, kcp,
+    http,
     observed::{self, metric},
+    runtime_pool::{self, Alone},
+    solo::Solo,
     spare, story, wait,
 };
 
@@ -34,30 +33,40 @@ const VERSION: &str = "1.0.9";
 const SOON: Duration = Duration::from_mins(1);
 /// The engine has each agent watch its runtime's Kyma.
 const KYMA: &str = "engine.kymas.operator.kyma-project.io.spec";
-const WATCHES: [&str; 5] = [KYMA, "deployments", "deployments-status", "namespaces", "crds"];
+const NAMESPACES: &str = "engine.namespaces.spec";
+const CRDS: &str = "engine.customresourcedefinitions.apiextensions.k8s.io.spec";
+/// Watches of a runtime without modules.
+const FIRST: [&str; 3] = [KYMA, NAMESPACES, CRDS];
+/// Watches of a runtime with the module.
+const WATCHES: [&str; 5] =
+    [KYMA, NAMESPACES, CRDS, "engine.deployments.apps.spec", "engine.deployments.apps.status"];
 
 struct World {
     receiver: Receiver,
     member: Member<'static>,
+    _alone: Alone,
 }
 
 impl World {
     /// Starts the agent and waits until it has nothing left to say.
-    async fn agent(&self) -> Result<Agent> {
+    async fn agent(&self, watches: &[&str]) -> Result<Agent> {
         let agent = Agent::start(&env::shared().await?.harness, &self.receiver, &self.member).await?;
-        for watch in WATCHES {
+        self.all_compared(&agent, watches).await?;
+        Ok(agent)
+    }
+
+    async fn all_compared(&self, agent: &Agent, watches: &[&str]) -> Result<()> {
+        for watch in watches {
             agent
                 .process
                 .ready(&format!("to have compared {watch}"), SOON, || async {
-                    Ok((compared(&agent, watch, "equal").await?
-                        + compared(&agent, watch, "different").await?
-                        > 0)
-                    .then_some(()))
+                    let (equal, different) =
+                        (compared(agent, watch, "equal").await?, compared(agent, watch, "different").await?);
+                    Ok((equal + different > 0).then_some(()))
                 })
                 .await?;
         }
-        self.at_rest(&agent).await?;
-        Ok(agent)
+        self.at_rest(agent).await
     }
 
     /// Until there is nothing to reconcile, not even later.
@@ -113,15 +122,8 @@ async fn sent(agent: &Agent) -> Result<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_agent_reports_only_missed_changes() -> Result<()> {
-    let env = env::shared().await?;
-    let spare = spare::shared().await?;
-    let _alone = spare.register_alone().await;
-    let left: Api<Kyma> = Api::namespaced(spare.runtime4.client()?, RUNTIME_NAMESPACE);
-    match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {
-        // No Kyma, or no such kind yet.
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        deleted => drop(deleted?),
-    }
+    let (env, alone) = (env::shared().await?, runtime_pool::alone().await?);
+    spare::take_over(alone.cluster).await?;
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, NAMESPACE).await?;
     // Ready without pods, of which this runtime has none: a module that is not would be looked at again at set times, and a look at
@@ -132,22 +134,23 @@ async fn a_restarted_agent_reports_only_missed_changes() -> Result<()> {
     fleet::offer_template(&kcp, NAMESPACE, VERSION).await?;
     fleet::release(&kcp, NAMESPACE, &[("regular", VERSION)]).await?;
     let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
-    let member = Member { cluster: &spare.runtime4, kyma: "resync", id: "runtime-resync" };
+    let member = Member { cluster: alone.cluster, kyma: "resync", id: "runtime-resync" };
     fleet::register(&kcp, NAMESPACE, &member).await?;
     fleet::kyma_in_state(&kcp, NAMESPACE, member.kyma, State::Ready).await?;
-    let mut world = World { receiver, member };
+    let mut world = World { receiver, member, _alone: alone };
 
     // A first start knows nothing.
-    let agent = world.agent().await?;
-    for watch in WATCHES {
+    let agent = world.agent(&FIRST).await?;
+    for watch in FIRST {
         ensure!(compared(&agent, watch, "different").await? == 1, "{watch} knows of an earlier run");
     }
     story::set_modules(&member.cluster.client()?, &json!([{"name": "lighthouse"}])).await?;
     let first = world.deployment("the module's Deployment", |_| true).await?;
+    world.all_compared(&agent, &WATCHES).await?;
 
     // Nothing has changed: one list of each watch and not one event.
     world.end(agent).await?;
-    let agent = world.agent().await?;
+    let agent = world.agent(&WATCHES).await?;
     for watch in WATCHES {
         ensure!(compared(&agent, watch, "equal").await? == 1, "{watch}: {}", agent.process.log_tail(40));
     }
@@ -156,7 +159,7 @@ async fn a_restarted_agent_reports_only_missed_changes() -> Result<()> {
     // Deleted while the agent is down.
     world.end(agent).await?;
     world.delete_deployment(&first.uid().context("no uid")?).await?;
-    let agent = world.agent().await?;
+    let agent = world.agent(&WATCHES).await?;
     let second = world.deployment("the Deployment to be restored", |_| true).await?;
     world.is_claimed(&agent).await?;
 
@@ -173,7 +176,7 @@ async fn a_restarted_agent_reports_only_missed_changes() -> Result<()> {
     impostor.spec.as_mut().context("no spec")?.replicas = Some(1);
     let impostor = world.deployments()?.create(&PostParams::default(), &impostor).await?;
     ensure!(impostor.metadata.generation == second.metadata.generation, "this shows nothing: {impostor:#?}");
-    let agent = world.agent().await?;
+    let agent = world.agent(&WATCHES).await?;
     let replicas = |d: &Deployment| d.spec.as_ref().and_then(|s| s.replicas);
     let corrected = world.deployment("the impostor to be corrected", |d| replicas(d) == Some(0)).await?;
     world.is_claimed(&agent).await?;
@@ -227,25 +230,21 @@ const MANY: usize = 2_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_enter_and_leave_a_selector_by_the_thousand() -> Result<()> {
-    let env = env::shared().await?;
-    let cluster = &spare::shared().await?.runtime3;
-    let (namespace, id) = ("kcp-selector", "runtime-selector");
-    let control = env.kcp.client()?;
-    fleet::prepare_kcp(&control, namespace).await?;
-    let member = Member { cluster, kyma: "selector", id };
-    kcp::put_kyma(&control, namespace, member.kyma, id, Some(&member.domain())).await?;
-    let receiver = Receiver::start(&env.harness, &env.kcp, namespace, &env.registry.of(namespace)).await?;
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": {"name": "selector-accounts"},
-        "rules": [{"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch"]}]});
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-        "metadata": {"name": "selector-accounts"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "selector-accounts"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
-    fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
+    let namespace = "kcp-selector";
+    let solo = Solo::start_watched(namespace, "selector", Vec::new()).await?;
+    let watchers: Api<Watcher> = Api::namespaced(solo.kcp.clone(), namespace);
+    let watcher = json!({
+        "apiVersion": API_VERSION, "kind": "Watcher", "metadata": {"name": "accounts"},
+        "spec": {"manager": "lifecycle-manager", "field": "spec", "labelsToWatch": {"tidewatch.dev/test": "in"},
+                 "resourceToWatch": {"group": "", "version": "v1", "resource": "serviceaccounts"},
+                 "serviceInfo": {"name": "events", "namespace": "kcp-system", "port": 8082},
+                 "gateway": {"selector": {"matchLabels": {"a": "b"}}}}
+    });
+    watchers.patch("accounts", &PatchParams::apply("tidewatch-tests"), &Patch::Apply(watcher)).await?;
+    let watch = format!("{namespace}.accounts");
 
     // Without spec and without generation. A third of them is in the selector from the start.
-    let api: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
+    let api: Api<ServiceAccount> = Api::default_namespaced(solo.runtime.clone());
     let name = |n: usize| format!("selector-{n}");
     let put = |n: usize, mark: &'static str| {
         let (api, name) = (api.clone(), name(n));
@@ -261,15 +260,16 @@ async fn objects_enter_and_leave_a_selector_by_the_thousand() -> Result<()> {
     put_all(0..MANY / 2, "in").await?;
     put_all(MANY / 2..MANY, "out").await?;
 
-    let identity = receiver.identity(&env.harness, id, &member.domain())?;
-    let watches = json!([{"name": "accounts", "resource": "serviceaccounts", "field": "spec",
-                          "labels": {"tidewatch.dev/test": "in"}}]);
-    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, watches).await?;
+    let agent = solo.agent().await?;
     let objects = |count: usize| {
-        let agent = &agent;
+        let (agent, watch) = (&agent, &watch);
         async move {
             let what = format!("to remember {count} objects");
-            let is = || async { Ok((agent.status().await?["watches"][0]["objects"] == count).then_some(())) };
+            let is = || async {
+                let page = agent.status().await?;
+                let mut all = page["watches"].as_array().into_iter().flatten();
+                Ok(all.any(|w| w["name"] == **watch && w["objects"] == count).then_some(()))
+            };
             agent.process.ready(&what, SOON, is).await?;
             agent.connected().await
         }
@@ -284,7 +284,7 @@ async fn objects_enter_and_leave_a_selector_by_the_thousand() -> Result<()> {
         let series = format!(
             "tidewatch_receiver_events_total{{change=\"{change}\",contract=\"v3\",fate=\"unowned\"}}"
         );
-        let admin = receiver.admin.clone();
+        let admin = solo.receiver.admin.clone();
         async move { metric(&admin, &series).await }
     };
     ensure!(event("changed").await? >= MANY as u64, "{} came", event("changed").await?);

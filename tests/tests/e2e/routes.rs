@@ -15,6 +15,7 @@ use serde_json::json;
 use tidewatch_api::{Watcher, names};
 use tidewatch_certs::{ClientRequest, Issued};
 use tidewatch_tests::{
+    by_hand::{self, Settings},
     env,
     fleet::{self, Identity, Member, Receiver},
     kcp,
@@ -42,42 +43,58 @@ async fn put_watcher(namespace: &str, manager: &str, group: &str, resource: &str
     Ok(())
 }
 
+async fn prepare_kcp(namespace: &str) -> Result<()> {
+    let client = env::shared().await?.kcp.client()?;
+    fleet::prepare_kcp(&client, namespace).await?;
+    kcp::put_kyma(&client, namespace, RUNTIME.0, RUNTIME.1, Some(RUNTIME.2)).await?;
+    put_watcher(namespace, "keeper", "apps", "deployments").await?;
+    put_watcher(namespace, "pilot", "", "configmaps").await?;
+    put_watcher(namespace, "lifecycle-manager", names::GROUP, "kymas").await
+}
+
 /// A receiver in a namespace of its own, with a registered runtime and Watchers of two other managers.
 struct World {
     namespace: &'static str,
     receiver: Receiver,
     runtime: Identity,
-    proxy: Issued,
 }
 
 impl World {
     async fn start(namespace: &'static str, routes: &[(&str, SocketAddr)]) -> Result<Self> {
         let env = env::shared().await?;
-        let client = env.kcp.client()?;
-        fleet::prepare_kcp(&client, namespace).await?;
-        kcp::put_kyma(&client, namespace, RUNTIME.0, RUNTIME.1, Some(RUNTIME.2)).await?;
-        put_watcher(namespace, "keeper", "apps", "deployments").await?;
-        put_watcher(namespace, "pilot", "", "configmaps").await?;
-        put_watcher(namespace, "lifecycle-manager", names::GROUP, "kymas").await?;
-        let mut proxy = None;
+        prepare_kcp(namespace).await?;
+        let routes = routes.iter().map(|(manager, to)| format!("--route-address={manager}={to}")).collect();
+        let modules = env.registry.of(namespace);
         let receiver =
-            Receiver::start_with(&env.harness, &env.kcp, namespace, &env.registry.of(namespace), |ca| {
-                let request = ClientRequest {
-                    runtime_id: "gateway".to_owned(),
-                    dns_names: Vec::new(),
-                    organizations: Vec::new(),
-                    validity: SignedDuration::from_hours(1),
-                };
-                let issued = ca.issue_client(&request, Timestamp::now())?;
-                let file =
-                    env.harness.write(&format!("receiver-{namespace}/proxies.pem"), &issued.cert_pem)?;
-                proxy = Some(issued);
-                let routes = routes.iter().map(|(manager, to)| format!("--route-address={manager}={to}"));
-                Ok(routes.chain([format!("--trusted-proxy={}", file.display())]).collect())
-            })
-            .await?;
-        let runtime = receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
-        Ok(Self { namespace, receiver, runtime, proxy: proxy.context("no proxy")? })
+            Receiver::start_without_agents(&env.harness, &env.kcp, namespace, &modules, routes).await?;
+        Self::of(namespace, receiver).await
+    }
+
+    /// Starts with certificates in files, as a trusted proxy needs them, and returns the proxy's.
+    async fn start_behind_proxy(namespace: &'static str) -> Result<(Self, Issued)> {
+        let env = env::shared().await?;
+        prepare_kcp(namespace).await?;
+        let mut proxy = None;
+        let modules = env.registry.of(namespace);
+        let receiver = by_hand::receiver(&env.harness, &env.kcp, namespace, &modules, |ca| {
+            let request = ClientRequest {
+                runtime_id: "gateway".to_owned(),
+                dns_names: Vec::new(),
+                organizations: Vec::new(),
+                validity: SignedDuration::from_hours(1),
+            };
+            let issued = ca.issue_client(&request, Timestamp::now())?;
+            let file = env.harness.write(&format!("receiver-{namespace}/proxies.pem"), &issued.cert_pem)?;
+            proxy = Some(issued);
+            Ok(vec![format!("--trusted-proxy={}", file.display())])
+        })
+        .await?;
+        Ok((Self::of(namespace, receiver).await?, proxy.context("no proxy")?))
+    }
+
+    async fn of(namespace: &'static str, receiver: Receiver) -> Result<Self> {
+        let runtime = receiver.identity(&env::shared().await?.harness, RUNTIME.1, RUNTIME.2)?;
+        Ok(Self { namespace, receiver, runtime })
     }
 
     fn event(
@@ -264,14 +281,14 @@ async fn a_dead_service_delays_none_and_gets_held_events() -> Result<()> {
 
 #[tokio::test]
 async fn a_proxy_is_trusted_only_by_its_certificate() -> Result<()> {
-    let world = World::start("kcp-routes-proxy", &[]).await?;
+    let (world, proxy) = World::start_behind_proxy("kcp-routes-proxy").await?;
     let runtime = CertificateDer::from_pem_slice(world.runtime.issued.cert_pem.as_bytes())?;
     let header = xfcc::format(&runtime)?;
     let heartbeat = || sized(json!({"epoch": Epoch::random()}).to_string());
     for http in [Http::H1, Http::H2] {
-        let mut proxy = Connection::open(&world.receiver, Some(&world.proxy), http).await?;
+        let mut connection = Connection::open(&world.receiver, Some(&proxy), http).await?;
         let mut send = async |headers: &[(&str, &str)]| -> Result<u16> {
-            Ok(proxy.send_with("POST", v3::PATH, headers, heartbeat()).await?.status().as_u16())
+            Ok(connection.send_with("POST", v3::PATH, headers, heartbeat()).await?.status().as_u16())
         };
         ensure!(send(&[(xfcc::HEADER, &header)]).await? == 200, "the proxy names its client");
         ensure!(send(&[]).await? == 401, "a proxy is no runtime itself");
@@ -302,22 +319,21 @@ async fn a_proxy_is_trusted_only_by_its_certificate() -> Result<()> {
 
 #[tokio::test]
 async fn an_agent_speaks_v2_to_a_v2_listener() -> Result<()> {
-    let (env, spare) = (env::shared().await?, spare::shared().await?);
-    // What another test's engine has told the agents of this runtime to watch is not this one's.
-    let _alone = spare.register_alone().await;
-    let cluster = &spare.runtime4;
-    let own_maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, names::RUNTIME_NAMESPACE);
-    if own_maps.get_opt(names::AGENT_CONFIG_MAP).await?.is_some() {
-        own_maps.delete(names::AGENT_CONFIG_MAP, &DeleteParams::default()).await?;
-    }
+    let (env, cluster) = (env::shared().await?, &spare::shared().await?.runtime3);
     let world = World::start("kcp-routes-v2", &[]).await?;
     let member = Member { cluster, kyma: RUNTIME.0, id: RUNTIME.1 };
     fleet::apply_yaml(&cluster.client()?, ROLE).await?;
-    let identity = world.receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
     let watches = json!([{"name": "configmaps", "version": "v1", "resource": "configmaps", "field": "spec",
                           "namespace": "default", "labels": {"routes-v2": "yes"}}]);
-    let agent =
-        fleet::Agent::start_speaking("v2", &env.harness, &world.receiver, &member, identity, watches).await?;
+    let receiver = &world.receiver;
+    let settings = Settings {
+        protocol: "v2",
+        receiver: &receiver.url,
+        api: cluster.url(),
+        watches,
+        follows_engine: false,
+    };
+    let agent = settings.start(&env.harness, receiver, &member).await?;
     agent.connected().await?;
     let config_maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, "default");
     for (round, content) in ["one", "two", "three"].into_iter().enumerate() {

@@ -38,12 +38,17 @@ const KYMA: &str = "ebb";
 const ID: &str = "runtime-ebb";
 const DOMAIN: &str = "ebb.runtimes.example";
 
+async fn start(namespace: &str) -> Result<Receiver> {
+    let env = env::shared().await?;
+    let modules = env.registry.of(namespace);
+    Receiver::start_without_agents(&env.harness, &env.kcp, namespace, &modules, Vec::new()).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminated_receiver_ends_cleanly() -> Result<()> {
     let env = env::shared().await?;
     fleet::prepare_kcp(&env.kcp.client()?, NAMESPACE).await?;
-    let mut receiver =
-        Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
+    let mut receiver = start(NAMESPACE).await?;
     receiver.process.begin_end();
     ended(&receiver).await
 }
@@ -150,7 +155,7 @@ async fn an_unfinished_event_is_reconciled_by_the_next_receiver() -> Result<()> 
         runtime.kubeconfig_yaml(ADMIN)?.replace(runtime.url(), &format!("https://127.0.0.1:{}", gate.port));
     fleet::put_kubeconfig(&kcp, BUSY, KYMA, &kubeconfig).await?;
     kcp::put_kyma(&kcp, BUSY, KYMA, ID, Some(DOMAIN)).await?;
-    let mut first = Receiver::start(&env.harness, &env.kcp, BUSY, &env.registry.of(BUSY)).await?;
+    let mut first = start(BUSY).await?;
     fleet::kyma_in_state(&kcp, BUSY, KYMA, State::Ready).await?;
     fleet::settled(&first).await?;
 
@@ -183,7 +188,7 @@ async fn an_unfinished_event_is_reconciled_by_the_next_receiver() -> Result<()> 
     ensure!(kyma.module_status("nosuch").is_some(), "the reconcile was cut off: {:#?}", kyma.status);
 
     // The next one does not know of the event; the agent sends it again, and now it is handled.
-    let next = Receiver::start(&env.harness, &env.kcp, BUSY, &env.registry.of(BUSY)).await?;
+    let next = start(BUSY).await?;
     let mut connection = connect(&next).await?;
     let reminder = json!({"epoch": epoch, "session": told.session, "awaiting": [[1, 1]]});
     let answer = post(&mut connection, &reminder).await?;

@@ -67,9 +67,14 @@ impl Rig {
     }
 
     async fn receiver(&self) -> Result<Receiver> {
-        let none = |_: &_| Ok(Vec::new());
-        Receiver::start_with(&self.env.harness, &self.env.kcp, self.go.namespace, &self.go.registry, none)
-            .await
+        let (env, go) = (self.env, &self.go);
+        Receiver::start_without_agents(&env.harness, &env.kcp, go.namespace, &go.registry, Vec::new()).await
+    }
+
+    /// A receiver that installs the agent.
+    async fn watched_receiver(&self) -> Result<Receiver> {
+        let (env, go) = (self.env, &self.go);
+        Receiver::start(&env.harness, &env.kcp, go.namespace, &go.registry).await
     }
 
     async fn dry_run(&self) -> Result<(Option<i32>, Value, String)> {
@@ -80,9 +85,7 @@ impl Rig {
     /// Starts the agent and waits for a proven event path.
     async fn agent(&self, receiver: &Receiver) -> Result<Agent> {
         let member = Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma };
-        let identity = receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let watches = json!([]);
-        let agent = Agent::start_with(&self.env.harness, receiver, &member, identity, watches).await?;
+        let agent = Agent::start(&self.env.harness, receiver, &member).await?;
         agent
             .process
             .ready("to be proven", PROVEN, || async {
@@ -174,7 +177,8 @@ impl Rig {
             })
             .await?;
         }
-        fleet::settled(receiver).await
+        // An installed agent may not have been started yet.
+        fleet::settled_but_for_retries(receiver).await
     }
 }
 
@@ -295,7 +299,7 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
             &["CRDsSync", "Modules", "ModuleCatalog"],
         ),
     ];
-    let mut receiver = rig.receiver().await?;
+    let mut receiver = rig.watched_receiver().await?;
     rig.looked(&receiver).await?;
     ensure!(
         rig.versions().await? == before,
@@ -456,7 +460,7 @@ async fn a_takeover_proceeds_by_label_and_spares_foreign_objects() -> Result<()>
     let uid = live(&go.runtime, &service).await?.uid();
 
     let (before, kymas) = (rig.versions().await?, rig.kyma_versions().await?);
-    let receiver = rig.receiver().await?;
+    let receiver = rig.watched_receiver().await?;
     wait::until("a look at the Kyma", SOON, || async {
         let page = receiver.runtime(kyma).await?;
         let all = page["reconciles"].as_array().cloned().unwrap_or_default();

@@ -49,7 +49,7 @@ async fn soon(what: &str, it: impl Future<Output = Result<()>>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_installed_by_others_triggers_a_reconcile() -> Result<()> {
-    let solo = Solo::start("kcp-brought", "wharf").await?;
+    let solo = Solo::start_watched("kcp-brought", "wharf", Vec::new()).await?;
     let agent = solo.agent().await?;
     solo.offer(&Version::new("gantry", "1.0.0", vec![crane("gantry.example.test")])).await?;
     let mut with_cr = Version::new("derrick", "1.0.0", vec![config_map("kyma-system", "derrick")]);
@@ -86,7 +86,7 @@ async fn a_kind_installed_by_others_triggers_a_reconcile() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_deletion_of_awaited_objects_triggers_a_reconcile() -> Result<()> {
-    let solo = Solo::start("kcp-leaving", "pontoon").await?;
+    let solo = Solo::start_watched("kcp-leaving", "pontoon", Vec::new()).await?;
     let agent = solo.agent().await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "pallet"}});
     let objects = vec![namespace, config_map("pallet", "pallet"), config_map("kyma-system", "pallet")];

@@ -50,8 +50,14 @@ impl World {
         spare::take_over(&spare.runtime4).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let receiver =
-            Receiver::start(&env.harness, &env.kcp, namespace, &env.registry.of(namespace)).await?;
+        let receiver = Receiver::start_without_agents(
+            &env.harness,
+            &env.kcp,
+            namespace,
+            &env.registry.of(namespace),
+            Vec::new(),
+        )
+        .await?;
         let world = Self { env, spare, kcp, receiver, namespace, _alone: alone };
         for member in [world.pier(), world.mole()] {
             fleet::register(&world.kcp, namespace, &member).await?;

@@ -62,17 +62,15 @@ async fn a_manager_receives_each_change_the_agent_holds() -> Result<()> {
     });
     watchers.patch("keeper", &PatchParams::apply("tidewatch-tests"), &Patch::Apply(watcher)).await?;
     let address = free()?;
+    let route = vec![format!("--route-address=keeper={address}")];
     let receiver =
-        Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE), |_| {
-            Ok(vec![format!("--route-address=keeper={address}")])
-        })
-        .await?;
+        Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE), route).await?;
     let member = Member { cluster: &spare.runtime4, kyma: "harbour", id: "runtime-harbour" };
     spare::take_over(member.cluster).await?;
     fleet::register(&kcp, NAMESPACE, &member).await?;
     fleet::kyma_in_state(&kcp, NAMESPACE, member.kyma, State::Ready).await?;
-    let agent = Agent::start(&env.harness, &receiver, &member).await?;
-    let dirty = async || Ok::<_, anyhow::Error>(agent.status().await?["dirtyKeys"].clone());
+    let mut agent = Agent::start(&env.harness, &receiver, &member).await?;
+    let dirty = async |agent: &Agent| anyhow::Ok(agent.status().await?["dirtyKeys"].clone());
     let maps: Api<ConfigMap> = Api::namespaced(member.cluster.client()?, "default");
     let own = CertificateDer::from_pem_slice(agent.identity.issued.cert_pem.as_bytes())?;
 
@@ -88,7 +86,7 @@ async fn a_manager_receives_each_change_the_agent_holds() -> Result<()> {
     ensure!(watched(&keeper.next().await?)["Name"] == "path-mine");
     maps.delete("path-mine", &DeleteParams::default()).await?;
     ensure!(watched(&keeper.next().await?)["Name"] == "path-mine");
-    wait::until("all to be let go", SOON, || async { Ok((dirty().await? == 0).then_some(())) }).await?;
+    wait::until("all to be let go", SOON, || async { Ok((dirty(&agent).await? == 0).then_some(())) }).await?;
 
     // A dead service: the agent holds the change, and the engine's own events pass.
     drop(keeper);
@@ -105,13 +103,14 @@ async fn a_manager_receives_each_change_the_agent_holds() -> Result<()> {
         Ok((metric(&agent.admin, acknowledged).await? > before).then_some(()))
     })
     .await?;
-    wait::until("only the held one to be left", SOON, || async { Ok((dirty().await? == 1).then_some(())) })
-        .await?;
+    wait::until("only the held one to be left", SOON, || async {
+        Ok((dirty(&agent).await? == 1).then_some(()))
+    })
+    .await?;
 
     // An agent that is restarted meanwhile still holds it; the service gets it when it lives.
-    drop(agent);
-    let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
-    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, fleet::watches()).await?;
+    agent.process.kill().await?;
+    agent.start_again().await?;
     wait::until("the new agent to hold it", SOON, || async {
         Ok(agent.status().await?["dirtyKeys"].as_u64().filter(|dirty| *dirty > 0))
     })
@@ -127,10 +126,9 @@ async fn a_manager_receives_each_change_the_agent_holds() -> Result<()> {
     let own_maps: Api<ConfigMap> = Api::namespaced(member.cluster.client()?, "kyma-system");
     let names = own_maps.get("tidewatch-agent-names-0").await?.data.unwrap_or_default();
     ensure!(names.values().any(|text| text.lines().any(|line| line == "default/path-held")), "{names:?}");
-    drop(agent);
+    agent.process.kill().await?;
     maps.delete("path-held", &DeleteParams::default()).await?;
-    let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
-    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, fleet::watches()).await?;
+    agent.start_again().await?;
     told(&mut keeper, "path-held").await?;
     wait::until("it to be let go", SOON, || async {
         Ok((agent.status().await?["dirtyKeys"] == 0).then_some(()))

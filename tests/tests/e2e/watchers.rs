@@ -21,7 +21,7 @@ use tidewatch_tests::{
     ControlPlane, env,
     fleet::{self, AGENT_USER, Agent, Member, Receiver},
     observed::{self, metric},
-    spare, wait,
+    runtime_pool, spare, wait,
 };
 
 const NAMESPACE: &str = "kcp-watchers";
@@ -54,7 +54,7 @@ async fn watcher_says(kcp: &Client, name: &str, state: State, word: &str) -> Res
     .await
 }
 
-/// Waits until the agent's role allows exactly these resources of the core group, beside Kymas, of which the engine always has to hear.
+/// Waits until the agent's role allows exactly these resources of the core group, beside those of the engine's own watches.
 async fn allowed(cluster: &ControlPlane, resources: &[&str]) -> Result<()> {
     let api: Api<ClusterRole> = Api::all(cluster.client()?);
     let listed = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]});
@@ -63,6 +63,7 @@ async fn allowed(cluster: &ControlPlane, resources: &[&str]) -> Result<()> {
     let wanted = json!([
         listed("", &core.into_iter().collect::<Vec<_>>()),
         listed("apiextensions.k8s.io", &["customresourcedefinitions"]),
+        listed("certificates.k8s.io", &["certificatesigningrequests"]),
         listed(GROUP, &["kymas", "modulereleasemetas", "moduletemplates"]),
     ]);
     wait::until(&format!("the agent's role to be for exactly {resources:?}"), SOON, || async {
@@ -157,12 +158,11 @@ async fn ensure_nothing_left(cluster: &ControlPlane) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn watchers_take_effect_everywhere_without_a_restart() -> Result<()> {
     let env = env::shared().await?;
-    let spare = spare::shared().await?;
-    let _alone = spare.register_alone().await;
+    let (first, second) = (runtime_pool::alone().await?, runtime_pool::alone().await?);
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, NAMESPACE).await?;
     let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
-    let (with_agent, without) = (&spare.runtime4, &spare.runtime3);
+    let (with_agent, without) = (first.cluster, second.cluster);
     let member = Member { cluster: with_agent, kyma: "lookout", id: "runtime-lookout" };
     let other = Member { cluster: without, kyma: "blind", id: "runtime-blind" };
     for member in [&member, &other] {
@@ -260,7 +260,7 @@ async fn watchers_take_effect_everywhere_without_a_restart() -> Result<()> {
         Ok((metric(&receiver.admin, done).await? >= 2).then_some(()))
     })
     .await?;
-    fleet::settled(&receiver).await?;
+    fleet::settled_but_for_retries(&receiver).await?;
     ensure!(versions(with_agent).await? == configured, "{:?}, {configured:?}", versions(with_agent).await?);
     ensure!(versions(without).await? == also, "{:?}, {also:?}", versions(without).await?);
 

@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use tidewatch_demo::files::write_private;
 use tidewatch_drain::Drain;
 use tokio::time::{Instant, interval};
 
@@ -256,13 +257,15 @@ impl OwnProcesses {
     ) -> Result<Self> {
         let receiver = Receiver::prepare(folder, fleet, settings)?;
         receiver.start().await?;
-        let path = &receiver.event_path;
+        let ca = fleet.event_ca().await?;
+        let ca_file = folder.join("receiver/ca.crt");
+        write_private(&ca_file, ca.cert_pem())?;
         let api = fleet.server.url("");
         let setup = Setup {
             receiver: receiver.url.clone(),
-            event_ca: path.ca.cert_pem().to_owned(),
-            event_ca_key: path.ca.key_pem().as_str().to_owned(),
-            event_ca_file: path.ca_file.clone(),
+            event_ca: ca.cert_pem().to_owned(),
+            event_ca_key: ca.key_pem().as_str().to_owned(),
+            event_ca_file: ca_file,
             api: api.trim_end_matches('/').to_owned(),
             api_ca: fleet.server.ca_pem().to_owned(),
             secret: fleet.secret.clone(),

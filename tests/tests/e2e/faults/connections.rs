@@ -1,4 +1,4 @@
-//! The agent's connection: certificate and CA rotation during changes, and a restarted HTTP proxy.
+//! The connection of an agent with certificates in files: their rotation during changes, and a restarted HTTP proxy.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,7 @@ use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_demo::files::write_private;
 use tidewatch_tests::{
     ControlPlane, Process, env,
-    fleet::{self, Agent, Member},
+    fleet::{Agent, Member},
     mtls::{self, Connection, Http},
     observed::metric,
     wait,
@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use super::{
-    rig::{NOTICED, Rig, SOON},
+    rig::{NOTICED, Rig, SOON, by_hand},
     runtime,
 };
 
@@ -191,25 +191,14 @@ async fn with_environment(agent: &mut Agent, variables: &[(&str, &str)]) -> Resu
 }
 
 /// The agent uses a proxy that restarts; then `NO_PROXY` bypasses it.
-async fn egress(rig: &mut Rig, cluster: &ControlPlane, domain: &str) -> Result<()> {
+async fn egress(rig: &mut Rig, cluster: &ControlPlane) -> Result<()> {
     let env = env::shared().await?;
     let port: u16 = rig.receiver.url.rsplit(':').next().context("no port")?.parse()?;
     let proxy = Tunnels::open(([127, 0, 0, 1], 0).into(), port).await?;
     let (address, url) = (proxy.address, format!("https://{HOST}:{port}"));
     let member = Member { cluster, kyma: NAME, id: ID };
-    let identity = rig.receiver.identity(&env.harness, ID, domain)?;
     rig.agent.process.kill().await?;
-    rig.agent = Agent::start_through(
-        &url,
-        &rig.api.url(),
-        "v3",
-        &env.harness,
-        &rig.receiver,
-        &member,
-        identity,
-        fleet::watches(),
-    )
-    .await?;
+    rig.agent = by_hand(&url, &rig.api.url()).start(&env.harness, &rig.receiver, &member).await?;
     let way = format!("http://{address}");
     with_environment(&mut rig.agent, &[("HTTPS_PROXY", &way), ("NO_PROXY", "example.org,10.0.0.0/8")])
         .await?;
@@ -247,8 +236,8 @@ async fn egress(rig: &mut Rig, cluster: &ControlPlane, domain: &str) -> Result<(
 async fn renewed_certificates_and_a_dead_proxy_lose_nothing() -> Result<()> {
     let env = env::shared().await?;
     let cluster = runtime(NAME).await?;
-    let mut rig = Rig::start(&env.kcp, &cluster, NAME).await?;
+    let mut rig = Rig::start_with_files(&env.kcp, &cluster, NAME).await?;
     let domain = Member { cluster: &cluster, kyma: NAME, id: ID }.domain();
     renewal(&mut rig, &domain).await.with_context(|| format!("renewal\n{}", rig.logs()))?;
-    egress(&mut rig, &cluster, &domain).await.with_context(|| format!("a proxy\n{}", rig.logs()))
+    egress(&mut rig, &cluster).await.with_context(|| format!("a proxy\n{}", rig.logs()))
 }

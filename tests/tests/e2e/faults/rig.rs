@@ -15,6 +15,7 @@ use tidewatch_api::State;
 use tidewatch_tests::{
     ControlPlane, buoys,
     buoys::{Buoys, Change, Dice},
+    by_hand::{self, Settings},
     env,
     faulty::Proxy,
     fleet::{self, Agent, Member, Receiver},
@@ -56,6 +57,23 @@ pub(super) struct Rig {
     id: String,
 }
 
+/// A killed API server is away for seconds, so the lease is long. Other tests cover its loss.
+const LEASE: &str = "--lease=180";
+
+/// Settings of an agent that is configured by hand.
+pub(super) fn by_hand<'a>(receiver: &'a str, api: &'a str) -> Settings<'a> {
+    Settings { protocol: "v3", receiver, api, watches: by_hand::watches(), follows_engine: true }
+}
+
+/// Prepares an exclusive namespace in KCP with the module, and returns it.
+async fn prepare(kcp: &ControlPlane, runtime: &ControlPlane, name: &str) -> Result<String> {
+    let (namespace, control) = (format!("kcp-{name}"), kcp.client()?);
+    spare::take_over(runtime).await?;
+    fleet::prepare_kcp(&control, &namespace).await?;
+    buoys::release(&control, &namespace, &env::shared().await?.registry.of(&namespace)).await?;
+    Ok(namespace)
+}
+
 /// Continuous changes until dropped or [`Stream::end`]. Failed changes count as attempts.
 pub(super) struct Stream {
     tries: Arc<AtomicU64>,
@@ -76,33 +94,46 @@ impl Rig {
         arguments: &[&str],
     ) -> Result<Self> {
         let env = env::shared().await?;
-        let (namespace, id) = (format!("kcp-{name}"), format!("runtime-{name}"));
-        spare::take_over(runtime).await?;
-        let control = kcp.client()?;
-        fleet::prepare_kcp(&control, &namespace).await?;
-        buoys::release(&control, &namespace, &env.registry.of(&namespace)).await?;
-        // A killed API server is away for seconds, so the lease duration is long. Other tests cover lease
-        // loss.
-        let all = arguments.iter().copied().chain(["--lease=180"]);
-        let more = |_: &_| Ok(all.map(str::to_owned).collect());
-        let receiver =
-            Receiver::start_with(&env.harness, kcp, &namespace, &env.registry.of(&namespace), more).await?;
+        let namespace = prepare(kcp, runtime, name).await?;
+        let more = arguments.iter().copied().chain([LEASE]).map(str::to_owned).collect();
+        let modules = env.registry.of(&namespace);
+        let receiver = Receiver::start_with(&env.harness, kcp, &namespace, &modules, more).await?;
+        Self::of(kcp, runtime, name, receiver, async |receiver, member, to_receiver, to_api| {
+            Agent::start_through(to_receiver, to_api, &env.harness, receiver, member).await
+        })
+        .await
+    }
+
+    /// Starts with certificates in files and an agent that is configured by hand.
+    pub(super) async fn start_with_files(
+        kcp: &ControlPlane,
+        runtime: &ControlPlane,
+        name: &str,
+    ) -> Result<Self> {
+        let env = env::shared().await?;
+        let namespace = prepare(kcp, runtime, name).await?;
+        let modules = env.registry.of(&namespace);
+        let more = |_: &_| Ok(vec![LEASE.to_owned()]);
+        let receiver = by_hand::receiver(&env.harness, kcp, &namespace, &modules, more).await?;
+        Self::of(kcp, runtime, name, receiver, async |receiver, member, to_receiver, to_api| {
+            by_hand(to_receiver, to_api).start(&env.harness, receiver, member).await
+        })
+        .await
+    }
+
+    async fn of(
+        kcp: &ControlPlane,
+        runtime: &ControlPlane,
+        name: &str,
+        receiver: Receiver,
+        agent: impl AsyncFnOnce(&Receiver, &Member<'_>, &str, &str) -> Result<Agent>,
+    ) -> Result<Self> {
+        let (control, id) = (kcp.client()?, format!("runtime-{name}"));
         let member = Member { cluster: runtime, kyma: name, id: &id };
-        fleet::register(&control, &namespace, &member).await?;
-        fleet::kyma_in_state(&control, &namespace, name, State::Ready).await?;
+        fleet::register(&control, &receiver.namespace, &member).await?;
+        fleet::kyma_in_state(&control, &receiver.namespace, name, State::Ready).await?;
         let (events, api) = (Proxy::before(&receiver.url).await?, Proxy::before(runtime.url()).await?);
-        let identity = receiver.identity(&env.harness, &id, &member.domain())?;
-        let agent = Agent::start_through(
-            &events.url(),
-            &api.url(),
-            "v3",
-            &env.harness,
-            &receiver,
-            &member,
-            identity,
-            fleet::watches(),
-        )
-        .await?;
+        let agent = agent(&receiver, &member, &events.url(), &api.url()).await?;
         let (buoys, dice) = (Buoys::of(runtime.client()?), Dice::new(seed()?));
         let mut rig = Self { receiver, agent, events, api, buoys, dice, id };
         rig.agent.connected().await?;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     ControlPlane,
+    by_hand::Settings,
     censor::Censor,
     env,
     faulty::{Blow, Proxy},
@@ -52,8 +53,14 @@ impl Watching {
         fleet::prepare_kcp(&control, &namespace).await?;
         let member = Member { cluster, kyma: name, id: &id };
         kcp::put_kyma(&control, &namespace, name, &id, Some(&member.domain())).await?;
-        let receiver =
-            Receiver::start(&env.harness, &env.kcp, &namespace, &env.registry.of(&namespace)).await?;
+        let receiver = Receiver::start_without_agents(
+            &env.harness,
+            &env.kcp,
+            &namespace,
+            &env.registry.of(&namespace),
+            Vec::new(),
+        )
+        .await?;
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
             "rules": [{"apiGroups": [group], "resources": [resource], "verbs": ["get", "list", "watch"]}]});
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -62,11 +69,10 @@ impl Watching {
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
         fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
         let way = Proxy::before(&receiver.url).await?;
-        let identity = receiver.identity(&env.harness, &id, &member.domain())?;
         let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
                               "labels": {"tidewatch.dev/test": name}}]);
-        let agent =
-            Agent::start_alone(&way.url(), api, &env.harness, &receiver, &member, identity, watches).await?;
+        let settings = Settings { protocol: "v3", receiver: &way.url(), api, watches, follows_engine: false };
+        let agent = settings.start(&env.harness, &receiver, &member).await?;
         agent.connected().await?;
         Ok(Self { receiver, agent, way })
     }
