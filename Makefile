@@ -95,6 +95,10 @@ soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on
 model: ## Explore the model's one world with everything: DEPTH=12 steps from the start as a whole, and STEPS=20000000 on random ways from SEED=1
 	@TIDEWATCH_MODEL=full TIDEWATCH_MODEL_DEPTH=$(or $(DEPTH),12) TIDEWATCH_MODEL_STEPS=$(or $(STEPS),20000000) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-delivery --test model at_once -- --nocapture --test-threads 1
 
+.PHONY: soak-certs
+soak-certs: build ## Rotate the CA N=20 times under load (about 12 min) on the fake API server: no event fails
+	@TIDEWATCH_ROTATIONS=$(or $(N),20) $(E2E_TEST) rotation -- --nocapture
+
 .PHONY: crashes
 crashes: ## Crash the receiver at chosen points of installs, upgrades and deletions, and compare how it ends: N=200 seeds from SEED=1 on
 	@TIDEWATCH_CRASHES=$(or $(N),200) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-fleet-sim --test crash -- --nocapture

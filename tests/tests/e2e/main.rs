@@ -34,6 +34,7 @@ mod orphans;
 mod readiness;
 mod reporting;
 mod resync;
+mod rotation;
 mod routes;
 mod runtime_kyma;
 mod service;

@@ -1,0 +1,117 @@
+//! The CA is rotated under load, without a failed event.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tidewatch_api::names::{AGENT_SETTINGS, RUNTIME_NAMESPACE};
+use tidewatch_tests::{binaries, fleet::Agent, http, modules::Version, observed, solo::Solo, wait};
+
+const SOON: Duration = Duration::from_mins(2);
+const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
+const MOUNTED: Duration = Duration::from_millis(500);
+
+/// Copies the CAs to the agent's folder, as a kubelet does with a mounted ConfigMap.
+async fn mount(runtime: Client, ca: &Path) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(runtime, RUNTIME_NAMESPACE);
+    loop {
+        let data = maps.get(AGENT_SETTINGS).await?.data.unwrap_or_default();
+        let wanted = data.get("ca.crt").context("the ConfigMap has no ca.crt")?;
+        if *wanted != std::fs::read_to_string(ca)? {
+            std::fs::write(ca, wanted)?;
+        }
+        tokio::time::sleep(MOUNTED).await;
+    }
+}
+
+/// Changes an object of the module again and again. Each change is undone by its event alone.
+async fn load(solo: &Solo) -> Result<()> {
+    let maps = solo.objects(CONFIG_MAP, Some("ferry"));
+    for round in 0_u64.. {
+        let edit = json!({"data": {"line": round.to_string()}});
+        solo.patch(CONFIG_MAP, "ferry", "timetable", "editor", &edit).await?;
+        wait::until("the edit to be set back", SOON, || async {
+            let map = maps.get("timetable").await?;
+            Ok((map.data["data"]["line"] == "north").then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn certs(solo: &Solo, command: &str, more: &[String]) -> Result<Value> {
+    let kubeconfig = solo.env.harness.write("rotation/kcp.yaml", &solo.env.kcp.kubeconfig_yaml("admin")?)?;
+    let output = tokio::process::Command::new(binaries::find("tidewatch")?)
+        .args(["certs", command, "-o=json", "--namespace", solo.namespace])
+        .args(more)
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .output()
+        .await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Requests a rotation, and waits for its end.
+async fn rotate(solo: &Solo) -> Result<()> {
+    let receiver = [format!("--receiver={}", solo.receiver.admin)];
+    let before = certs(solo, "status", &receiver).await?;
+    ensure!(before["ca"]["step"] == "stable", "{before:#}");
+    certs(solo, "rotate", &[]).await?;
+    wait::until("the CA to be rotated", SOON, || async {
+        let status = certs(solo, "status", &receiver).await?;
+        let is_done = status["ca"]["step"] == "stable" && status["ca"]["since"] != before["ca"]["since"];
+        ensure!(is_done, "{status:#}");
+        ensure!(status["lagging"] == json!([]), "{status:#}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Failures of connections and requests of an agent since its start.
+async fn failures(agent: &Agent) -> Result<Vec<String>> {
+    let page = http::text(&format!("{}/metrics", agent.admin)).await?;
+    let ended = "tidewatch_agent_connections_ended_total{";
+    let is_failure = |line: &&str| {
+        line.starts_with("tidewatch_agent_send_failures_total{")
+            || line.starts_with(ended) && !line.contains("\"renewed\"") && !line.contains("\"old\"")
+    };
+    Ok(page.lines().filter(is_failure).map(str::to_owned).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ca_is_rotated_without_a_failed_event() -> Result<()> {
+    // `make soak-certs` rotates more often.
+    let rounds = std::env::var("TIDEWATCH_ROTATIONS").ok().map_or(Ok(1), |text| text.parse::<u32>())?;
+    let lifetimes = ["--agent-certificate-lifetime=15s", "--ca-rotation-patience=100s"].map(str::to_owned);
+    let solo = Solo::start_watched("kcp-rotation", "pier", lifetimes.to_vec()).await?;
+    let agent = solo.agent().await?;
+    let objects = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ferry"}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"line": "north"},
+               "metadata": {"name": "timetable", "namespace": "ferry"}}),
+    ];
+    solo.offer(&Version::new("ferry", "1.0.0", objects)).await?;
+    solo.enable(&json!([{"name": "ferry"}])).await?;
+    solo.ready_by_its_agent("ferry", "1.0.0").await?;
+    solo.watching(&agent, "engine.configmaps.spec").await?;
+    let before = failures(&agent).await?;
+
+    let ca = agent.identity.cert.parent().context("no folder")?.join("ca.crt");
+    let rotations = async {
+        for round in 0..rounds {
+            rotate(&solo).await.with_context(|| format!("rotation {round}"))?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        ended = mount(solo.runtime.clone(), &ca) => ended?,
+        ended = load(&solo) => ended?,
+        ended = rotations => ended?,
+    }
+    let after = failures(&agent).await?;
+    ensure!(after == before, "failures: {before:?}, then {after:?}");
+    observed::no_panic(&solo.receiver.process)?;
+    observed::no_panic(&agent.process)
+}
