@@ -2,6 +2,8 @@
 
 pub mod args;
 mod certs;
+mod clusters;
+mod doctor;
 mod explain;
 mod files;
 mod generate;
@@ -10,5 +12,7 @@ mod module;
 mod output;
 mod progress;
 mod revocation;
+mod rights;
+mod runtime;
 
 pub use args::{Args, run};
