@@ -8,8 +8,9 @@ use clap_complete::Shell;
 use tidewatch_telemetry::BuildInfo;
 
 use crate::{
-    certs, explain, generate, lint, module,
+    certs, doctor, explain, generate, lint, module,
     output::{self, Output},
+    runtime,
 };
 
 const BUILD: BuildInfo = BuildInfo::new("tidewatch", env!("CARGO_PKG_VERSION"));
@@ -28,6 +29,11 @@ enum Command {
     Certs(Group<certs::Command>),
     /// Pack modules and push them to a registry.
     Module(Group<module::Command>),
+    /// Register runtimes.
+    #[command(subcommand)]
+    Runtime(runtime::Command),
+    /// Check a control plane and its runtimes, and say how to repair what fails. Exit code 1 if a check fails.
+    Doctor(With<doctor::Doctor>),
     /// Show a runtime's event path and its last reconciles with their triggers.
     Explain(With<explain::Explain>),
     /// Check an operator's files.
@@ -81,6 +87,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Certs(Group { command, output }) => certs::run(command, output.format).await,
         Command::Module(Group { command, output }) => module::run(command, output.format).await,
+        Command::Runtime(command) => runtime::run(command).await,
+        Command::Doctor(With { args, output }) => {
+            let healthy = Box::pin(doctor::run(args, output.format)).await?;
+            return Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Explain(With { args, output }) => explain::run(args, output.format).await,
         Command::Lint(Group { command, output }) => lint::run(command, output.format),
         Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
@@ -121,9 +132,19 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in
-            ["certs", "demo", "explain", "lint", "module", "simulate", "generate", "completion", "version"]
-        {
+        for command in [
+            "certs",
+            "demo",
+            "doctor",
+            "explain",
+            "lint",
+            "module",
+            "runtime",
+            "simulate",
+            "generate",
+            "completion",
+            "version",
+        ] {
             assert!(script.contains(command), "{command}");
         }
     }
@@ -136,6 +157,9 @@ mod tests {
             "tidewatch certs ca -o json",
             "tidewatch certs -o text ca",
             "tidewatch explain -o json",
+            "tidewatch doctor -o json --kcp-kubeconfig f --runtimes 5",
+            "tidewatch runtime add a --kubeconfig f --wait -o yaml",
+            "tidewatch runtime add a --runtime-kubeconfig f --dry-run=client --wait=ready --label a=b --label c-",
             "tidewatch simulate -o markdown",
             "tidewatch simulate --list -o json",
             "tidewatch version -o json",
@@ -145,6 +169,10 @@ mod tests {
         for line in [
             "tidewatch certs ca -o markdown",
             "tidewatch explain -o markdown",
+            "tidewatch doctor -o yaml",
+            "tidewatch doctor --runtime a --runtimes 5",
+            "tidewatch runtime add a",
+            "tidewatch runtime add a --kubeconfig f --label b",
             "tidewatch demo -o json",
             "tidewatch completion bash -o json",
         ] {

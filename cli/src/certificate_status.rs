@@ -20,8 +20,8 @@ use tidewatch_demo::http;
 use tidewatch_receiver::{lease, rotation::PAGE};
 
 use crate::{
+    clusters::ControlPlane,
     output::{Format, print},
-    revocation::{self, ControlPlane},
 };
 
 /// Runtimes that are listed by name.
@@ -40,7 +40,7 @@ pub(crate) struct Status {
 
 pub(crate) async fn status(status: &Status, output: Format) -> anyhow::Result<()> {
     let ControlPlane { namespace, .. } = &status.control_plane;
-    let client = revocation::client(&status.control_plane).await?;
+    let client = status.control_plane.client().await?;
     let page = match &status.receiver {
         Some(url) => http::json(&format!("{}{PAGE}", url.trim_end_matches('/'))).await,
         None => by_proxy(&client, namespace).await,
@@ -67,7 +67,7 @@ pub(crate) async fn status(status: &Status, output: Format) -> anyhow::Result<()
 
 /// Requests a rotation of the CA.
 pub(crate) async fn rotate(control_plane: &ControlPlane, output: Format) -> anyhow::Result<()> {
-    let client = revocation::client(control_plane).await?;
+    let client = control_plane.client().await?;
     let secrets: Api<Secret> = Api::namespaced(client, &control_plane.namespace);
     let now = Timestamp::now().round(Unit::Second)?.to_string();
     let patch = json!({"metadata": {"annotations": {ROTATE_CA: now}}});

@@ -11,9 +11,10 @@ use tidewatch_certs::{Ca, ClientRequest, Issued, PrivateKeyPem, ServerRequest};
 use crate::{
     args::usage,
     certificate_status::{self, Status},
+    clusters::ControlPlane,
     files,
     output::Format,
-    revocation::{self, Change, ControlPlane, Target},
+    revocation::{self, Change, Target},
 };
 
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,8 @@
 pub mod args;
 mod certificate_status;
 mod certs;
+mod clusters;
+mod doctor;
 mod explain;
 mod files;
 mod generate;
@@ -11,5 +13,7 @@ mod module;
 mod output;
 mod progress;
 mod revocation;
+mod rights;
+mod runtime;
 
 pub use args::{Args, run};

@@ -79,7 +79,7 @@ fn read(command: &Windows) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(cannot)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = SignedDuration::from_str(text).map_err(|e| e.to_string())?;
     Duration::try_from(parsed).map_err(|_| "a negative time".to_owned())
 }

@@ -1,22 +1,23 @@
 //! `tidewatch certs revoke` and `admit`: the ConfigMap of revoked runtimes in the control plane.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client,
+    Api,
     api::{Patch, PatchParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
-use tidewatch_api::names::{KCP_NAMESPACE, REVOCATIONS};
+use tidewatch_api::names::REVOCATIONS;
 
-use crate::{args::usage, output::Format};
-
-const MANAGER: &str = "tidewatch";
+use crate::{
+    args::usage,
+    clusters::{ControlPlane, MANAGER},
+    output::Format,
+};
 
 /// A runtime in a control plane.
 #[derive(Debug, Args)]
@@ -24,18 +25,7 @@ pub(crate) struct Target {
     /// Runtime id: the Kyma's label kyma-project.io/runtime-id.
     runtime: String,
     #[command(flatten)]
-    control_plane: ControlPlane,
-}
-
-/// The control plane.
-#[derive(Debug, Args)]
-pub(crate) struct ControlPlane {
-    /// Kubeconfig of the control plane [default: as kubectl's].
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Namespace of the receiver in the control plane.
-    #[arg(long, default_value = KCP_NAMESPACE)]
-    pub(crate) namespace: String,
+    kcp: ControlPlane,
 }
 
 /// The change of a runtime's entry.
@@ -47,14 +37,18 @@ pub(crate) enum Change {
     Admit,
 }
 
-pub(crate) async fn run(target: &Target, change: Change, output: Format) -> anyhow::Result<()> {
+/// Returns whether a text can be a runtime id: a common name of certificates, and plain in paths and keys.
+pub(crate) fn is_runtime_id(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (1..=64).contains(&text.len()) && text.chars().all(is_plain)
+}
+
+pub(crate) async fn run(target: &Target, change: Change, output: Format) -> anyhow::Result<()> {
     let runtime = &target.runtime;
-    if runtime.is_empty() || runtime.len() > 64 || !runtime.chars().all(is_plain) {
+    if !is_runtime_id(runtime) {
         return Err(usage(&format!("'{runtime}' is no runtime id")));
     }
-    let maps: Api<ConfigMap> =
-        Api::namespaced(client(&target.control_plane).await?, &target.control_plane.namespace);
+    let maps: Api<ConfigMap> = Api::namespaced(target.kcp.client().await?, &target.kcp.namespace);
     let before = maps.get_opt(REVOCATIONS).await.context("the ConfigMap of revocations cannot be read")?;
     let known = before.as_ref().and_then(|map| map.data.as_ref()?.get(runtime)).cloned();
     let since = match (change, known) {
@@ -85,17 +79,4 @@ async fn write(maps: &Api<ConfigMap>, exists: bool, runtime: &str, value: Value)
         maps.create(&PostParams::default(), &map).await.map(drop)
     }
     .context("the ConfigMap of revocations cannot be written; the right to change it is needed")
-}
-
-pub(crate) async fn client(target: &ControlPlane) -> anyhow::Result<Client> {
-    tidewatch_oci::install_crypto_provider();
-    let config = match &target.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("{} is no kubeconfig; give --kubeconfig", path.display()))?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
-        }
-        None => kube::Config::infer().await.context("no control plane; give --kubeconfig")?,
-    };
-    Ok(Client::try_from(config)?)
 }

@@ -99,6 +99,11 @@ impl BaseUrl {
         &self.registry
     }
 
+    /// Protocol.
+    pub const fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
     /// OCM repository context. Only plain http needs a scheme.
     pub(super) fn repository_context(&self) -> Value {
         let Self { scheme, registry, path } = self;

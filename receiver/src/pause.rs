@@ -9,8 +9,8 @@ use crate::{config_map, switch::Switch};
 pub const NAME: &str = "tidewatch-engine";
 const KEY: &str = "paused";
 
-/// Any value but a clear no pauses.
-fn is_paused(map: Option<&ConfigMap>) -> bool {
+/// Returns whether the ConfigMap pauses the engine: any value but a clear no does.
+pub fn is_paused(map: Option<&ConfigMap>) -> bool {
     let value = map.and_then(|map| map.data.as_ref()).and_then(|data| data.get(KEY));
     value.is_some_and(|value| !matches!(value.trim(), "" | "false" | "no" | "off" | "0"))
 }

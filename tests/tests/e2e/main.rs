@@ -32,6 +32,7 @@ mod mandatory;
 mod operator;
 mod orphans;
 mod readiness;
+mod registration;
 mod reporting;
 mod resync;
 mod rotation;

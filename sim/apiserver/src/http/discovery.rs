@@ -8,9 +8,10 @@ use crate::{kinds::Kind, store::Cluster};
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Review resources of built-in versions.
-const REVIEWS: [(&str, &str, &str); 2] = [
+const REVIEWS: [(&str, &str, &str); 3] = [
     ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
     ("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+    ("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview"),
 ];
 
 /// Served kinds by group and version.

@@ -12,6 +12,8 @@ pub(super) enum Task {
     Establish(Key),
     /// Make a workload ready.
     Ready(Key),
+    /// Fill a Secret of a `ServiceAccount` with its token.
+    Token(Key),
 }
 
 #[derive(Debug, Default)]

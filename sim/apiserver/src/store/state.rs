@@ -15,7 +15,7 @@ use super::{
     rights::Rights,
     schedule::{Schedule, Task},
     served::Served,
-    tokens::TokenKey,
+    tokens::{self, TokenKey},
 };
 use crate::{
     fields::managed::{FieldScope, Managed, Writer},
@@ -25,6 +25,7 @@ use crate::{
 };
 
 pub(super) const CRDS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+const SERVICE_ACCOUNTS: &str = "serviceaccounts";
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Cluster settings.
@@ -122,6 +123,9 @@ impl State {
         }
         self.rights.object_changed(key);
         self.roles_changed |= &*key.resource == CLUSTER_ROLES;
+        if &*key.resource == SERVICE_ACCOUNTS {
+            tokens::remove_secrets(self, key);
+        }
         if &*key.resource == CRDS
             && let Some((plural, group)) = key.name.split_once('.')
         {
@@ -148,6 +152,12 @@ impl State {
                 if let Some(delay) = self.options.ready_after.filter(|_| observed != Some(stored.generation))
                 {
                     self.schedule.add(Task::Ready(key.clone()), now, delay);
+                }
+            }
+            ("", "Secret") if self.token_key.is_some() && !stored.is_deleted() => {
+                let object = stored.render();
+                if object["type"] == tokens::SECRET_TYPE && object.pointer("/data/token").is_none() {
+                    self.schedule.add(Task::Token(key.clone()), now, SignedDuration::ZERO);
                 }
             }
             _ => {}

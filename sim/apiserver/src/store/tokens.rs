@@ -1,17 +1,21 @@
 //! Tokens of `ServiceAccounts`: signed claims, as in Kubernetes.
 //!
-//! Nothing is stored per token, so their number needs no bound. A token ends with its time, its
-//! `ServiceAccount`, or the object that it is bound to.
+//! Nothing is stored per requested token, so their number needs no bound. A token ends with its time, its
+//! `ServiceAccount`, or the object that it is bound to. A Secret of type [`SECRET_TYPE`] stores one without a time.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
     decode::{decode, locate},
+    log::Key,
     options,
     refusal::Refusal,
     render::render,
@@ -21,7 +25,7 @@ use super::{
 };
 use crate::{
     authz::{self, CREDENTIAL_ID, User},
-    fields::managed::{Managed, nothing},
+    fields::managed::{FieldScope, Managed, Writer, nothing},
     json::{list, text},
     kinds::{Kind, builtin},
     object::{
@@ -49,6 +53,13 @@ const LIFE_OF_OLD_CLIENTS: i64 = 365 * 24 * 3600;
 const LEEWAY: i64 = 60;
 /// Bytes of a SHA-256 block.
 const BLOCK: usize = 64;
+
+/// Type of Secrets with a token.
+pub(super) const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
+/// Annotation of such Secrets: the `ServiceAccount`.
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
+/// Issuer of their tokens.
+const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
 
 /// Signs tokens.
 pub(super) type TokenKey = [u8; 32];
@@ -192,6 +203,71 @@ fn about(account: &Stored, bound: Option<&Bound>) -> Value {
     about
 }
 
+/// Fills a Secret with its token, like `serviceaccount-token-controller`. A Secret without its `ServiceAccount` is
+/// deleted.
+pub(super) fn fill(state: &mut State, at: &Key, now: Timestamp) {
+    let (Some(key), Some(secret)) = (state.token_key, state.objects.get(at).cloned()) else { return };
+    let (Some(kind), Some(accounts)) = (state.served.kind_of(at), builtin::find("", "v1", "serviceaccounts"))
+    else {
+        return;
+    };
+    let mut object = render(&kind, &secret);
+    let name = text(&object["metadata"]["annotations"], ACCOUNT).to_owned();
+    let Some(account) = state.objects.find(accounts, &at.namespace, &name).cloned() else {
+        state.remove(at);
+        return;
+    };
+    let uid = account.uid.to_string();
+    let claims = json!({
+        "iss": SECRET_ISSUER, "sub": authz::service_account(&at.namespace, &name),
+        "kubernetes.io/serviceaccount/namespace": &*at.namespace,
+        "kubernetes.io/serviceaccount/secret.name": &*at.name,
+        "kubernetes.io/serviceaccount/service-account.name": name,
+        "kubernetes.io/serviceaccount/service-account.uid": uid,
+    });
+    let root = builtin::find("", "v1", "configmaps")
+        .and_then(|maps| state.objects.find(maps, &at.namespace, "kube-root-ca.crt"))
+        .map(|map| text(&map.render()["data"], "ca.crt").to_owned());
+    let encoded = |text: &str| Value::from(BASE64_STANDARD.encode(text));
+    let data = child_mut(&mut object, "data");
+    data.insert("token".into(), encoded(&signed(&key, &claims)));
+    data.insert("namespace".into(), encoded(&at.namespace));
+    data.insert("ca.crt".into(), encoded(&root.unwrap_or_default()));
+    object["metadata"]["annotations"]["kubernetes.io/service-account.uid"] = uid.into();
+    let writer = Writer {
+        manager: "kube-controller-manager".to_owned(),
+        api_version: kind.api_version(),
+        subresource: String::new(),
+        scope: FieldScope::Whole,
+    };
+    state.write_as(&writer, &kind, &secret, object, now);
+}
+
+/// Deletes the token Secrets of a deleted `ServiceAccount`.
+pub(super) fn remove_secrets(state: &mut State, account: &Key) {
+    let Some(kind) = builtin::find("", "v1", "secrets") else { return };
+    let secrets = state.objects.range(kind, &account.namespace).filter(|(_, stored)| {
+        let object = stored.render();
+        object["type"] == SECRET_TYPE && text(&object["metadata"]["annotations"], ACCOUNT) == &*account.name
+    });
+    let secrets: Vec<Key> = secrets.map(|(key, _)| key.clone()).collect();
+    for key in &secrets {
+        state.remove(key);
+    }
+}
+
+/// User of the token that a Secret stores.
+fn user_of_secret(state: &State, token: &str, claims: &Value) -> Option<User> {
+    let claim = |field: &str| text(claims, &format!("kubernetes.io/serviceaccount/{field}"));
+    let (namespace, name) = (claim("namespace"), claim("service-account.name"));
+    let account = state.objects.find(builtin::find("", "v1", "serviceaccounts")?, namespace, name)?;
+    let secret = state.objects.find(builtin::find("", "v1", "secrets")?, namespace, claim("secret.name"))?;
+    let is_stored = text(&secret.render()["data"], "token") == BASE64_STANDARD.encode(token);
+    let uid = account.uid.to_string();
+    (is_stored && uid == claim("service-account.uid") && !account.is_deleted() && !secret.is_deleted())
+        .then(|| User { uid, ..User::service_account(namespace, name) })
+}
+
 /// User of a valid token.
 pub(super) fn user(state: &State, token: &str, now: Timestamp) -> Option<User> {
     let (signed, signature) = token.rsplit_once('.')?;
@@ -200,6 +276,9 @@ pub(super) fn user(state: &State, token: &str, now: Timestamp) -> Option<User> {
     }
     let (_, claims) = signed.split_once('.')?;
     let claims: Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+    if claims["iss"] == SECRET_ISSUER {
+        return user_of_secret(state, token, &claims);
+    }
     let at = |claim: &str| claims[claim].as_i64();
     let now = now.as_second();
     if now - LEEWAY > at("exp")?

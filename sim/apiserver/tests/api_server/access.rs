@@ -250,6 +250,28 @@ fn a_review_answers_as_the_call_would() {
 }
 
 #[test]
+fn a_review_of_another_user_answers_as_its_call_would() {
+    let mut world = World::new();
+    world.granted("clusterroles", "", "reader", rules(&["get"], &["configmaps"], &["a"]));
+    world.granted("rolebindings", "default", "b", binding("ClusterRole", "reader", "u"));
+    let path = ["authorization.k8s.io", "subjectaccessreviews", "", ""];
+    let get =
+        |name: &str| json!({"verb": "get", "resource": "configmaps", "namespace": "default", "name": name});
+    let mut review = |user: &User, spec: Value| world.ask(user, Verb::Create(json!({"spec": spec})), path);
+    let admin = User::admin("admin");
+    for (name, is_allowed) in [("a", true), ("b", false)] {
+        let (code, answer) = review(&admin, json!({"user": "u", "resourceAttributes": get(name)}));
+        assert_eq!((code, &answer["status"]["allowed"]), (201, &is_allowed.into()), "{answer}");
+        assert_eq!(answer["kind"], "SubjectAccessReview");
+    }
+    assert_eq!(review(&admin, json!({"resourceAttributes": get("a")})).0, 422);
+    let masters = json!({"user": "x", "groups": ["system:masters"], "resourceAttributes": get("b")});
+    assert_eq!(review(&admin, masters).1["status"]["allowed"], true);
+    let stranger = User::by_rbac("stranger", &[]);
+    assert_eq!(review(&stranger, json!({"user": "u", "resourceAttributes": get("a")})).0, 403);
+}
+
+#[test]
 fn a_self_review_has_all_attributes_of_the_user() {
     let mut world = World::new();
     let path = ["authentication.k8s.io", "selfsubjectreviews", "", ""];

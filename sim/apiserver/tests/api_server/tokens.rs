@@ -340,3 +340,55 @@ async fn tokens_of_others_and_changed_tokens_are_refused() -> Result {
     assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 401));
     Ok(())
 }
+
+#[test]
+fn a_secret_of_a_service_account_gets_a_token_that_ends_with_it() {
+    let mut cluster = cluster();
+    let admin = User::admin("admin");
+    let secret = json!({"metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "default"}},
+                        "type": "kubernetes.io/service-account-token"});
+    let path = ["secrets", "default", "", ""];
+    assert_eq!(ask(&mut cluster, &admin, Verb::Create(secret), path).0, 201);
+    let (_, stored) = ask(&mut cluster, &admin, Verb::Get, ["secrets", "default", "s", ""]);
+    let decode = |value: &Value| {
+        let bytes = base64::prelude::BASE64_STANDARD.decode(value.as_str().unwrap_or_default());
+        String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
+    };
+    let token = Value::from(decode(&stored["data"]["token"]));
+    assert_eq!(decode(&stored["data"]["namespace"]), "default");
+    assert_eq!(claims(&token)["sub"], "system:serviceaccount:default:default", "{stored}");
+    let (_, account) = ask(&mut cluster, &admin, Verb::Get, ["serviceaccounts", "default", "default", ""]);
+    assert_eq!(
+        stored["metadata"]["annotations"]["kubernetes.io/service-account.uid"],
+        account["metadata"]["uid"]
+    );
+
+    let nobody = json!({"metadata": {"name": "n", "annotations": {"kubernetes.io/service-account.name": "none"}},
+                        "type": "kubernetes.io/service-account-token"});
+    assert_eq!(ask(&mut cluster, &admin, Verb::Create(nobody), path).0, 201);
+    assert_eq!(ask(&mut cluster, &admin, Verb::Get, ["secrets", "default", "n", ""]).0, 404);
+}
+
+#[tokio::test]
+async fn the_token_of_a_secret_authenticates_until_the_secret_is_deleted() -> Result {
+    let world = World::start().await?;
+    let secret = json!({"metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "robot"}},
+                        "type": "kubernetes.io/service-account-token"});
+    world.secrets.create(&PostParams::default(), &serde_json::from_value(secret.clone())?).await?;
+    let data = world.secrets.get("s").await?.data.unwrap_or_default();
+    let token = String::from_utf8(data.get("token").map(|token| token.0.clone()).unwrap_or_default())?;
+    let user = world.user(&token).await?.ok_or("no user")?;
+    assert_eq!(user.username.as_deref(), Some("system:serviceaccount:default:robot"));
+    // It has no end of its own.
+    world.hosted.set_skew(SignedDuration::from_hours(24 * 365 * 10));
+    assert!(world.is_valid(&token).await?);
+    world.secrets.delete("s", &DeleteParams::default()).await?;
+    assert!(!world.is_valid(&token).await?);
+    // The token names Secret and account, and nothing else: it becomes valid again.
+    world.secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    assert!(world.is_valid(&token).await?);
+    world.accounts.delete("robot", &DeleteParams::default()).await?;
+    assert!(!world.is_valid(&token).await?);
+    assert!(world.secrets.get_opt("s").await?.is_none());
+    Ok(())
+}

@@ -88,6 +88,14 @@ fn access() -> Vec<Known> {
             ),
             Words(&[".metadata.managedFields: simulated lacks"]),
         ),
+        known(
+            "SubjectAccessReview has managedFields",
+            post(
+                "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+                json!({"spec": {"user": "x", "resourceAttributes": {"verb": "get", "resource": "pods"}}}),
+            ),
+            Words(&[".metadata.managedFields: simulated lacks"]),
+        ),
     ]
 }
 

@@ -141,11 +141,6 @@ fn others() -> Vec<Known> {
             Codes([201, 501]),
         ),
         known(
-            "reviews of others",
-            post(format!("{REVIEWS}/subjectaccessreviews"), json!({"spec": of_user["spec"]})),
-            Codes([201, 501]),
-        ),
-        known(
             "reviews of others in a namespace",
             post(format!("{REVIEWS}/namespaces/{NAMESPACE}/localsubjectaccessreviews"), of_user),
             Codes([201, 501]),

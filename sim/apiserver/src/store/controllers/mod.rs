@@ -1,4 +1,4 @@
-//! Simulated controllers: CRDs, workloads, garbage collection, namespaces, roles, `APIServices`.
+//! Simulated controllers: CRDs, workloads, garbage collection, namespaces, roles, tokens, `APIServices`.
 
 pub(super) mod api_services;
 mod conditions;
@@ -10,7 +10,7 @@ mod workloads;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{schedule::Task, state::State};
+use super::{schedule::Task, state::State, tokens};
 
 /// Limits rounds of controller reactions: a safeguard, since each round changes objects.
 const MAX_ROUNDS: usize = 64;
@@ -41,6 +41,7 @@ fn run_due(state: &mut State, now: Timestamp) {
             Task::Establish(key) => definitions::establish(state, &key, now),
             task @ Task::Ready(_) if state.withholds_readiness => state.schedule.add(task, now, RETRY),
             Task::Ready(key) => workloads::make_ready(state, &key, now),
+            Task::Token(key) => tokens::fill(state, &key, now),
         }
     }
 }
