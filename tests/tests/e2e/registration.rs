@@ -51,8 +51,7 @@ impl World {
         let (kcp, runtime) = (env.kcp.client()?, cluster.client()?);
         fleet::prepare_kcp(&kcp, namespace).await?;
         let modules = env.registry.of(namespace);
-        let receiver =
-            Receiver::start_enrolling(&env.harness, &env.kcp, namespace, &modules, Vec::new()).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, &modules).await?;
         let write = |name: &str, text: &str| env.harness.write(&format!("{namespace}/{name}.yaml"), text);
         let kcp_file = write("kcp", &env.kcp.kubeconfig_yaml(ADMIN)?)?;
         let runtime_file = write("runtime", &cluster.kubeconfig_yaml(ADMIN)?)?;
@@ -173,7 +172,7 @@ async fn the_engine_works_with_the_kubeconfig_made_for_it() -> Result<()> {
     let member = world.member();
     let (added, agent) = tokio::join!(
         world.add(&["--label=kyma-project.io/region=north", "--wait", "--timeout=60s", "-o=json"]),
-        Agent::start_installed(&env.harness, &world.receiver, &member),
+        Agent::start(&env.harness, &world.receiver, &member),
     );
     let (added, agent) = (added?, agent?);
     let result = succeeded(&added)?;
@@ -261,7 +260,7 @@ async fn doctor_names_the_remedy_of_a_lost_token_and_it_works() -> Result<()> {
     ensure!(unknown["remedy"].as_str().is_some_and(|text| text.contains("runtime add capstan")), "{unknown}");
 
     succeeded(&world.add(&["-o=json"]).await?)?;
-    let agent = Agent::start_installed(&env.harness, &world.receiver, &world.member()).await?;
+    let agent = Agent::start(&env.harness, &world.receiver, &world.member()).await?;
     let healthy = || async {
         let (healthy, checks) = world.doctor().await?;
         ensure!(healthy && checks.iter().all(|(_, check)| check["result"] == "ok"), "{checks:#?}");
@@ -347,7 +346,8 @@ async fn a_control_plane_without_a_receiver_is_diagnosed() -> Result<()> {
     ensure!(page.contains("[warn] rights in KCP: not checked: subjectaccessreviews"), "{page}");
 
     let unused = tidewatch_tests::ports::free()?;
-    let nowhere = env.kcp.kubeconfig_yaml_through(ADMIN, &format!("https://127.0.0.1:{unused}"))?;
+    let nowhere =
+        env.kcp.kubeconfig_yaml(ADMIN)?.replace(env.kcp.url(), &format!("https://127.0.0.1:{unused}"));
     let nowhere = env.harness.write("kcp-undiagnosed/nowhere.yaml", &nowhere)?;
     let output = tidewatch(&["doctor", &format!("--kubeconfig={}", nowhere.display())]).await?;
     let page = text(&output.stdout);
@@ -370,7 +370,7 @@ async fn a_registration_that_cannot_succeed_writes_nothing() -> Result<()> {
     let limited = write("limited", env.kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
     let limited = format!("--kcp-kubeconfig={}", limited.display());
     let unused = format!("https://127.0.0.1:{}", tidewatch_tests::ports::free()?);
-    let nowhere = write("nowhere", env.kcp.kubeconfig_yaml_through(ADMIN, &unused)?)?;
+    let nowhere = write("nowhere", env.kcp.kubeconfig_yaml(ADMIN)?.replace(env.kcp.url(), &unused))?;
     let nowhere = format!("--kcp-kubeconfig={}", nowhere.display());
     let add = async |kyma: &str, kcp: &str, more: &[&str]| {
         let mut args = vec!["runtime", "add", kyma, &runtime, kcp];
