@@ -225,8 +225,12 @@ impl KymaReconciler {
     ) -> Result<Outcome, Error> {
         let (name, causes) = (kyma.name_any(), triggers.listed);
         let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
-        if let Some(other) = self.owners.note_occupant(&name, &found) {
-            return self.failures.blocked(kyma, shares_with(&other)).await;
+        if let Some(other) = self.owners.note_occupant(&name, runtime, &found) {
+            return self.failures.blocked(kyma, shares_with(runtime, &other)).await;
+        }
+        if runtime.is_own_cluster() && found.is_null() {
+            // The Kyma was deleted just now, which is an event.
+            return Ok(Outcome::done());
         }
         let kept = stage(Stage::Prepare, self.preparer.prepare(kyma, runtime)).await.map_err(Error::Crds)?;
         self.followups.agent_config(&name, causes);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use tidewatch_api::{
-    Manifest,
+    Manifest, names,
     object::{Gvk, ObjectRef},
 };
 use tidewatch_deployer::{
@@ -178,6 +178,13 @@ impl Remover {
         ownership::verdict((&self.kcp.namespace, &name), &there.marks, &others, is_anothers)
     }
 
+    /// Whether the receiver needs an object of its own cluster: its namespace and the CRDs. A module may contain them, too.
+    fn is_of_product(&self, object: &ObjectRef) -> bool {
+        let group = object.name.split_once('.').map(|(_, group)| group);
+        object.gvk.is_namespace() && object.name == *self.kcp.namespace
+            || object.gvk.is_crd() && group == Some(names::GROUP)
+    }
+
     /// Removes one object. `None`: gone, or not to be removed.
     async fn remove_one(
         &self,
@@ -188,6 +195,10 @@ impl Remover {
     ) -> Result<Option<Remaining>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
         self.states.change_history(&key, |history| history.forget(object.into()));
+        if runtime.is_own_cluster() && self.is_of_product(object) {
+            tracing::warn!(kyma, manifest = manifest.name_any(), %object, "not removed: the receiver needs it");
+            return Ok(None);
+        }
         let Some(there) = objects::find(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {
