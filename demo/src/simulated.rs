@@ -14,7 +14,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tidewatch_api::names::{AGENT_NAME, RUNTIME_NAMESPACE};
+use tidewatch_api::names::{AGENT_NAME, KCP_NAMESPACE, RUNTIME_NAMESPACE};
 use tidewatch_drain::Drain;
 use tidewatch_engine::{AgentInstall, Authority, EngineConfig};
 use tidewatch_fake_apiserver::{
@@ -86,13 +86,22 @@ impl Simulated {
         Self::with(folder, Arc::new(NoFaults)).await
     }
 
+    /// Starts one cluster, with a receiver that manages it, and a registry.
+    pub async fn single(folder: &Path) -> Result<Self> {
+        Self::of(folder, Arc::new(NoFaults), &CLUSTERS[..1]).await
+    }
+
     /// As [`Simulated::start`], with faults.
     pub async fn with(folder: &Path, faults: Arc<dyn Faults>) -> Result<Self> {
+        Self::of(folder, faults, &CLUSTERS).await
+    }
+
+    async fn of(folder: &Path, faults: Arc<dyn Faults>, names: &[&str]) -> Result<Self> {
         let drain = Drain::new();
         let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, &drain).await?;
         let registry = Registry::start(&drain).await?;
         let mut clusters = Vec::new();
-        for (seed, name) in (1..).zip(CLUSTERS) {
+        for (seed, name) in (1..).zip(names) {
             clusters.push(Cluster::start(&server, folder, name, seed).await?);
         }
         Ok(Self {
@@ -135,6 +144,12 @@ impl Simulated {
         })
     }
 
+    /// Returns the single cluster's client, and the registry's host.
+    pub fn single_stage(&self) -> Result<(Client, String)> {
+        let cluster = self.clusters.first().context("clusters are lacking")?;
+        Ok((cluster.client.clone(), self.registry.host()))
+    }
+
     /// Returns locations; `bin`: programs.
     pub fn variables(&self, bin: &Path) -> Result<Variables> {
         let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
@@ -145,7 +160,7 @@ impl Simulated {
         Ok(Variables {
             kcp: kcp.file.clone(),
             runtimes: [runtime1.file.clone(), runtime2.file.clone()],
-            receiver: format!("https://{}", receiver.events),
+            receiver: format!("https://{}", receiver.events.context("there is no port for agents")?),
             receiver_admin: format!("http://{}", receiver.admin),
             agent_admin: agent.admin.clone(),
             ca: agent.ca.clone(),
@@ -222,6 +237,8 @@ impl Cast for Simulated {
     async fn receiver(&mut self) -> Result<String> {
         let kcp = self.clusters.first().context("there is no KCP")?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let single_cluster = self.clusters.len() == 1;
+        let namespace = if single_cluster { RUNTIME_NAMESPACE } else { KCP_NAMESPACE };
         let listen = free_port().await?;
         let agents = AgentInstall {
             settings: AgentSettings {
@@ -239,12 +256,14 @@ impl Cast for Simulated {
         let config = receiver::Config {
             listen,
             admin: any,
-            tls: TlsSource::Secrets(pki),
+            tls: (!single_cluster).then_some(TlsSource::Secrets(pki)),
             proxies: None,
             kubeconfig: Some(kcp.engine_file.clone()),
             engine: EngineConfig {
                 modules: self.registry.host(),
-                agents: Some(agents),
+                namespace: namespace.to_owned(),
+                agents: (!single_cluster).then_some(agents),
+                single_cluster,
                 ..self.engine.clone()
             },
             denied_servers: Vec::new(),

@@ -38,6 +38,7 @@ mod routes;
 mod runtime_kyma;
 mod service;
 mod shutdown;
+mod single_cluster;
 mod takeover;
 mod triggers;
 mod upgrade;
