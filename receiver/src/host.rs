@@ -235,7 +235,7 @@ impl Host for EngineHost {
                 let guard = ticket.hold(route, 1).next().map(|guard| (event.watch.to_string(), guard));
                 let fate = self.forward(runtime, &target, &object_of(event), guard, None);
                 // Modules may own the object, too.
-                if fate == Fate::Forwarded {
+                if fate == Fate::Forwarded || runtime.certificate.is_empty() {
                     let _ = self.queue(runtime, request, event, &mut ticket);
                 }
                 fate
