@@ -33,12 +33,13 @@ build: ## Build everything, debug
 
 .PHONY: demo
 ifdef REAL
-demo: tools build ## Show the product at work, on simulated clusters (KEEP=1 leaves it running; REAL=1 on real control planes, which needs Go)
+demo: tools build ## Show the product at work, on simulated clusters (KEEP=1 leaves it running; SINGLE=1 in one cluster; REAL=1 on real control planes, which needs Go)
+	$(if $(SINGLE),$(error SINGLE=1 and REAL=1 exclude each other: the single cluster is simulated))
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-real-demo up $(if $(KEEP),--keep) $(if $(FORCE),--force)
 else
 demo:
 	@$(CARGO) build --locked -p tidewatch-cli
-	@$(TARGET)/debug/tidewatch demo $(if $(KEEP),--keep --detach) $(if $(FORCE),--force)
+	@$(TARGET)/debug/tidewatch demo $(if $(SINGLE),--single) $(if $(KEEP),--keep --detach) $(if $(FORCE),--force)
 endif
 
 .PHONY: demo-down

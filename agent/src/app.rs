@@ -17,7 +17,10 @@ use crate::{
         watch::Shared,
     },
     pause,
-    send::{Connector, Progress, SendError, Sender, Settings, Source, Target, Transport, v2::Translator},
+    send::{
+        Connector, Progress, SendError, Sender, Settings, Source, Target, Transport, proxy::Proxy,
+        v2::Translator,
+    },
     status,
 };
 use jiff::Timestamp;
@@ -169,34 +172,35 @@ pub async fn start_within<T: Transport>(
     let bound = if without_admin { None } else { Some(bind(agent.config.admin_address).await?) };
     let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
     let epoch = Epoch::random();
-    agent.log_start(&target, epoch, admin_addr);
+    agent.log_start(target.proxy.as_ref(), epoch, admin_addr);
 
     let connector = agent.connector(target)?;
-    let (messages, received) = mpsc::channel(CHANNEL);
-    let (control, controlled) = mpsc::channel(1);
-    let (resume, resumed) = watch::channel(0);
-    let (keeper, memory) =
-        digest::keeper(agent.client.clone(), agent.conditions.clone(), agent.metrics.clone());
-    let outbox = Outbox::new(epoch, BTreeMap::new());
+    drain.spawn("certificates", connector.clone().watch_certificates(drain.watch()));
     let trusted = connector.clone();
-    let trust = move || trusted.trust();
-    let sender = agent.sender(outbox, received, wrap(connector.clone()), resumed.clone(), trust);
-    let sender = sender.controlled_by(controlled).with_memory(memory, agent.keep_names());
-    let (progress, baseline) = (sender.progress(), sender.baseline());
-
-    drain.spawn("digest", keeper.run());
-    drain.spawn("certificates", connector.watch_certificates(drain.watch()));
-    spawn_until_shutdown(drain, "pauses", pause::watch(agent.clock, resume));
-    drain.spawn_critical("sender", sender.run(drain.watch()));
-    agent.spawn_canary(&messages, drain);
-    let shared = agent.shared(messages, baseline, resumed);
-    let supervisor = Supervisor::new(agent.client.clone(), shared, control);
-    agent.spawn_live(file, supervisor, drain).await;
+    let progress = agent.run(epoch, file, wrap(connector), move || trusted.trust(), drain).await;
     if let Some((listener, _)) = bound {
         admin::serve(listener, agent.admin(registry, epoch, Arc::clone(&progress)), drain);
     }
     let Agent { conditions, configuration, .. } = agent;
     Ok(Running { admin_addr, epoch, progress, conditions, configuration })
+}
+
+/// An agent within the receiver's process, which watches the receiver's own cluster.
+pub struct Embedded(Agent);
+
+impl Embedded {
+    /// Connects to the cluster, and registers the agent's metrics in the process's registry.
+    pub async fn prepare(config: Config, registry: &Registry) -> Result<Self, StartError> {
+        let client = client::client(config.kubeconfig.as_deref()).await?;
+        Ok(Self(Agent::new(config, client, &registry.named_as(PREFIX))?))
+    }
+
+    /// Starts all tasks on `drain`; requests go over `transport`.
+    pub async fn start(self, transport: impl Transport, drain: &Drain) {
+        let epoch = Epoch::random();
+        self.0.log_start(None, epoch, None);
+        self.0.run(epoch, None, transport, String::new, drain).await;
+    }
 }
 
 /// Parts that the tasks share.
@@ -211,6 +215,35 @@ struct Agent {
 }
 
 impl Agent {
+    /// Starts watches, canary and sender.
+    async fn run<T: Transport>(
+        &self,
+        epoch: Epoch,
+        file: Option<PathBuf>,
+        transport: T,
+        trust: impl Fn() -> String + Send + 'static,
+        drain: &Drain,
+    ) -> Arc<Mutex<Progress>> {
+        let (messages, received) = mpsc::channel(CHANNEL);
+        let (control, controlled) = mpsc::channel(1);
+        let (resume, resumed) = watch::channel(0);
+        let (keeper, memory) =
+            digest::keeper(self.client.clone(), self.conditions.clone(), self.metrics.clone());
+        let outbox = Outbox::new(epoch, BTreeMap::new());
+        let sender = self.sender(outbox, received, transport, resumed.clone(), trust);
+        let sender = sender.controlled_by(controlled).with_memory(memory, self.keep_names());
+        let (progress, baseline) = (sender.progress(), sender.baseline());
+
+        drain.spawn("digest", keeper.run());
+        spawn_until_shutdown(drain, "pauses", pause::watch(self.clock, resume));
+        drain.spawn_critical("sender", sender.run(drain.watch()));
+        self.spawn_canary(&messages, drain);
+        let shared = self.shared(messages, baseline, resumed);
+        let supervisor = Supervisor::new(self.client.clone(), shared, control);
+        self.spawn_live(file, supervisor, drain).await;
+        progress
+    }
+
     fn new(config: Config, client: Client, registry: &Registry) -> Result<Self, MetricsError> {
         let (conditions, configuration) = (Conditions::new(), Configuration::default());
         let metrics = Metrics::register(registry, &conditions)?;
@@ -241,8 +274,8 @@ impl Agent {
         Ok(Target { host, port, proxy, tls, source })
     }
 
-    fn log_start(&self, target: &Target, epoch: Epoch, admin_addr: Option<SocketAddr>) {
-        if let Some(proxy) = &target.proxy {
+    fn log_start(&self, proxy: Option<&Proxy>, epoch: Epoch, admin_addr: Option<SocketAddr>) {
+        if let Some(proxy) = proxy {
             tracing::info!(%proxy, "the receiver is reached through a proxy");
         }
         let Config { runtime_id, watches, receiver, .. } = &self.config;

@@ -251,6 +251,33 @@ fn any_version() -> String {
 }
 
 impl Config {
+    /// Returns the configuration of an agent within the receiver's process, which needs neither address nor certificate: `receiver` is
+    /// unused.
+    #[must_use]
+    pub fn embedded(runtime_id: String, kubeconfig: Option<PathBuf>, config_map: ConfigMapRef) -> Self {
+        let receiver = Receiver {
+            url: String::new(),
+            proxy: None,
+            ca_file: PathBuf::new(),
+            cert_file: None,
+            key_file: None,
+            enrolment: None,
+            protocol: Protocol::V3,
+            connection_age_seconds: default_connection_age(),
+        };
+        Self {
+            runtime_id,
+            receiver,
+            admin_address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            kubeconfig,
+            max_objects_per_watch: default_max_objects(),
+            max_kept_names: default_max_names(),
+            check_every_seconds: default_check_every(),
+            watches: Vec::new(),
+            config_map: Some(config_map),
+        }
+    }
+
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(&read(path)?)

@@ -79,7 +79,8 @@ impl Live {
             Some(map) => maps(client, map),
             None => stream::pending().boxed(),
         };
-        let mut hangups = signal(SignalKind::hangup()).ok();
+        // Without a file, the signal is the process's own.
+        let mut hangups = self.source.as_ref().and_then(|_| signal(SignalKind::hangup()).ok());
         let mut latest = None;
         let mut check = tokio::time::interval(CHECK_INTERVAL);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -46,6 +46,9 @@ pub struct Demo {
     /// Marks the process that --detach starts.
     #[arg(long, hide = true)]
     detached: bool,
+    /// Tell the story in one cluster, which the receiver manages itself (`docs/operate/single-cluster.md`).
+    #[arg(long, conflicts_with = "keep")]
+    single: bool,
     /// End a running demo of the same folder without asking.
     #[arg(long)]
     force: bool,
@@ -64,7 +67,7 @@ enum Action {
 
 /// Runs the command.
 pub async fn run(demo: Demo) -> Result<()> {
-    let Demo { keep, detach, detached, force, folder, action } = demo;
+    let Demo { keep, detach, detached, single, force, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = folder.unwrap_or_else(|| target().join("demo"));
     if matches!(action, Some(Action::Down)) && !folder.exists() {
@@ -89,7 +92,9 @@ pub async fn run(demo: Demo) -> Result<()> {
         if detach {
             Box::pin(in_background(&folder, &terminal)).await
         } else {
-            let end = if detached {
+            let end = if single {
+                End::Single
+            } else if detached {
                 End::Detached
             } else if keep {
                 End::Kept
@@ -130,22 +135,35 @@ async fn down(folder: &Path) -> Result<usize> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     AtOnce,
+    /// As `AtOnce`, with one cluster.
+    Single,
     Kept,
     Detached,
+}
+
+impl End {
+    const fn is_kept(self) -> bool {
+        matches!(self, Self::Kept | Self::Detached)
+    }
 }
 
 async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
     let _taken = files::take(folder, "--folder")?;
     let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
     tidewatch_telemetry::logging::to_file(log, LEVEL)?;
-    terminal.say(&kept::intro(
-        "Tidewatch on simulated control planes: one as KCP, two as runtimes, all in this process.",
-    ));
+    let is_single = end == End::Single;
+    terminal.say(&kept::intro(if is_single {
+        "Tidewatch in a single simulated cluster: it manages the cluster in which it runs."
+    } else {
+        "Tidewatch on simulated control planes: one as KCP, two as runtimes, all in this process."
+    }));
     let started = Instant::now();
-    terminal.working("starting a registry and three simulated control planes");
-    let mut simulated = Simulated::start(folder).await?;
-    let what = "registry, 3 x simulated API server with its controllers ready";
-    terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
+    terminal.working("starting a registry and simulated control planes");
+    let mut simulated =
+        if is_single { Simulated::single(folder).await? } else { Simulated::start(folder).await? };
+    let count = if is_single { 1 } else { 3 };
+    let what = format!("registry, {count} x simulated API server with its controllers ready");
+    terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
     // One for both: no signal is lost.
     let mut told = Box::pin(interrupted());
     let played = tokio::select! {
@@ -153,7 +171,7 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
         how = &mut told => Err(anyhow!(how)),
     };
     let result = match played {
-        Ok(()) if end != End::AtOnce => tokio::select! {
+        Ok(()) if end.is_kept() => tokio::select! {
             how = told => {
                 terminal.say(&format!("\nEnded: {how}."));
                 Ok(())
@@ -163,7 +181,7 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
         played => played,
     };
     simulated.end().await;
-    if end != End::AtOnce {
+    if end.is_kept() {
         kept::clear(folder);
         let _absent = fs::remove_file(folder.join(kept::PIDS));
     }
@@ -171,6 +189,14 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
 }
 
 async fn play(folder: &Path, end: End, terminal: &Terminal, simulated: &mut Simulated) -> Result<()> {
+    if end == End::Single {
+        let (client, registry) = simulated.single_stage()?;
+        let world = World::start_single(client, &registry, simulated, terminal).await?;
+        world.run(terminal).await?;
+        terminal.finish();
+        terminal.say("\nDone. docs/operate/single-cluster.md installs it in a cluster of yours.");
+        return Ok(());
+    }
     let world = World::start(simulated.stage()?, simulated, terminal).await?;
     world.run(terminal).await?;
     if end == End::AtOnce {

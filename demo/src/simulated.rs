@@ -14,7 +14,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tidewatch_api::names::{AGENT_NAME, RUNTIME_NAMESPACE};
+use tidewatch_api::names::{AGENT_NAME, KCP_NAMESPACE, RUNTIME_NAMESPACE};
 use tidewatch_certs::rotation::Limits;
 use tidewatch_drain::Drain;
 use tidewatch_engine::{AgentInstall, Authority, EngineConfig};
@@ -92,13 +92,22 @@ impl Simulated {
         Self::with(folder, Arc::new(NoFaults)).await
     }
 
+    /// Starts one cluster, with a receiver that manages it, and a registry.
+    pub async fn single(folder: &Path) -> Result<Self> {
+        Self::of(folder, Arc::new(NoFaults), &CLUSTERS[..1]).await
+    }
+
     /// As [`Simulated::start`], with faults.
     pub async fn with(folder: &Path, faults: Arc<dyn Faults>) -> Result<Self> {
+        Self::of(folder, faults, &CLUSTERS).await
+    }
+
+    async fn of(folder: &Path, faults: Arc<dyn Faults>, names: &[&str]) -> Result<Self> {
         let drain = Drain::new();
         let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, &drain).await?;
         let registry = Registry::start(&drain).await?;
         let mut clusters = Vec::new();
-        for (seed, name) in (1..).zip(CLUSTERS) {
+        for (seed, name) in (1..).zip(names) {
             clusters.push(Cluster::start(&server, folder, name, seed).await?);
         }
         Ok(Self {
@@ -146,7 +155,14 @@ impl Simulated {
     }
 
     fn receiver_url(&self) -> Result<String> {
-        Ok(format!("https://{}", self.bound()?.events))
+        let events = self.bound()?.events.context("there is no port for agents")?;
+        Ok(format!("https://{events}"))
+    }
+
+    /// Returns the single cluster's client, and the registry's host.
+    pub fn single_stage(&self) -> Result<(Client, String)> {
+        let cluster = self.clusters.first().context("clusters are lacking")?;
+        Ok((cluster.client.clone(), self.registry.host()))
     }
 
     /// Returns locations; `bin`: programs.
@@ -235,6 +251,8 @@ impl Cast for Simulated {
     async fn receiver(&mut self) -> Result<String> {
         let kcp = self.clusters.first().context("there is no KCP")?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let single_cluster = self.clusters.len() == 1;
+        let namespace = if single_cluster { RUNTIME_NAMESPACE } else { KCP_NAMESPACE };
         let listen = free_port().await?;
         let agents = AgentInstall {
             settings: AgentSettings {
@@ -258,12 +276,14 @@ impl Cast for Simulated {
         let config = receiver::Config {
             listen,
             admin: any,
-            tls: TlsSource::Secrets(pki),
+            tls: (!single_cluster).then_some(TlsSource::Secrets(pki)),
             proxies: None,
             kubeconfig: Some(kcp.engine_file.clone()),
             engine: EngineConfig {
                 modules: self.registry.host(),
-                agents: Some(agents),
+                namespace: namespace.to_owned(),
+                agents: (!single_cluster).then_some(agents),
+                single_cluster,
                 ..self.engine.clone()
             },
             denied_servers: Vec::new(),

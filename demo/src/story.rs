@@ -66,11 +66,26 @@ pub trait Cast {
 /// Running receiver and agents.
 #[derive(Clone)]
 pub struct World {
-    stage: Stage,
+    kcp: Client,
+    subject: Subject,
+    /// Client of the runtime that must not change; none in a single cluster.
+    other: Option<Client>,
     /// The receiver's admin URL.
     pub receiver: String,
     /// The agents' admin URLs.
     pub agents: Vec<String>,
+}
+
+/// The runtime with the module.
+#[derive(Clone)]
+struct Subject {
+    client: Client,
+    /// Its name in the story.
+    place: &'static str,
+    /// Namespace and name of the Kyma in KCP.
+    namespace: &'static str,
+    kyma: &'static str,
+    id: &'static str,
 }
 
 struct Tell<'a> {
@@ -93,8 +108,8 @@ impl<'a> Tell<'a> {
     }
 
     /// The number is looked up after the time was taken.
-    fn caused(&self, what: impl Into<String>, took: Duration, seq: u64) {
-        self.reporter.done(Line { what: what.into(), took, seq: Some(seq) });
+    fn caused(&self, what: impl Into<String>, took: Duration, seq: Option<u64>) {
+        self.reporter.done(Line { what: what.into(), took, seq });
     }
 }
 
@@ -102,16 +117,7 @@ impl World {
     /// Fills KCP, registers runtimes, starts all programs.
     pub async fn start(stage: Stage, cast: &mut impl Cast, reporter: &dyn Reporter) -> Result<Self> {
         let kcp = &stage.kcp;
-        let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
-        fleet::prepare_kcp(kcp, KCP_NAMESPACE).await?;
-        for (version, manifest) in
-            [("1.0.0", fixtures::LIGHTHOUSE_1_0_0), ("1.1.0", fixtures::LIGHTHOUSE_1_1_0)]
-        {
-            fleet::push_lighthouse(&stage.registry, version, manifest).await?;
-            fleet::offer_template(kcp, KCP_NAMESPACE, version).await?;
-        }
-        fleet::release(kcp, KCP_NAMESPACE, &[("regular", "1.0.0"), ("fast", "1.1.0")]).await?;
-        tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released");
+        offer_modules(kcp, KCP_NAMESPACE, &stage.registry, reporter).await?;
 
         let tell = Tell::start(reporter, "starting the receiver");
         let receiver = cast.receiver().await?;
@@ -132,40 +138,92 @@ impl World {
             agents.push(cast.agent(runtime).await?);
         }
         tell.done("two agents connected by mTLS, verified by CN and SAN; all watches live");
-        Ok(Self { stage, receiver, agents })
+        let Stage { kcp, runtimes: [runtime1, runtime2], registry: _ } = stage;
+        let (kyma, id) = RUNTIMES[0];
+        let subject =
+            Subject { client: runtime1.client, place: "runtime 1", namespace: KCP_NAMESPACE, kyma, id };
+        Ok(Self { kcp, subject, other: Some(runtime2.client), receiver, agents })
+    }
+
+    /// Fills one cluster, and starts the receiver that manages it.
+    pub async fn start_single(
+        client: Client,
+        registry: &str,
+        cast: &mut impl Cast,
+        reporter: &dyn Reporter,
+    ) -> Result<Self> {
+        let (namespace, kyma) = (RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME);
+        offer_modules(&client, namespace, registry, reporter).await?;
+        let tell = Tell::start(reporter, "starting the receiver");
+        let receiver = cast.receiver().await?;
+        tell.done("receiver ready in single-cluster mode: no port for agents, no certificates");
+
+        let tell = Tell::start(reporter, "applying the Kyma");
+        let body = json!({
+            "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma",
+            "metadata": {"name": kyma, "namespace": namespace}, "spec": {"channel": "regular"}
+        });
+        fleet::apply_yaml(&client, &body.to_string()).await?;
+        fleet::kyma_in_state(&client, namespace, kyma, State::Ready).await?;
+        let page = format!("{receiver}/runtimes/{kyma}");
+        wait::until("the event path to be proven", LIMIT, || async {
+            Ok((http::json(&page).await?["eventPath"] == "proven").then_some(()))
+        })
+        .await?;
+        tell.done(
+            "Kyma without kubeconfig Secret applied: Ready, and the cluster's events are proven to arrive",
+        );
+        let subject = Subject { client: client.clone(), place: "the cluster", namespace, kyma, id: kyma };
+        Ok(Self { kcp: client, subject, other: None, receiver, agents: Vec::new() })
     }
 
     fn runtime1(&self) -> Client {
-        self.stage.runtimes[0].client.clone()
+        self.subject.client.clone()
     }
 
     fn kcp(&self) -> Client {
-        self.stage.kcp.clone()
+        self.kcp.clone()
     }
 
-    /// Plays the story in runtime 1; runtime 2 must not change.
+    /// Plays the story in runtime 1; runtime 2 must not change. A single cluster's Kyma is deleted in the end.
     pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
-        let tell = Tell::start(reporter, "looking at both runtimes as they are");
-        let runtime2 = self.stage.runtimes[1].client.clone();
+        let tell = Tell::start(reporter, "looking at all runtimes as they are");
         let without_module = Snapshot::take(&self.runtime1()).await?;
-        let before = Snapshot::take(&runtime2).await?;
-        tell.done("both runtimes noted as they are, every object of every kind");
+        let before = match &self.other {
+            Some(other) => Some((other, Snapshot::take(other).await?)),
+            None => None,
+        };
+        tell.done("all runtimes noted as they are, every object of every kind");
         self.enable(reporter).await?;
         self.break_and_repair(reporter).await?;
         self.upgrade(reporter).await?;
         self.remove(reporter, &without_module).await?;
+        let Some((runtime2, before)) = before else { return self.delete_kyma(reporter).await };
         let tell = Tell::start(reporter, "comparing runtime 2 with how it was");
-        let changes = before.changes(&Snapshot::take(&runtime2).await?);
+        let changes = before.changes(&Snapshot::take(runtime2).await?);
         ensure!(changes.is_empty(), "runtime 2 has changed: {changes:#?}");
         tell.done("runtime 2 is as it was: no object of any kind added, changed or removed");
         Ok(())
     }
 
+    /// Deletes the Kyma of a single cluster, which needs its namespace and CRDs further on.
+    async fn delete_kyma(&self, reporter: &dyn Reporter) -> Result<()> {
+        let tell = Tell::start(reporter, "deleting the Kyma");
+        let Subject { namespace, kyma, .. } = self.subject;
+        let kymas: Api<Kyma> = Api::namespaced(self.kcp(), namespace);
+        kymas.delete(kyma, &DeleteParams::default()).await?;
+        until(kymas, kyma, "the Kyma to go", |k: Option<&Kyma>| k.is_none()).await?;
+        let namespaces: Api<Namespace> = Api::all(self.kcp());
+        ensure!(namespaces.get(namespace).await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
+        tell.done("Kyma deleted; the receiver's namespace and CRDs stay");
+        Ok(())
+    }
+
     async fn enable(&self, reporter: &dyn Reporter) -> Result<()> {
-        let runtime = self.runtime1();
+        let (runtime, place) = (self.runtime1(), self.subject.place);
         let kcp = self.kcp();
         let since = self.last_seq().await?;
-        let tell = Tell::start(reporter, "enabling lighthouse in runtime 1");
+        let tell = Tell::start(reporter, &format!("enabling lighthouse in {place}"));
         set_modules(&runtime, &json!([{"name": "lighthouse"}])).await?;
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
         until(deployments, MANAGER, "the module's Deployment to appear", |d: Option<&Deployment>| {
@@ -174,7 +232,11 @@ impl World {
         .await?;
         let took = tell.took();
         let seq = self.cause("Kyma/", "Kyma", since).await?;
-        tell.caused("module enabled in runtime 1's Kyma -> its Deployment applied there", took, seq);
+        tell.caused(
+            format!("module enabled in the Kyma of {place} -> its Deployment applied there"),
+            took,
+            seq,
+        );
 
         let beacons = beacons(&runtime);
         until(beacons, "default", "the default CR to appear", |b: Option<&DynamicObject>| b.is_some())
@@ -189,11 +251,12 @@ impl World {
             has_ready_module,
         )
         .await?;
-        let api: Api<Kyma> = Api::namespaced(kcp, KCP_NAMESPACE);
-        fleet::kyma_where(api, RUNTIMES[0].0, "the module to be Ready in KCP", has_ready_module).await?;
+        let api: Api<Kyma> = Api::namespaced(kcp, self.subject.namespace);
+        fleet::kyma_where(api, self.subject.kyma, "the module to be Ready in KCP", has_ready_module).await?;
         let took = tell.took();
         let seq = self.cause("Manifest/", "Deployment", since).await?;
-        tell.caused("module Ready, in runtime 1 and in KCP", took, seq);
+        let also = if self.other.is_some() { " and in KCP" } else { "" };
+        tell.caused(format!("module Ready, in {place}{also}"), took, seq);
         Ok(())
     }
 
@@ -209,7 +272,8 @@ impl World {
         .await?;
         let took = tell.took();
         let seq = self.cause("Manifest/", "Deployment", since).await?;
-        tell.caused("Deployment deleted by hand in runtime 1 -> restored", took, seq);
+        let place = self.subject.place;
+        tell.caused(format!("Deployment deleted by hand in {place} -> restored"), took, seq);
 
         until(deployments, MANAGER, "the Deployment to be available", |d: Option<&Deployment>| {
             d.and_then(|d| d.status.as_ref()?.available_replicas) == Some(1)
@@ -242,17 +306,17 @@ impl World {
     }
 
     async fn remove(&self, reporter: &dyn Reporter, without_module: &Snapshot) -> Result<()> {
-        let runtime = self.runtime1();
+        let (runtime, place) = (self.runtime1(), self.subject.place);
         let kcp = self.kcp();
         let since = self.last_seq().await?;
-        let tell = Tell::start(reporter, "removing lighthouse from runtime 1");
+        let tell = Tell::start(reporter, &format!("removing lighthouse from {place}"));
         set_modules(&runtime, &json!([])).await?;
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
         until(deployments, MANAGER, "the module's Deployment to go", |d: Option<&Deployment>| d.is_none())
             .await?;
         let took = tell.took();
         let seq = self.cause("Kyma/", "Kyma", since).await?;
-        tell.caused("module removed from runtime 1's Kyma -> its Deployment is gone", took, seq);
+        tell.caused(format!("module removed from the Kyma of {place} -> its Deployment is gone"), took, seq);
 
         let namespaces: Api<Namespace> = Api::all(runtime.clone());
         until(namespaces, SYSTEM, "the module's namespace to go", |n: Option<&Namespace>| n.is_none())
@@ -265,7 +329,7 @@ impl World {
             |c: Option<&CustomResourceDefinition>| c.is_none(),
         )
         .await?;
-        let manifests: Api<Manifest> = Api::namespaced(kcp, KCP_NAMESPACE);
+        let manifests: Api<Manifest> = Api::namespaced(kcp, self.subject.namespace);
         wait::until("the Manifest to go", LIMIT, || async {
             Ok(manifests.list(&ListParams::default()).await?.items.is_empty().then_some(()))
         })
@@ -288,34 +352,60 @@ impl World {
     }
 
     async fn module_ready_in_kcp(&self) -> Result<()> {
-        let api: Api<Kyma> = Api::namespaced(self.kcp(), KCP_NAMESPACE);
-        fleet::kyma_where(api, RUNTIMES[0].0, "the module to be Ready in KCP", has_ready_module).await?;
+        let api: Api<Kyma> = Api::namespaced(self.kcp(), self.subject.namespace);
+        fleet::kyma_where(api, self.subject.kyma, "the module to be Ready in KCP", has_ready_module).await?;
         Ok(())
     }
 
     async fn last_seq(&self) -> Result<u64> {
-        let agent = self.agents.first().context("there is no agent")?;
+        let Some(agent) = self.agents.first() else {
+            let all = self.causes("").await?;
+            return Ok(all.iter().filter_map(|cause| cause["seq"].as_u64()).max().unwrap_or(0));
+        };
         Ok(http::json(&format!("{agent}/status")).await?["lastObservedSeq"].as_u64().unwrap_or(0))
     }
 
     /// Returns the event after `since` about a `kind` that caused a reconcile of `key`. For a Kyma edit use its own key: a reconcile in
-    /// flight may have changed the Manifest already.
-    async fn cause(&self, key: &str, kind: &str, since: u64) -> Result<u64> {
+    /// flight may have changed the Manifest already. Without agents, an edit of the Kyma is a change in KCP, and no event.
+    async fn cause(&self, key: &str, kind: &str, since: u64) -> Result<Option<u64>> {
+        if self.agents.is_empty() && kind == "Kyma" {
+            return Ok(None);
+        }
         let what = format!("a reconcile of {key} that was caused by an event about a {kind} after #{since}");
         wait::until(&what, LIMIT, || async {
-            let page = http::json(&format!("{}/runtimes/{}", self.receiver, RUNTIMES[0].1)).await?;
-            let records = page["reconciles"].as_array().cloned().unwrap_or_default();
-            let found = records
+            let causes = self.causes(key).await?;
+            let found = causes
                 .iter()
-                .filter(|r| r["key"].as_str().is_some_and(|k| k.starts_with(key)))
-                .flat_map(|r| r["causes"].as_array().cloned().unwrap_or_default())
                 .filter(|c| c["type"] == "event" && c["object"].as_str().is_some_and(|o| o.starts_with(kind)))
                 .filter_map(|c| c["seq"].as_u64())
                 .find(|seq| *seq > since);
             Ok(found)
         })
         .await
+        .map(Some)
     }
+
+    /// Returns the causes of the reconciles of `key`.
+    async fn causes(&self, key: &str) -> Result<Vec<Value>> {
+        let page = http::json(&format!("{}/runtimes/{}", self.receiver, self.subject.id)).await?;
+        let records = page["reconciles"].as_array().cloned().unwrap_or_default();
+        let of_key = records.iter().filter(|r| r["key"].as_str().is_some_and(|k| k.starts_with(key)));
+        Ok(of_key.flat_map(|r| r["causes"].as_array().cloned().unwrap_or_default()).collect())
+    }
+}
+
+/// Installs the CRDs, and offers two versions of `lighthouse`.
+async fn offer_modules(kcp: &Client, namespace: &str, registry: &str, reporter: &dyn Reporter) -> Result<()> {
+    let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
+    fleet::prepare_kcp(kcp, namespace).await?;
+    for (version, manifest) in [("1.0.0", fixtures::LIGHTHOUSE_1_0_0), ("1.1.0", fixtures::LIGHTHOUSE_1_1_0)]
+    {
+        fleet::push_lighthouse(registry, version, manifest).await?;
+        fleet::offer_template(kcp, namespace, version).await?;
+    }
+    fleet::release(kcp, namespace, &[("regular", "1.0.0"), ("fast", "1.1.0")]).await?;
+    tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released");
+    Ok(())
 }
 
 fn has_ready_module(kyma: &Kyma) -> bool {

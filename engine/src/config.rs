@@ -47,6 +47,8 @@ pub struct EngineConfig {
     pub dependency_patience: Duration,
     /// Whether the Go manager's watcher stays in a runtime whose events are proven to arrive without it.
     pub keep_watcher: bool,
+    /// Whether KCP's cluster is the only runtime, of the one Kyma without a kubeconfig Secret.
+    pub single_cluster: bool,
 }
 
 /// Installation and enrolment of agents.
@@ -111,6 +113,7 @@ impl Default for EngineConfig {
             rollout_window: Duration::ZERO,
             dependency_patience: requirements::WAIT_DEADLINE,
             keep_watcher: false,
+            single_cluster: false,
         }
     }
 }

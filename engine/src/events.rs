@@ -212,7 +212,7 @@ impl Notifier {
 
     /// Writes an Event about the runtime's Kyma for its user.
     pub(crate) async fn notify_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
-        let present = objects::find(runtime, &runtime_kyma()).await.ok().flatten();
+        let present = objects::find(runtime, &runtime_kyma(runtime)).await.ok().flatten();
         let uid = present.map(|present| present.uid).unwrap_or_default();
         let _not_postponed = self.notify(kyma, Some((runtime, &uid)), &[notice]).await;
     }
@@ -299,7 +299,8 @@ impl Notifier {
         }
         let (runtime, uid) = runtime?;
         let uid = (!uid.is_empty()).then(|| uid.to_owned());
-        let object = reference("Kyma", names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME, uid);
+        let kyma = runtime_kyma(runtime);
+        let object = reference("Kyma", &kyma.namespace, &kyma.name, uid);
         Some((object, Some(runtime)))
     }
 

@@ -9,6 +9,7 @@ mod kymas;
 mod mandatory;
 mod manifests;
 mod module_lists;
+mod own_cluster;
 pub mod owners;
 mod policy;
 mod readers;

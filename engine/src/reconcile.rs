@@ -150,6 +150,9 @@ pub(crate) fn engine(
 ) -> Result<Engine, OciError> {
     let kcp = Kcp::new(client, &config.namespace, clock);
     kcp.index_mut().readers.restrict(&config.restricted_modules);
+    if config.single_cluster {
+        kcp.index_mut().serve_own_cluster();
+    }
     let (config, queue) = (Arc::new(config.clone()), queue_of(&config));
     let (echoes, states) = (Arc::<EchoFilter>::default(), Arc::<AppliedStates>::default());
     let clusters =

@@ -69,6 +69,17 @@ pub struct Intake {
     pub clock: fn() -> Timestamp,
 }
 
+/// A refused request of this process itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedRequest {
+    /// As in an answer.
+    pub status: StatusCode,
+    /// Reason.
+    pub message: String,
+    /// Wait before the next request.
+    pub retry_after: Option<Duration>,
+}
+
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("{refusal}")]
@@ -120,6 +131,13 @@ impl Fault {
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Forwarded(_) | Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Overloaded(wait) | Self::TooMany(wait) => Some(*wait),
+            _ => None,
         }
     }
 
@@ -177,12 +195,7 @@ impl Intake {
             Ok(answer) => answer,
             Err(fault) => {
                 let runtime = peer.identity.as_ref().map_or("?", |p| p.common_name.as_str());
-                let message = printable(&fault.to_string());
-                if matches!(fault, Fault::Panicked) {
-                    self.metrics.panics.inc();
-                }
-                self.log_refusal(shorten(runtime), &fault, &message);
-                self.metrics.refused.with_label_values(&[fault.label()]).inc();
+                let message = self.note_refusal(shorten(runtime), &fault);
                 match fault {
                     Fault::TooLarge(_) => known.was_too_large(),
                     Fault::Identity { .. } | Fault::Forwarded(_) => known.was_not_verified(endpoint),
@@ -196,6 +209,40 @@ impl Intake {
         }
         self.metrics.answered(endpoint, answer.status());
         answer
+    }
+
+    /// Takes a request of this process itself: `runtime` is trusted without a certificate. All limits hold.
+    pub async fn take(
+        &self,
+        runtime: &Runtime,
+        request: &v3::Request<'_>,
+    ) -> Result<v3::Response, RefusedRequest> {
+        let taken = AssertUnwindSafe(self.handle_own(runtime, request)).catch_unwind().await;
+        let result = taken.unwrap_or(Err(Fault::Panicked)).map_err(|fault| {
+            let message = self.note_refusal(&runtime.id, &fault);
+            RefusedRequest { status: fault.status(), message, retry_after: fault.retry_after() }
+        });
+        self.metrics
+            .answered("v3", result.as_ref().map_or_else(|refused| refused.status, |_| StatusCode::OK));
+        result
+    }
+
+    async fn handle_own(&self, runtime: &Runtime, request: &v3::Request<'_>) -> Result<v3::Response, Fault> {
+        let rated = self.admission.request(Some(&runtime.id));
+        rated.map_err(|throttled| Fault::TooMany(self.throttled(throttled)))?;
+        request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
+        Ok(self.answer(runtime, self.accept(runtime, request)).await)
+    }
+
+    /// Counts and logs a refusal. Returns the message for the peer.
+    fn note_refusal(&self, runtime: &str, fault: &Fault) -> String {
+        let message = printable(&fault.to_string());
+        if matches!(fault, Fault::Panicked) {
+            self.metrics.panics.inc();
+        }
+        self.log_refusal(runtime, fault, &message);
+        self.metrics.refused.with_label_values(&[fault.label()]).inc();
+        message
     }
 
     async fn handle<B>(&self, peer: &Peer, request: Request<B>) -> Result<Answer, Fault>
@@ -314,10 +361,15 @@ impl Intake {
         header_fields: HeaderFields,
     ) -> Result<Answer, Fault> {
         let brief = header_fields.epoch.is_some();
-        let Accepted { epoch, awaiting, resync, overloaded, older, wait } =
-            self.accept(runtime, &body, header_fields)?;
+        let accepted = self.accept_body(runtime, &body, header_fields)?;
         // Not needed during a poll.
         drop(body);
+        Ok(v3_answer(self.answer(runtime, accepted).await, brief))
+    }
+
+    /// Answers a request, after its wait.
+    async fn answer(&self, runtime: &Runtime, accepted: Accepted) -> v3::Response {
+        let Accepted { epoch, awaiting, resync, overloaded, older, wait } = accepted;
         if overloaded.is_some() || older.is_some() {
             self.metrics.overloads.inc();
         } else if resync {
@@ -338,22 +390,31 @@ impl Intake {
         let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
         let than = self.admission.since();
         let older = older.map(|wait| v3::Older { than, after_ms: milliseconds(wait) });
-        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older, ..answer }, brief))
+        v3::Response { resync, mark: self.host.mark(), older, ..answer }
     }
 
-    fn accept(&self, runtime: &Runtime, body: &[u8], header_fields: HeaderFields) -> Result<Accepted, Fault> {
+    fn accept_body(
+        &self,
+        runtime: &Runtime,
+        body: &[u8],
+        header_fields: HeaderFields,
+    ) -> Result<Accepted, Fault> {
         // Cheaper than a UTF-8 check per string.
         let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let mut request: v3::Request<'_> =
             serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
         header_fields.give(&mut request);
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
-        let resync = self.host.received(runtime, &request);
+        Ok(self.accept(runtime, &request))
+    }
+
+    /// Takes the events of a checked request.
+    fn accept(&self, runtime: &Runtime, request: &v3::Request<'_>) -> Accepted {
+        let resync = self.host.received(runtime, request);
         self.metrics.reported(&request.reconciled_ms);
-        let (overloaded, older) = self.take_events(runtime, &request);
-        let wait = wait_of(&request);
-        let v3::Request { epoch, awaiting, .. } = request;
-        Ok(Accepted { epoch, awaiting, resync, overloaded, older, wait })
+        let (overloaded, older) = self.take_events(runtime, request);
+        let (epoch, awaiting) = (request.epoch, request.awaiting.clone());
+        Accepted { epoch, awaiting, resync, overloaded, older, wait: wait_of(request) }
     }
 
     /// Takes events; at overload, only the canary. Returns the waits for all and for older events.
@@ -508,14 +569,11 @@ fn v3_answer(mut response: v3::Response, brief: bool) -> Answer {
 fn error_answer(fault: &Fault, message: String) -> Answer {
     let mut answer = json_answer(&ErrorBody { error: fault.label().replace('_', "-"), message });
     *answer.status_mut() = fault.status();
-    match fault {
-        Fault::Method => {
-            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-        }
-        Fault::Overloaded(wait) | Fault::TooMany(wait) => {
-            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds(*wait)));
-        }
-        _ => {}
+    if matches!(fault, Fault::Method) {
+        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    }
+    if let Some(wait) = fault.retry_after() {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
     }
     answer
 }

@@ -32,7 +32,7 @@ pub use admission::Admission;
 pub use deliveries::{Deliveries, Door, Guard, Ticket};
 pub use host::{Fate, Host, Manager};
 pub use identity::{Refusal, Runtime, RuntimeLookup};
-pub use intake::Intake;
+pub use intake::{Intake, RefusedRequest};
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use operator::{Ack, Events, Listener, RuntimeEvent, StartError};

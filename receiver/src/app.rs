@@ -7,6 +7,7 @@ mod leader;
 
 use std::{net::SocketAddr, time::Duration};
 
+use tidewatch_agent::app::Embedded;
 use tidewatch_drain::{
     Drain, Outcome,
     signal::{self, Signals},
@@ -29,14 +30,14 @@ use crate::{
     config::{Config, StartError},
     kcp_client::kube_config,
     lease::Candidate,
-    pause, rotation, runtimes_page,
+    own_cluster, pause, rotation, runtimes_page,
     switch::Switch,
 };
 
 /// A receiver with open ports.
 pub struct Bound {
-    /// Agents' address.
-    pub events: SocketAddr,
+    /// Agents' address; none in single-cluster mode.
+    pub events: Option<SocketAddr>,
     /// Admin endpoint's address.
     pub admin: SocketAddr,
     /// Owns all tasks.
@@ -47,18 +48,24 @@ pub struct Bound {
 pub async fn start(config: Config) -> Result<Bound, StartError> {
     let (drain, build) = (Drain::new(), BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")));
     let registry = Registry::new("tidewatch_receiver", build)?;
-    let kube = kube_config(config.kubeconfig).await?;
+    let kube = kube_config(config.kubeconfig.clone()).await?;
     let object_metrics = config.object_metrics;
     let core =
         Core::new(kube, config.engine, config.denied_servers, config.paths, object_metrics, &registry)?;
-    let certificates = Certificates::load(config.tls, config.proxies, &core).await?;
+    let source = match config.tls {
+        Some(tls) => {
+            let certificates = Certificates::load(tls, config.proxies, &core).await?;
+            EventSource::Port(bind(config.listen).await?, certificates)
+        }
+        None => EventSource::OwnCluster(Box::new(own_cluster::prepare(config.kubeconfig, &registry).await?)),
+    };
     let switch = Switch::new(core.engine.clone(), &registry)?;
     let files =
         EngineFiles::load(config.registry_credentials, config.maintenance_policy, &core.engine, &registry)
             .await?;
     let agents = Agents::new(
         &core,
-        &certificates,
+        source.certificates(),
         config.routes,
         config.limits,
         config.queued,
@@ -66,7 +73,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         &registry,
     )?;
 
-    let (events_listener, events) = bind(config.listen).await?;
     let (admin_listener, admin) = bind(config.admin).await?;
     let readiness = Readiness::new();
     // Before the admin endpoint answers: with nothing registered, it would report ready.
@@ -96,10 +102,37 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     }
     let (loaded, certificate_leads) = (agents.loaded.clone(), leads.clone());
     let recorded = record_sessions(core.sessions.clone(), core.session_record(), leads, &drain);
-    agents.serve(events_listener, &core, &certificates, [recorded, revoked], &drain);
-    certificates.follow(&core, loaded, certificate_leads, &drain);
-    tracing::info!(%events, %admin, "the receiver listens");
+    let events = match source {
+        EventSource::Port((listener, events), certificates) => {
+            agents.serve(listener, &core, &certificates, [recorded, revoked], &drain);
+            certificates.follow(&core, loaded, certificate_leads, &drain);
+            tracing::info!(%events, %admin, "the receiver listens");
+            Some(events)
+        }
+        EventSource::OwnCluster(agent) => {
+            agents.serve_own_cluster(*agent, &core, recorded, &drain);
+            tracing::info!(%admin, "the receiver manages its own cluster");
+            None
+        }
+    };
     Ok(Bound { events, admin, drain })
+}
+
+/// Where events come from.
+enum EventSource {
+    /// Agents of runtimes.
+    Port((TcpListener, SocketAddr), Certificates),
+    /// The agent in this process.
+    OwnCluster(Box<Embedded>),
+}
+
+impl EventSource {
+    const fn certificates(&self) -> Option<&Certificates> {
+        match self {
+            Self::Port(_, certificates) => Some(certificates),
+            Self::OwnCluster(_) => None,
+        }
+    }
 }
 
 /// Runs until a signal, then for at most `grace`. Returns whether all tasks finished.

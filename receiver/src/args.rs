@@ -46,10 +46,33 @@ impl Program {
     }
 }
 
+/// Options of a receiver with agents, which a single cluster has not.
+const FOR_AGENTS: [&str; 15] = [
+    "listen",
+    "client_ca",
+    "tls_cert",
+    "tls_key",
+    "trusted_proxy",
+    "agent_url",
+    "agent_image",
+    "agent_name",
+    "agent_proxy",
+    "agent_user",
+    "server_name",
+    "agent_certificate_hours",
+    "server_certificate_hours",
+    "ca_certificate_hours",
+    "route_address",
+];
+
 /// Settings of a receiver; also of programs that contain one.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
+    /// Manage the cluster in which the receiver runs, and no other: the one Kyma in --namespace needs no
+    /// kubeconfig Secret. There are no agents, and no port for them.
+    #[arg(long, conflicts_with_all = FOR_AGENTS)]
+    pub single_cluster: bool,
     /// Address of the event port for agents (mTLS).
     #[arg(long, env = "TIDEWATCH_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
@@ -174,10 +197,12 @@ impl Args {
     /// serves agents needs certificates or the names for one.
     fn unusable(&self, serves: bool) -> Option<String> {
         let is_nameless = self.files.client_ca.is_none() && self.agents.pki().server_names.is_empty();
-        if serves && is_nameless {
+        if serves && is_nameless && !self.single_cluster {
             let names =
                 "give --agent-url or --server-name: the receiver's certificate needs a name that agents dial";
-            return Some(format!("{names}; or give --client-ca, --tls-cert and --tls-key"));
+            return Some(format!(
+                "{names}; or give --client-ca, --tls-cert and --tls-key; or --single-cluster for the receiver's own cluster alone"
+            ));
         }
         let base = BaseUrl::parse(&self.modules, &self.insecure_registry);
         base.err().map(|error| format!("--modules cannot be used: {error}"))
@@ -374,6 +399,22 @@ mod tests {
         assert!(Program::of([&modules[..], &["--server-name", "events.example"]].concat()).is_ok());
     }
 
+    #[test]
+    fn a_single_cluster_needs_no_certificates_and_refuses_options_for_agents() {
+        let single = ["tidewatch-receiver", "--modules", "registry.example.com", "--single-cluster"];
+        let config = crate::Config::from(Program::of(single).unwrap().args);
+        assert!(config.engine.single_cluster && config.tls.is_none() && config.engine.agents.is_none());
+        for flags in [
+            &["--agent-url", "https://a:1"][..],
+            &["--client-ca", "ca.pem", "--tls-cert", "tls.pem", "--tls-key", "key.pem"],
+            &["--listen", "0.0.0.0:8443"],
+            &["--agent-user", "u"],
+        ] {
+            let error = Program::of([&single[..], flags].concat()).unwrap_err().to_string();
+            assert!(error.contains("--single-cluster") && error.contains(flags[0]), "{error}");
+        }
+    }
+
     fn look(args: &[&str]) -> Result<Program, clap::Error> {
         Program::of([&["tidewatch-receiver", "--dry-run"], args].concat())
     }
@@ -412,8 +453,7 @@ mod tests {
             .split("--")
             .skip(1)
             .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next())
-            // Not in the receiver yet.
-            .filter(|flag| !["", "single-cluster"].contains(flag));
+            .filter(|flag| !flag.is_empty());
         for flag in settable.map(String::as_str).chain(fixed) {
             assert!(known.contains(&flag), "the chart uses --{flag}");
         }

@@ -25,8 +25,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Admin address; port 0 takes a free one.
     pub admin: SocketAddr,
-    /// Client CA bundle, own certificate, own key.
-    pub tls: TlsSource,
+    /// Client CA bundle, own certificate, own key; `None` in single-cluster mode, which has no port for agents.
+    pub tls: Option<TlsSource>,
     /// Trusted proxies.
     pub proxies: Option<ProxyFiles>,
     /// KCP's kubeconfig; in-cluster without.
@@ -90,6 +90,7 @@ impl From<Args> for Config {
             pause,
             object_metrics,
             keep_watcher,
+            single_cluster,
             updates:
                 UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window, dependency_patience },
             limits,
@@ -106,7 +107,8 @@ impl From<Args> for Config {
             proxies: trusted_proxy
                 .zip(files.client_ca.clone())
                 .map(|(proxies, ca)| ProxyFiles { ca, proxies }),
-            tls: files.files().map_or_else(|| TlsSource::Secrets(agents.pki()), TlsSource::Files),
+            tls: (!single_cluster)
+                .then(|| files.files().map_or_else(|| TlsSource::Secrets(agents.pki()), TlsSource::Files)),
             kubeconfig,
             engine: EngineConfig {
                 namespace,
@@ -129,6 +131,7 @@ impl From<Args> for Config {
                 pull_secret: skr_image_pull_secret,
                 module_cr_state,
                 keep_watcher,
+                single_cluster,
                 min_window: min_maintenance_window,
                 rollout_window,
                 dependency_patience,
@@ -159,6 +162,9 @@ pub enum StartError {
     /// Unusable Secrets.
     #[error("the receiver has no certificate")]
     Pki(#[from] PkiError),
+    /// No watches of the own cluster.
+    #[error("the receiver's own cluster cannot be watched")]
+    OwnCluster(#[from] tidewatch_agent::app::StartError),
     /// Unusable proxy files.
     #[error("the trusted proxies cannot be used; check --trusted-proxy")]
     Proxies(#[source] ProxiesError),

@@ -94,6 +94,13 @@ impl EngineHost {
         guard: Option<(String, Guard)>,
         again_in: Option<std::time::Duration>,
     ) -> Fate {
+        if runtime.certificate.is_empty() {
+            // The manager could not verify the runtime. It runs in the same cluster, and can watch it.
+            if let Some((_, guard)) = guard {
+                guard.refused();
+            }
+            return self.refuse(runtime, Refused::Certificate, &target.manager);
+        }
         let change = Change {
             key: Key { runtime: Arc::from(runtime.id.as_str()), object: object.clone() },
             certificate: Arc::clone(&runtime.certificate),
@@ -175,9 +182,12 @@ impl Host for EngineHost {
 
     fn received(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         self.paths.received(&runtime.kyma, request.health.clone());
-        self.paths.certificate(&runtime.kyma, runtime.not_after);
-        if let Some(certificates) = &self.certificates {
-            certificates.seen(&runtime.kyma, runtime.renewed_by);
+        // The receiver's own cluster has no certificate.
+        if !runtime.certificate.is_empty() {
+            self.paths.certificate(&runtime.kyma, runtime.not_after);
+            if let Some(certificates) = &self.certificates {
+                certificates.seen(&runtime.kyma, runtime.renewed_by);
+            }
         }
         self.claims.must_resync(&runtime.kyma, &runtime.id, request)
     }
@@ -225,7 +235,7 @@ impl Host for EngineHost {
                 let guard = ticket.hold(route, 1).next().map(|guard| (event.watch.to_string(), guard));
                 let fate = self.forward(runtime, &target, &object_of(event), guard, None);
                 // Modules may own the object, too.
-                if fate == Fate::Forwarded {
+                if fate == Fate::Forwarded || runtime.certificate.is_empty() {
                     let _ = self.queue(runtime, request, event, &mut ticket);
                 }
                 fate

@@ -182,6 +182,17 @@ async fn each_route_acknowledges_separately() {
     assert_eq!(of(&Route::engine()), Some((vec![(1, 1), (4, 4)], vec![(2, 3)])));
     assert!(answer.unknown.is_empty());
 
+    // The receiver's own cluster has no certificate to forward: the manager's route is refused, and the engine's is not.
+    let own = Runtime { certificate: Arc::from([]), ..runtime() };
+    let own_request = v3::Request { events: request.events[..1].to_vec(), ..request.clone() };
+    deliveries.receive("own", &own_request);
+    let ticket = deliveries.ticket("own", request.epoch, Seq(1));
+    assert_eq!(host.take_v3(&own, &own_request, &own_request.events[0], ticket), Fate::Refused);
+    let answer = deliveries.answer("own", request.epoch, &[Seq(1)].into_iter().collect(), None);
+    let refused = answer.acks.iter().filter(|ack| !ack.refused.is_empty()).map(|ack| &ack.route);
+    assert_eq!(refused.collect::<Vec<_>>(), [&Route::manager("keeper")]);
+    assert!(answer.unknown.is_empty());
+
     assert!(matches!(host.lookup("r1"), RuntimeLookup::One { .. }));
     host.ready.store(false, Ordering::Release);
     assert_eq!(host.lookup("r1"), RuntimeLookup::Starting);

@@ -199,7 +199,7 @@ impl Certificates {
 pub fn register_sizes(
     registry: &Registry,
     engine: &Engine,
-    store: &Arc<Store<ServerConfig>>,
+    store: Option<&Arc<Store<ServerConfig>>>,
     objects: bool,
 ) -> Result<Option<Certificates>, MetricsError> {
     let registry = registry.named_as("lifecycle_mgr");
@@ -214,10 +214,11 @@ pub fn register_sizes(
         "Whether the cryptography in use is approved by FIPS 140.",
         move || fips,
     )?;
-    let own = Arc::clone(store);
-    registry.gauge_fn("gateway_secret_server_cert_close_to_expiry", CLOSE_HELP, move || {
-        f64::from(u8::from(is_close(own.not_after(), Timestamp::now())))
-    })?;
+    if let Some(own) = store.map(Arc::clone) {
+        registry.gauge_fn("gateway_secret_server_cert_close_to_expiry", CLOSE_HELP, move || {
+            f64::from(u8::from(is_close(own.not_after(), Timestamp::now())))
+        })?;
+    }
     if objects { register_objects(&registry, engine).map(Some) } else { Ok(None) }
 }
 

@@ -21,6 +21,7 @@ pub mod maintenance;
 pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+mod own_cluster;
 pub mod path_watch;
 pub mod paths;
 pub mod pause;

@@ -30,8 +30,8 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
         if let KymaLookup::One { kyma, .. } = state.kymas.runtime(wanted) {
             (kyma, Some(wanted.to_owned()))
         } else {
-            let kyma = state.kymas.get(wanted)?;
-            (wanted.to_owned(), kyma.runtime_id().map(str::to_owned))
+            state.kymas.get(wanted)?;
+            (wanted.to_owned(), state.kymas.runtime_id_of(wanted))
         }
     };
     let held = id.as_deref().map_or(0, |id| deliveries.held_by(id));
@@ -100,7 +100,7 @@ fn all(engine: &Engine, paths: &PathWatch) -> Reply {
         .into_iter()
         .map(|Worst { kyma, state: path, received, canary }| {
             json!({
-                "runtime": state.kymas.get(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
+                "runtime": state.kymas.runtime_id_of(&kyma),
                 "kyma": kyma,
                 "eventPath": path.label(),
                 "heardSeconds": received.map(|age| age.as_secs()),

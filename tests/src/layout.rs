@@ -23,6 +23,8 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     (
         "receiver",
         &[
+            // Single-cluster mode runs an agent within the receiver's process.
+            "agent",
             "api",
             "certs",
             "delivery",

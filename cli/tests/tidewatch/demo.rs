@@ -105,3 +105,15 @@ async fn a_kept_demo_cleans_up_on_ctrl_c() -> Result<()> {
     ensure!(!env.exists() && !folder.path().join("pids").exists(), "something is left: {said}");
     Ok(())
 }
+
+#[test]
+fn the_demo_of_a_single_cluster_ends_by_itself() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let said = succeeded("the demo", &tidewatch(folder.path(), &["--single"]).output()?)?;
+    for part in ["single-cluster mode: no port for agents", "-> restored", "CRDs stay"] {
+        ensure!(said.contains(part), "{said}");
+    }
+    let kept = tidewatch(folder.path(), &["--single", "--keep"]).output()?;
+    ensure!(kept.status.code() == Some(2), "a single cluster cannot be kept yet");
+    Ok(())
+}

@@ -37,3 +37,23 @@ async fn installs_repairs_upgrades_and_removes_on_simulated_clusters() -> Result
     simulated.end().await;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_cluster_has_the_same_story_without_an_agent() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let recorder = Recorder::default();
+    let mut simulated = Simulated::single(folder.path()).await?;
+    let (client, registry) = simulated.single_stage()?;
+    let world = World::start_single(client, &registry, &mut simulated, &recorder).await?;
+    world.run(&recorder).await?;
+    let caused: Vec<u64> = recorder.lines().iter().filter_map(|line| line.seq).collect();
+    assert_eq!(
+        caused.len(),
+        3,
+        "repair and readiness are caused by events; edits of the Kyma are seen directly"
+    );
+    let metrics = http::text(&format!("{}/metrics", world.receiver)).await?;
+    assert!(metrics.contains("tidewatch_agent_events_sent_total"), "the receiver shows its agent's metrics");
+    simulated.end().await;
+    Ok(())
+}

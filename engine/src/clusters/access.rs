@@ -1,10 +1,13 @@
 //! Builds the client of a Kyma's runtime.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, api::ListParams};
-use tidewatch_api::names::labels;
+use tidewatch_api::{
+    names::{self, labels},
+    object::{Gvk, ObjectRef},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -42,6 +45,11 @@ pub(crate) enum NoAccess {
         "several kubeconfig Secrets are labelled with this Kyma's name ({0}); tried again when one is left"
     )]
     Ambiguous(String),
+    #[error(
+        "the kubeconfig Secret '{0}' names another cluster, and this receiver manages only its own (--single-cluster); tried again when \
+         the Secret is gone"
+    )]
+    OtherCluster(String),
     #[error("the kubeconfig Secret '{0}' has no key 'config'; tried again when it changes")]
     NoKey(String),
     #[error("the kubeconfig in Secret '{secret}' is refused; tried again when it changes")]
@@ -157,6 +165,12 @@ impl Clusters {
 
     pub(crate) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Error> {
         let mut secrets = self.kcp.index().secrets.of(kyma);
+        if self.config.single_cluster {
+            return Ok(match secrets.pop() {
+                None => Ok(self.own_cluster(kyma)),
+                Some(secret) => Err(NoAccess::OtherCluster(secret.name)),
+            });
+        }
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {
@@ -193,19 +207,43 @@ impl Clusters {
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.limits.call_deadline, ..Limits::default() };
-        let cluster = self.records.change(kyma, |record| record.reach(&version));
-        let built = self.runtimes.get_or_build(kyma, &version, || {
-            let client = self.connector.client(&access, limits)?;
+        let built = self.connected(kyma, &version, || self.connector.client(&access, limits));
+        Ok(built
+            .map(|client| self.gated(client, kyma))
+            .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
+    }
+
+    /// The client of KCP's own cluster. It has no Secret, so it is always the same version.
+    fn own_cluster(&self, kyma: &str) -> Gated {
+        let version = SecretVersion { uid: String::new(), resource_version: String::new() };
+        let deadline = self.config.limits.call_deadline;
+        let make = || Ok::<_, Infallible>(RuntimeClient::new(self.kcp.client.clone(), deadline));
+        let Ok(client) = self.connected(kyma, &version, make);
+        let object = ObjectRef {
+            gvk: Gvk::of(names::API_VERSION, "Kyma"),
+            namespace: self.kcp.namespace.to_string(),
+            name: kyma.to_owned(),
+        };
+        self.gated(client, kyma).of_own_cluster(object)
+    }
+
+    /// The cached client of this Secret version, or a new one with what is known about its cluster.
+    fn connected<E>(
+        &self,
+        kyma: &str,
+        version: &SecretVersion,
+        make: impl FnOnce() -> Result<RuntimeClient, E>,
+    ) -> Result<RuntimeClient, E> {
+        self.runtimes.get_or_build(kyma, version, || {
+            let cluster = self.records.change(kyma, |record| record.reach(version));
+            let client = make()?;
             let client = match cluster {
                 Cluster::Known(mapper) => client.with_mapper(mapper),
                 Cluster::Doubted | Cluster::New => client,
             };
-            self.records.change(kyma, |record| record.reached(&version, client.shared_mapper()));
+            self.records.change(kyma, |record| record.reached(version, client.shared_mapper()));
             Ok(limited(client, kyma, &self.budgets, &self.queue))
-        });
-        Ok(built
-            .map(|client| self.gated(client, kyma))
-            .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
+        })
     }
 
     /// Ends a reconcile that failed at a runtime. The error decides about the client and the backoff.

@@ -2,6 +2,8 @@
 
 use std::{ops::Deref, sync::Arc};
 
+use tidewatch_api::object::ObjectRef;
+
 use super::{client::RuntimeClient, error::RuntimeError};
 use crate::gate::{Gate, Held, Permit, Side};
 
@@ -12,16 +14,33 @@ pub(crate) struct Gated {
     kyma: Arc<str>,
     /// Writes only the status of a pause.
     is_for_pause_status: bool,
+    /// The Kyma, if the runtime is KCP's own cluster: then it is the runtime's Kyma, too.
+    own_kyma: Option<Arc<ObjectRef>>,
 }
 
 impl Gated {
     pub(crate) fn new(client: RuntimeClient, gate: Gate, kyma: &str) -> Self {
-        Self { client, gate, kyma: kyma.into(), is_for_pause_status: false }
+        Self { client, gate, kyma: kyma.into(), is_for_pause_status: false, own_kyma: None }
     }
 
     /// The one client that may write in a paused runtime. For the status of the pause only.
     pub(crate) fn for_pause_status(&self) -> Self {
         Self { is_for_pause_status: true, ..self.clone() }
+    }
+
+    /// The client of KCP's own cluster, whose Kyma is `kyma`.
+    pub(crate) fn of_own_cluster(self, kyma: ObjectRef) -> Self {
+        Self { own_kyma: Some(Arc::new(kyma)), ..self }
+    }
+
+    /// The Kyma in KCP, if the runtime is KCP's own cluster.
+    pub(crate) fn own_kyma(&self) -> Option<&ObjectRef> {
+        self.own_kyma.as_deref()
+    }
+
+    /// Whether the runtime is KCP's own cluster.
+    pub(crate) const fn is_own_cluster(&self) -> bool {
+        self.own_kyma.is_some()
     }
 
     #[cfg(test)]

@@ -107,6 +107,8 @@ pub struct Kymas {
     by_name: HashMap<String, Record>,
     /// Runtime id → Kymas, normally one.
     by_runtime: HashMap<String, BTreeSet<String>>,
+    /// Whether KCP's own cluster is the only runtime. Then a Kyma needs no label: its name is its runtime id.
+    pub(super) single_cluster: bool,
 }
 
 impl Kymas {
@@ -140,6 +142,17 @@ impl Kymas {
         self.by_name.keys().filter(|name| !names.contains(*name)).cloned().collect()
     }
 
+    /// A Kyma's runtime id.
+    pub fn runtime_id<'a>(&self, kyma: &'a Kyma) -> Option<&'a str> {
+        let name = || kyma.metadata.name.as_deref().filter(|_| self.single_cluster);
+        kyma.runtime_id().or_else(name)
+    }
+
+    /// The runtime id of a Kyma by its name.
+    pub fn runtime_id_of(&self, kyma: &str) -> Option<String> {
+        self.runtime_id(&self.by_name.get(kyma)?.kyma).map(str::to_owned)
+    }
+
     /// Returns the previous one.
     pub(super) fn insert(&mut self, kyma: &Arc<Kyma>) -> Option<Arc<Kyma>> {
         let name = kyma.name_any();
@@ -152,10 +165,10 @@ impl Kymas {
                 None
             }
         };
-        if let Some(id) = old.as_deref().and_then(Kyma::runtime_id) {
+        if let Some(id) = old.as_deref().and_then(|old| self.runtime_id(old)) {
             unindex(&mut self.by_runtime, id, &name);
         }
-        if let Some(id) = kyma.runtime_id() {
+        if let Some(id) = self.runtime_id(kyma) {
             self.by_runtime.entry(id.to_owned()).or_default().insert(name);
         }
         old
@@ -163,7 +176,7 @@ impl Kymas {
 
     pub(super) fn remove(&mut self, name: &str) -> Option<Arc<Kyma>> {
         let kyma = self.by_name.remove(name)?.kyma;
-        if let Some(id) = kyma.runtime_id() {
+        if let Some(id) = self.runtime_id(&kyma) {
             unindex(&mut self.by_runtime, id, name);
         }
         Some(kyma)
@@ -200,7 +213,7 @@ impl Kymas {
     /// An ambiguous label makes its agent's events unassignable.
     pub fn others_of_runtime(&self, kyma: &str) -> Vec<String> {
         let Some(record) = self.by_name.get(kyma) else { return Vec::new() };
-        let same_id = record.kyma.runtime_id().and_then(|id| self.by_runtime.get(id));
+        let same_id = self.runtime_id(&record.kyma).and_then(|id| self.by_runtime.get(id));
         let all = same_id.into_iter().flatten().filter(|other| *other != kyma).chain(&record.taken_by);
         let mut all: Vec<String> = all.filter(|other| self.stays(other)).cloned().collect();
         all.dedup();
@@ -229,7 +242,7 @@ impl Kymas {
     }
 
     /// Requests of Kymas that found `other` in their runtimes.
-    fn taken_wanted(&self, other: &str, change: Change) -> Vec<Wanted> {
+    pub(super) fn taken_wanted(&self, other: &str, change: Change) -> Vec<Wanted> {
         let is_taken = |record: &Record| record.taken_by.as_deref() == Some(other);
         let taken: BTreeMap<_, _> = self.by_name.iter().filter(|(_, record)| is_taken(record)).collect();
         taken.into_keys().map(|kyma| (kyma_key(kyma), change)).collect()
@@ -288,8 +301,8 @@ impl KcpState {
         let change = change_of(old.as_deref(), &new);
         let is_deleting = new.metadata.deletion_timestamp.is_some();
         let mut wanted = Vec::new();
-        if let Some(id) = old.as_deref().and_then(Kyma::runtime_id)
-            && (is_deleting || new.runtime_id() != Some(id))
+        if let Some(id) = old.as_deref().and_then(|old| self.kymas.runtime_id(old))
+            && (is_deleting || self.kymas.runtime_id(&new) != Some(id))
         {
             wanted.extend(self.kymas.others_wanted(id, &name, Change::OtherKymaLeaves));
         }
@@ -331,7 +344,8 @@ impl KcpState {
     /// Removes a Kyma.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
         let mut wanted = vec![(kyma_key(name), Change::Deleted)];
-        if let Some(id) = self.kymas.remove(name).as_deref().and_then(Kyma::runtime_id) {
+        let removed = self.kymas.remove(name);
+        if let Some(id) = removed.as_deref().and_then(|removed| self.kymas.runtime_id(removed)) {
             wanted.extend(self.kymas.others_wanted(id, name, Change::OtherKymaGone));
         }
         wanted.extend(self.kymas.taken_wanted(name, Change::OtherKymaGone));

@@ -50,9 +50,11 @@ impl KcpState {
         if !self.secrets.set(kyma, name, secret) || !self.kymas.contains(kyma) {
             return Vec::new();
         }
+        let freed = self.own_cluster_left(kyma);
         let unsettled = self.manifests.of(kyma).filter(|manifest| !is_settled(manifest));
         let keys = unsettled.map(|manifest| manifest_key(kyma, &manifest.name_any()));
-        std::iter::once(kyma_key(kyma)).chain(keys).map(|key| (key, Change::Kubeconfig)).collect()
+        let wanted = std::iter::once(kyma_key(kyma)).chain(keys).map(|key| (key, Change::Kubeconfig));
+        wanted.chain(freed).collect()
     }
 
     /// Requests every Kyma: all runtimes get the pull Secret.

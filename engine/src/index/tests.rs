@@ -54,7 +54,7 @@ fn release(version: &str) -> ModuleReleaseMeta {
     .unwrap()
 }
 
-fn keys(wanted: Vec<Wanted>) -> Vec<String> {
+pub(super) fn keys(wanted: Vec<Wanted>) -> Vec<String> {
     wanted.into_iter().map(|(key, _)| key.to_string()).collect()
 }
 

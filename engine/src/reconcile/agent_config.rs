@@ -51,8 +51,11 @@ fn rbac(kind: &str) -> ObjectRef {
     ObjectRef { gvk: Gvk::of(RBAC, kind), namespace: String::new(), name: names::AGENT_WATCHES_ROLE.into() }
 }
 
-pub(crate) fn objects() -> [ObjectRef; 3] {
-    [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
+/// The objects in a runtime. In KCP's own cluster the receiver watches by its own rights.
+pub(crate) fn objects(runtime: &Gated) -> Vec<ObjectRef> {
+    let rights = [rbac("ClusterRoleBinding"), rbac("ClusterRole")];
+    let rights = rights.into_iter().filter(|_| !runtime.is_own_cluster());
+    std::iter::once(config_map()).chain(rights).collect()
 }
 
 pub(crate) fn is_engine_owned(object: &Value) -> bool {
@@ -240,24 +243,40 @@ impl AgentConfigReconciler {
             self.clusters.records.change_existing(kyma, |record| record.agent_config = None);
         }
 
-        let role = rbac("ClusterRole");
-        let present = objects::get(runtime, &role).await?;
-        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &rules);
-        if let Some(rules) = &steps.before {
-            write_role(runtime, &role, rules).await?;
-        }
-        let binding = binding(self.installer.service_account(), &self.config.agent_users);
-        write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
         let mut wanted = body(&map, &json!({"data": {names::AGENT_CONFIG_KEY: text}}));
         if let Some(there) = there {
             // Prevents recreation after a concurrent deletion.
             wanted["metadata"]["uid"] = there["uid"].clone();
         }
-        write_if_different(runtime, &map, &wanted).await?;
-        if let Some(rules) = &steps.after {
-            write_role(runtime, &role, rules).await?;
+        if runtime.is_own_cluster() {
+            // The receiver watches its own cluster with its own rights.
+            write_if_different(runtime, &map, &wanted).await?;
+        } else {
+            self.permit_and_write(runtime, &rules, (&map, &wanted)).await?;
         }
         Ok((derived, failed))
+    }
+
+    /// Writes the watches between the added and the revoked permissions.
+    async fn permit_and_write(
+        &self,
+        runtime: &Gated,
+        rules: &[Rule],
+        (map, watches): (&ObjectRef, &Value),
+    ) -> Result<(), ObjectError> {
+        let role = rbac("ClusterRole");
+        let present = objects::get(runtime, &role).await?;
+        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), rules);
+        if let Some(rules) = &steps.before {
+            write_role(runtime, &role, rules).await?;
+        }
+        let binding = binding(self.installer.service_account(), &self.config.agent_users);
+        write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
+        write_if_different(runtime, map, watches).await?;
+        match &steps.after {
+            Some(rules) => write_role(runtime, &role, rules).await,
+            None => Ok(()),
+        }
     }
 }
 

@@ -172,6 +172,10 @@ impl CatalogReconciler {
     /// Writes differing objects and returns the suspended ones. Known objects are read only if doubted. A rejected object does not block
     /// the others; the first rejection is the error.
     async fn sync(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<Vec<Suspended>, ObjectError> {
+        if runtime.is_own_cluster() {
+            // KCP's catalog is the runtime's.
+            return Ok(Vec::new());
+        }
         let known = self.clusters.records.read(kyma, |record| record.catalog.clone());
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
         let doubted = known.as_ref().and_then(doubted);
@@ -267,7 +271,11 @@ impl CatalogReconciler {
         holds: bool,
         message: &str,
     ) -> Result<bool, ObjectError> {
-        let Some(remote) = objects::get(runtime, &runtime_kyma()).await? else { return Ok(false) };
+        if runtime.is_own_cluster() {
+            // It is the condition in KCP.
+            return Ok(true);
+        }
+        let Some(remote) = objects::get(runtime, &runtime_kyma(runtime)).await? else { return Ok(false) };
         if is_said(condition_of(&remote), holds, message) {
             return Ok(true);
         }

@@ -104,8 +104,7 @@ impl Dispatcher {
         // Declared after the lease, so that it ends first: then the key may be leased again.
         let mut running = RunningReconcile::begin(&self.echoes, &self.queue, &key);
         lease.triggers = numbered(&lease);
-        let runtime =
-            || self.kcp.index().kymas.get(key.kyma()).and_then(|kyma| kyma.runtime_id().map(str::to_owned));
+        let runtime = || self.kcp.index().kymas.runtime_id_of(key.kyma());
         let span = spans::reconcile(&lease, runtime);
         let triggers = Triggers { listed: &lease.triggers, count: lease.trigger_count };
         let (result, stages) = self.attempt(&key, lease.class, triggers).instrument(span.clone()).await;

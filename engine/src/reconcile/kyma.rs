@@ -14,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, KymaSpec, Manifest, Module, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
@@ -216,6 +216,15 @@ impl KymaReconciler {
         })
     }
 
+    /// The outcome if another Kyma has the runtime, or if this one has just gone from KCP's own cluster.
+    async fn displaced(&self, kyma: &Kyma, runtime: &Gated, found: &Value) -> Result<Option<Outcome>, Error> {
+        if let Some(other) = self.owners.note_occupant(&kyma.name_any(), runtime, found) {
+            return self.failures.blocked(kyma, shares_with(runtime, &other)).await.map(Some);
+        }
+        // Its deletion is an event.
+        Ok((runtime.is_own_cluster() && found.is_null()).then(Outcome::done))
+    }
+
     async fn reconcile_reachable(
         &self,
         kyma: &Kyma,
@@ -225,8 +234,8 @@ impl KymaReconciler {
     ) -> Result<Outcome, Error> {
         let (name, causes) = (kyma.name_any(), triggers.listed);
         let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
-        if let Some(other) = self.owners.note_occupant(&name, &found) {
-            return self.failures.blocked(kyma, shares_with(&other)).await;
+        if let Some(end) = self.displaced(kyma, runtime, &found).await? {
+            return Ok(end);
         }
         let kept = stage(Stage::Prepare, self.preparer.prepare(kyma, runtime)).await.map_err(Error::Crds)?;
         self.followups.agent_config(&name, causes);

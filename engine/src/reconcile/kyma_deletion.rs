@@ -21,7 +21,7 @@ use super::{
     agent_config,
     agent_install::AgentInstaller,
     legacy_watcher::remove_watcher,
-    runtime_kyma::{remote_kyma, runtime_kyma, write_runtime_status},
+    runtime_kyma::{copied_kyma, remote_kyma, write_runtime_status},
 };
 use crate::{
     clusters::{
@@ -49,14 +49,14 @@ fn crd(name: &str) -> ObjectRef {
 }
 
 /// The objects of a step, in deletion order.
-fn objects_of(thing: RuntimeObject, installer: &AgentInstaller) -> Vec<ObjectRef> {
+fn objects_of(thing: RuntimeObject, runtime: &Gated, installer: &AgentInstaller) -> Vec<ObjectRef> {
     let [kymas, templates, releases] = CRDS;
     match thing {
         RuntimeObject::TemplateCrd => vec![crd(templates)],
         RuntimeObject::ReleaseCrd => vec![crd(releases)],
-        RuntimeObject::Kyma => vec![runtime_kyma()],
+        RuntimeObject::Kyma => vec![copied_kyma()],
         RuntimeObject::KymaCrd => vec![crd(kymas)],
-        RuntimeObject::AgentConfiguration => [agent_config::objects().into(), installer.objects()].concat(),
+        RuntimeObject::AgentConfiguration => [agent_config::objects(runtime), installer.objects()].concat(),
     }
 }
 
@@ -184,8 +184,10 @@ impl KymaDeletion {
                             return Ok(Outcome::recheck_rarely(what));
                         }
                         Err(error) if deletion.passes(&error) => {
-                            let objects: Vec<_> =
-                                objects_of(thing, &self.installer).iter().map(ToString::to_string).collect();
+                            let objects: Vec<_> = objects_of(thing, &runtime, &self.installer)
+                                .iter()
+                                .map(ToString::to_string)
+                                .collect();
                             deletion.skipped.push(format!("{}: {}", objects.join(", "), error.message()));
                         }
                         Err(error) => return self.failures.runtime_failed(deletion.kyma, &error).await,
@@ -207,17 +209,36 @@ impl KymaDeletion {
 
 impl KymaDeletion {
     /// The engine's remaining objects in a runtime, and its Kyma. `None` if the runtime belongs to another Kyma.
-    async fn left_in(
+    pub(super) async fn left_in(
         &self,
         kyma: &str,
         runtime: &Gated,
     ) -> Result<Option<(Value, RuntimeObjects)>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
-        if let Some(owner) = self.owners.successor(kyma, &remote) {
+        if let Some(owner) = self.owners.successor(kyma, runtime, &remote) {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok(None);
         }
         let mut there = RuntimeObjects::default();
+        if !runtime.is_own_cluster() {
+            // In KCP's own cluster these are KCP's.
+            self.note_copies(runtime, &remote, &mut there).await?;
+        }
+        for object in objects_of(RuntimeObject::AgentConfiguration, runtime, &self.installer) {
+            there.agent += usize::from(
+                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned),
+            );
+        }
+        Ok(Some((remote, there)))
+    }
+
+    /// Notes the runtime's Kyma and the CRDs, which exist in KCP, too.
+    async fn note_copies(
+        &self,
+        runtime: &Gated,
+        remote: &Value,
+        there: &mut RuntimeObjects,
+    ) -> Result<(), ObjectError> {
         if !remote.is_null() {
             there.kyma = Some(remote["status"]["state"] == "Deleting");
         }
@@ -226,16 +247,11 @@ impl KymaDeletion {
             (RuntimeObject::ReleaseCrd, &mut there.release_crd),
             (RuntimeObject::KymaCrd, &mut there.kyma_crd),
         ] {
-            for object in objects_of(thing, &self.installer) {
+            for object in objects_of(thing, runtime, &self.installer) {
                 *is_there |= objects::find(runtime, &object).await?.is_some();
             }
         }
-        for object in objects_of(RuntimeObject::AgentConfiguration, &self.installer) {
-            there.agent += usize::from(
-                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned),
-            );
-        }
-        Ok(Some((remote, there)))
+        Ok(())
     }
 
     /// Reports the remaining modules. Their end is an event.
@@ -338,7 +354,7 @@ async fn delete(
     installer: &AgentInstaller,
 ) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
-    for object in objects_of(thing, installer) {
+    for object in objects_of(thing, runtime, installer) {
         if thing == RuntimeObject::AgentConfiguration
             && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned)
         {

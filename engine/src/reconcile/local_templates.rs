@@ -40,7 +40,7 @@ impl KymaReconciler {
         runtime: &Gated,
         wanted: &KymaSpec,
     ) -> Result<Local, ObjectError> {
-        if !kyma.uses_runtime_templates() {
+        if !kyma.uses_runtime_templates() || runtime.is_own_cluster() {
             return Ok(Local::default());
         }
         let unknown: BTreeSet<&str> = self.kcp.index().catalog.unknown(wanted);

@@ -167,9 +167,9 @@ impl ManifestReconciler {
             Ok(None) => Reached::Runtime(runtime),
             // The runtime belongs to another Kyma, so no object in it is this Kyma's.
             Ok(Some(_)) if is_deleting => Reached::Ended(self.removal.release_manifest(manifest).await?),
-            Ok(Some(other)) => {
-                Reached::Ended(self.failures.failed(manifest, Error::Final(shares_with(&other))).await?)
-            }
+            Ok(Some(other)) => Reached::Ended(
+                self.failures.failed(manifest, Error::Final(shares_with(&runtime, &other))).await?,
+            ),
             Err(error) => Reached::Ended(self.failures.failed(manifest, error.into()).await?),
         })
     }

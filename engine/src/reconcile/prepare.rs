@@ -148,7 +148,8 @@ pub(crate) struct Preparer {
 }
 
 impl Preparer {
-    /// Applies missing or differing objects and returns the suspended ones. Does nothing if the record is up to date.
+    /// Applies missing or differing objects and returns the suspended ones. Does nothing if the record is up to date. In KCP's own cluster
+    /// the CRDs are KCP's, which the engine does not change.
     pub(crate) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Suspended>, ObjectError> {
         let Wanted { objects, hash, .. } = &*WANTED;
         let name = kyma.name_any();
@@ -158,7 +159,8 @@ impl Preparer {
         }
         let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, before.before);
         let (mut mended, mut lost, mut suspended) = (None, false, Vec::new());
-        for (object, body) in objects {
+        let is_here = |object: &ObjectRef| !(runtime.is_own_cluster() && object.gvk.is_crd());
+        for (object, body) in objects.iter().filter(|(object, _)| is_here(object)) {
             let live = objects::get(runtime, object).await?;
             if let Some(live) = &live {
                 self.echoes.record_read(&work, object, live);
@@ -191,14 +193,16 @@ impl Preparer {
         Ok(suspended)
     }
 
-    /// The CRD by which the list of modules was read. A dry run cannot correct it and returns `Ours`.
+    /// The CRD by which the list of modules was read. `Ours` in a dry run, which cannot correct it, and in KCP's own cluster.
     pub(crate) async fn schema_of_list(&self, kyma: &str, runtime: &Gated) -> Result<Schema, ObjectError> {
         let mended = self.clusters.records.read(kyma, |record| record.prepared.mended);
         if let Some(at) = mended.filter(|at| self.kcp.now().duration_since(*at).abs() < SCHEMA_FRESH) {
             return Ok(Schema::Mended(at + SCHEMA_FRESH));
         }
         let is_dry = matches!(self.kcp.gate.mode(), Mode::DryRun(_));
-        let Some((id, crd)) = kyma_crd().filter(|_| !is_dry) else { return Ok(Schema::Ours) };
+        let Some((id, crd)) = kyma_crd().filter(|_| !is_dry && !runtime.is_own_cluster()) else {
+            return Ok(Schema::Ours);
+        };
         if difference(objects::get(runtime, id).await?.as_ref(), crd).is_none() {
             return Ok(Schema::Ours);
         }

@@ -61,6 +61,9 @@ impl PullSecrets {
         let Some(secret) = secret else {
             return Ok(Some(Err(format!("there is no Secret '{name}' in the control plane"))));
         };
+        if runtime.is_own_cluster() && *self.kcp.namespace == *names::RUNTIME_NAMESPACE {
+            return Ok(Some(Ok(())));
+        }
         let wanted = wanted(&secret, name, &self.owner(kyma));
         match stage(Stage::Prepare, bring(runtime, &wanted)).await {
             Ok(()) => Ok(Some(Ok(()))),

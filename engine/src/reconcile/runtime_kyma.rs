@@ -25,7 +25,12 @@ use crate::{
     stages::{Stage, stage},
 };
 
-pub(crate) fn runtime_kyma() -> ObjectRef {
+/// The Kyma in a runtime. In KCP's own cluster it is the Kyma in KCP.
+pub(crate) fn runtime_kyma(runtime: &Gated) -> ObjectRef {
+    runtime.own_kyma().cloned().unwrap_or_else(copied_kyma)
+}
+
+pub(crate) fn copied_kyma() -> ObjectRef {
     ObjectRef {
         gvk: Gvk::of(names::API_VERSION, "Kyma"),
         namespace: names::RUNTIME_NAMESPACE.into(),
@@ -34,7 +39,7 @@ pub(crate) fn runtime_kyma() -> ObjectRef {
 }
 
 pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
-    match objects::get(runtime, &runtime_kyma()).await {
+    match objects::get(runtime, &runtime_kyma(runtime)).await {
         Ok(found) => Ok(found.unwrap_or_default()),
         Err(error) if error.is_kind_missing() => Ok(Value::Null),
         Err(error) => Err(error),
@@ -44,7 +49,7 @@ pub(crate) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
 /// Reads the module names of the runtime's Kyma; `None` if they are unavailable.
 pub(crate) async fn list_now(clusters: &Clusters, kyma: &str) -> Result<Option<BTreeSet<String>>, Error> {
     let Ok(runtime) = clusters.access(kyma).await? else { return Ok(None) };
-    let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma())).await;
+    let read = stage(Stage::ReadRuntime, objects::get(&runtime, &runtime_kyma(&runtime))).await;
     let remote = match read {
         Ok(remote) => remote,
         Err(error) => {
@@ -64,15 +69,16 @@ const MAX_REASON: usize = 200;
 /// Parses the user's spec; the error is a message for the user. A missing or invalid spec is never an empty list: that would remove all
 /// modules. The CRD forbids an invalid spec, but users can change the CRD.
 pub(crate) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
+    let kyma = || ObjectRef::of(remote).unwrap_or_else(copied_kyma);
     match &remote["spec"] {
         Value::Null => Err(format!(
             "{} in the runtime has no spec; nothing was changed; write one, with an empty list of modules if it is to \
              have none, or delete the Kyma to get the defaults",
-            runtime_kyma()
+            kyma()
         )),
         spec => serde_json::from_value(spec.clone()).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REASON).collect();
-            let what = runtime_kyma();
+            let what = kyma();
             format!(
                 "the spec of {what} in the runtime cannot be read: {reason}; nothing was changed; tried again \
                  when it changes"
@@ -103,12 +109,16 @@ pub(crate) fn marked_by(remote: &Value) -> Option<&str> {
     remote["metadata"]["annotations"][annotations::OWNED_BY].as_str()
 }
 
-/// Writes the status in the runtime if it differs, and takes over the Go manager's fields.
+/// Writes the status in the runtime if it differs, and takes over the Go manager's fields. Writes nothing in KCP's own cluster, where it is
+/// the status in KCP.
 pub(crate) async fn write_runtime_status(
     runtime: &Gated,
     remote: &Value,
     status: &KymaStatus,
 ) -> Result<(), ObjectError> {
+    if runtime.is_own_cluster() {
+        return Ok(());
+    }
     let mut status = runtime_status(status);
     for condition in &mut status.conditions {
         // Of the runtime's Kyma: `kubectl wait` compares it with that generation.
@@ -118,7 +128,7 @@ pub(crate) async fn write_runtime_status(
     if let Some(entries) = &taken {
         let version = &remote["metadata"]["resourceVersion"];
         let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
-        match objects::merge(runtime, &runtime_kyma(), &fields).await {
+        match objects::merge(runtime, &copied_kyma(), &fields).await {
             // Another writer was faster: the next reconcile takes the rest over.
             Err(error) if error.held().is_none() && error.is_transient() => {}
             result => drop(result?),
@@ -145,7 +155,7 @@ pub(crate) async fn write_runtime_status(
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
     if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
         // In a dry run, the next write must report the result of the others, which are not stored.
-        objects::record_dry_run(runtime, "status", &runtime_kyma(), remote, &left)?;
+        objects::record_dry_run(runtime, "status", &copied_kyma(), remote, &left)?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
     objects::apply_subresource(runtime, "status", &body(status), field_managers::KCP).await

@@ -64,6 +64,21 @@ pub(crate) fn engine_observed_by(
     observer: Arc<dyn Observer>,
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Requests) {
+    engine_of(EngineConfig::default(), observer, answer)
+}
+
+/// An engine that manages only the cluster of its KCP.
+pub(crate) fn engine_of_single_cluster(
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Requests) {
+    engine_of(EngineConfig { single_cluster: true, ..EngineConfig::default() }, Arc::new(Nobody), answer)
+}
+
+fn engine_of(
+    config: EngineConfig,
+    observer: Arc<dyn Observer>,
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Requests) {
     let requests = Requests::default();
     let recorder = Arc::clone(&requests);
     let client = scripted::client(move |asked| {
@@ -71,7 +86,7 @@ pub(crate) fn engine_observed_by(
         answer(&asked.method, &asked.path)
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
-    (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), requests)
+    (Engine::new(client, config, observer, clock).unwrap(), requests)
 }
 
 /// The runtime of `harbour` that gives these answers (code and body) to a path.

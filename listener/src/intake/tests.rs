@@ -224,3 +224,23 @@ async fn a_canary_is_accepted_at_any_load() {
     assert_eq!((answer.unknown, bench.intake.deliveries.held()), (seqs(&[1, 3]), 1));
     assert!(answer.retry_after_ms.is_some_and(|wait| wait >= 5_000), "{:?}", answer.retry_after_ms);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_within_the_process_needs_no_certificate_and_keeps_the_limits() {
+    let bench = Bench::new(0.0);
+    let (certificate, end) = (Arc::from([]), Timestamp::MAX);
+    let runtime = Runtime { id: "r1".into(), kyma: "k".into(), certificate, renewed_by: end, not_after: end };
+    let request = v3::Request::new(Epoch::from_bits(1));
+    let answer = bench.intake.take(&runtime, &request).await.unwrap();
+    assert_eq!((answer.epoch, answer.session), (Epoch::from_bits(1), SessionId::from_bits(1)));
+    let malformed = v3::Request { reconciled_ms: vec![1; 10_000], ..request.clone() };
+    let refused = bench.intake.take(&runtime, &malformed).await.unwrap_err();
+    assert_eq!((refused.status, refused.retry_after), (StatusCode::BAD_REQUEST, None));
+    let mut last = Ok(answer);
+    for _ in 0..250 {
+        last = bench.intake.take(&runtime, &request).await;
+    }
+    let refused = last.unwrap_err();
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.retry_after.is_some(), "{refused:?}");
+}

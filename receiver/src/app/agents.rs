@@ -1,4 +1,4 @@
-//! Serves agents: intake, ledgers, and other managers' lanes.
+//! Serves agents: intake, ledgers, and other managers' lanes. In single-cluster mode, the one agent is in this process.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -7,10 +7,12 @@ use std::{
 
 use jiff::Timestamp;
 use prometheus::IntCounterVec;
+use tidewatch_agent::app::Embedded;
 use tidewatch_drain::{Drain, ShutdownSignal};
 use tidewatch_engine::{Engine, index::KymaLookup};
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, Metrics, RefusalLog, listener};
 use tidewatch_telemetry::metrics::Registry;
+use tidewatch_tls::Proxies;
 use tokio::{net::TcpListener, sync::oneshot};
 
 use super::{core::Core, files::Certificates};
@@ -19,7 +21,9 @@ use crate::{
     config::StartError,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric},
-    klm, sizes,
+    klm,
+    own_cluster::InProcess,
+    sizes,
 };
 
 const SWEEP: Duration = Duration::from_mins(1);
@@ -41,7 +45,7 @@ impl Agents {
     /// Creates them. Above `queued` ready keys, the intake refuses events.
     pub(super) fn new(
         core: &Core,
-        certificates: &Certificates,
+        certificates: Option<&Certificates>,
         routes: Overrides,
         limits: Limits,
         queued: usize,
@@ -61,7 +65,12 @@ impl Agents {
             )?,
             metrics: Metrics::register(registry)?,
             refused: refused_metric(registry)?,
-            renewals: klm::register_sizes(registry, engine, &certificates.store, object_metrics)?,
+            renewals: klm::register_sizes(
+                registry,
+                engine,
+                certificates.map(|certificates| &certificates.store),
+                object_metrics,
+            )?,
             loaded: Arc::default(),
             deliveries,
             limits,
@@ -90,7 +99,35 @@ impl Agents {
         known: [oneshot::Receiver<()>; 2],
         drain: &Drain,
     ) {
-        let intake = Arc::new(Intake {
+        let intake = self.intake(core, Arc::clone(&certificates.proxies), drain);
+        let (store, stop) = (Arc::clone(&certificates.store), drain.watch());
+        drain.spawn_critical("events", async move {
+            tokio::select! {
+                _ = futures::future::join_all(known) => {}
+                () = stop.signaled() => {}
+            }
+            listener::serve(listener, store, intake, Timestamp::now, stop).await;
+        });
+    }
+
+    /// Serves the agent of the receiver's own cluster, from `recorded` on.
+    pub(super) fn serve_own_cluster(
+        self,
+        agent: Embedded,
+        core: &Core,
+        recorded: oneshot::Receiver<()>,
+        drain: &Drain,
+    ) {
+        let path = InProcess {
+            intake: self.intake(core, Arc::new(Proxies::none()), drain),
+            engine: core.engine.clone(),
+            reconciled: core.reconciled.clone(),
+        };
+        drain.spawn_critical("events", path.serve(agent, recorded, drain.clone()));
+    }
+
+    fn intake(self, core: &Core, proxies: Arc<Proxies>, drain: &Drain) -> Arc<Intake> {
+        Arc::new(Intake {
             admission: admission(self.limits, self.queued, &core.engine),
             host: Arc::new(EngineHost {
                 engine: core.engine.clone(),
@@ -107,17 +144,9 @@ impl Agents {
             deliveries: self.deliveries,
             metrics: self.metrics,
             drain: drain.watch(),
-            proxies: Arc::clone(&certificates.proxies),
+            proxies,
             clock: Timestamp::now,
-        });
-        let (store, stop) = (Arc::clone(&certificates.store), drain.watch());
-        drain.spawn_critical("events", async move {
-            tokio::select! {
-                _ = futures::future::join_all(known) => {}
-                () = stop.signaled() => {}
-            }
-            listener::serve(listener, store, intake, Timestamp::now, stop).await;
-        });
+        })
     }
 }
 

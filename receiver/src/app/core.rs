@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) session: SessionId,
     pub(super) controllers: ControllerMetrics,
     pub(super) certificates: CertificateState,
+    /// Changes after each reconcile of a Kyma.
+    pub(super) reconciled: watch::Receiver<()>,
     metrics: Metrics,
 }
 
@@ -70,7 +72,9 @@ impl Core {
         let metrics = Metrics::register(registry)?;
         let (session, sessions, paths) = (SessionId::random(), Sessions::default(), PathWatch::new(paths));
         let claims = ClaimBook::new(session, sessions.clone());
+        let (kyma_reconciled, reconciled) = watch::channel(());
         let observer = Arc::new(Observed {
+            kyma_reconciled,
             metrics: metrics.clone(),
             klm: KlmMetrics::register(registry, object_metrics)?,
             controllers: controllers.clone(),
@@ -92,6 +96,7 @@ impl Core {
             session,
             controllers,
             certificates: CertificateState::default(),
+            reconciled,
             metrics,
         })
     }
@@ -157,6 +162,7 @@ impl Core {
 
 /// Counts the engine's work, and notes it for agents' claims and event paths.
 struct Observed {
+    kyma_reconciled: watch::Sender<()>,
     metrics: Metrics,
     klm: KlmMetrics,
     controllers: ControllerMetrics,
@@ -166,6 +172,9 @@ struct Observed {
 
 impl Observer for Observed {
     fn reconciled(&self, key: &WorkKey, record: &Record) {
+        if matches!(key, WorkKey::Kyma { .. }) {
+            self.kyma_reconciled.send_replace(());
+        }
         // Only a reconcile that read the runtime ends claims.
         if record.has_read && matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
             self.claims.touched(key.kyma());

@@ -40,6 +40,7 @@ mod routes;
 mod runtime_kyma;
 mod service;
 mod shutdown;
+mod single_cluster;
 mod takeover;
 mod triggers;
 mod upgrade;

@@ -33,7 +33,11 @@ impl KymaReconciler {
         runtime: &Gated,
         found: Value,
     ) -> Result<Value, ObjectError> {
-        let id = runtime_kyma();
+        if runtime.is_own_cluster() {
+            // It is the Kyma in KCP: the user's, without a copy.
+            return Ok(found);
+        }
+        let id = runtime_kyma(runtime);
         let mark = runtime_mark(kyma, &self.kcp.namespace);
         let lost = self.clusters.records.read(&kyma.name_any(), |record| record.prepared.lost);
         let there = if found.is_null() { objects::get(runtime, &id).await? } else { Some(found) };

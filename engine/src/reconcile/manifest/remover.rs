@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use tidewatch_api::{
-    Manifest,
+    Manifest, names,
     object::{Gvk, ObjectRef},
 };
 use tidewatch_deployer::{
@@ -188,6 +188,10 @@ impl Remover {
     ) -> Result<Option<Remaining>, ObjectError> {
         let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
         self.states.change_history(&key, |history| history.forget(object.into()));
+        if runtime.is_own_cluster() && is_of_product(&self.kcp.namespace, object) {
+            tracing::warn!(kyma, manifest = manifest.name_any(), %object, "not removed: the receiver needs it");
+            return Ok(None);
+        }
         let Some(there) = objects::find(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         match self.verdict(kyma, manifest, object, &there) {
@@ -224,5 +228,30 @@ impl Remover {
         let deleted = objects::delete(runtime, object, &there.uid).await?;
         tracing::info!(kyma, manifest = name, %object, "deleted");
         Ok((deleted == Deleted::Going).then_some(Remaining::Deleting))
+    }
+}
+
+/// Whether the receiver needs an object of its own cluster: its `namespace` and the CRDs. A module may contain them, too.
+fn is_of_product(namespace: &str, object: &ObjectRef) -> bool {
+    let group = object.name.split_once('.').map(|(_, group)| group);
+    object.gvk.is_namespace() && object.name == namespace
+        || object.gvk.is_crd() && group == Some(names::GROUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receivers_namespace_and_crds_are_never_removed_from_its_cluster() {
+        let is_kept = |api_version: &str, kind: &str, name: &str| {
+            let (gvk, namespace) = (Gvk::of(api_version, kind), String::new());
+            is_of_product("tidewatch-system", &ObjectRef { gvk, namespace, name: name.to_owned() })
+        };
+        assert!(is_kept("v1", "Namespace", "tidewatch-system"));
+        assert!(!is_kept("v1", "Namespace", "lighthouse-system"));
+        let crd = |name: &str| is_kept("apiextensions.k8s.io/v1", "CustomResourceDefinition", name);
+        assert!(crd("manifests.operator.kyma-project.io") && crd("kymas.operator.kyma-project.io"));
+        assert!(!crd("beacons.lighthouse.tidewatch.dev") && !crd("serverlesses.x.operator.kyma-project.io"));
     }
 }
