@@ -59,9 +59,12 @@ const FOR_AGENTS: [&str; 15] = [
     "agent_proxy",
     "agent_user",
     "server_name",
-    "agent_certificate_hours",
-    "server_certificate_hours",
-    "ca_certificate_hours",
+    "agent_certificate_lifetime",
+    "server_certificate_lifetime",
+    "ca_certificate_lifetime",
+    "ca_rotation_patience",
+    "certificates",
+    "leader_service",
     "route_address",
 ];
 
