@@ -47,7 +47,7 @@ impl Program {
 }
 
 /// Options of a receiver with agents, which a single cluster has not.
-const FOR_AGENTS: [&str; 15] = [
+const FOR_AGENTS: [&str; 18] = [
     "listen",
     "client_ca",
     "tls_cert",
