@@ -319,11 +319,17 @@ impl Agent {
         let conditions = self.conditions.clone();
         let sender = sender.with_watches(move |watch| conditions.get(watch)?.last_data);
         let (configuration, conditions) = (self.configuration.clone(), self.conditions.clone());
+        let installation = self.config.installation(|name| std::env::var(name).ok());
         let health = move || {
             let mut blind = conditions.blind();
             // One name is enough, and requests limit their number.
             blind.truncate(limits::WATCHES);
-            Health { configuration: configuration.reported(), blind, trust: trust() }
+            Health {
+                configuration: configuration.reported(),
+                blind,
+                trust: trust(),
+                installation: installation.clone(),
+            }
         };
         sender.with_health(health, self.configuration.changes())
     }

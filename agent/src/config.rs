@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tidewatch_tls::Files;
-use tidewatch_wire::Route;
+use tidewatch_wire::{Route, limits};
 
 /// In bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -54,6 +54,9 @@ pub struct Config {
     /// Seconds between list checks for lost events, 10 to 86,400 (default 60, longer for many objects).
     #[serde(default = "default_check_every")]
     pub check_every_seconds: u64,
+    /// Identifies the installation for its installer; default: `TIDEWATCH_INSTALLATION`.
+    #[serde(default)]
+    pub installation: Option<String>,
     /// Fixed watches; required without a ConfigMap.
     #[serde(default)]
     pub watches: Vec<Watch>,
@@ -273,9 +276,17 @@ impl Config {
             max_objects_per_watch: default_max_objects(),
             max_kept_names: default_max_names(),
             check_every_seconds: default_check_every(),
+            installation: None,
             watches: Vec::new(),
             config_map: Some(config_map),
         }
+    }
+
+    /// Returns the reported installation, at most [`limits::CONFIGURATION_BYTES`]. `environment` looks up a variable.
+    #[must_use]
+    pub fn installation(&self, environment: impl Fn(&str) -> Option<String>) -> String {
+        let given = self.installation.clone().or_else(|| environment("TIDEWATCH_INSTALLATION"));
+        given.filter(|text| text.len() <= limits::CONFIGURATION_BYTES).unwrap_or_default()
     }
 
     /// Reads and checks a file.
@@ -315,9 +326,14 @@ impl Config {
             max_objects_per_watch,
             max_kept_names,
             check_every_seconds,
+            installation,
             watches,
             config_map,
         } = self;
+        if installation.as_ref().is_some_and(|text| text.len() > limits::CONFIGURATION_BYTES) {
+            let most = limits::CONFIGURATION_BYTES;
+            return Err(wrong("installation", format!("must have at most {most} bytes")));
+        }
         if runtime_id.is_empty() || runtime_id.chars().count() > MAX_RUNTIME_ID {
             return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
         }

@@ -75,6 +75,9 @@ impl Pod {
         let ca = content["receiver"]["caFile"].as_str().context("it has no caFile")?;
         content["receiver"]["caFile"] = folder.join(ca).display().to_string().into();
         content["receiver"]["proxy"] = "direct".into();
+        let mut variables = container.env.iter().flatten();
+        let installation = variables.find(|variable| variable.name == "TIDEWATCH_INSTALLATION");
+        content["installation"] = installation.and_then(|variable| variable.value.clone()).into();
         content["adminAddress"] = admin.into();
         content["kubeconfig"] = access.display().to_string().into();
         write_private(&config, &content.to_string())?;

@@ -10,10 +10,11 @@ use kube::Client;
 use parking_lot::RwLock;
 use tidewatch_api::object::ObjectRef;
 use tidewatch_oci::{Credentials, OciError};
-use tidewatch_planner::windows::Policy;
+use tidewatch_planner::{agent_rollout::Counts, windows::Policy};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    agent_upgrades::AgentUpgrades,
     authority::Issuer,
     config::EngineConfig,
     gate::Mode,
@@ -38,6 +39,7 @@ pub struct Engine {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) registries: Arc<Registries>,
     pub(crate) windows: Arc<Windows>,
+    pub(crate) upgrades: AgentUpgrades,
 }
 
 impl Engine {
@@ -189,6 +191,25 @@ impl Engine {
         for kyma in kymas {
             self.enqueue(WorkKey::AgentConfig { kyma }, Class::Rollout, None);
         }
+    }
+
+    /// Goes on with the upgrades of agents. `proves`: whether a Kyma's event path is proven by an agent of this installation.
+    pub fn upgrade_agents(&self, proves: impl Fn(&str, &str) -> bool) {
+        let Some(agents) = &self.dispatcher.config.agents else { return };
+        let wanted = agents.settings.installation();
+        let turns = {
+            let state = self.state().read();
+            let is_known = |kyma: &str| state.kymas.contains(kyma);
+            self.upgrades.step(|kyma| proves(kyma, &wanted), is_known, state.kymas.len())
+        };
+        for kyma in turns {
+            self.configure_agent(&kyma, None);
+        }
+    }
+
+    /// Counts the upgrades of agents.
+    pub fn agent_upgrades(&self) -> Counts {
+        self.upgrades.counts()
     }
 
     /// Sets the runtime ids whose agents get no certificate. Agents of those that are admitted again are looked at.

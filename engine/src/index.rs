@@ -128,7 +128,8 @@ impl KcpState {
         if waits.for_definition(None) || waits.mandatory_for_definition(None) {
             needs.add_definitions();
         }
-        AgentInput::new(self.watchers.plan(), needs, self.agents.installation)
+        let is_paused = self.kymas.get(kyma).is_some_and(|kyma| kyma.pauses_agent_upgrade());
+        AgentInput::new(self.watchers.plan(), needs, (self.agents.installation, is_paused))
     }
 
     /// Records the configuration written for a Kyma's agent.

@@ -17,6 +17,7 @@
 //! | [`spans`] | tracing spans of events and reconciles |
 //! | [`compat`] | the take-over from the Go manager |
 
+mod agent_upgrades;
 mod authority;
 pub mod clusters;
 pub mod compat;

@@ -59,6 +59,7 @@ use self::{
     windows::Windows,
 };
 use crate::{
+    agent_upgrades::AgentUpgrades,
     clusters::Clusters,
     config::EngineConfig,
     engine::Engine,
@@ -158,7 +159,7 @@ pub(crate) fn engine(
     let clusters =
         Arc::new(Clusters::new(kcp.clone(), Arc::clone(&config), queue.clone(), Arc::clone(&observer)));
     let followups = Arc::new(FollowUps::new(kcp.clone(), Arc::clone(&clusters), queue.clone(), &config));
-    let notifier = Arc::new(Notifier::new(kcp.clone()));
+    let (notifier, upgrades) = (Arc::new(Notifier::new(kcp.clone())), AgentUpgrades::new());
     let parts = Parts {
         registries: Arc::new(Registries::new(kcp.clone(), Arc::clone(&config))?),
         windows: Arc::default(),
@@ -175,7 +176,11 @@ pub(crate) fn engine(
             states: Arc::clone(&states),
             echoes: Arc::clone(&echoes),
         }),
-        installer: Arc::new(AgentInstaller { config: Arc::clone(&config) }),
+        installer: Arc::new(AgentInstaller {
+            kcp: kcp.clone(),
+            config: Arc::clone(&config),
+            upgrades: upgrades.clone(),
+        }),
         kcp,
         clusters,
         config,
@@ -187,7 +192,7 @@ pub(crate) fn engine(
     };
     let (registries, windows) = (Arc::clone(&parts.registries), Arc::clone(&parts.windows));
     let dispatcher = Arc::new(parts.dispatcher(observer));
-    Ok(Engine { dispatcher, registries, windows })
+    Ok(Engine { dispatcher, registries, windows, upgrades })
 }
 
 impl Parts {

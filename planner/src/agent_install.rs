@@ -3,7 +3,10 @@
 //! The files are the one source, and belong to this version. Settings replace the image, the names, and the content of the agent's
 //! ConfigMap; everything else is as in the files.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+};
 
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -11,10 +14,15 @@ use tidewatch_api::{
     watcher::WatchedField,
 };
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::agent::{AgentWatch, ENGINE_ROUTE};
 
 const FILES: [&str; 2] =
     [include_str!("../../deploy/agent/rbac.yaml"), include_str!("../../deploy/agent/agent.yaml")];
+
+/// Environment variable of the agent.
+const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
 
 /// Port of the agent's probes and metrics.
 const ADMIN_PORT: u16 = 9090;
@@ -35,6 +43,14 @@ pub struct AgentSettings {
 }
 
 impl AgentSettings {
+    /// Identifies an installation with these settings. The agent reports it.
+    #[must_use]
+    pub fn installation(&self) -> String {
+        let mut hash = Xxh3::new();
+        self.hash(&mut hash);
+        format!("{:016x}", hash.finish())
+    }
+
     /// Username of the agents' service account, as an API server writes it.
     #[must_use]
     pub fn username(&self) -> String {
@@ -62,6 +78,14 @@ pub fn objects(settings: &AgentSettings, runtime: &str, ca: &str) -> Result<Vec<
         }
     }
     Ok(objects)
+}
+
+/// The installation of an agent's Deployment; `None` if it is not from here.
+#[must_use]
+pub fn installation_of(deployment: &Value) -> Option<&str> {
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array()?;
+    let mut variables = containers.iter().filter_map(|container| container["env"].as_array()).flatten();
+    variables.find(|variable| variable["name"] == INSTALLATION)?["value"].as_str()
 }
 
 /// The watch that reports the agent's certificate signing request to the control plane at once.
@@ -96,7 +120,9 @@ fn set_deployment(deployment: &mut Value, settings: &AgentSettings, config: &str
     template["metadata"]["annotations"] = json!({"tidewatch.kyma-project.io/settings": hash});
     let pod = &mut template["spec"];
     pod["serviceAccountName"] = settings.name.as_str().into();
-    pod["containers"][0]["image"] = settings.image.as_str().into();
+    let container = &mut pod["containers"][0];
+    container["image"] = settings.image.as_str().into();
+    container["env"] = json!([{"name": INSTALLATION, "value": settings.installation()}]);
     if let Some(secret) = &settings.pull_secret {
         pod["imagePullSecrets"] = json!([{"name": secret}]);
     }
@@ -160,6 +186,10 @@ mod tests {
         let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
         assert_eq!(pod["containers"][0]["image"], "registry.example/tidewatch-agent:1.0.0");
         assert_eq!(pod["imagePullSecrets"], Value::Null);
+        let deployment = of_kind(&objects, "Deployment");
+        assert_eq!(installation_of(deployment), Some(&*settings().installation()));
+        let other = AgentSettings { image: "registry.example/tidewatch-agent:1.0.1".into(), ..settings() };
+        assert_ne!(installation_of(deployment), Some(&*other.installation()));
         assert_eq!(of_kind(&objects, "Secret")["data"], Value::Null, "the agent alone writes its key");
     }
 

@@ -9,7 +9,8 @@
 //! - Rollout turns: [`rollout`]
 //! - Deletion: [`deletion`], [`blockers`], [`force`]
 //! - Releases that a user sees: [`catalog`]
-//! - Agents' watches: [`agent`], [`watches`]; their installation and certificates: [`agent_install`], [`enrolment`]
+//! - Agents' watches: [`agent`], [`watches`]; their installation, upgrades and certificates: [`agent_install`],
+//!   [`agent_rollout`], [`enrolment`]
 //! - State of a Manifest: [`manifest`]; its status: [`manifest_status`], [`status`]
 //! - Fields of a status that the engine owns, and foreign writes: [`writers`]
 //! - Objects that the engine itself installs in a runtime: [`engine_owned`]
@@ -18,6 +19,7 @@
 pub mod access;
 pub mod agent;
 pub mod agent_install;
+pub mod agent_rollout;
 pub mod blockers;
 pub mod catalog;
 pub mod deletion;

@@ -211,6 +211,21 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
             }
         },
     )?;
+    let upgrades = engine.clone();
+    registry.gauge_vec_fn(
+        "agent_upgrades",
+        "Upgrades of agents: waiting for their turn, under way, and not proven in time.",
+        &["state"],
+        move |set| {
+            let counts = upgrades.agent_upgrades();
+            let states =
+                [("waiting", counts.waiting), ("upgrading", counts.upgrading), ("failed", counts.failed)];
+            for (state, count) in states {
+                #[allow(clippy::cast_precision_loss, reason = "there are far less than 2^52")]
+                set(&[state], count as f64);
+            }
+        },
+    )?;
     let all = engine.queue().clone();
     let working = move || {
         let now = all.now();

@@ -105,6 +105,7 @@ impl PathWatch {
             for step in steps {
                 perform(&engine, step, &counted);
             }
+            engine.upgrade_agents(|kyma, installation| self.paths.lock().proves(kyma, installation));
         }
     }
 }

@@ -142,6 +142,8 @@ struct Path {
     /// Last returned canary.
     canary: Option<Tick>,
     health: Health,
+    /// When the agent first reported its installation.
+    installed: Option<Tick>,
     /// Expected configuration; empty: any.
     expected: String,
     /// Previous configuration; the next tick may expect it.
@@ -212,6 +214,9 @@ impl Paths {
             if health.configuration != path.health.configuration {
                 path.previous = std::mem::take(&mut path.health.configuration);
                 path.renewed = (!is_first).then_some(now);
+            }
+            if health.installation != path.health.installation {
+                path.installed = Some(now);
             }
             path.health = health;
         }
@@ -307,6 +312,16 @@ impl Paths {
         self.runtimes.get(kyma).map(|path| &path.health.trust)
     }
 
+    /// Returns whether a runtime is proven by an agent of this installation.
+    #[must_use]
+    pub fn proves(&self, kyma: &str, installation: &str) -> bool {
+        self.runtimes.get(kyma).is_some_and(|path| {
+            path.state == State::Proven
+                && path.health.installation == installation
+                && path.canary.is_some_and(|at| path.installed.is_none_or(|since| at > since))
+        })
+    }
+
     /// Returns a runtime's path for pages.
     #[must_use]
     pub fn view(&self, kyma: &str, now: Tick) -> Option<View<'_>> {
@@ -387,6 +402,7 @@ impl Path {
             received: None,
             canary: None,
             health: Health::default(),
+            installed: None,
             expected: String::new(),
             previous: String::new(),
             renewed: None,

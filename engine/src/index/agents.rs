@@ -43,8 +43,8 @@ pub struct Agents {
 }
 
 impl AgentInput {
-    /// The installation's hash is zero if agents are installed by others.
-    pub(super) fn new(plan: Arc<AgentPlan>, needs: RequiredKinds, installation: u64) -> Self {
+    /// `installation`: its hash, zero if agents are installed by others, and whether its upgrade is paused.
+    pub(super) fn new(plan: Arc<AgentPlan>, needs: RequiredKinds, installation: (u64, bool)) -> Self {
         let mut hash = Xxh3::new();
         (&plan.config.generation, &needs, installation).hash(&mut hash);
         Self { plan, needs, hash: hash.finish() }

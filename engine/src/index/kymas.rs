@@ -127,6 +127,16 @@ impl Kymas {
         self.by_name.keys().cloned().collect()
     }
 
+    /// Number of Kymas.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
     /// Names and uids of all Kymas.
     pub fn uids(&self) -> Vec<(String, String)> {
         let uid = |record: &Record| record.kyma.metadata.uid.clone().unwrap_or_default();

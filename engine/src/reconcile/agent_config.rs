@@ -183,7 +183,7 @@ impl AgentConfigReconciler {
     ) -> Result<(Derived, bool), ObjectError> {
         let name = kyma.name_any();
         if let Some(id) = kyma.runtime_id().filter(|_| !deleting)
-            && self.installer.install(runtime, id).await?
+            && self.installer.install(kyma, runtime, id).await?
         {
             self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
             self.followups.agent_certificate(&name, None);

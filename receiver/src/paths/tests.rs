@@ -179,6 +179,20 @@ fn a_kyma_that_is_created_again_is_proven_anew() {
 }
 
 #[test]
+fn an_installation_is_proven_by_a_canary_of_its_own_agent() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    paths.tick(|_| "c1", at(1));
+    assert!(!paths.proves("k0", "i2"));
+    let renewed = Health { installation: "i2".into(), ..healthy() };
+    paths.received("k0", Some(renewed), at(30));
+    paths.tick(|_| "c1", at(30));
+    assert!(!paths.proves("k0", "i2"), "the last canary was the old agent's");
+    paths.canary("k0", at(31));
+    assert!(paths.proves("k0", "i2") && !paths.proves("k0", "i1"));
+}
+
+#[test]
 fn an_unregistered_runtime_is_forgotten() {
     let (mut paths, kymas) = fleet(2);
     beat(&mut paths, &kymas, at(1));

@@ -214,6 +214,11 @@ impl Kyma {
         is_true(self, labels::RUNTIME_TEMPLATES)
     }
 
+    /// Whether the agent of its runtime is not upgraded.
+    pub fn pauses_agent_upgrade(&self) -> bool {
+        annotation(self, annotations::PAUSE_AGENT_UPGRADE) == Some("true")
+    }
+
     /// Channel of `module`: its own, else the Kyma's, else the default.
     pub fn channel_of<'a>(&'a self, module: &'a Module) -> &'a str {
         [module.channel.as_deref(), Some(self.spec.channel.as_str())]

@@ -115,6 +115,8 @@ pub mod labels {
 pub mod annotations {
     /// Tidewatch, on a KCP Kyma or Manifest in deletion: ignore blockers. The value is the reason.
     pub const FORCE_DELETE: &str = "tidewatch.kyma-project.io/force-delete";
+    /// Tidewatch, `true` on a KCP Kyma: the agent of its runtime is not upgraded.
+    pub const PAUSE_AGENT_UPGRADE: &str = "tidewatch.kyma-project.io/pause-agent-upgrade";
     /// Tidewatch, `true` on a Manifest with a ModuleTemplate created in the runtime. That is tenant input, so the
     /// Manifest gets no credentials or Secrets of KCP.
     pub const RUNTIME_TEMPLATE: &str = "tidewatch.kyma-project.io/runtime-template";

@@ -122,6 +122,7 @@ mod tests {
             configuration,
             blind,
             trust,
+            ..Health::default()
         }))
     }
 

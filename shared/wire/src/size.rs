@@ -43,7 +43,7 @@ impl Health {
     /// Most bytes in a body, without field names.
     #[must_use]
     pub fn json_bound(&self) -> usize {
-        let strings = self.blind.iter().chain([&self.configuration, &self.trust]);
+        let strings = self.blind.iter().chain([&self.configuration, &self.trust, &self.installation]);
         strings.map(|text| escaped(text) + QUOTES).sum()
     }
 }
@@ -116,7 +116,7 @@ mod tests {
             awaiting in prop::collection::vec(any::<u64>(), 0..40),
             small in prop::collection::vec(0_u64..200, 0..40),
             reconciled_ms in prop::collection::vec(any::<u32>(), 0..9),
-            (configuration, trust, blind) in (text(), text(), prop::collection::vec(text(), 0..4)),
+            (configuration, trust, installation, blind) in (text(), text(), text(), prop::collection::vec(text(), 0..4)),
         ) {
             let epoch = Epoch::from_bits(u128::MAX);
             let session = SessionId::from_bits(u128::MAX);
@@ -125,7 +125,7 @@ mod tests {
                 mark: u64::MAX,
                 resume: Some(Resume { session, epoch, serial: u64::MAX }),
                 digest: Some(u64::MAX),
-                health: Some(Health { configuration, blind, trust }),
+                health: Some(Health { configuration, blind, trust, installation }),
                 awaiting: awaiting.into_iter().chain(small).map(Seq).collect::<SeqSet>(),
                 events,
                 reconciled_ms,

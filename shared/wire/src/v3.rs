@@ -78,6 +78,9 @@ pub struct Health {
     /// [`configuration`] of the CA file (PEM) that the agent uses for the receiver, or empty; at most [`limits::CONFIGURATION_BYTES`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trust: String,
+    /// Identifies the installation of the agent, as its installer gave it; at most [`limits::CONFIGURATION_BYTES`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub installation: String,
 }
 
 /// A change of an object, without its content. It borrows from the body, since most strings are only compared.
@@ -302,12 +305,15 @@ impl Request<'_> {
         if self.reconciled_ms.len() > limits::RECONCILED {
             return Err(RequestError::TooLong("reconciledMs"));
         }
-        if let Some(Health { configuration, blind, trust }) = &self.health {
+        if let Some(Health { configuration, blind, trust, installation }) = &self.health {
             if configuration.len() > limits::CONFIGURATION_BYTES {
                 return Err(RequestError::TooLong("health.configuration"));
             }
             if trust.len() > limits::CONFIGURATION_BYTES {
                 return Err(RequestError::TooLong("health.trust"));
+            }
+            if installation.len() > limits::CONFIGURATION_BYTES {
+                return Err(RequestError::TooLong("health.installation"));
             }
             if blind.len() > limits::WATCHES || blind.iter().any(|name| name.len() > limits::FIELD_BYTES) {
                 return Err(RequestError::TooLong("health.blind"));
@@ -473,6 +479,7 @@ mod tests {
                 configuration: "c".repeat(limits::CONFIGURATION_BYTES),
                 blind: vec!["w".repeat(63); limits::WATCHES],
                 trust: "t".repeat(limits::CONFIGURATION_BYTES),
+                installation: "i".repeat(limits::CONFIGURATION_BYTES),
             }),
             ..request(vec![longest; limits::V3_EVENTS])
         };

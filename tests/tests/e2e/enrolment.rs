@@ -13,12 +13,15 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE};
+use tidewatch_api::{
+    Kyma,
+    names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE},
+};
 use tidewatch_certs::{create_key, create_request};
-use tidewatch_tests::{binaries, env, fleet, observed, solo::Solo, wait};
+use tidewatch_tests::{binaries, env, fleet, http, observed, solo::Solo, wait};
 
 const SOON: Duration = Duration::from_mins(1);
 const SIGNER: &str = "tidewatch.kyma-project.io/agent";
@@ -82,7 +85,7 @@ async fn an_installed_agent_goes_with_the_kyma_and_comes_with_the_next_one() -> 
     let solo = Solo::start_watched("kcp-agent-removal", "groyne", Vec::new()).await?;
     let agent = solo.agent().await?;
     is_proven(&solo).await?;
-    let kymas: Api<tidewatch_api::Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     kymas.delete(solo.kyma, &DeleteParams::default()).await?;
     wait::until("the Kyma to go", SOON, || async {
         Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
@@ -134,7 +137,6 @@ async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
     let polls = ["--proven-for=2", "--unknown-grace=1", "--fallback-poll=1"].map(str::to_owned);
     let solo = Solo::start_watched("kcp-cut-off", "pontoon", polls.to_vec()).await?;
     let agent = solo.agent().await?;
-    is_proven(&solo).await?;
     let certs = async |command: &str| {
         let env = env::shared().await?;
         let kubeconfig = env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
@@ -185,4 +187,55 @@ async fn an_agents_token_reads_no_secret_but_its_own() -> Result<()> {
     let all: Api<Secret> = Api::all(stolen);
     ensure!(all.list(&ListParams::default()).await.is_err_and(forbidden), "it lists all Secrets");
     Ok(())
+}
+
+async fn image(deployments: &Api<Deployment>) -> Result<String> {
+    let deployment = deployments.get(AGENT_NAME).await?;
+    let pod = deployment.spec.and_then(|spec| spec.template.spec).context("no pod")?;
+    pod.containers.into_iter().next().and_then(|container| container.image).context("no image")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_upgraded_unless_its_kyma_pauses_it() -> Result<()> {
+    let mut solo = Solo::start_watched("kcp-agent-upgrade", "slip", Vec::new()).await?;
+    let agent = solo.agent().await?;
+    is_proven(&solo).await?;
+    let deployments: Api<Deployment> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    let old = image(&deployments).await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let pause = async |value: serde_json::Value| {
+        let patch =
+            json!({"metadata": {"annotations": {"tidewatch.kyma-project.io/pause-agent-upgrade": value}}});
+        kymas.patch(solo.kyma, &PatchParams::default(), &Patch::Merge(&patch)).await
+    };
+    pause(json!("true")).await?;
+    solo.receiver
+        .restart_with(|args| {
+            for arg in args.iter_mut().filter(|arg| arg.starts_with("--agent-image=")) {
+                *arg = "--agent-image=tidewatch-agent:next".to_owned();
+            }
+        })
+        .await?;
+    // Its first canary proves the path to the restarted receiver at once.
+    drop(agent);
+    let agent = solo.agent().await?;
+    is_proven(&solo).await?;
+    fleet::settled(&solo.receiver).await?;
+    ensure!(image(&deployments).await? == old, "a paused agent was upgraded");
+
+    pause(serde_json::Value::Null).await?;
+    wait::until("the upgrade", SOON, || async {
+        Ok((image(&deployments).await? == "tidewatch-agent:next").then_some(()))
+    })
+    .await?;
+    let upgrading = "tidewatch_receiver_agent_upgrades{state=\"upgrading\"}";
+    let count = async || {
+        let page = http::text(&format!("{}/metrics", solo.receiver.admin)).await?;
+        Ok::<_, anyhow::Error>(observed::value(&page, upgrading))
+    };
+    ensure!(count().await? == 1, "the new agent is not awaited");
+    drop(agent);
+    let _new = solo.agent().await?;
+    wait::until("the upgraded agent to be proven", SOON, || async { Ok((count().await? == 0).then_some(())) })
+        .await
 }

@@ -333,6 +333,7 @@ fn the_largest_requests_fit_the_contract() {
         configuration: "c".repeat(64),
         blind: vec!["\u{1}".repeat(512); limits::WATCHES],
         trust: "t".repeat(64),
+        installation: "i".repeat(64),
     };
     outbox.set_health(Some(health));
     let fits = |request: &Request<'_>| {
