@@ -92,7 +92,10 @@ if [ -e "$bin/.complete" ]; then echo "$bin"; exit 0; fi
 
 mkdir -p "$cache"
 # One builder at a time: `make demo` and `make test` may run side by side.
-if command -v flock >/dev/null; then exec 9>"$cache/.lock"; flock 9; fi
+if command -v flock >/dev/null; then
+  exec 9>"$cache/.lock"
+  flock --nonblock 9 || { say "Waiting for another build of such programs"; flock 9; }
+fi
 mkdir -p "$bin"
 
 need_go() {
