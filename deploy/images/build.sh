@@ -48,7 +48,7 @@ export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
 server=
 finish() {
-  [ -z "$server" ] || kill "$server"
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
   rm -rf "$work"
   find . -path ./target -prune -o -name tidewatch-image.cdx.json -exec rm {} +
 }
@@ -65,7 +65,8 @@ if [ -z "${IMAGE_PROGRAMS:-}" ]; then
   [ -d "$(rustc --print target-libdir --target "$target")" ] || rustup target add "$target"
   # Messages of panics have the paths of sources: they do not name this machine's folders.
   paths="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
-  TIDEWATCH_COMMIT=$commit RUSTFLAGS="${RUSTFLAGS:-} $paths" \
+  # The commit's time would compile all C code anew for each commit; a constant keeps the compilers' output the same.
+  SOURCE_DATE_EPOCH=0 TIDEWATCH_COMMIT=$commit RUSTFLAGS="${RUSTFLAGS:-} $paths" \
     cargo build --release --locked --target "$target" "${programs[@]/#/--bin=}"
   IMAGE_PROGRAMS=${CARGO_TARGET_DIR:-target}/$target/release
 fi

@@ -35,7 +35,7 @@ namespace=(unshare --mount)
 work=$(mktemp -d)
 server=
 finish() {
-  [ -z "$server" ] || kill "$server"
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
   rm -rf "$work"
 }
 trap finish EXIT
