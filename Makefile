@@ -26,6 +26,10 @@ chart: ## Check the Helm chart: lint, render every mode, test the alert rules (b
 images: ## Build the images of receiver and agent as OCI layouts in target/images, with SBOMs; IMAGE_REGISTRY=… pushes them
 	@deploy/images/build.sh
 
+.PHONY: images-check
+images-check: ## Build the images, push them to a CNCF registry, pull them back, and run them as their user with a read-only root (needs Go)
+	@deploy/images/check.sh
+
 # Always the whole workspace: with `-p`, cargo chooses other features of the dependencies and builds them once more.
 .PHONY: build
 build: ## Build everything, debug

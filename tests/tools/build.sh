@@ -90,9 +90,6 @@ combined+=${KUBEBUILDER_ASSETS:-}
 bin=$cache/bin-$(printf '%s' "$combined" | $sum | cut -c1-12)
 if [ -e "$bin/.complete" ]; then echo "$bin"; exit 0; fi
 
-mkdir -p "$cache"
-# One builder at a time: `make demo` and `make test` may run side by side.
-if command -v flock >/dev/null; then exec 9>"$cache/.lock"; flock 9; fi
 mkdir -p "$bin"
 
 need_go() {
@@ -106,6 +103,11 @@ announced=""
 for group in "$@"; do
   out=$cache/$group-$(key_of "$group")
   mkdir -p "$out"
+  # One builder of a group at a time: `make demo` and `make test` may run side by side.
+  if command -v flock >/dev/null; then
+    exec 9>"$out/.lock"
+    flock --nonblock 9 || { say "Waiting for another build of $group"; flock 9; }
+  fi
   while read -r name package; do
     if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ -x "$KUBEBUILDER_ASSETS/$name" ]; then
       ln -sf "$KUBEBUILDER_ASSETS/$name" "$bin/$name"
