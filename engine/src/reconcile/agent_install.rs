@@ -51,7 +51,8 @@ impl AgentInstaller {
             let is_up_to_date = present.is_some_and(|present| {
                 drift::difference(&present, &wanted, field_managers::AGENT, &Ignored::default()).is_none()
             });
-            if !is_up_to_date && !(is_upgrade && self.waits(kyma)) {
+            let stays = is_up_to_date || is_upgrade && self.waits(kyma);
+            if !stays {
                 objects::apply(runtime, &wanted, field_managers::AGENT).await?;
             }
         }
