@@ -147,7 +147,7 @@ fn text(result: &Value, now: Timestamp) -> String {
             until(&ca["deadline"])
         )),
         Some("retiring") => {
-            lines.push(format!("rotation       retiring the replaced CA until {}", until(&ca["deadline"])))
+            lines.push(format!("rotation       retiring the replaced CA until {}", until(&ca["deadline"])));
         }
         Some(_) => lines.push(format!("rotation       none; due {}", until(&ca["deadline"]))),
         None => {}

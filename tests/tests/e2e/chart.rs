@@ -1,6 +1,6 @@
 //! The Helm chart on a real control plane: every object is accepted, and the receiver works as its pods say, with their rights alone.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::{
@@ -14,7 +14,10 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
-use tidewatch_api::{Kyma, names::KCP_NAMESPACE};
+use tidewatch_api::{
+    Kyma, State,
+    names::{AGENT_NAME, KCP_NAMESPACE, RUNTIME_NAMESPACE},
+};
 use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     ControlPlane, Options,
@@ -24,6 +27,7 @@ use tidewatch_tests::{
     fleet::{self, Agent, Member, Receiver},
     observed, ports, runtime_pool, spare, story, wait,
 };
+use tokio::time::Instant;
 
 const INSTALL: &str = include_str!("../../../docs/operate/install.md");
 const UPGRADE: &str = include_str!("../../../docs/operate/upgrade.md");
@@ -120,7 +124,7 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     let began = Instant::now();
     let notes = world.run(install).await?;
     ensure!(notes.contains("tidewatch runtime add") && notes.contains("keeps the CRDs"), "{notes}");
-    let mut receiver = world.start_receiver().await?;
+    let receiver = world.start_receiver().await?;
     let up = began.elapsed();
     let member = Member { cluster: alone.cluster, kyma: KYMA, id: KYMA };
     let (added, agent) = tokio::join!(world.run(register), Agent::start(&env.harness, &receiver, &member));
@@ -137,43 +141,58 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     world.run(check).await?;
 
     let uid = world.uid().await?;
-    for (block, workers) in [(upgrade, true), (rollback, false)] {
-        world.run(block).await?;
-        receiver.process.begin_end();
-        receiver = world.start_receiver().await?;
-        let args = &receiver.process.spec().args;
-        ensure!(args.contains(&"--workers=32".to_owned()) == workers, "{args:?}");
-        agent.connected().await?;
-        ensure!(world.uid().await? == uid, "the Kyma was replaced");
-    }
+    let tagged = upgrade.replace("flags.workers=32", "flags.workers=32,image.tag=9.9.9");
+    world.run(&tagged).await?;
+    end(receiver).await?;
+    let receiver = world.start_receiver().await?;
+    ensure!(
+        receiver.process.spec().args.contains(&"--workers=32".to_owned()),
+        "the pod has the former arguments"
+    );
+    agent_has(&runtime, ":9.9.9").await?;
+
+    // The agent keeps a change while no receiver runs.
+    world.run(rollback).await?;
+    end(receiver).await?;
     story::set_modules(&runtime, &json!([])).await?;
+    let receiver = world.start_receiver().await?;
     fleet::kyma_where(world.kymas()?, KYMA, "the module to go", |kyma| kyma.module_status(MODULE).is_none())
         .await?;
+    agent_has(&runtime, &format!(":{}", env!("CARGO_PKG_VERSION"))).await?;
     let config_maps: Api<ConfigMap> = Api::namespaced(runtime.clone(), "default");
     ensure!(config_maps.get_opt(MODULE).await?.is_none(), "the module's object has stayed");
-    observed::no_panic(&receiver.process)?;
 
-    receiver.process.begin_end();
+    end(receiver).await?;
     let kept = world.run(uninstall).await?;
     for plural in ["kymas", "manifests", "modulereleasemetas", "moduletemplates", "watchers"] {
         ensure!(kept.contains(&format!("{plural}.operator.kyma-project.io")), "{kept}");
     }
     release_is_gone(&client).await?;
-    ensure!(world.uid().await? == uid, "helm uninstall has deleted the Kyma");
     let secrets: Api<Secret> = Api::namespaced(client.clone(), KCP_NAMESPACE);
     secrets.get("tidewatch-ca").await.context("the agents' CA")?;
-
-    // The kept Kyma and CA serve the agent again, and everything can still be removed from the runtime.
+    story::set_modules(&runtime, &json!([{"name": MODULE}])).await?;
     world.run(install).await?;
-    receiver = world.start_receiver().await?;
-    agent.connected().await?;
-    ensure!(world.uid().await? == uid, "the installation has replaced the Kyma");
+    let receiver = world.start_receiver().await?;
+    fleet::kyma_where(world.kymas()?, KYMA, "the module to be Ready again", |kyma| {
+        kyma.module_status(MODULE).is_some_and(|module| module.state == State::Ready)
+    })
+    .await?;
+    ensure!(world.uid().await? == uid, "the Kyma was replaced");
+
     world.kymas()?.delete(KYMA, &DeleteParams::default()).await?;
     wait::until("the Kyma to go", SOON, || async {
         Ok(world.kymas()?.get_opt(KYMA).await?.is_none().then_some(()))
     })
     .await?;
+    ensure!(config_maps.get_opt(MODULE).await?.is_none(), "the module's object has stayed");
     observed::no_panic(&agent.process)?;
+    end(receiver).await
+}
+
+async fn end(mut receiver: Receiver) -> Result<()> {
+    receiver.process.begin_end();
+    wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
+    ensure!(!observed::text(&receiver.process)?.contains("forbidden"), "the chart gives too few rights");
     observed::no_panic(&receiver.process)
 }
 
@@ -188,6 +207,17 @@ async fn serves_the_leaders_address(kcp: &Client, receiver: &Receiver) -> Result
         env.iter().filter(|(name, _)| name == "TIDEWATCH_POD_IP").map(|(_, ip)| ip).collect();
     ensure!(found == expected, "{found:?} instead of {expected:?}");
     Ok(())
+}
+
+/// Waits until the engine has applied the agent's Deployment with an image that ends so.
+async fn agent_has(runtime: &Client, tag: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    wait::until(&format!("the agent of the image {tag}"), SOON, || async {
+        let spec = deployments.get(AGENT_NAME).await?.spec.and_then(|spec| spec.template.spec);
+        let image = spec.and_then(|spec| spec.containers.into_iter().next()?.image).unwrap_or_default();
+        Ok(image.ends_with(tag).then_some(()))
+    })
+    .await
 }
 
 async fn release_is_gone(kcp: &Client) -> Result<()> {
