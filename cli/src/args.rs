@@ -120,6 +120,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -147,6 +149,25 @@ mod tests {
         ] {
             assert!(script.contains(command), "{command}");
         }
+    }
+
+    #[test]
+    fn commands_of_the_operators_pages_parse() {
+        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate");
+        let mut parsed = 0;
+        for page in std::fs::read_dir(pages).unwrap() {
+            let page = page.unwrap().path();
+            let text = std::fs::read_to_string(&page).unwrap().replace("\\\n", " ");
+            for line in text.split("```").skip(1).step_by(2).flat_map(str::lines) {
+                let command = line.split(" #").next().unwrap_or_default();
+                if command.starts_with("tidewatch ") {
+                    let result = Args::try_parse_from(command.split_whitespace());
+                    assert!(result.is_ok(), "{}: {command}: {}", page.display(), result.unwrap_err());
+                    parsed += 1;
+                }
+            }
+        }
+        assert!(parsed > 15, "{parsed}");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Pod {
         }
         let account = pod.service_account_name.as_deref().context("it names no service account")?;
         let access = folder.join("kubeconfig.yaml");
-        write_private(&access, &kubeconfig(&token(runtime, account).await?)?)?;
+        write_private(&access, &kubeconfig(&token(runtime, RUNTIME_NAMESPACE, account).await?)?)?;
         let args = container.args.as_deref().unwrap_or_default();
         let position = args.iter().position(|arg| arg == "--config").context("it has no --config")?;
         let config = folder.join(args.get(position + 1).context("--config has no value")?);
@@ -103,8 +103,9 @@ async fn config_map(runtime: &Client, name: &str) -> Result<Vec<(String, String)
     Ok(maps.get(name).await?.data.unwrap_or_default().into_iter().collect())
 }
 
-async fn token(runtime: &Client, account: &str) -> Result<String> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+/// Requests a token of a service account, as a kubelet does for a pod.
+pub async fn token(client: &Client, namespace: &str, account: &str) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
     let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
     let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;

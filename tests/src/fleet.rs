@@ -43,7 +43,7 @@ const RECEIVER_ROLE: &str = include_str!("../../deploy/charts/tidewatch/files/rb
 /// Image of installed agents; no kubelet pulls it here.
 const AGENT_IMAGE: &str = "tidewatch-agent";
 /// Timeout for operations of one or two seconds.
-const SOON: Duration = Duration::from_mins(1);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 /// Silence that proves inactivity.
 const STILL: Duration = Duration::from_secs(1);
 

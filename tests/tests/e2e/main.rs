@@ -10,6 +10,7 @@ mod bundles;
 mod canary;
 mod catalog;
 mod channels;
+mod chart;
 mod control_plane;
 mod corpus;
 mod crds;
