@@ -287,9 +287,13 @@ async fn doctor_names_the_remedy_of_a_lost_token_and_it_works() -> Result<()> {
     // Without its Secret, the token is invalid.
     let tokens: Api<Secret> = Api::namespaced(world.runtime.clone(), "tidewatch-system");
     tokens.delete("tidewatch-engine-token", &DeleteParams::default()).await?;
-    let (healthy_now, checks) = world.doctor().await?;
-    let access = check(&checks, "capstan: access")?;
-    ensure!(!healthy_now && access["result"] == "failed", "{checks:#?}");
+    // API servers remember a good token for some seconds.
+    let access = wait::until("the token to be refused", SOON, || async {
+        let (is_healthy, checks) = world.doctor().await?;
+        let access = check(&checks, "capstan: access")?;
+        Ok((!is_healthy && access["result"] == "failed").then_some(access))
+    })
+    .await?;
     ensure!(access["message"].as_str().is_some_and(|text| text.contains("(401)")), "{access}");
     ensure!(
         access["remedy"] == "tidewatch runtime add capstan --kubeconfig FILE",

@@ -193,6 +193,8 @@ async fn the_receivers_own_cluster_is_managed_by_events() -> Result<()> {
     // The next Kyma gets the cluster, and its events.
     single.apply_kyma("lagoon", &json!([{"name": "lighthouse"}])).await?;
     single.module_is_ready("lagoon").await?;
+    // Before, a retry may restore it first.
+    single.is_proven("lagoon").await?;
     single.deployment_is_restored_by_an_event("lagoon").await?;
     observed::no_panic(&single.process)
 }
