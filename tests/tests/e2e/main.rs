@@ -38,6 +38,7 @@ mod resync;
 mod rotation;
 mod routes;
 mod runtime_kyma;
+mod secrets;
 mod service;
 mod shutdown;
 mod takeover;
