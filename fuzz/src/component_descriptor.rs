@@ -21,7 +21,7 @@ pub fn component_descriptor(data: &[u8]) {
         assert!(descriptor.images().count() <= descriptor.resources.len());
         match descriptor.raw_manifest() {
             Ok(resource) => {
-                assert!(resource.local_blob().is_some(), "the manifests are a layer of the artifact")
+                assert!(resource.local_blob().is_some(), "the manifests are a layer of the artifact");
             }
             Err(error) => assert_message(&error.to_string()),
         }

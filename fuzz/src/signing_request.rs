@@ -15,7 +15,7 @@ const DOMAIN: &str = "one.runtimes.example";
 /// Validity of the CA.
 const YEAR: SignedDuration = SignedDuration::from_hours(24 * 365);
 
-/// A CertificateSigningRequest of a runtime, or the PKCS#10 request in one: PEM or DER.
+/// A `CertificateSigningRequest` of a runtime, or the PKCS#10 request in one: PEM or DER.
 ///
 /// # Panics
 /// If a promise is broken.
