@@ -50,7 +50,7 @@ for target in "${targets[@]}"; do
     -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
     -artifact_prefix="$folder/crashes/" >"$log" 2>&1 || failed=1
   crashes=$(find "$folder/crashes" -type f | wc -l)
-  printf 'fuzz %-13s seconds=%s executions=%s new_units=%s peak_rss_mb=%s crashes=%s\n' "$target" "$seconds" \
+  printf 'fuzz %-20s seconds=%s executions=%s new_units=%s peak_rss_mb=%s crashes=%s\n' "$target" "$seconds" \
     "$(statistic "$log" number_of_executed_units)" "$(statistic "$log" new_units_added)" \
     "$(statistic "$log" peak_rss_mb)" "$crashes"
   [ "$crashes" -eq 0 ] || failed=1

@@ -6,24 +6,34 @@
 //!
 //! The programs in `fuzz_targets` hand these functions to libFuzzer; `tests/replay.rs` runs them over the committed corpora.
 
+mod client_certificate;
+mod component_descriptor;
 mod config;
 mod event;
 mod headers;
 mod kubeconfig;
+mod module_template;
 mod request;
 mod response;
 mod sets;
+mod signing_request;
 mod v2;
 mod xfcc;
 
+pub use client_certificate::client_certificate;
+pub use component_descriptor::component_descriptor;
 pub use config::{agent_config, watch_set};
 pub use event::watch_event;
 pub use kubeconfig::kubeconfig;
+pub use module_template::module_template;
 pub use request::v3_request;
 pub use response::v3_response;
 pub use sets::seqset;
+pub use signing_request::signing_request;
 pub use v2::v2_body;
 pub use xfcc::xfcc;
+
+use client_certificate::certificate_of_pem;
 
 /// Longest message about a broken input, in bytes: it goes into logs, statuses and answers.
 const MAX_MESSAGE: usize = 1024;
@@ -32,10 +42,14 @@ const MAX_MESSAGE: usize = 1024;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its corpus and of its program too.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("agent_config", agent_config),
+    ("client_certificate", client_certificate),
+    ("component_descriptor", component_descriptor),
     ("kubeconfig", kubeconfig),
+    ("module_template", module_template),
     ("seqset", seqset),
+    ("signing_request", signing_request),
     ("v2_body", v2_body),
     ("v3_request", v3_request),
     ("v3_response", v3_response),

@@ -196,7 +196,21 @@ macro_rules! replayed {
         }
     };
 }
-replayed!(agent_config, kubeconfig, seqset, v2_body, v3_request, v3_response, watch_event, watch_set, xfcc);
+replayed!(
+    agent_config,
+    client_certificate,
+    component_descriptor,
+    kubeconfig,
+    module_template,
+    seqset,
+    signing_request,
+    v2_body,
+    v3_request,
+    v3_response,
+    watch_event,
+    watch_set,
+    xfcc
+);
 
 /// With the multiples of 7 in their middles.
 fn ranges_of_three(count: usize) -> String {

@@ -1,9 +1,22 @@
-//! Checks `docs/requirements.md` and `docs/requirements.yaml`: rows, texts, states, and that each named test exists.
+//! Checks `docs/requirements.md` and `docs/requirements.yaml`: rows, texts, states, and that each named test exists. The threat model
+//! names tests too, by function alone.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
 
 use anyhow::{Context, Result, ensure};
 use tidewatch_api::yaml;
+
+use crate::logs::sources;
+
+/// Folders with Rust code.
+const CODE: [&str; 14] = [
+    "agent", "certs", "cli", "demo", "deployer", "engine", "fuzz", "listener", "oci", "planner", "receiver",
+    "shared", "sim", "tests",
+];
 
 /// Id and text of every requirement, one per line. Prevents missing or shortened rows.
 const REQUIREMENTS: &str = include_str!("ledger.txt");
@@ -76,15 +89,38 @@ fn locate(test: &str) -> Result<()> {
     anyhow::bail!("{test} does not exist")
 }
 
+/// Names of the functions with a test attribute.
+fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_attribute = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+    (0..lines.len()).filter_map(move |at| {
+        let (_, rest) = lines[at].split_once("fn ")?;
+        let (name, _) = rest.split_once('(')?;
+        lines[at.saturating_sub(4)..at].iter().any(is_attribute).then_some(name)
+    })
+}
+
 /// Whether this function has a test attribute.
 fn is_test_in(text: &str, name: &str) -> bool {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    lines.iter().enumerate().any(|(i, line)| {
-        line.contains(&format!("fn {name}("))
-            && lines[i.saturating_sub(4)..i]
-                .iter()
-                .any(|l| l.starts_with("#[test]") || l.starts_with("#[tokio::test"))
-    })
+    tests_in(text).any(|test| test == name)
+}
+
+/// Names in backticks that can be functions, of the columns of tables with a heading that begins with `heading`.
+fn names_in_columns<'a>(text: &'a str, heading: &str) -> BTreeSet<&'a str> {
+    let (mut names, mut column, mut was_table) = (BTreeSet::new(), None, false);
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let is_table = line.starts_with('|');
+        if is_table && !was_table {
+            column = cells.iter().position(|cell| cell.starts_with(heading));
+        }
+        was_table = is_table;
+        let Some(cell) = column.filter(|_| is_table).and_then(|column| cells.get(column)) else { continue };
+        let is_name =
+            |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        names.extend(cell.split('`').skip(1).step_by(2).filter(is_name));
+    }
+    names
 }
 
 #[test]
@@ -129,6 +165,36 @@ fn every_named_test_exists() -> Result<()> {
 }
 
 #[test]
+fn every_test_and_fuzz_target_of_the_threat_model_exists() -> Result<()> {
+    let text = fs::read_to_string(root().join("docs/concepts/threat-model.md"))?;
+    let mut files = Vec::new();
+    for folder in CODE {
+        sources(&root().join(folder), &mut files)?;
+    }
+    let code = files.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
+    let tests: BTreeSet<&str> = code.iter().flat_map(|text| tests_in(text)).collect();
+    let named = names_in_columns(&text, "tests");
+    ensure!(named.len() > 50, "only {} tests are named", named.len());
+    let missing: Vec<_> = named.difference(&tests).collect();
+    ensure!(missing.is_empty(), "these tests do not exist: {missing:?}");
+    let targets = names_in_columns(&text, "fuzz target");
+    let is_missing = |name: &&&str| !root().join(format!("fuzz/fuzz_targets/{name}.rs")).is_file();
+    let missing: Vec<_> = targets.iter().filter(is_missing).collect();
+    ensure!(
+        targets.len() > 5 && missing.is_empty(),
+        "these fuzz targets do not exist: {missing:?} of {targets:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn names_are_read_from_the_headed_columns_only() {
+    let text = "| `a` | tests of b |\n|---|---|\n| `c` | `d_1`, `e/f.rs` and `g` |\n\n| `h` |\n|---|\n| `i` |\n`j`\n";
+    assert_eq!(names_in_columns(text, "tests"), BTreeSet::from(["d_1", "g"]));
+    assert!(names_in_columns(text, "other").is_empty());
+}
+
+#[test]
 fn a_missing_test_is_a_fault() {
     assert!(locate("tidewatch_planner::naming::tests::manifest_names_fit_kubernetes_limits").is_ok());
     assert!(locate("tidewatch_planner::naming::tests::names_fly").is_err());
@@ -136,4 +202,8 @@ fn a_missing_test_is_a_fault() {
     assert!(locate("tidewatch_wire::v2::tests::event_paths_name_their_manager").is_ok());
     assert!(locate("tidewatch_tests::e2e::lifecycle::nothing").is_err());
     assert!(!is_test_in("fn helper() {}", "helper"));
+    assert!(is_test_in(
+        "    #[tokio::test(flavor = \"multi_thread\")]\n    async fn it_works() {}",
+        "it_works"
+    ));
 }

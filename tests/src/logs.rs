@@ -21,7 +21,8 @@ fn is_second_text(field: &str) -> bool {
     field.trim_start_matches(['%', '?']) == "message" || field.starts_with("message =")
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Adds the Rust files below `folder` to `found`.
+pub(crate) fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {

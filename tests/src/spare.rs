@@ -14,6 +14,8 @@ use crate::{ControlPlane, Options, User, env, fleet::AGENT_USER};
 
 /// A user without RBAC objects.
 pub const LIMITED_USER: &str = "limited-agent";
+/// A service account of the agent's name in another namespace, without RBAC objects.
+pub const OTHER_ACCOUNT: &str = "system:serviceaccount:default:tidewatch-agent";
 
 /// Two runtimes without pods: workloads never become ready.
 #[derive(Debug)]
@@ -78,7 +80,7 @@ pub async fn take_over(cluster: &ControlPlane) -> Result<()> {
 }
 
 pub(crate) async fn start(env: &env::Environment, name: &str) -> Result<ControlPlane> {
-    let users = [AGENT_USER, LIMITED_USER]
+    let users = [AGENT_USER, LIMITED_USER, OTHER_ACCOUNT]
         .into_iter()
         .map(|user| User { name: user.to_owned(), groups: Vec::new() })
         .collect();

@@ -221,3 +221,6 @@ fn body(uid: &str, status: &Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": "CertificateSigningRequest",
            "metadata": {"name": AGENT_SIGNING_REQUEST, "uid": uid}, "status": status})
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ use crate::{
     error::Error,
     gate::Mode,
     history::Record,
+    index::SecretRef,
     key::{Acknowledge, Guard, OutcomeKind, Report},
     queue::Push,
     reconcile::{dispatch::RunningReconcile, echoes::Completeness},
@@ -72,6 +73,14 @@ pub(crate) fn engine_of_single_cluster(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Requests) {
     engine_of(EngineConfig { single_cluster: true, ..EngineConfig::default() }, Arc::new(Nobody), answer)
+}
+
+/// Like [`engine_on`], with settings.
+pub(crate) fn engine_with(
+    config: EngineConfig,
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Requests) {
+    engine_of(config, Arc::new(Nobody), answer)
 }
 
 fn engine_of(
@@ -446,4 +455,16 @@ fn a_failure_is_reported_with_its_status_state() {
     ] {
         assert_eq!(finish.report().map(|report| report.state), state, "{finish:?}");
     }
+}
+
+#[tokio::test]
+async fn a_kyma_with_several_kubeconfig_secrets_is_accessed_with_none_of_them() {
+    let (engine, requests) = engine();
+    for name in ["kubeconfig-a", "kubeconfig-b"] {
+        let secret = SecretRef { name: name.into(), uid: name.into(), resource_version: "1".into() };
+        engine.dispatcher.kcp.index_mut().apply_secret("harbour", name, Some(secret));
+    }
+    let refused = engine.dispatcher.clusters.access("harbour").await.unwrap().map(drop).unwrap_err();
+    assert!(refused.message().contains("(kubeconfig-a, kubeconfig-b)"), "{}", refused.message());
+    assert!(requests.lock().is_empty(), "{:?}", requests.lock());
 }

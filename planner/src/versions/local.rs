@@ -28,6 +28,9 @@ pub enum Unusable {
     /// No version.
     #[error("it has no version of the form 1.2.3, neither in spec.version nor in its descriptor")]
     Version,
+    /// Not a channel's name: messages list channels.
+    #[error("spec.channel is not the name of a channel: 3 to 32 lower-case letters")]
+    Channel,
     /// No component.
     #[error("spec.descriptor.component.name is not the name of an OCM component")]
     Component,
@@ -56,6 +59,11 @@ pub fn usable(
     }
     if template.spec.mandatory == Some(true) {
         return Err(Unusable::Mandatory);
+    }
+    let channel = template.spec.channel.as_str();
+    let is_channel = (3..=32).contains(&channel.len()) && channel.bytes().all(|b| b.is_ascii_lowercase());
+    if !channel.is_empty() && !is_channel {
+        return Err(Unusable::Channel);
     }
     let version = legacy::version(&template).filter(|v| v.len() <= MAX_NAMES.0);
     version.and_then(|v| Version::parse(v).ok()).ok_or(Unusable::Version)?;
@@ -102,6 +110,9 @@ mod tests {
         let why = |spec: Value| read(&spec).unwrap_err().to_string();
         assert!(why(json!({"version": "latest"})).contains("no version"));
         assert!(why(json!({"version": format!("1.0.0-{}", "a".repeat(40))})).contains("no version"));
+        assert!(why(json!({"channel": "a\r\nb"})).contains("spec.channel"));
+        assert!(why(json!({"channel": "c".repeat(33)})).contains("spec.channel"));
+        assert!(read(&json!({"channel": ""})).unwrap().is_some());
         assert!(why(json!({"descriptor": {}})).contains("component.name"));
         assert!(why(json!({"descriptor": {"component": {"name": "a b?c"}}})).contains("component.name"));
         assert!(why(json!({"mandatory": true})).contains("mandatory"));

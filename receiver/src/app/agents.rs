@@ -90,7 +90,7 @@ impl Agents {
         drain.spawn_critical("forward", self.forwarders.clone().run(drain.watch()));
     }
 
-    /// Serves agents once all of `known` are there: the past sessions, and the revoked runtimes.
+    /// Serves agents once all of `known` are there: the past sessions, and the revoked runtimes. Ends if one of them never will be.
     pub(super) fn serve(
         self,
         listener: TcpListener,
@@ -102,9 +102,11 @@ impl Agents {
         let intake = self.intake(core, Arc::clone(&certificates.proxies), drain);
         let (store, stop) = (Arc::clone(&certificates.store), drain.watch());
         drain.spawn_critical("events", async move {
-            tokio::select! {
-                _ = futures::future::join_all(known) => {}
-                () = stop.signaled() => {}
+            if !await_known(known, &stop).await {
+                tracing::error!(
+                    "the past sessions or the revoked runtimes will not be known; the receiver ends"
+                );
+                return;
             }
             listener::serve(listener, store, intake, Timestamp::now, stop).await;
         });
@@ -150,6 +152,16 @@ impl Agents {
     }
 }
 
+/// Waits until all are known, or until `stop`. Returns `false` if a task that would make one known has ended.
+async fn await_known(known: [oneshot::Receiver<()>; 2], stop: &ShutdownSignal) -> bool {
+    tokio::select! {
+        biased;
+        // First: a stop ends these tasks too.
+        () = stop.signaled() => true,
+        known = futures::future::try_join_all(known) => known.is_ok(),
+    }
+}
+
 /// Admits events until `queued` keys are ready.
 fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
     let queue = engine.queue().clone();
@@ -183,5 +195,33 @@ impl Records {
             self.deliveries.retain(registered);
             self.claims.retain(registered);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn agents_are_served_only_once_all_is_known() {
+        let (drain, [first, second]) = (Drain::new(), [(); 2].map(|()| oneshot::channel()));
+        let stop = drain.watch();
+        let mut wait = Box::pin(await_known([first.1, second.1], &stop));
+        assert!((&mut wait).now_or_never().is_none());
+        first.0.send(()).unwrap();
+        assert!((&mut wait).now_or_never().is_none(), "one is not known");
+        second.0.send(()).unwrap();
+        assert!(wait.await);
+    }
+
+    #[tokio::test]
+    async fn no_agent_is_served_if_the_revocations_will_not_be_known() {
+        let (drain, (known, is_known)) = (Drain::new(), oneshot::channel());
+        let (ended, will_be_known) = oneshot::channel();
+        known.send(()).unwrap();
+        drop(ended);
+        assert!(!await_known([is_known, will_be_known], &drain.watch()).await);
     }
 }

@@ -1,10 +1,16 @@
 use crate::{
-    BundleError, Files, HandshakeFailure, IdentityError, MAX_SANS, Names, PeerIdentity, Pem,
+    Bundle, BundleError, Files, HandshakeFailure, IdentityError, MAX_SANS, Names, PeerIdentity, Pem,
     RefusedCertificate, ReloadError, Reloaded, Store, client_config, provider, server_config,
 };
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{CertificateParams, DnType, DnValue, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    client::danger::HandshakeSignatureValid,
+    internal::msgs::codec::{Codec, Reader},
+    server::WebPkiClientVerifier,
+    version,
+};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use std::{io, net::IpAddr, sync::Arc};
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
@@ -102,6 +108,20 @@ async fn a_client_of_another_ca_is_refused() {
         assert_eq!(HandshakeFailure::from_io(&served.unwrap_err()), HandshakeFailure::UnknownCa, "{name}");
         assert_eq!(HandshakeFailure::from_io(&seen.unwrap_err()), HandshakeFailure::UnknownCa, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_self_signed_client_is_refused_whatever_its_name_is() {
+    let (good, key) = (ca("one"), KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap());
+    let mut params = CertificateParams::new(vec!["one.example".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "runtime-1");
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let own = pem(&good, &client_of(&good, now()));
+    let cert = params.self_signed(&key).unwrap().pem();
+    let client = client_config(&own.ca, cert.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    let (served, seen) = handshake(server(&good), client).await;
+    assert_eq!(HandshakeFailure::from_io(&served.unwrap_err()), HandshakeFailure::UnknownCa);
+    assert_eq!(HandshakeFailure::from_io(&seen.unwrap_err()), HandshakeFailure::UnknownCa);
 }
 
 #[tokio::test]
@@ -313,6 +333,25 @@ fn identities_are_read_or_refused() {
     }
     assert_eq!(PeerIdentity::from_chain(None), Err(IdentityError::NoCertificate));
     assert_eq!(PeerIdentity::from_chain(Some(&[])), Err(IdentityError::NoCertificate));
+}
+
+/// Verifies a TLS 1.3 signature (RSA-PSS, SHA-256) of the fixed text `message` as a server does in a handshake.
+fn verify_signature(certificate: &[u8], signature: &[u8]) -> Result<HandshakeSignatureValid, rustls::Error> {
+    let ca = ca("ca");
+    let roots = Bundle::parse(&pem(&ca, &server_of(&ca))).unwrap().roots();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().unwrap();
+    let length = u16::try_from(signature.len()).unwrap().to_be_bytes();
+    let encoded = [&[0x08, 0x04], &length[..], signature].concat();
+    let signed = DigitallySignedStruct::read(&mut Reader::init(&encoded)).unwrap();
+    verifier.verify_tls13_signature(b"message", &CertificateDer::from(certificate), &signed)
+}
+
+/// The libraries here neither make such a key nor sign with it, so both were made once, with their signatures.
+#[test]
+fn a_clients_weak_key_proves_nothing() {
+    verify_signature(include_bytes!("keys/rsa_2048.crt"), include_bytes!("keys/rsa_2048.sig")).unwrap();
+    let weak = verify_signature(include_bytes!("keys/rsa_1024.crt"), include_bytes!("keys/rsa_1024.sig"));
+    assert!(matches!(weak, Err(rustls::Error::InvalidCertificate(_))), "{weak:?}");
 }
 
 #[test]

@@ -165,6 +165,7 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
     // The name matches, the key does not.
     let impostor = Ca::create("tidewatch-event-path", day, now)?.issue_client(&wanted, now)?;
     let expired = door.receiver.ca.issue_client(&wanted, now - SignedDuration::from_hours(2))?;
+    let future = door.receiver.ca.issue_client(&wanted, now + SignedDuration::from_hours(2))?;
     let other_use = ServerRequest {
         common_name: ANCHOR.1.to_owned(),
         dns_names: vec![ANCHOR.2.to_owned()],
@@ -176,6 +177,7 @@ async fn a_handshake_without_a_good_certificate_is_refused() -> Result<()> {
         ("another CA", Some(stranger), "unknown_ca"),
         ("another CA of the same name", Some(impostor), "unknown_ca"),
         ("expired", Some(expired), "expired"),
+        ("not yet valid", Some(future), "expired"),
         ("no certificate", None, "no_certificate"),
         ("a server's certificate", Some(of_a_server), "bad_certificate"),
     ] {
@@ -283,6 +285,18 @@ async fn a_certificate_authenticates_only_its_own_runtime() -> Result<()> {
                 }
             }
         }
+    }
+
+    // The common name alone is no proof, and too many names are not compared.
+    let names = |dns_names| ClientRequest { dns_names, ..certificate(ANCHOR.1, ANCHOR.2) };
+    let many = (0..100).map(|n| format!("n{n}.example")).chain([ANCHOR.2.to_owned()]).collect();
+    for (request, status, reason) in
+        [(names(Vec::new()), 403, "san_mismatch"), (names(many), 400, "too_many_sans")]
+    {
+        let issued = door.receiver.ca.issue_client(&request, Timestamp::now())?;
+        let mut connection = Connection::open(&door.receiver, Some(&issued), Http::H2).await?;
+        let request = ("POST", v3::PATH, heartbeat_body());
+        door.refuses(&mut connection, request, refusal(status, reason, "v3")).await?;
     }
 
     // A refused connection works after the runtime's registration.

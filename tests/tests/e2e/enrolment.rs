@@ -15,13 +15,15 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::json;
 use tidewatch_api::{
     Kyma,
     names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE},
 };
 use tidewatch_certs::{create_key, create_request};
-use tidewatch_tests::{binaries, env, fleet, http, observed, solo::Solo, wait};
+use tidewatch_tests::{binaries, env, fleet, http, observed, solo::Solo, spare, wait};
+use tidewatch_tls::PeerIdentity;
 
 const SOON: Duration = Duration::from_mins(1);
 const SIGNER: &str = "tidewatch.kyma-project.io/agent";
@@ -36,15 +38,32 @@ async fn is_proven(solo: &Solo) -> Result<()> {
 }
 
 /// Creates a request, and returns it once it is decided.
-async fn decided(solo: &Solo, client: &Client, usages: &[&str]) -> Result<CertificateSigningRequest> {
-    let request = create_request(&create_key()?)?;
+pub(super) async fn decided(
+    solo: &Solo,
+    client: &Client,
+    usages: &[&str],
+) -> Result<CertificateSigningRequest> {
+    decided_of(solo, client, usages, create_request(&create_key()?)?).await
+}
+
+/// Like [`decided`], with a PKCS#10 request (PEM).
+async fn decided_of(
+    solo: &Solo,
+    client: &Client,
+    usages: &[&str],
+    request: String,
+) -> Result<CertificateSigningRequest> {
     let body = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": AGENT_SIGNING_REQUEST, "labels": {"app.kubernetes.io/name": AGENT_NAME}},
         "spec": {"signerName": SIGNER, "usages": usages, "request": ByteString(request.into_bytes())}
     });
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
-    requests.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
+    let body = serde_json::from_value(body)?;
+    wait::until("the engine to install the agent's role", SOON, || async {
+        requests.create(&PostParams::default(), &body).await.map(Some).map_err(Into::into)
+    })
+    .await?;
     let admin: Api<CertificateSigningRequest> = Api::all(solo.runtime.clone());
     let decided = wait::until("a decision about the request", SOON, || async {
         let request = admin.get(AGENT_SIGNING_REQUEST).await?;
@@ -121,6 +140,16 @@ async fn requests_of_others_and_for_servers_are_denied_with_a_reason() -> Result
     // The runtime's admin is not its agent.
     let foreign = decided(&solo, &solo.runtime, &["digital signature", "client auth"]).await?;
     ensure!(reason(&foreign) == "WrongUser", "{:#?}", foreign.status);
+    // Neither is a service account of the agent's name and rights in another namespace.
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "other-agent"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": AGENT_NAME},
+        "subjects": [{"kind": "ServiceAccount", "name": AGENT_NAME, "namespace": "default"}]
+    });
+    fleet::apply_yaml(&solo.runtime, &binding.to_string()).await?;
+    let other = solo.cluster.client_of(spare::OTHER_ACCOUNT)?;
+    let foreign = decided(&solo, &other, &["digital signature", "client auth"]).await?;
+    ensure!(reason(&foreign) == "WrongUser", "{:#?}", foreign.status);
     let agent = solo.cluster.client_of(fleet::AGENT_USER)?;
     let server = decided(&solo, &agent, &["digital signature", "server auth"]).await?;
     ensure!(reason(&server) == "WrongUsage", "{:#?}", server.status);
@@ -128,6 +157,22 @@ async fn requests_of_others_and_for_servers_are_denied_with_a_reason() -> Result
     ensure!(own.status.and_then(|status| status.certificate).is_some(), "the agent's own request is signed");
     // Two denied requests do not keep the agent from enrolling.
     solo.agent().await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Subject and alternative name of `runtime-two`; its key is gone.
+const OTHER_RUNTIME: &str = include_str!("other_runtime.csr");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_another_runtimes_name_gets_the_registered_names() -> Result<()> {
+    let solo = Solo::start_watched("kcp-other-name", "headland", Vec::new()).await?;
+    let agent = solo.cluster.client_of(fleet::AGENT_USER)?;
+    let signed =
+        decided_of(&solo, &agent, &["digital signature", "client auth"], OTHER_RUNTIME.to_owned()).await?;
+    let pem = signed.status.and_then(|status| status.certificate).context("it is not signed")?;
+    let peer = PeerIdentity::from_leaf(&CertificateDer::from_pem_slice(&pem.0)?)?;
+    ensure!(peer.common_name == solo.kyma && peer.dns_names == [solo.member().domain()], "{peer:?}");
+    ensure!(peer.uris.is_empty() && peer.ip_addrs.is_empty(), "{peer:?}");
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -22,7 +22,7 @@ fn module(name: &str, version: &str) -> Version {
 }
 
 /// A descriptor with its component's location.
-fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
+pub(super) fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
     json!({"component": {"name": kcp::component(module), "version": version, "repositoryContexts": [
         {"type": "OCIRegistry", "baseUrl": "first.example", "componentNameMapping": "urlPath"},
         {"type": "OCIRegistry", "baseUrl": base, "subPath": path, "componentNameMapping": "urlPath"}]}})

@@ -39,6 +39,7 @@ mod resync;
 mod rotation;
 mod routes;
 mod runtime_kyma;
+mod secrets;
 mod service;
 mod shutdown;
 mod single_cluster;
