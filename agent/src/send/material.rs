@@ -16,7 +16,7 @@ use tidewatch_wire::v3::configuration;
 use tokio::sync::watch;
 
 /// Interval of file checks. The kubelet takes up to a minute to renew a mounted Secret.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A reason to keep the last material.
 #[derive(Debug, thiserror::Error)]

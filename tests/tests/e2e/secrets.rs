@@ -185,7 +185,7 @@ async fn planted_secrets_are_in_no_log_event_status_or_metric() -> Result<()> {
         format!("--registry-credentials={}", file.display()),
         format!("--agent-proxy={proxy}"),
     ];
-    let solo = Solo::start_watched("kcp-secrets", "cove", arguments).await?;
+    let solo = Solo::start_watched("kcp-planted", "cove", arguments).await?;
     unusable_kubeconfigs(&solo).await?;
 
     // The runtime's admin is not its agent, so this request is denied.
