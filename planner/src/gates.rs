@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 
 use super::{
-    mandatory::MandatoryModule,
+    mandatory::module::MandatoryModule,
     notice::{About, Notice},
     policy::{PolicyEffect, PolicyError},
     requirements::WaitReport,

@@ -3,7 +3,7 @@
 //! They are planned from KCP alone, so a broken runtime or Kyma cannot block them. Modules that require an unserved kind are left
 //! out.
 
-mod module;
+pub(crate) mod module;
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::store::Refusal;
+use crate::store::refusal::Refusal;
 
 /// Request details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

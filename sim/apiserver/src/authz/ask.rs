@@ -1,9 +1,7 @@
 //! Authorization requests and refusals.
 
-use crate::store::{
-    refusal::Refusal,
-    target::{Query, Target},
-};
+use crate::store::refusal::Refusal;
+use crate::store::target::{Query, Target};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -97,7 +95,7 @@ pub(super) fn qualified(target: &Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ListOptions;
+    use crate::store::target::ListOptions;
 
     fn target(path: [&str; 5]) -> Target {
         let [group, resource, namespace, name, subresource] = path.map(str::to_owned);

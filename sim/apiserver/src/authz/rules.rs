@@ -33,7 +33,7 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Query, Target};
+    use crate::store::target::{Query, Target};
 
     #[test]
     fn a_rule_allows_exactly_its_verbs_and_resources() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::store::{Query, Target};
+use crate::store::target::{Query, Target};
 
 /// A path relative to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::store::{Query, Target};
+use crate::store::target::{Query, Target};
 
 const AGENT: &str = "system:serviceaccount:kyma-system:agent";
 
