@@ -119,7 +119,7 @@ differential: tools ## Compare the simulated API server with a real one: N=1000 
 .PHONY: bench
 bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds; QUICK=1 shows that it works)
 	@$(if $(QUICK),true,$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue)
-	@$(CARGO) build --release --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-bench --bin tidewatch-load
+	@$(CARGO) build --release --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-bench --bin tidewatch-load --bin tidewatch
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench $(if $(QUICK),--quick)
 
 .PHONY: idle

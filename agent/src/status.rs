@@ -10,8 +10,16 @@ pub(crate) fn page(
     conditions: &Conditions,
     progress: &Progress,
 ) -> Value {
-    let Progress { connected, session, dirty, last_observed, last_acknowledged, last_error, repeated } =
-        progress;
+    let Progress {
+        connected,
+        session,
+        dirty,
+        last_observed,
+        last_acknowledged,
+        last_error,
+        failures,
+        repeated,
+    } = progress;
     let repeated: Vec<Value> = repeated
         .iter()
         .map(|one| json!({"message": one.message, "count": one.count, "since": one.since}))
@@ -19,7 +27,7 @@ pub(crate) fn page(
     json!({
         "runtimeId": runtime_id,
         "epoch": epoch,
-        "receiver": {"connected": connected, "session": session, "lastError": last_error, "repeated": repeated},
+        "receiver": {"connected": connected, "session": session, "lastError": last_error, "failures": failures, "repeated": repeated},
         "dirtyKeys": dirty,
         "lastObservedSeq": last_observed,
         "lastAcknowledgedSeq": last_acknowledged,

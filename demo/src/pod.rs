@@ -27,6 +27,9 @@ const SOON: Duration = Duration::from_mins(1);
 /// Longer than any demo.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
+/// Variable of the agent's container that identifies its Deployment.
+pub const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
+
 /// The files of an agent.
 #[derive(Clone, Debug)]
 pub struct Pod {
@@ -70,14 +73,10 @@ impl Pod {
         let args = container.args.as_deref().unwrap_or_default();
         let position = args.iter().position(|arg| arg == "--config").context("it has no --config")?;
         let config = folder.join(args.get(position + 1).context("--config has no value")?);
-        let mut content: Value = serde_json::from_str(&std::fs::read_to_string(&config)?)?;
-        // The working directory of the container is the folder of the ConfigMap.
-        let ca = content["receiver"]["caFile"].as_str().context("it has no caFile")?;
-        content["receiver"]["caFile"] = folder.join(ca).display().to_string().into();
-        content["receiver"]["proxy"] = "direct".into();
         let mut variables = container.env.iter().flatten();
-        let installation = variables.find(|variable| variable.name == "TIDEWATCH_INSTALLATION");
-        content["installation"] = installation.and_then(|variable| variable.value.clone()).into();
+        let installation = variables.find(|variable| variable.name == INSTALLATION);
+        let installation = installation.and_then(|variable| variable.value.as_deref());
+        let mut content = settings(&std::fs::read_to_string(&config)?, folder, installation)?;
         content["adminAddress"] = admin.into();
         content["kubeconfig"] = access.display().to_string().into();
         write_private(&config, &content.to_string())?;
@@ -96,6 +95,19 @@ impl Pod {
         };
         Ok((write("tls.crt")?, write("tls.key")?))
     }
+}
+
+/// The agent's configuration, for files in `folder` instead of the mounted `ConfigMap`, and without the environment of a pod.
+///
+/// `installation`: the value of [`INSTALLATION`].
+pub fn settings(config: &str, folder: &Path, installation: Option<&str>) -> Result<Value> {
+    let mut content: Value = serde_json::from_str(config)?;
+    // The working directory of the container is the folder of the ConfigMap.
+    let ca = content["receiver"]["caFile"].as_str().context("it has no caFile")?;
+    content["receiver"]["caFile"] = folder.join(ca).display().to_string().into();
+    content["receiver"]["proxy"] = "direct".into();
+    content["installation"] = installation.into();
+    Ok(content)
 }
 
 async fn config_map(runtime: &Client, name: &str) -> Result<Vec<(String, String)>> {

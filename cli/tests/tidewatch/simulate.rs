@@ -80,6 +80,25 @@ steps:
 }
 
 #[test]
+fn installed_agents_request_their_certificates_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+enrolment: true
+steps:
+- proven: {within: 2m}
+- change: {what: drift, runtimes: 100%}
+- settle: {within: 2m}
+";
+    let output = simulate(folder.path(), "3", scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert_eq!((&report["steps"][0]["note"], &report["agents"]["connected"]), (&"".into(), &3.into()));
+    let calls = report["phases"][0]["calls"].as_array().unwrap();
+    let requests = calls.iter().find(|c| c["who"] == "tidewatch-agent" && c["verb"] == "create").unwrap();
+    assert!(requests["calls"].as_u64().unwrap() >= 3, "{calls:#?}");
+}
+
+#[test]
 fn lost_changes_are_counted_and_fail_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // Events are lost, and no polls mend it.

@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     ModuleTemplate,
-    names::{API_VERSION, KCP_NAMESPACE, annotations, labels},
+    names::{API_VERSION, CA_SECRET, KCP_NAMESPACE, ROTATE_CA, annotations, labels},
 };
 use tidewatch_certs::Ca;
 use tidewatch_demo::{files::write_private, fleet, simulated};
@@ -97,16 +97,28 @@ impl Fleet {
             all.push(hosted);
         }
         let user = Arc::new(admin(USER));
-        let needed = role::objects(fleet::AGENT_ROLE)?;
         let fleet =
             Self { server, registry, kcp, runtimes: all, script, tally, kcp_kubeconfig, size, secret, user };
-        for hosted in &fleet.runtimes {
-            for (id, object) in &needed {
-                fleet.apply(hosted, id, object.clone())?;
-            }
-        }
         fleet.prepare_kcp().await?;
         Ok(fleet)
+    }
+
+    /// Gives agents their rights, where the engine does not install them.
+    pub fn admit_agents(&self) -> Result<()> {
+        let needed = role::objects(fleet::AGENT_ROLE)?;
+        for hosted in &self.runtimes {
+            for (id, object) in &needed {
+                self.apply(hosted, id, object.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests a rotation of the CA, as `tidewatch certs rotate` does.
+    pub fn request_rotation(&self) -> Result<()> {
+        let now = Timestamp::now().round(jiff::Unit::Second)?.to_string();
+        let patch = json!({"metadata": {"annotations": {ROTATE_CA: now}}});
+        self.ask(&self.kcp, &secret(CA_SECRET), Verb::Patch(PatchKind::Merge, patch)).map(drop)
     }
 
     async fn kcp_client(&self) -> Result<Client> {
@@ -172,7 +184,7 @@ impl Fleet {
     pub fn register(&self, runtime: usize) -> Result<()> {
         let kyma = names::kyma(runtime);
         let kubeconfig = self.runtime_kubeconfig(runtime);
-        let secret = json!({
+        let object = json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": format!("kubeconfig-{kyma}"), "namespace": KCP_NAMESPACE, "labels": {
                 labels::KYMA_NAME: kyma, labels::MANAGED_BY: labels::MANAGED_BY_KCP}},
@@ -187,14 +199,7 @@ impl Fleet {
                 "annotations": {annotations::SKR_DOMAIN: fleet::domain(&kyma)}},
             "spec": {"channel": Channel::Regular.name(), "modules": modules},
         });
-        let target = Id {
-            group: String::new(),
-            version: "v1".into(),
-            resource: "secrets".into(),
-            namespace: KCP_NAMESPACE.into(),
-            name: format!("kubeconfig-{kyma}"),
-        };
-        self.apply(&self.kcp, &target, secret)?;
+        self.apply(&self.kcp, &secret(&format!("kubeconfig-{kyma}")), object)?;
         self.apply_kcp("kymas", body)
     }
 
@@ -266,6 +271,17 @@ impl Fleet {
         let user = Arc::clone(&self.user);
         let request = Request { user, agent: USER.into(), verb, target, query };
         hosted.apply(&request, Timestamp::now())
+    }
+}
+
+/// A Secret in KCP.
+fn secret(name: &str) -> Id {
+    Id {
+        group: String::new(),
+        version: "v1".into(),
+        resource: "secrets".into(),
+        namespace: KCP_NAMESPACE.into(),
+        name: name.into(),
     }
 }
 

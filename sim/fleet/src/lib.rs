@@ -9,6 +9,7 @@
 pub mod agents;
 pub mod command;
 pub mod fleet;
+pub mod kubelet;
 pub mod metrics;
 pub mod modules;
 pub mod names;

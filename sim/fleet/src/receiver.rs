@@ -8,12 +8,15 @@ use std::{
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
+use serde_json::Value;
+use tidewatch_api::names::AGENT_NAME;
 use tidewatch_demo::{
     files::write_private,
     http,
     process::{Lifetime, Process, Spec},
     wait,
 };
+use tidewatch_receiver::rotation::PAGE;
 
 use crate::{fleet::Fleet, metrics::Page, scenario::How, usage::Usage};
 
@@ -54,7 +57,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// Prepares the receiver.
-    pub fn prepare(folder: &Path, fleet: &Fleet, settings: &Settings) -> Result<Self> {
+    pub fn prepare(folder: &Path, fleet: &Fleet, settings: &Settings, installs_agents: bool) -> Result<Self> {
         let kubeconfig = folder.join("kcp.kubeconfig");
         write_private(&kubeconfig, &fleet.kcp_kubeconfig)?;
         let (events, admin) = (free_port()?, free_port()?);
@@ -73,6 +76,9 @@ impl Receiver {
         // Immediate rollouts show the receiver's own cost.
         if !settings.args.iter().any(|arg| arg.starts_with("--rollout-window")) {
             args.extend(["--rollout-window", "0"].map(str::to_owned));
+        }
+        if installs_agents {
+            args.extend(installation(events));
         }
         args.extend(settings.args.iter().cloned());
         let spec = Spec {
@@ -94,6 +100,11 @@ impl Receiver {
             url: format!("https://{events}"),
             admin: format!("http://{admin}"),
         })
+    }
+
+    /// The page of certificates.
+    pub async fn certificates(&self) -> Result<Value> {
+        http::json(&format!("{}{PAGE}", self.admin)).await
     }
 
     /// Starts the receiver and waits until it is ready.
@@ -162,6 +173,15 @@ impl Receiver {
         let own = self.spec.args.iter().skip_while(|arg| *arg != "--modules").skip(2);
         own.cloned().collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Agents that the engine installs. A replaced CA is trusted for the lifetime of a certificate, so a rotation lasts longer.
+fn installation(events: SocketAddr) -> Vec<String> {
+    vec![
+        format!("--agent-url=https://{events}"),
+        format!("--agent-image={AGENT_NAME}"),
+        "--agent-certificate-lifetime=3m".to_owned(),
+    ]
 }
 
 fn free_port() -> Result<SocketAddr> {

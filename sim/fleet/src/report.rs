@@ -20,6 +20,8 @@ pub struct Report {
     pub lags: Vec<Lag>,
     /// Effect of a fault elsewhere.
     pub beside: Option<Beside>,
+    /// The last rotation of the CA.
+    pub rotation: Option<Rotation>,
     /// Requests refused by the registry.
     pub registry_refused: usize,
     /// Phases, separated by `ready` steps.
@@ -147,6 +149,28 @@ impl Beside {
     }
 }
 
+/// A rotation of the CA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rotation {
+    /// Seconds until all agents trusted the next CA.
+    pub trusted_seconds: f64,
+    /// Seconds until the replaced CA was gone.
+    pub seconds: f64,
+    /// Failed requests and connections of agents meanwhile.
+    pub failures: u64,
+}
+
+impl Rotation {
+    fn words(&self) -> String {
+        let Self { trusted_seconds, seconds, failures } = self;
+        let (trusted, gone) = (time(*trusted_seconds), time(*seconds));
+        format!(
+            "Rotation of the CA: all agents trusted the next after {trusted}, the replaced one was gone after {gone}; {failures} requests and connections of agents failed."
+        )
+    }
+}
+
 /// A phase of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -198,6 +222,8 @@ pub struct Calls {
 pub struct AgentsReport {
     /// Peak number of connected agents.
     pub connected: usize,
+    /// Failed requests and connections.
+    pub failures: u64,
     /// CPU seconds of the process.
     pub cpu_seconds: f64,
     /// Peak memory of the process, in MiB.
@@ -300,17 +326,20 @@ impl Report {
         if let Some(beside) = &self.beside {
             out.line(&beside.words());
         }
+        if let Some(rotation) = &self.rotation {
+            out.line(&rotation.words());
+        }
         if self.registry_refused > 0 {
             out.line(&format!("The registry of modules has refused {} requests.", self.registry_refused));
         }
     }
 
     fn other_processes(&self, out: &mut Document) {
-        let AgentsReport { connected, cpu_seconds, peak_mib } = &self.agents;
+        let AgentsReport { connected, failures, cpu_seconds, peak_mib } = &self.agents;
         let rows = vec![
             vec![
                 "agents (one process)".into(),
-                format!("{connected} connected"),
+                format!("{connected} connected, {failures} failures"),
                 format!("{cpu_seconds:.0} s"),
                 format!("{peak_mib:.0} MiB"),
             ],

@@ -3,6 +3,7 @@
 //! The machine is noisy. A figure is compared with a bare program in the same run (in turns) or with a
 //! recorded Go figure. A failed measurement becomes an entry without a value.
 
+mod certificates;
 mod counting;
 mod created;
 mod criterion;
@@ -57,6 +58,8 @@ pub struct Size {
     idle: Duration,
     requests: Duration,
     load: Load,
+    /// Runtimes that enrol.
+    enrolled: usize,
     objects: Objects,
 }
 
@@ -72,6 +75,7 @@ impl Size {
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
             load: Load { time: Duration::from_secs(12), idle: Duration::from_mins(1), most: 10_000 },
+            enrolled: 1_000,
             // The agent and the bare watch must both list the objects in this time.
             objects: Objects { count: 10_000, window: Duration::from_mins(1), windows: 10 },
         }
@@ -88,6 +92,7 @@ impl Size {
             idle: Duration::from_secs(3),
             requests: Duration::from_secs(5),
             load: Load { time: Duration::from_secs(2), idle: Duration::from_secs(5), most: 2_000 },
+            enrolled: 20,
             objects: Objects { count: 1_000, window: Duration::from_secs(15), windows: 1 },
         }
     }
@@ -98,6 +103,8 @@ impl Size {
 pub enum Part {
     /// Intake under load; needs no control planes.
     Intake,
+    /// Enrolment and a rotation of the CA, simulated; needs no control planes.
+    Certificates,
     /// An agent with many objects.
     Objects,
     /// Events through the real receiver's intake.
@@ -114,7 +121,7 @@ pub enum Part {
 pub fn main(size: &Size, only: Option<Part>, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
     // Can block on a build of the control planes.
     let harness = match only {
-        Some(Part::Intake) => None,
+        Some(Part::Intake | Part::Certificates) => None,
         _ => Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?),
     };
     let runtime =
@@ -148,6 +155,10 @@ async fn run(
     if matches!(only, None | Some(Part::Intake)) {
         load(size, &mut report, terminal).await;
     }
+    if matches!(only, None | Some(Part::Certificates)) {
+        let run = Box::pin(certificates::run(size.enrolled));
+        measure(terminal, &mut report, certificates::specs(size.enrolled), run).await;
+    }
     if let Some(harness) = harness {
         Box::pin(on_control_planes(size, only, &mut report, harness, terminal)).await?;
     }
@@ -169,6 +180,7 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
             let all = [
                 intake::cost_specs(),
                 intake::latency_specs(),
+                intake::handshake_specs(),
                 intake::kept_specs(),
                 intake::growth_specs(load),
                 intake::idle_specs(load),
@@ -178,6 +190,7 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
     };
     measure(terminal, report, intake::cost_specs(), Box::pin(intake::cost(&mut intake))).await;
     measure(terminal, report, intake::latency_specs(), Box::pin(intake::latency(&mut intake))).await;
+    measure(terminal, report, intake::handshake_specs(), Box::pin(intake::handshakes(&mut intake))).await;
     measure(terminal, report, intake::kept_specs(), Box::pin(intake::kept(&mut intake))).await;
     measure(terminal, report, intake::growth_specs(load), Box::pin(intake::growth(&mut intake))).await;
     measure(terminal, report, intake::idle_specs(load), Box::pin(intake::idle(&mut intake))).await;

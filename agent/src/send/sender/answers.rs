@@ -150,7 +150,7 @@ impl<T: Transport> Sender<T> {
         if let Some(times) = self.failures.record_error(&text, &self.clock) {
             tracing::warn!(request, error = text, failures = self.failures.count(), times, "sending failed");
         }
-        self.status.progress.lock().last_error = text;
+        self.status.progress.lock().failed(text);
         if error.ends_connection() && !sent.is_some_and(|sent| sent.elsewhere) {
             self.reconnect_later(earlier);
         } else {

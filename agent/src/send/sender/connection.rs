@@ -70,7 +70,7 @@ impl<T: Transport> Sender<T> {
             tracing::warn!(reason, error = text, times, "ending the connection to the receiver");
         }
         self.metrics.connections_ended.with_label_values(&[reason]).inc();
-        self.status.progress.lock().last_error = text;
+        self.status.progress.lock().failed(text);
         // A new connection may be good; further failures back off.
         match failures.checked_sub(1) {
             None => self.drop_connection(now),

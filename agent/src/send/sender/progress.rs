@@ -16,6 +16,15 @@ pub struct Progress {
     pub last_acknowledged: u64,
     /// Latest error; empty after a success.
     pub last_error: String,
+    /// Failed requests and connections since the start.
+    pub failures: u64,
     /// Repeated errors and demands.
     pub repeated: Vec<Repeated>,
+}
+
+impl Progress {
+    pub(super) fn failed(&mut self, error: String) {
+        self.last_error = error;
+        self.failures += 1;
+    }
 }

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{Order, Setup, State, client::Connectors, gate::Gated};
-use crate::names;
+use crate::{kubelet, names};
 
 /// Concurrent agent starts, with two connections each.
 const AT_ONCE: usize = 32;
@@ -151,6 +151,18 @@ impl World {
     }
 
     fn config(&self, runtime: usize) -> Result<Config> {
+        let mut config = if self.setup.installed {
+            serde_json::from_str(&std::fs::read_to_string(kubelet::config_file(&self.folder, runtime))?)?
+        } else {
+            self.config_with_certificate(runtime)?
+        };
+        config["receiver"]["proxy"] = Value::from("direct");
+        config["receiver"]["connectionAgeSeconds"] = self.setup.connection_age.into();
+        config["checkEverySeconds"] = self.setup.check_every.into();
+        Ok(Config::parse(&config.to_string())?)
+    }
+
+    fn config_with_certificate(&self, runtime: usize) -> Result<Value> {
         let id = names::id(runtime);
         let path = |end: &str| self.folder.join("agents").join(format!("{id}.{end}"));
         let (cert, key) = (path("crt"), path("key"));
@@ -172,11 +184,7 @@ impl World {
             kubeconfig: Path::new("unused"),
             admin: "127.0.0.1:0",
         };
-        let mut config = fleet::agent_config(files, &fleet::watches());
-        config["receiver"]["proxy"] = Value::from("direct");
-        config["receiver"]["connectionAgeSeconds"] = self.setup.connection_age.into();
-        config["checkEverySeconds"] = self.setup.check_every.into();
-        Ok(Config::parse(&config.to_string())?)
+        Ok(fleet::agent_config(files, &fleet::watches()))
     }
 
     fn state(&self) -> State {
@@ -185,6 +193,7 @@ impl World {
         for agent in agents.values() {
             let progress = agent.running.progress.lock();
             let (connected, dirty) = (progress.connected, progress.dirty);
+            state.failures += progress.failures;
             drop(progress);
             state.connected += usize::from(connected);
             state.dirty += dirty;

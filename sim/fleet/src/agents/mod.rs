@@ -50,6 +50,8 @@ pub struct Setup {
     pub check_every: u64,
     /// Age limit of connections, in seconds.
     pub connection_age: u64,
+    /// Whether the engine installs the agents, which request their certificates. Otherwise they have certificates from the start.
+    pub installed: bool,
 }
 
 /// A command.
@@ -90,6 +92,8 @@ pub struct State {
     pub ready: usize,
     /// Unacknowledged keys.
     pub dirty: usize,
+    /// Failed requests and connections since the agents' starts.
+    pub failures: u64,
     /// Error of the first failed start.
     pub error: Option<String>,
 }

@@ -126,6 +126,7 @@ impl Live {
         now.counters.agents_ready = state.ready;
         now.agents = AgentsReport {
             connected: now.agents.connected.max(state.connected),
+            failures: state.failures,
             cpu_seconds: usage.cpu.max(now.agents.cpu_seconds),
             peak_mib: usage.peak.max(now.agents.peak_mib),
         };

@@ -25,6 +25,7 @@ use self::live::Live;
 use crate::{
     agents::{Agents, Setup},
     fleet::{Fleet, kcp_kyma},
+    kubelet::Kubelets,
     modules::Size,
     oracle::{Kind, Oracle, World},
     progress::Progress,
@@ -82,6 +83,7 @@ impl Run {
     /// Starts everything.
     pub async fn start(settings: Settings, progress: Arc<Progress>) -> Result<Self> {
         let Settings { runtimes, size, seed, ref folder, .. } = settings;
+        let installed = settings.scenario.enrolment;
         usage::allow_files(runtimes)?;
         let (drain, servers) = (Drain::new(), Drain::new());
         progress.message(&format!(
@@ -93,7 +95,20 @@ impl Run {
         let mut processes = None;
         if let Some(settings) = &settings.receiver {
             progress.message("starting the receiver and the agents' process");
-            processes = Some(OwnProcesses::start(folder, &fleet, settings, &drain).await?);
+            processes = Some(OwnProcesses::start(folder, &fleet, settings, installed, &drain).await?);
+        }
+        if let (Some(OwnProcesses { agents, .. }), true) = (&processes, installed) {
+            let (fleet, oracle, agents) = (Arc::clone(&fleet), Arc::clone(&oracle), Arc::clone(agents));
+            let (kubelets, watch) =
+                (Kubelets { fleet, oracle, agents, folder: folder.clone() }, drain.watch());
+            drain.spawn("kubelets", async move {
+                tokio::select! {
+                    () = watch.signaled() => {}
+                    Err(error) = kubelets.run() => {
+                        tracing::error!(error = format!("{error:#}"), "agents cannot be started");
+                    }
+                }
+            });
         }
         let live = Arc::new(Live::new(
             Arc::clone(&fleet),
@@ -149,7 +164,7 @@ impl Run {
 
     /// Plays the scenario and compares.
     pub async fn play(&self) -> Result<Report> {
-        let (mut steps, mut part) = (Vec::new(), 0);
+        let (mut steps, mut part, mut rotation) = (Vec::new(), 0, None);
         let is_ready = |step: &&Step| matches!(step, Step::Ready(_));
         let parts = self.settings.scenario.steps.iter().filter(is_ready).count();
         for step in &self.settings.scenario.steps {
@@ -162,6 +177,7 @@ impl Run {
                 broken = broken => Err(anyhow::anyhow!(broken)),
             }?;
             let note = played.note;
+            rotation = played.rotation.or(rotation);
             let seconds = (played.ended.unwrap_or_else(Instant::now) - started).as_secs_f64();
             steps.push(StepReport { step: text, seconds, note });
             if played.over {
@@ -202,6 +218,7 @@ impl Run {
             steps,
             lags: lags.into_values().collect(),
             beside,
+            rotation,
             registry_refused: self.fleet.registry.refused(),
             phases,
             agents: self.live.agents().unwrap_or_default(),
@@ -253,9 +270,13 @@ impl OwnProcesses {
         folder: &Path,
         fleet: &Fleet,
         settings: &receiver::Settings,
+        installed: bool,
         drain: &Drain,
     ) -> Result<Self> {
-        let receiver = Receiver::prepare(folder, fleet, settings)?;
+        let receiver = Receiver::prepare(folder, fleet, settings, installed)?;
+        if !installed {
+            fleet.admit_agents()?;
+        }
         receiver.start().await?;
         let ca = fleet.event_ca().await?;
         let ca_file = folder.join("receiver/ca.crt");
@@ -271,6 +292,7 @@ impl OwnProcesses {
             secret: fleet.secret.clone(),
             check_every: settings.agents_check,
             connection_age: settings.agents_connection_age,
+            installed,
         };
         let program = std::env::current_exe().context("the path of this program is not known")?;
         let agents = Agents::start(folder, &program, &setup, drain).await?;

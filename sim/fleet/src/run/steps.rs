@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::atomic::Ordering, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tidewatch_fake_apiserver::{PatchKind, Verb};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -14,9 +14,11 @@ use crate::{
     metrics::Page,
     modules,
     oracle::{Kind, Oracle, World},
+    receiver::Receiver,
+    report::Rotation,
     scenario::{
-        Agents, Bump, Change, ChangeKind, Channel, Enrol, FaultTarget, Group, How, Others, Rate, Receiver,
-        Share, Step, Time, Within,
+        self, Agents, Bump, Change, ChangeKind, Channel, Enrol, FaultTarget, Group, How, Others, Rate,
+        Rotate, Share, Step, Time, Within,
     },
 };
 
@@ -33,6 +35,7 @@ pub(super) struct Played {
     pub(super) over: bool,
     /// Time of the awaited state, before its confirmation.
     pub(super) ended: Option<Instant>,
+    pub(super) rotation: Option<Rotation>,
 }
 
 impl Played {
@@ -48,7 +51,7 @@ struct Rested {
 
 impl From<Rested> for Played {
     fn from(Rested { unrest, since }: Rested) -> Self {
-        Self { note: unrest.unwrap_or_default(), over: false, ended: Some(since) }
+        Self { note: unrest.unwrap_or_default(), ended: Some(since), ..Self::default() }
     }
 }
 
@@ -74,7 +77,10 @@ impl Run {
             Step::Bump(bump) => self.bump(bump).await,
             Step::Proven(Within { within }) => self.proven(*within).await,
             Step::Idle(Within { within }) => self.idle(*within).await,
-            Step::Receiver(Receiver { how, down: Time(down), meanwhile }) => {
+            Step::Rotate(Rotate { within, meanwhile }) => {
+                self.rotate_under_load(*within, *meanwhile, index).await
+            }
+            Step::Receiver(scenario::Receiver { how, down: Time(down), meanwhile }) => {
                 let OwnProcesses { receiver, .. } =
                     self.processes.as_ref().context("the receiver is an external process")?;
                 receiver.end(*how).await?;
@@ -179,6 +185,47 @@ impl Run {
         .await
     }
 
+    async fn rotate_under_load(
+        &self,
+        within: Time,
+        meanwhile: Option<Change>,
+        step: usize,
+    ) -> Result<Played> {
+        let OwnProcesses { receiver, agents } =
+            self.processes.as_ref().context("the receiver is an external process")?;
+        let before = agents.state().failures;
+        let change = async {
+            match meanwhile {
+                Some(change) => self.change(&change, step).await,
+                None => Ok(Played::default()),
+            }
+        };
+        let (rotation, played) = tokio::try_join!(self.rotate(receiver, within), change)?;
+        let failures = agents.state().failures - before;
+        Ok(Played { rotation: Some(Rotation { failures, ..rotation }), ..played })
+    }
+
+    /// Rotates the CA, until its replaced one is gone.
+    async fn rotate(&self, receiver: &Receiver, Time(within): Time) -> Result<Rotation> {
+        let started = Instant::now();
+        let before = receiver.certificates().await?["ca"]["since"].take();
+        self.fleet.request_rotation()?;
+        let mut trusted = None;
+        while started.elapsed() < within {
+            let ca = receiver.certificates().await?["ca"].take();
+            let seconds = started.elapsed().as_secs_f64();
+            if ca["step"] == "retiring" {
+                trusted.get_or_insert(seconds);
+            }
+            if ca["step"] == "stable" && ca["since"] != before {
+                let trusted_seconds = trusted.context("the replaced CA was not retired")?;
+                return Ok(Rotation { trusted_seconds, seconds, failures: 0 });
+            }
+            sleep(POLL * 5).await;
+        }
+        bail!("the CA was not rotated within {within:?}")
+    }
+
     async fn idle(&self, within: Time) -> Result<Played> {
         self.wait_for_metrics(within, |page| {
             let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
@@ -220,16 +267,21 @@ impl Run {
             self.oracle.follow(runtime, None, kind);
             tokio::task::yield_now().await;
             together.push(runtime);
-            if (rate.is_some() || together.len() >= 100)
-                && let Some(OwnProcesses { agents, .. }) = &self.processes
-            {
-                agents.send(&Order::Start { runtimes: std::mem::take(&mut together) }).await?;
+            if rate.is_some() || together.len() >= 100 {
+                self.start_agents(std::mem::take(&mut together)).await?;
             }
         }
-        if let (Some(OwnProcesses { agents, .. }), false) = (&self.processes, together.is_empty()) {
-            agents.send(&Order::Start { runtimes: together }).await?;
+        self.start_agents(together).await
+    }
+
+    /// Starts agents, except those that the engine installs.
+    async fn start_agents(&self, runtimes: Vec<usize>) -> Result<()> {
+        match &self.processes {
+            Some(OwnProcesses { agents, .. }) if !self.settings.scenario.enrolment => {
+                agents.send(&Order::Start { runtimes }).await
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     async fn change(&self, change: &Change, step: usize) -> Result<Played> {

@@ -27,6 +27,9 @@ pub struct Scenario {
     /// Initially registered runtimes.
     #[serde(default = "Share::all")]
     pub start: Share,
+    /// Whether the engine installs the agents, which request their certificates. By default they have certificates from the start.
+    #[serde(default)]
+    pub enrolment: bool,
     /// Limit for changes beside a fault.
     #[serde(default)]
     pub goal: Option<Goal>,
@@ -63,6 +66,8 @@ pub enum Step {
     Wait(Time),
     /// Registers more runtimes.
     Enrol(Enrol),
+    /// Rotates the CA.
+    Rotate(Rotate),
     /// Changes runtimes.
     Change(Change),
     /// Releases new module versions.
@@ -95,6 +100,17 @@ pub struct Enrol {
     pub runtimes: Share,
     /// Runtimes per second.
     pub rate: Rate,
+}
+
+/// A rotation of the CA, until its end.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Rotate {
+    /// Limit.
+    pub within: Time,
+    /// Changes during the rotation.
+    #[serde(default)]
+    pub meanwhile: Option<Change>,
 }
 
 /// Changes by users.
@@ -278,7 +294,7 @@ impl fmt::Display for Position {
 }
 
 /// Shipped scenarios: name and text.
-pub const SHIPPED: [(&str, &str); 12] = [
+pub const SHIPPED: [(&str, &str); 13] = [
     ("steady", include_str!("../../scenarios/steady.yaml")),
     ("storm", include_str!("../../scenarios/storm.yaml")),
     ("channel-bump", include_str!("../../scenarios/channel-bump.yaml")),
@@ -291,6 +307,7 @@ pub const SHIPPED: [(&str, &str); 12] = [
     ("registry-429", include_str!("../../scenarios/registry-429.yaml")),
     ("region-outage", include_str!("../../scenarios/region-outage.yaml")),
     ("enrolment", include_str!("../../scenarios/enrolment.yaml")),
+    ("certificates", include_str!("../../scenarios/certificates.yaml")),
 ];
 
 fn shipped_names() -> String {
@@ -325,10 +342,15 @@ impl Scenario {
     /// Parses a text; `file` is for messages.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let wrong = |position, problem| ScenarioError::Wrong { file: file.to_owned(), position, problem };
-        serde_saphyr::from_str(text).map_err(|error| {
+        let scenario: Self = serde_saphyr::from_str(text).map_err(|error| {
             let position = error.location().map(|at| (at.line(), at.column()));
             wrong(position, plain(error.without_snippet()))
-        })
+        })?;
+        let rotates = scenario.steps.iter().any(|step| matches!(step, Step::Rotate(_)));
+        if rotates && !scenario.enrolment {
+            return Err(wrong(None, "the step 'rotate' needs 'enrolment: true'".to_owned()));
+        }
+        Ok(scenario)
     }
 
     /// Checks the number of modules.
@@ -361,7 +383,12 @@ impl Step {
     pub fn needs_ours(&self) -> bool {
         matches!(
             self,
-            Self::Receiver(_) | Self::Agents(_) | Self::Partition(_) | Self::Proven(_) | Self::Idle(_)
+            Self::Receiver(_)
+                | Self::Agents(_)
+                | Self::Partition(_)
+                | Self::Proven(_)
+                | Self::Idle(_)
+                | Self::Rotate(_)
         )
     }
 
@@ -381,9 +408,10 @@ impl Step {
                 format!("next version of {modules} modules in channel {}", channel.name())
             }
             Self::Receiver(Receiver { how, down, meanwhile }) => {
-                let meanwhile =
-                    meanwhile.map_or_else(String::new, |change| format!("; meanwhile {}", change.words()));
-                format!("receiver: {}, down for {down}{meanwhile}", word(how))
+                format!("receiver: {}, down for {down}{}", word(how), meanwhile_words(*meanwhile))
+            }
+            Self::Rotate(Rotate { within, meanwhile }) => {
+                format!("rotation of the CA (at most {within}){}", meanwhile_words(*meanwhile))
             }
             Self::Agents(Agents { how, runtimes, .. }) => {
                 format!("agents: {} {runtimes}", word(how))
@@ -402,6 +430,10 @@ impl Step {
             Self::Registry(Registry { lasts, .. }) => format!("a bad registry for {lasts}"),
         }
     }
+}
+
+fn meanwhile_words(change: Option<Change>) -> String {
+    change.map_or_else(String::new, |change| format!("; meanwhile {}", change.words()))
 }
 
 impl Change {

@@ -19,6 +19,7 @@ fn all_shipped_scenarios_parse_and_have_a_description() {
 #[test]
 fn every_kind_of_step_parses() {
     let text = "name: mine
+enrolment: true
 steps:
 - ready: {within: 5m}
 - wait: 1.5s
@@ -28,6 +29,7 @@ steps:
 - receiver: {do: kill, down: 250ms, meanwhile: {what: delete, runtimes: 2}}
 - proven: {within: 2m}
 - idle: {within: 1m}
+- rotate: {within: 10m, meanwhile: {what: toggle, runtimes: 4}}
 - agents: {do: restart, runtimes: 10%}
 - partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
 - fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
@@ -36,12 +38,14 @@ steps:
 ";
     let scenario = Scenario::parse("my.yaml", text).unwrap();
     assert_eq!(scenario.start, Share::all());
-    assert_eq!(scenario.steps.len(), 13);
+    assert_eq!(scenario.steps.len(), 14);
     assert_eq!(scenario.steps[1], Step::Wait(Time(Duration::from_millis(1500))));
     assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
     assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
     assert_eq!(scenario.steps[5].words(), "receiver: kill, down for 250ms; meanwhile delete in 2 at once");
-    let fault = scenario.steps[10].words();
+    let rotation = scenario.steps[8].words();
+    assert_eq!(rotation, "rotation of the CA (at most 600s); meanwhile toggle in 4 at once");
+    let fault = scenario.steps[11].words();
     assert!(fault.starts_with("tooManyRequests at ") && fault.contains("50% of the calls"), "{fault}");
 }
 
@@ -92,6 +96,12 @@ fn an_error_names_line_field_and_allowed_values() {
     }
     let none = wrong("name: mine\nsteps: []\n");
     assert!(none.starts_with("my.yaml:2:") && none.contains("1 to 1000 steps"), "{none}");
+}
+
+#[test]
+fn a_rotation_needs_agents_that_enrol() {
+    let message = wrong("name: mine\nsteps:\n- rotate: {within: 5m}\n");
+    assert!(message.contains("'rotate' needs 'enrolment: true'"), "{message}");
 }
 
 #[test]

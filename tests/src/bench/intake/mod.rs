@@ -202,6 +202,35 @@ pub(super) async fn latency(intake: &mut Intake) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
+pub(super) fn handshake_specs() -> Vec<Spec> {
+    let spec = |what: &str, unit| Spec {
+        name: format!("a new connection per event, {CLIENTS} clients: {what}"),
+        unit,
+        goal: Goal::None,
+        yardstick: TURNS.into(),
+    };
+    vec![spec("full mutual handshakes", "/s"), spec("CPU of the intake for each", "us")]
+}
+
+/// Costs of full handshakes: neither side resumes sessions.
+pub(super) async fn handshakes(intake: &mut Intake) -> Result<Vec<Figure>> {
+    let time = millis(intake.load.time / 2);
+    // Per kind: connections, seconds, CPU seconds.
+    let mut sums = [[0.0; 3]; 2];
+    for kind in [0, 1, 1, 0] {
+        let server = intake.server([Kind::Listener, Kind::Bare][kind], AGENTS).await?;
+        let order = Order::Fresh { port: server.port, millis: time, clients: CLIENTS };
+        let (done, cpu, _) = intake.costs(&server, order).await?;
+        server.end().await?;
+        for (sum, more) in sums[kind].iter_mut().zip([count(done.requests), done.seconds, cpu]) {
+            *sum += more;
+        }
+    }
+    let [ours, bare] =
+        sums.map(|[connections, seconds, cpu]| [connections / seconds, cpu * 1e6 / connections]);
+    Ok(ours.into_iter().zip(bare).map(|(value, bare)| Figure { value, against: Some(bare) }).collect())
+}
+
 pub(super) fn kept_specs() -> Vec<Spec> {
     let yardstick = "measured here right before, against the same intake: a new TLS connection per event, 64 clients; \
                      recorded elsewhere: 627/s so, 10,290/s on kept connections, with the client on the same two cores";
