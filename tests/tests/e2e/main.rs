@@ -43,6 +43,7 @@ mod secrets;
 mod service;
 mod shutdown;
 mod single_cluster;
+mod skew;
 mod takeover;
 mod triggers;
 mod upgrade;
