@@ -30,6 +30,7 @@ mod lease;
 mod lifecycle;
 mod managed;
 mod mandatory;
+mod monitoring;
 mod operator;
 mod orphans;
 mod readiness;
