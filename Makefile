@@ -18,6 +18,10 @@ tools: ## Build the real control planes' programs into a cache, once (about 12 m
 promtool: ## Build promtool, which the tests run on both programs' metrics, once (about 4 min on two cores)
 	@tests/tools/build.sh promtool >/dev/null
 
+.PHONY: prometheus
+prometheus: ## Build Prometheus, which asks the dashboards' queries in the tests on real control planes, once (about 4 min on two cores)
+	@tests/tools/build.sh prometheus >/dev/null
+
 .PHONY: helm
 helm: ## Build Helm, which installs the chart in the tests on real control planes, once (about 6 min on two cores)
 	@tests/tools/build.sh helm >/dev/null
@@ -77,7 +81,7 @@ ifdef T
 e2e: tools build ## Run the end-to-end tests on real control planes, and compare the fake API server with one (T=versions: one end-to-end module)
 	@$(REAL_TESTS) $(T) -- --nocapture
 else
-e2e: tools promtool helm build
+e2e: tools promtool prometheus helm build
 	@$(REAL_TESTS) --test differential --test idle
 	@tests/count.sh real
 endif

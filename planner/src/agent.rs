@@ -52,6 +52,9 @@ pub struct AgentConfig {
 }
 
 /// Watch in the agent's format.
+///
+/// Agents refuse unknown fields, and those of the former version read this until their upgrade: write a new field only one minor version
+/// after agents read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentWatch {

@@ -128,7 +128,8 @@ fn set_deployment(deployment: &mut Value, settings: &AgentSettings, config: &str
     }
 }
 
-/// The agent's file, as JSON, which is also YAML.
+/// The agent's file, as JSON, which is also YAML. An agent that waits for its upgrade may start again with it, and refuses unknown fields:
+/// write a new field only one minor version after agents read it.
 fn config(settings: &AgentSettings, runtime: &str) -> String {
     let mut config = json!({
         "runtimeId": runtime,

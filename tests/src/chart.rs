@@ -125,38 +125,76 @@ pub async fn start_receiver(
     ports: Ports,
 ) -> Result<Receiver> {
     let client = cluster.client()?;
+    let (pod, process) = start(harness, cluster, namespace, ports).await?;
+    let ca = process
+        .ready("to have its CA in KCP", SOON, || async { kept_ca(&client, namespace).await.map(Some) })
+        .await?;
+    let ca_file = harness.write(&format!("{}/ca.crt", folder(&pod, namespace)), ca.cert_pem())?;
+    let (url, admin) = (format!("https://127.0.0.1:{}", ports.events), admin(ports));
+    answers_probes(&pod, &process, &admin).await?;
+    let receiver = Receiver { ca, ca_file, url, admin, process, namespace: namespace.to_owned() };
+    receiver.ready().await?;
+    Ok(receiver)
+}
+
+/// Like [`start_receiver`], in the mode `single-cluster`, which has no port for agents. Returns the process and its admin URL.
+pub async fn start_single(
+    harness: &Harness,
+    cluster: &ControlPlane,
+    namespace: &str,
+    ports: Ports,
+) -> Result<(Process, String)> {
+    let (pod, process) = start(harness, cluster, namespace, ports).await?;
+    answers_probes(&pod, &process, &admin(ports)).await?;
+    Ok((process, admin(ports)))
+}
+
+fn admin(ports: Ports) -> String {
+    format!("http://127.0.0.1:{}", ports.admin)
+}
+
+fn folder(pod: &Pod, namespace: &str) -> String {
+    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default())
+}
+
+fn container(pod: &Pod) -> Result<&Container> {
+    pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("the pod has no container")
+}
+
+async fn start(
+    harness: &Harness,
+    cluster: &ControlPlane,
+    namespace: &str,
+    ports: Ports,
+) -> Result<(Pod, Process)> {
+    let client = cluster.client()?;
     let pod = newest_pod(&client, namespace).await?;
-    let name = format!("{namespace}/{}", pod.metadata.name.clone().unwrap_or_default());
+    let (folder, container) = (folder(&pod, namespace), container(&pod)?);
     let spec = pod.spec.as_ref().context("the pod has no spec")?;
-    let container = spec.containers.first().context("the pod has no container")?;
     let account = spec.service_account_name.as_deref().context("the pod has no service account")?;
     let access = cluster.kubeconfig_with(&token(&client, namespace, account).await?, cluster.url());
-    let kubeconfig = harness.write(&format!("{name}/kubeconfig.yaml"), &access)?;
+    let kubeconfig = harness.write(&format!("{folder}/kubeconfig.yaml"), &access)?;
 
-    let args = arguments(&harness.folder().join(&name), spec, container, ports)?;
-    let mut process = harness.spec(&name, &binaries::find("tidewatch-receiver")?, args);
+    let args = arguments(&harness.folder().join(&folder), spec, container, ports)?;
+    let mut process = harness.spec(&folder, &binaries::find("tidewatch-receiver")?, args);
     for variable in container.env.iter().flatten() {
         process.env.push((variable.name.clone(), value(&pod, variable)?));
     }
     process.env.push(("KUBECONFIG".to_owned(), kubeconfig.display().to_string()));
     process.grace = Duration::from_secs(10);
     let process = Process::start(&process)?;
+    Ok((pod, process))
+}
 
-    let ca = process
-        .ready("to have its CA in KCP", SOON, || async { kept_ca(&client, namespace).await.map(Some) })
-        .await?;
-    let ca_file = harness.write(&format!("{name}/ca.crt"), ca.cert_pem())?;
-    let (url, admin) =
-        (format!("https://127.0.0.1:{}", ports.events), format!("http://127.0.0.1:{}", ports.admin));
-    let receiver = Receiver { ca, ca_file, url, admin, process, namespace: namespace.to_owned() };
+async fn answers_probes(pod: &Pod, process: &Process, admin: &str) -> Result<()> {
+    let container = container(pod)?;
     for probe in [&container.readiness_probe, &container.liveness_probe] {
         let probe = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context("a probe is missing")?;
-        let url = format!("{}{}", receiver.admin, probe.path.as_deref().unwrap_or_default());
+        let url = format!("{admin}{}", probe.path.as_deref().unwrap_or_default());
         let is_good = || async { Ok((http::status(&url).await? == 200).then_some(())) };
-        receiver.process.ready(&format!("to answer {url}"), SOON, is_good).await?;
+        process.ready(&format!("to answer {url}"), SOON, is_good).await?;
     }
-    receiver.ready().await?;
-    Ok(receiver)
+    Ok(())
 }
 
 /// Waits for a pod with an address that has the Deployment's present template.

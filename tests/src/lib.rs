@@ -34,6 +34,7 @@ pub mod mtls;
 pub mod observed;
 pub mod oci_faults;
 pub mod ports;
+pub mod prometheus;
 pub mod promtool;
 pub mod registry;
 pub mod runtime_pool;

@@ -3,7 +3,7 @@
 # kwok, the CNCF registry ...) from their pinned Go modules, once, into a cache
 # outside the checkout, and prints the folder that holds them.
 #
-#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool helm crane
+#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool prometheus helm crane
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
@@ -35,11 +35,16 @@ programs() {
       done ;;
     kwok) echo "kwok sigs.k8s.io/kwok/cmd/kwok" ;;
     registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
-    promtool) echo "promtool github.com/prometheus/prometheus/cmd/promtool" ;;
+    promtool | prometheus) echo "$1 github.com/prometheus/prometheus/cmd/$1" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
     crane) echo "crane github.com/google/go-containerregistry/cmd/crane" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, helm, crane)"; exit 2 ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, prometheus, helm, crane)"; exit 2 ;;
   esac
+}
+
+# The folder of a group's pinned modules. Prometheus and promtool are one module, in one version.
+modules() {
+  if [ "$1" = prometheus ]; then echo "$here/promtool"; else echo "$here/$1"; fi
 }
 
 ldflags() {
@@ -50,9 +55,9 @@ ldflags() {
   fi
 }
 
-# promtool without the clients of every cloud's service discovery, which are most of it.
+# Both without the clients of every cloud's service discovery, which are most of them. Static targets stay.
 tags() {
-  if [ "$1" = promtool ]; then printf remove_all_sd; fi
+  case $1 in promtool | prometheus) printf remove_all_sd ;; esac
 }
 
 # Runs a command; where standard error is a terminal, shows that it is still going.
@@ -82,7 +87,7 @@ with_progress() {
 sum=$(command -v sha256sum || echo "shasum -a 256")
 # What a program is made of: its pinned modules, its link flags and the Go that compiles it.
 go_version=$(go env GOVERSION 2>/dev/null || echo none)
-key_of() { { cat "$here/$1/go.mod" "$here/$1/go.sum"; ldflags "$1"; tags "$1"; echo "$go_version"; } | $sum | cut -c1-12; }
+key_of() { { cat "$(modules "$1")/go.mod" "$(modules "$1")/go.sum"; ldflags "$1"; tags "$1"; echo "$go_version"; } | $sum | cut -c1-12; }
 
 combined=""
 for group in "$@"; do combined+="$group-$(key_of "$group") "; done
@@ -118,7 +123,7 @@ for group in "$@"; do
       [ -n "$announced" ] || say "Building programs, once (the control plane's take about 12 minutes on two cores):"
       announced=yes
       with_progress "$name" "$out/$name.log" env CGO_ENABLED=0 \
-        go build -C "$here/$group" -trimpath -tags "$(tags "$group")" -ldflags "$(ldflags "$group")" -o "$out/$name.part" "$package"
+        go build -C "$(modules "$group")" -trimpath -tags "$(tags "$group")" -ldflags "$(ldflags "$group")" -o "$out/$name.part" "$package"
       mv "$out/$name.part" "$out/$name"
     fi
     ln -sf "$out/$name" "$bin/$name"

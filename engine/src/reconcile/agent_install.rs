@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use tidewatch_api::{
     Kyma,
-    names::{AGENT_NAME, field_managers},
+    names::{AGENT_NAME, conditions, field_managers},
     object::ObjectRef,
 };
 use tidewatch_deployer::drift::{self, Ignored};
@@ -67,8 +67,9 @@ impl AgentInstaller {
         }
         let (is_proven, fleet) = {
             let state = self.kcp.index();
-            let is_proven = state.kymas.event_path(&name).is_some_and(|path| path.proven);
-            (is_proven, state.kymas.len())
+            let reported = state.kymas.event_path(&name).map(|path| path.proven);
+            // An upgrade starts with a new receiver, which knows no event path yet.
+            (reported.unwrap_or_else(|| was_proven(kyma)), state.kymas.len())
         };
         self.upgrades.permit(&name, is_proven, fleet) == Permit::Later
     }
@@ -84,4 +85,10 @@ impl AgentInstaller {
     pub(super) fn service_account(&self) -> &str {
         self.config.agents.as_ref().map_or(AGENT_NAME, |agents| &agents.settings.name)
     }
+}
+
+/// Whether the last receiver with a report has proven the Kyma's event path.
+fn was_proven(kyma: &Kyma) -> bool {
+    let mut all = kyma.status.iter().flat_map(|status| &status.conditions);
+    all.any(|condition| condition.type_ == conditions::RUNTIME_EVENTS && condition.status == "True")
 }

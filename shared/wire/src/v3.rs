@@ -356,6 +356,8 @@ pub fn configuration(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn event(name: &str) -> Event<'static> {
@@ -464,6 +466,43 @@ mod tests {
         assert_eq!((request.resume, request.digest, request.health), (None, None, None));
         let answer: Response = serde_json::from_str(&format!("{{{epoch},{session}}}")).unwrap();
         assert_eq!(answer, Response::new(Epoch::from_bits(1), SessionId::from_bits(2)));
+    }
+
+    /// A neighbour of the next version sends them.
+    #[test]
+    fn unknown_fields_are_ignored_at_every_level() {
+        fn with_unknown_fields(value: &mut Value) {
+            match value {
+                Value::Object(fields) => {
+                    fields.values_mut().for_each(with_unknown_fields);
+                    fields.insert("ofTheNextVersion".into(), json!({"nested": [1, null, "text"]}));
+                }
+                Value::Array(items) => items.iter_mut().for_each(with_unknown_fields),
+                _ => {}
+            }
+        }
+        let (epoch, session) = (Epoch::from_bits(1), SessionId::from_bits(2));
+        let mut request = Request {
+            resume: Some(Resume { session, epoch, serial: 1 }),
+            health: Some(Health { trust: "t".into(), installation: "i".into(), ..Health::default() }),
+            ..request(vec![event("default")])
+        };
+        request.awaiting.insert(Seq(1));
+        let mut newer = serde_json::to_value(&request).unwrap();
+        with_unknown_fields(&mut newer);
+        let text = newer.to_string();
+        assert_eq!(text.matches("ofTheNextVersion").count(), 4, "{text}");
+        assert_eq!(serde_json::from_str::<Request<'_>>(&text).unwrap(), request);
+
+        let done = std::iter::once(Seq(1)).collect();
+        let answer = Response {
+            acks: vec![RouteAck { route: Route::engine(), done, refused: SeqSet::new() }],
+            older: Some(Older { than: Timestamp::UNIX_EPOCH, after_ms: 1 }),
+            ..Response::new(epoch, session)
+        };
+        let mut newer = serde_json::to_value(&answer).unwrap();
+        with_unknown_fields(&mut newer);
+        assert_eq!(serde_json::from_value::<Response>(newer).unwrap(), answer);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Namespace, Secret},
@@ -18,18 +18,22 @@ use tidewatch_api::{
     Kyma, State,
     names::{AGENT_NAME, KCP_NAMESPACE, RUNTIME_NAMESPACE},
 };
+use tidewatch_demo::story::{Cast, World as Story};
 use tidewatch_real_only::real_only;
 use tidewatch_tests::{
-    ControlPlane, Options,
+    ControlPlane, Options, Process,
     chart::{self, Ports, Shell},
     cluster::ADMIN,
     env,
     fleet::{self, Agent, Member, Receiver},
-    observed, ports, runtime_pool, spare, story, wait,
+    observed, ports,
+    report::Recorder,
+    runtime_pool, spare, story, wait,
 };
 use tokio::time::Instant;
 
 const INSTALL: &str = include_str!("../../../docs/operate/install.md");
+const SINGLE_CLUSTER: &str = include_str!("../../../docs/operate/single-cluster.md");
 const UPGRADE: &str = include_str!("../../../docs/operate/upgrade.md");
 const SOON: Duration = Duration::from_mins(1);
 /// From `helm install` to a runtime with a proven event path.
@@ -37,6 +41,8 @@ const INSTALLED: Duration = Duration::from_mins(1);
 /// Names of the pages.
 const KYMA: &str = "harbour";
 const MODULE: &str = "greeting";
+/// The rights that the page names where the chart binds no cluster-admin.
+const RIGHTS_FOR_LIGHTHOUSE: &str = include_str!("single_cluster_rights.yaml");
 const REQUIRED: &str =
     "--set image.registry=registry.example.com/tidewatch,modules.registry=registry.example.com/modules";
 
@@ -143,7 +149,7 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     let uid = world.uid().await?;
     let tagged = upgrade.replace("flags.workers=32", "flags.workers=32,image.tag=9.9.9");
     world.run(&tagged).await?;
-    end(receiver).await?;
+    end(receiver.process).await?;
     let receiver = world.start_receiver().await?;
     ensure!(
         receiver.process.spec().args.contains(&"--workers=32".to_owned()),
@@ -153,7 +159,7 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
 
     // The agent keeps a change while no receiver runs.
     world.run(rollback).await?;
-    end(receiver).await?;
+    end(receiver.process).await?;
     story::set_modules(&runtime, &json!([])).await?;
     let receiver = world.start_receiver().await?;
     fleet::kyma_where(world.kymas()?, KYMA, "the module to go", |kyma| kyma.module_status(MODULE).is_none())
@@ -162,7 +168,7 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     let config_maps: Api<ConfigMap> = Api::namespaced(runtime.clone(), "default");
     ensure!(config_maps.get_opt(MODULE).await?.is_none(), "the module's object has stayed");
 
-    end(receiver).await?;
+    end(receiver.process).await?;
     let kept = world.run(uninstall).await?;
     for plural in ["kymas", "manifests", "modulereleasemetas", "moduletemplates", "watchers"] {
         ensure!(kept.contains(&format!("{plural}.operator.kyma-project.io")), "{kept}");
@@ -186,18 +192,18 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     .await?;
     ensure!(config_maps.get_opt(MODULE).await?.is_none(), "the module's object has stayed");
     observed::no_panic(&agent.process)?;
-    end(receiver).await
+    end(receiver.process).await
 }
 
-async fn end(mut receiver: Receiver) -> Result<()> {
-    receiver.process.begin_end();
-    wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
+async fn end(mut receiver: Process) -> Result<()> {
+    receiver.begin_end();
+    wait::until("the receiver to end", SOON, || async { Ok(receiver.ended()) }).await?;
     // An API server finds the kind of an owner only some seconds after its CRD was created.
-    let log = observed::text(&receiver.process)?;
+    let log = observed::text(&receiver)?;
     let mut lines = log.lines().filter(|line| !line.contains("cannot find RESTMapping"));
     let forbidden = lines.find(|line| line.contains("forbidden"));
     ensure!(forbidden.is_none(), "the chart gives too few rights: {forbidden:?}");
-    observed::no_panic(&receiver.process)
+    observed::no_panic(&receiver)
 }
 
 /// The Service for agents has no selector.
@@ -233,4 +239,66 @@ async fn release_is_gone(kcp: &Client) -> Result<()> {
         Ok((left == 0).then_some(()))
     })
     .await
+}
+
+/// The receiver of a single cluster, as the chart's pods say.
+struct SinglePod<'a> {
+    cluster: &'a ControlPlane,
+    ports: Ports,
+    process: Option<Process>,
+}
+
+impl Cast for SinglePod<'_> {
+    async fn receiver(&mut self) -> Result<String> {
+        let harness = &env::shared().await?.harness;
+        let (process, admin) =
+            chart::start_single(harness, self.cluster, RUNTIME_NAMESPACE, self.ports).await?;
+        self.process = Some(process);
+        Ok(admin)
+    }
+
+    async fn agent(&mut self, _: usize) -> Result<String> {
+        bail!("a single cluster has no agents")
+    }
+}
+
+/// Plays the demo's story, from a Kyma without kubeconfig Secret to its deletion.
+async fn plays_the_story(cluster: &ControlPlane, modules: &str) -> Result<()> {
+    let ports = Ports { events: ports::free()?, admin: ports::free()? };
+    let mut pod = SinglePod { cluster, ports, process: None };
+    let recorder = Recorder::default();
+    let story = Story::start_single(cluster.client()?, modules, &mut pod, &recorder).await?;
+    let told = story.run(&recorder).await;
+    let process = pod.process.context("there is no receiver")?;
+    told.with_context(|| process.log_tail(60))?;
+    end(process).await
+}
+
+#[real_only("Helm needs a complete API server, and the Deployment needs pods")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_cluster_works_with_the_rights_of_its_page() -> Result<()> {
+    let env = env::shared().await?;
+    let options = Options { pods: true, ..Options::named("chart-single") };
+    let cluster = Box::pin(ControlPlane::start(&env.harness, env.etcd(), options)).await?;
+    let shell = Shell::new(&env.harness, &cluster, "chart-single-operator")?;
+    let modules = env.registry.of("chart-single");
+    let install = chart::commands(SINGLE_CLUSTER).into_iter().find(|block| block.contains("helm install"));
+    let install = install.context("the page has no helm install")?;
+    let install =
+        install.replace("=REGISTRY", "=registry.example.com").replace("=MODULES", &format!("={modules}"));
+
+    let began = Instant::now();
+    shell.run(&install).await?;
+    plays_the_story(&cluster, &modules).await?;
+    println!("helm install and the story as cluster-admin: {:.1?}", began.elapsed());
+
+    let chart = "deploy/charts/tidewatch --namespace kyma-system";
+    shell
+        .run(&format!("helm upgrade tidewatch {chart} --reuse-values --set rbac.clusterAdmin=false"))
+        .await?;
+    fleet::apply_yaml(&cluster.client()?, RIGHTS_FOR_LIGHTHOUSE).await?;
+    let began = Instant::now();
+    plays_the_story(&cluster, &modules).await?;
+    println!("the story with the rights of the page: {:.1?}", began.elapsed());
+    Ok(())
 }

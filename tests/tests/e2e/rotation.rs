@@ -26,10 +26,20 @@ async fn mount(runtime: Client, ca: &Path) -> Result<()> {
     }
 }
 
-/// Changes an object of the module again and again. Each change is undone by its event alone.
-async fn load(solo: &Solo) -> Result<()> {
+/// A module of one object, which [`load`] changes.
+pub(crate) fn ferry() -> Version {
+    let objects = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ferry"}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"line": "north"},
+               "metadata": {"name": "timetable", "namespace": "ferry"}}),
+    ];
+    Version::new("ferry", "1.0.0", objects)
+}
+
+/// Changes the object of [`ferry`] so often, by default again and again. Each change is undone by its event alone.
+pub(crate) async fn load(solo: &Solo, rounds: Option<usize>) -> Result<()> {
     let maps = solo.objects(CONFIG_MAP, Some("ferry"));
-    for round in 0_u64.. {
+    for round in 0..rounds.unwrap_or(usize::MAX) {
         let edit = json!({"data": {"line": round.to_string()}});
         solo.patch(CONFIG_MAP, "ferry", "timetable", "editor", &edit).await?;
         wait::until("the edit to be set back", SOON, || async {
@@ -41,7 +51,8 @@ async fn load(solo: &Solo) -> Result<()> {
     Ok(())
 }
 
-async fn certs(solo: &Solo, command: &str, more: &[String]) -> Result<Value> {
+/// Runs `tidewatch certs`.
+pub(crate) async fn certs(solo: &Solo, command: &str, more: &[String]) -> Result<Value> {
     let kubeconfig = solo.env.harness.write("rotation/kcp.yaml", &solo.env.kcp.kubeconfig_yaml("admin")?)?;
     let output = tokio::process::Command::new(binaries::find("tidewatch")?)
         .args(["certs", command, "-o=json", "--namespace", solo.namespace])
@@ -87,12 +98,7 @@ async fn the_ca_is_rotated_without_a_failed_event() -> Result<()> {
     let lifetimes = ["--agent-certificate-lifetime=15s", "--ca-rotation-patience=100s"].map(str::to_owned);
     let solo = Solo::start_watched("kcp-rotation", "pier", lifetimes.to_vec()).await?;
     let agent = solo.agent().await?;
-    let objects = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ferry"}}),
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"line": "north"},
-               "metadata": {"name": "timetable", "namespace": "ferry"}}),
-    ];
-    solo.offer(&Version::new("ferry", "1.0.0", objects)).await?;
+    solo.offer(&ferry()).await?;
     solo.enable(&json!([{"name": "ferry"}])).await?;
     solo.ready_by_its_agent("ferry", "1.0.0").await?;
     solo.watching(&agent, "engine.configmaps.spec").await?;
@@ -107,7 +113,7 @@ async fn the_ca_is_rotated_without_a_failed_event() -> Result<()> {
     };
     tokio::select! {
         ended = mount(solo.runtime.clone(), &ca) => ended?,
-        ended = load(&solo) => ended?,
+        ended = load(&solo, None) => ended?,
         ended = rotations => ended?,
     }
     let after = failures(&agent).await?;

@@ -31,7 +31,8 @@ use crate::service::{Service, free};
 const SOON: Duration = Duration::from_secs(30);
 const RUNTIME: (&str, &str, &str) = ("jetty", "runtime-jetty", "jetty.runtimes.example");
 
-async fn put_watcher(namespace: &str, manager: &str, group: &str, resource: &str) -> Result<()> {
+/// Registers another manager for changes of one resource.
+pub(crate) async fn put_watcher(namespace: &str, manager: &str, group: &str, resource: &str) -> Result<()> {
     let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, namespace);
     let body = json!({
         "apiVersion": names::API_VERSION, "kind": "Watcher", "metadata": {"name": manager},

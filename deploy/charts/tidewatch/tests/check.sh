@@ -33,6 +33,7 @@ for mode in control-plane single-cluster; do
     render "$mode-$issuer-everything" "${values[@]}" -f "$chart/tests/everything.yaml"
   done
 done
+render single-cluster-own-rights --set mode=single-cluster,rbac.clusterAdmin=false
 render nothing --set crds.install=false,rbac.create=false,serviceAccount.create=false,podDisruptionBudget.enabled=false \
   --set networkPolicy.enabled=false,modules.cacheMiB=0,service.type=ClusterIP
 
