@@ -6,17 +6,20 @@
 mod plan;
 mod store;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
 use tidewatch_delivery::backoff::Backoff;
 use tidewatch_telemetry::chain;
 use tidewatch_tls::read_file;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use self::{
-    plan::{Step, Wanted, is_usable, next},
+    plan::{Step, Wanted, is_usable, is_wanted, next},
     store::{EnrolmentError, Store},
 };
 use crate::{config::Enrolment, jitter, metrics::Metrics, send::Identity};
@@ -30,6 +33,7 @@ pub(crate) struct Enroller {
     runtime: String,
     ca: PathBuf,
     identity: watch::Sender<Option<Identity>>,
+    refused: Arc<Notify>,
     clock: fn() -> Timestamp,
     metrics: Metrics,
 }
@@ -45,7 +49,7 @@ impl Enroller {
         metrics: Metrics,
     ) -> Self {
         let (store, identity) = (Store::new(client, config), watch::Sender::new(None));
-        Self { store, runtime, ca, identity, clock, metrics }
+        Self { store, runtime, ca, identity, refused: Arc::default(), clock, metrics }
     }
 
     /// The newest certificate and key.
@@ -53,12 +57,17 @@ impl Enroller {
         self.identity.subscribe()
     }
 
-    /// Takes the stored certificate, and requests a new one whenever it is due. Never ends.
+    /// To be notified when the receiver refuses the certificate: the registration has changed.
+    pub(crate) fn refused(&self) -> Arc<Notify> {
+        Arc::clone(&self.refused)
+    }
+
+    /// Takes the stored certificate, and requests a new one whenever it is due or refused. Never ends.
     pub(crate) async fn run(self) {
         let spread = jitter::random();
-        let mut attempt = 0;
+        let (mut attempt, mut refusals, mut is_refused) = (0, Refusals::default(), false);
         loop {
-            let wait = match self.step(spread).await {
+            let wait = match self.step(spread, is_refused).await {
                 Ok(wait) => {
                     attempt = 0;
                     wait
@@ -70,12 +79,18 @@ impl Enroller {
                     RETRY.delay(attempt - 1, jitter::random())
                 }
             };
-            tokio::time::sleep(wait).await;
+            is_refused = tokio::select! {
+                () = tokio::time::sleep(wait) => false,
+                () = self.refused.notified() => {
+                    tokio::time::sleep(refusals.delay()).await;
+                    true
+                }
+            };
         }
     }
 
-    /// Returns the wait until the next step.
-    async fn step(&self, spread: f64) -> Result<Duration, EnrolmentError> {
+    /// Returns the wait until the next step. `is_refused`: the receiver refuses the known certificate.
+    async fn step(&self, spread: f64, is_refused: bool) -> Result<Duration, EnrolmentError> {
         let bundle = read_file(&self.ca).await?;
         let wanted = Wanted { runtime: &self.runtime, bundle: &bundle };
         let known = self.identity.borrow().clone();
@@ -84,12 +99,14 @@ impl Enroller {
             // Another run of this agent has stored it.
             None => self.store.read().await?.inspect(|stored| self.publish(stored, wanted)),
         };
-        if let Step::Wait(wait) = next(known.as_ref(), wanted, (self.clock)(), spread) {
+        let step = next(known.as_ref(), wanted, (self.clock)(), spread);
+        if let (Step::Wait(wait), false) = (step, is_refused) {
             return Ok(wait);
         }
         let identity = self.store.request().await?;
         if !is_usable(&identity, wanted, (self.clock)()) {
-            return Err(EnrolmentError::Unusable);
+            let is_wanted = is_wanted(&identity, wanted);
+            return Err(if is_wanted { EnrolmentError::Clock } else { EnrolmentError::Unusable });
         }
         self.publish(&identity, wanted);
         self.metrics.enrolments.with_label_values(&["signed"]).inc();
@@ -102,6 +119,24 @@ impl Enroller {
         if is_usable(identity, wanted, (self.clock)()) {
             self.identity.send_replace(Some(identity.clone()));
         }
+    }
+}
+
+/// Refusals of certificates. Each costs a request, so a lasting one backs off.
+#[derive(Default)]
+struct Refusals {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Refusals {
+    /// The wait before the next request.
+    fn delay(&mut self) -> Duration {
+        let now = Instant::now();
+        let is_lasting = self.last.is_some_and(|last| now.duration_since(last) < RETRY.max * 2);
+        self.count = if is_lasting { self.count.saturating_add(1) } else { 0 };
+        self.last = Some(now);
+        RETRY.delay(self.count, jitter::random())
     }
 }
 

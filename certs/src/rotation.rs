@@ -72,6 +72,17 @@ pub enum Action {
     Switch,
     /// Drop the replaced CA.
     Retire,
+    /// Begin with a new CA: the present one has ended, so no certificate is valid any more.
+    Replace,
+}
+
+impl Limits {
+    /// Shortest lifetime of a CA: in each third of it, a rotation comes to its end. So the next one neither begins during it, nor comes too
+    /// late.
+    #[must_use]
+    pub fn shortest_ca(self) -> SignedDuration {
+        (self.patience + self.agents) * 3
+    }
 }
 
 impl Rotation {
@@ -79,6 +90,7 @@ impl Rotation {
     #[must_use]
     pub fn next(&self, trusted: bool, limits: Limits, now: Timestamp) -> Action {
         match self.step {
+            Step::Stable | Step::Retiring if now >= self.ca.not_after => Action::Replace,
             Step::Stable => {
                 let due = renewal(self.ca);
                 if self.requested || now >= due { Action::Publish } else { Action::Wait(due) }
@@ -101,7 +113,7 @@ impl Rotation {
     pub fn deadline(&self, limits: Limits) -> Option<Timestamp> {
         match self.next(false, limits, Timestamp::MIN) {
             Action::Wait(until) => Some(until),
-            Action::Publish | Action::Switch | Action::Retire => None,
+            Action::Publish | Action::Switch | Action::Retire | Action::Replace => None,
         }
     }
 }
@@ -156,6 +168,43 @@ mod tests {
         assert_eq!(publishing.next(false, LIMITS, start() + DAY), Action::Switch, "an absent runtime");
         let ending = Rotation { ca: Validity { not_before: start(), not_after: start() }, ..publishing };
         assert_eq!(ending.next(false, LIMITS, start()), Action::Switch, "a CA at its end signs nothing");
+    }
+
+    #[test]
+    fn a_ca_that_has_ended_is_replaced_at_once() {
+        for step in [Step::Stable, Step::Retiring] {
+            let rotation = rotation(step);
+            let end = rotation.ca.not_after;
+            assert_ne!(rotation.next(false, LIMITS, end - DAY), Action::Replace);
+            assert_eq!(rotation.next(false, LIMITS, end), Action::Replace, "{step:?}");
+        }
+    }
+
+    #[test]
+    fn rotations_of_the_shortest_allowed_ca_do_not_overlap() {
+        let (mut now, mut rotation) = (start(), rotation(Step::Stable));
+        let valid = |from| Validity { not_before: from, not_after: from + LIMITS.shortest_ca() };
+        let (mut next, mut rotations) = (valid(now), 0);
+        rotation.ca = valid(now);
+        while rotations < 3 {
+            match rotation.next(false, LIMITS, now) {
+                Action::Wait(until) => now = until,
+                Action::Publish => {
+                    next = valid(now);
+                    rotation = Rotation { step: Step::Publishing, since: now, ..rotation };
+                }
+                Action::Switch => {
+                    assert!(now < rotation.ca.not_after, "the replaced CA is valid at the switch");
+                    rotation = Rotation { step: Step::Retiring, since: now, ca: next, requested: false };
+                }
+                Action::Retire => {
+                    assert!(now <= renewal(rotation.ca), "the next rotation is not due yet");
+                    rotation = Rotation { step: Step::Stable, since: now, ..rotation };
+                    rotations += 1;
+                }
+                Action::Replace => panic!("a CA has ended"),
+            }
+        }
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub struct AgentArgs {
     /// Lifetime of the receiver's certificate.
     #[arg(long, default_value = "720h", value_name = "DURATION", value_parser = lifetime)]
     pub server_certificate_lifetime: SignedDuration,
-    /// Lifetime of a new CA. It is rotated at two thirds of it.
+    /// Lifetime of a new CA. It is rotated at two thirds of it. At least three times the sum of --ca-rotation-patience and
+    /// --agent-certificate-lifetime.
     #[arg(long, default_value = "17520h", value_name = "DURATION", value_parser = lifetime)]
     pub ca_certificate_lifetime: SignedDuration,
     /// Longest wait of a rotation until all agents trust the next CA. Agents of runtimes that are absent longer enrol
@@ -99,6 +100,17 @@ impl AgentArgs {
         };
         let lifetime = self.agent_certificate_lifetime;
         Some(AgentInstall { settings, authority: Authority::default(), lifetime })
+    }
+
+    /// Why the lifetimes do not go together.
+    pub(crate) fn unusable(&self) -> Option<String> {
+        let (ca, shortest) = (self.ca_certificate_lifetime, self.pki().rotation.shortest_ca());
+        (self.certificates == PkiIssuer::BuiltIn && ca < shortest).then(|| {
+            format!(
+                "--ca-certificate-lifetime is too short for a rotation: it must be at least {}h, three times the sum of --ca-rotation-patience and --agent-certificate-lifetime",
+                (shortest.as_secs() + 3_599) / 3_600
+            )
+        })
     }
 
     /// Settings of the receiver's own CA and certificate.
@@ -174,6 +186,17 @@ mod tests {
         assert!(only.files.files().is_none());
         let observed_only = parse(&["--agent-url=https://a:1"]).unwrap();
         assert!(observed_only.agents.install(None).is_none(), "without an image, others install the agents");
+    }
+
+    #[test]
+    fn a_ca_outlives_its_rotation() {
+        let why = |args: &[&str]| parse(args).unwrap().agents.unusable();
+        assert_eq!(why(&[]), None);
+        assert_eq!(why(&["--ca-certificate-lifetime=576h"]), None);
+        let short = why(&["--ca-certificate-lifetime=575h"]).unwrap();
+        assert!(short.contains("at least 576h"), "{short}");
+        assert_eq!(why(&["--ca-certificate-lifetime=575h", "--ca-rotation-patience=20h"]), None);
+        assert_eq!(why(&["--ca-certificate-lifetime=24h", "--certificates=cert-manager"]), None);
     }
 
     #[test]

@@ -207,6 +207,9 @@ impl Args {
                 "{names}; or give --client-ca, --tls-cert and --tls-key; or --single-cluster for the receiver's own cluster alone"
             ));
         }
+        if serves && let Some(why) = self.agents.unusable() {
+            return Some(why);
+        }
         let base = BaseUrl::parse(&self.modules, &self.insecure_registry);
         base.err().map(|error| format!("--modules cannot be used: {error}"))
     }

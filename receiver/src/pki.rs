@@ -148,6 +148,7 @@ impl CaRecord {
                 let files = TlsFiles { ca_bundle_pem: cert_pem.clone(), cert_pem, key_pem };
                 CaContent { files, next: None, step: Step::Stable, since: now }
             }
+            (Action::Replace, _) => CaContent::new(&create()?, now),
             (Action::Wait(_) | Action::Publish | Action::Switch | Action::Retire, _) => return Ok(None),
         };
         Ok(Some(content))
@@ -244,12 +245,18 @@ impl Pki {
     }
 
     async fn ca(&self, now: Timestamp) -> Result<CaRecord, PkiError> {
-        for _ in 0..3 {
+        // An ended CA may be published, switched, and replaced.
+        for _ in 0..4 {
             if let Some(secret) = self.get(CA_SECRET).await? {
                 let record = CaRecord::read(&secret)?;
                 // An unusable key stops the start.
                 record.ca()?;
-                return Ok(record);
+                if record.rotation.ca.not_after > now {
+                    return Ok(record);
+                }
+                tracing::warn!(ended = %record.rotation.ca.not_after, "the CA has ended; every agent enrols again");
+                self.rotate(&record, false, now).await?;
+                continue;
             }
             let ca = self.new_ca(now).map_err(PkiError::Issue)?;
             if self.write(CaContent::new(&ca, now).secret(self.namespace(), ObjectMeta::default())).await? {
@@ -292,7 +299,8 @@ impl Pki {
             && secret.annotations().get(NAMES) == Some(&names)
             && files.ca_bundle_pem == ca.files.cert_pem
             && let Ok(validity) = validity(files.cert_pem.as_bytes())
-            && renewal(validity) > now
+            // Nothing is gained by a certificate that ends with its CA as well.
+            && (renewal(validity) > now || validity.not_after >= ca.rotation.ca.not_after)
         {
             return Ok(Some((pem(ca, &files.cert_pem, &files.key_pem), renewal(validity))));
         }

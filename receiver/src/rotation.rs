@@ -18,11 +18,17 @@ use kube::{
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use serde_json::json;
-use tidewatch_api::names::{CA_SECRET, SERVER_SECRET};
+use tidewatch_api::{
+    Kyma,
+    names::{CA_SECRET, SERVER_SECRET},
+};
 use tidewatch_certs::rotation::{Step, until};
 use tidewatch_drain::ShutdownSignal;
 use tidewatch_engine::{Engine, Issuer};
-use tidewatch_telemetry::{Reply, chain};
+use tidewatch_telemetry::{
+    Reply, chain,
+    metrics::{MetricsError, Registry},
+};
 use tidewatch_tls::Store;
 use tidewatch_wire::v3::configuration;
 
@@ -137,17 +143,71 @@ impl CertificateState {
         self.0.read().as_ref().map(|in_use| in_use.ca.rotation.step)
     }
 
-    /// Kymas whose agents have not proven that they trust all CAs, at most `most`.
+    /// Kymas whose agents have not proven that they trust all CAs, at most `most`. Agents of revoked and skipped Kymas cannot.
     #[must_use]
     pub fn lagging(&self, engine: &Engine, paths: &PathWatch, most: usize) -> Vec<String> {
         let Some(trust) = self.0.read().as_ref().map(|in_use| in_use.trust.clone()) else {
             return Vec::new();
         };
-        let kymas = engine.state().read().kymas.names();
+        let kymas = {
+            let state = engine.state().read();
+            let is_revoked = |id: &str| state.revoked.as_ref().is_some_and(|revoked| revoked.contains(id));
+            let counts = |kyma: &Kyma| !kyma.is_skipped() && !kyma.runtime_id().is_some_and(is_revoked);
+            let kymas = state.kymas.iter().filter(|(_, kyma)| counts(kyma));
+            kymas.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+        };
         paths.inspect(|paths, _| {
             let lagging = kymas.into_iter().filter(|kyma| paths.trust(kyma) != Some(&trust));
             lagging.take(most).collect()
         })
+    }
+
+    /// Adds the metrics of the certificates. Only the leader with an own CA shows them.
+    pub fn register(
+        &self,
+        registry: &Registry,
+        engine: &Engine,
+        paths: &PathWatch,
+    ) -> Result<(), MetricsError> {
+        let state = self.clone();
+        registry.gauge_vec_fn(
+            "certificate_not_after_timestamp_seconds",
+            "End of a certificate that the receiver keeps.",
+            &["certificate"],
+            move |set| state.inspect(|in_use| set(&["ca"], seconds(in_use.ca.rotation.ca.not_after))),
+        )?;
+        let state = self.clone();
+        registry.gauge_vec_fn(
+            "certificate_due_timestamp_seconds",
+            "Time of the next renewal of a certificate, or of the next step of the CA's rotation.",
+            &["certificate"],
+            move |set| {
+                state.inspect(|in_use| {
+                    set(&["server"], seconds(in_use.server_renewed));
+                    if let Some(deadline) = in_use.deadline {
+                        set(&["ca"], seconds(deadline));
+                    }
+                });
+            },
+        )?;
+        let (state, engine, paths) = (self.clone(), engine.clone(), paths.clone());
+        registry.gauge_vec_fn(
+            "certificate_lagging_runtimes",
+            "Runtimes whose agents have not proven that they trust the newest CA.",
+            &[],
+            move |set| {
+                if state.step().is_some() {
+                    #[allow(clippy::cast_precision_loss, reason = "there are far less than 2^52")]
+                    set(&[], state.lagging(&engine, &paths, usize::MAX).len() as f64);
+                }
+            },
+        )
+    }
+
+    fn inspect(&self, show: impl FnOnce(&InUse)) {
+        if let Some(in_use) = self.0.read().as_ref() {
+            show(in_use);
+        }
     }
 
     /// The page: the CA, the rotation, and each runtime's certificate. Without an own CA, an empty object.
@@ -172,6 +232,11 @@ impl CertificateState {
             "runtimes": runtimes,
         }))
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "seconds are far less than 2^52")]
+fn seconds(time: Timestamp) -> f64 {
+    time.as_second() as f64
 }
 
 /// Changes of the Secrets by others.

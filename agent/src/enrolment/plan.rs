@@ -59,7 +59,8 @@ pub(super) fn is_usable(identity: &Identity, wanted: Wanted<'_>, now: Timestamp)
             .is_ok_and(|validity| (validity.not_before..validity.not_after).contains(&now))
 }
 
-fn is_wanted(identity: &Identity, Wanted { runtime, bundle }: Wanted<'_>) -> bool {
+/// Whether the identity is of the runtime, and of a CA of the receiver.
+pub(super) fn is_wanted(identity: &Identity, Wanted { runtime, bundle }: Wanted<'_>) -> bool {
     is_issued_for(&identity.cert, runtime, bundle).unwrap_or_default()
 }
 

@@ -50,6 +50,10 @@ pub(super) enum EnrolmentError {
         "the control plane has issued a certificate of a CA that this agent does not trust, or for another runtime; the next one may fit"
     )]
     Unusable,
+    #[error(
+        "the new certificate is not valid at this node's time; compare the clocks of this node and of the control plane"
+    )]
+    Clock,
     #[error("the file of the receiver's CAs cannot be read")]
     Ca(#[from] FilesError),
     #[error("no request can be created")]
@@ -64,7 +68,7 @@ impl EnrolmentError {
             Self::Undecided(_) => "undecided",
             Self::Denied(_) => "denied",
             Self::Deleted => "deleted",
-            Self::Unusable | Self::Ca(_) | Self::Crypto(_) => "unusable",
+            Self::Unusable | Self::Clock | Self::Ca(_) | Self::Crypto(_) => "unusable",
         }
     }
 }

@@ -132,7 +132,7 @@ fn enroller(runtime: &Arc<Runtime>) -> Enroller {
 async fn an_agent_requests_a_certificate_and_stores_it_with_its_key() {
     let runtime = Runtime::new();
     let enroller = enroller(&runtime);
-    assert_eq!(enroller.step(0.5).await.unwrap(), Duration::ZERO);
+    assert_eq!(enroller.step(0.5, false).await.unwrap(), Duration::ZERO);
     let identity = enroller.identity().borrow().clone().unwrap();
     let pem = tidewatch_tls::Pem {
         ca: runtime.ca.cert_pem().into(),
@@ -142,16 +142,19 @@ async fn an_agent_requests_a_certificate_and_stores_it_with_its_key() {
     tidewatch_tls::Bundle::parse(&pem).unwrap().check(Timestamp::now()).unwrap();
     assert_eq!(enroller.store.read().await.unwrap(), Some(identity));
     assert!(runtime.request.lock().is_none(), "a used request is deleted");
-    assert!(enroller.step(0.5).await.unwrap() > Duration::ZERO, "the certificate is good for some hours");
+    assert!(
+        enroller.step(0.5, false).await.unwrap() > Duration::ZERO,
+        "the certificate is good for some hours"
+    );
 }
 
 #[tokio::test]
 async fn a_restarted_agent_uses_the_stored_certificate() {
     let runtime = Runtime::new();
-    enroller(&runtime).step(0.5).await.unwrap();
+    enroller(&runtime).step(0.5, false).await.unwrap();
     let restarted = enroller(&runtime);
     let identity = restarted.identity();
-    assert!(restarted.step(0.5).await.unwrap() > Duration::ZERO);
+    assert!(restarted.step(0.5, false).await.unwrap() > Duration::ZERO);
     assert!(identity.borrow().is_some());
     assert_eq!(runtime.calls(&Method::POST, REQUESTS), 1);
 }
@@ -159,10 +162,10 @@ async fn a_restarted_agent_uses_the_stored_certificate() {
 #[tokio::test]
 async fn an_agent_of_a_runtime_from_another_control_plane_enrols_again() {
     let (before, now) = (Runtime::new(), Runtime::new());
-    enroller(&before).step(0.5).await.unwrap();
+    enroller(&before).step(0.5, false).await.unwrap();
     *now.secret.lock() = before.secret.lock().clone();
     let enroller = enroller(&now);
-    assert_eq!(enroller.step(0.5).await.unwrap(), Duration::ZERO);
+    assert_eq!(enroller.step(0.5, false).await.unwrap(), Duration::ZERO);
     assert_eq!(now.calls(&Method::POST, REQUESTS), 1);
     assert_eq!(enroller.store.read().await.unwrap(), *enroller.identity().borrow());
 }
@@ -183,5 +186,26 @@ async fn a_denied_agent_asks_again_with_backoff_until_it_is_admitted() {
     identity.changed().await.unwrap();
     assert!(identity.borrow().is_some());
     assert!(began.elapsed() < Duration::from_mins(16));
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_certificate_is_replaced_with_backoff() {
+    let runtime = Runtime::new();
+    let enroller = enroller(&runtime);
+    let (mut identity, refused) = (enroller.identity(), enroller.refused());
+    let task = tokio::spawn(enroller.run());
+    identity.changed().await.unwrap();
+    let first = identity.borrow_and_update().clone();
+    let began = Instant::now();
+    refused.notify_one();
+    identity.changed().await.unwrap();
+    assert!(*identity.borrow_and_update() != first && began.elapsed() < Duration::from_secs(5));
+    while began.elapsed() < Duration::from_mins(10) {
+        refused.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let requests = runtime.calls(&Method::POST, REQUESTS);
+    assert!((4..=12).contains(&requests), "{requests} requests in 10 minutes");
     task.abort();
 }

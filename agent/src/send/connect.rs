@@ -98,7 +98,7 @@ pub struct Connection {
 struct Shared {
     requests: http2::SendRequest<Pieces>,
     driver: AbortHandle,
-    uri: http::Uri,
+    to: Arc<Receiver>,
     v2: Option<Arc<Translator>>,
     /// Constant fields may be headers. Another receiver behind a load balancer may refuse that once; the next request
     /// is complete.
@@ -174,11 +174,11 @@ impl Connector {
                 connection.await.map_or_else(|error| driver_alert.explain(error), |()| SendError::Closed);
             let _ = ends.send(error);
         });
-        let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
+        let (driver, to, v2) = (driver.abort_handle(), Arc::clone(&self.to), self.v2.clone());
         let shared = Arc::new(Shared {
             requests,
             driver,
-            uri,
+            to,
             v2,
             brief: AtomicBool::new(false),
             plain: AtomicBool::new(false),
@@ -261,7 +261,12 @@ impl Channel for Connection {
                 if epoch.is_some() && answer.status() == StatusCode::BAD_REQUEST {
                     shared.plain.store(true, Ordering::Relaxed);
                 }
-                let answer = header_fields::complete(read(answer).await?, epoch, session);
+                let answer = read(answer).await.inspect_err(|error| {
+                    if error.refuses_the_certificate() {
+                        shared.to.material.refused();
+                    }
+                });
+                let answer = header_fields::complete(answer?, epoch, session);
                 answer.ok_or_else(|| SendError::Malformed("it names no session".into()))
             };
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
@@ -274,7 +279,7 @@ impl Connection {
     fn make(&self, request: &v3::Request<'static>) -> Result<(Request<Pieces>, Option<Epoch>), SendError> {
         let mut made = Request::builder()
             .method(Method::POST)
-            .uri(self.shared.uri.clone())
+            .uri(self.shared.to.uri.clone())
             .header(header::CONTENT_TYPE, "application/json");
         // Irrelevant in large requests.
         let allowed = self.shared.brief.load(Ordering::Relaxed) && !self.shared.plain.load(Ordering::Relaxed);
@@ -308,7 +313,7 @@ fn single(
     limit: Duration,
 ) -> impl Future<Output = Result<u16, SendError>> + Send + use<> {
     let (mut requests, alert) = (shared.requests.clone(), shared.alert.clone());
-    let made = shared.uri.authority().cloned().map(|authority| {
+    let made = shared.to.uri.authority().cloned().map(|authority| {
         let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(post.path).build();
         Request::post(uri.unwrap_or_default())
             .header(header::CONTENT_TYPE, "application/json")
@@ -342,7 +347,7 @@ impl Drop for Shared {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("uri", &self.shared.uri).finish_non_exhaustive()
+        f.debug_struct("Connection").field("uri", &self.shared.to.uri).finish_non_exhaustive()
     }
 }
 

@@ -97,6 +97,11 @@ impl SendError {
         }
     }
 
+    /// Whether the receiver accepts no request with this certificate, because it does not fit the runtime's registration.
+    pub fn refuses_the_certificate(&self) -> bool {
+        matches!(self, Self::Status { status: 403, .. })
+    }
+
     /// Whether receiver or proxy found the request too large.
     pub fn is_too_large(&self) -> bool {
         matches!(self, Self::Status { status: 413, .. })

@@ -77,6 +77,10 @@ impl Material {
         self.changed.subscribe()
     }
 
+    pub(super) fn refused(&self) {
+        self.source.refused();
+    }
+
     /// `Health::trust` of the CAs in use; empty before the first certificate.
     pub(super) fn trust(&self) -> String {
         self.trust.lock().clone()

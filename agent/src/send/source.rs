@@ -1,8 +1,8 @@
 //! The source of the agent's TLS material.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, sync::Arc};
 use tidewatch_tls::{Files, FilesError, Pem, read_file};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// An agent's certificate and key (PEM). `Debug` hides the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum Source {
         ca: PathBuf,
         /// The newest certificate.
         identity: watch::Receiver<Option<Identity>>,
+        /// The receiver refuses the certificate.
+        refused: Arc<Notify>,
     },
 }
 
@@ -32,10 +34,17 @@ impl Source {
     pub async fn read(&self) -> Result<Option<Pem>, FilesError> {
         match self {
             Self::Files(files) => Ok(Some(files.read().await?)),
-            Self::Enrolment { ca, identity } => {
+            Self::Enrolment { ca, identity, .. } => {
                 let Some(Identity { cert, key }) = identity.borrow().clone() else { return Ok(None) };
                 Ok(Some(Pem { ca: read_file(ca).await?, cert, key }))
             }
+        }
+    }
+
+    /// Reports that the receiver refuses the certificate.
+    pub(super) fn refused(&self) {
+        if let Self::Enrolment { refused, .. } = self {
+            refused.notify_one();
         }
     }
 

@@ -143,7 +143,8 @@ impl Kymas {
         self.by_name.iter().map(|(name, record)| (name.clone(), uid(record))).collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Kyma>)> {
+    /// All Kymas by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Kyma>)> {
         self.by_name.iter().map(|(name, record)| (name, &record.kyma))
     }
 

@@ -84,7 +84,8 @@ impl Core {
         let (namespace, workers) = (config.namespace.clone(), config.limits.workers);
         let engine = Engine::new(client.clone(), config, observer, Arc::new(Timestamp::now))?;
         controllers::register_sizes(registry, &engine, workers)?;
-        let revocations = Revocations::default();
+        let (revocations, certificates) = (Revocations::default(), CertificateState::default());
+        certificates.register(registry, &engine, &paths)?;
         Ok(Self {
             client,
             namespace,
@@ -95,7 +96,7 @@ impl Core {
             sessions,
             session,
             controllers,
-            certificates: CertificateState::default(),
+            certificates,
             reconciled,
             metrics,
         })

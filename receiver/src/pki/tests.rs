@@ -163,6 +163,36 @@ async fn a_rotation_goes_on_after_a_crash_at_each_step() {
 }
 
 #[tokio::test]
+async fn a_ca_that_has_ended_in_any_step_is_replaced_at_the_next_start() {
+    for steps in 0..=2 {
+        let secrets = Secrets::default();
+        let pki = pki(&secrets, &["events.example"]);
+        let first = pki.load(now()).await.unwrap();
+        secrets.0.lock().get_mut(CA_SECRET).unwrap()["metadata"]["annotations"][ROTATE_CA] = "now".into();
+        for _ in 0..steps {
+            let ca = pki.load(now()).await.unwrap().ca;
+            assert!(pki.rotate(&ca, true, now()).await.unwrap());
+        }
+        let late = now() + DAY * 800;
+        let material = pki.load(late).await.unwrap();
+        assert!(material.server.ca != first.server.ca && material.renew_at > late, "after {steps} steps");
+        assert_eq!(material.ca.rotation.step, Step::Stable);
+        tidewatch_tls::Bundle::parse(&material.server).unwrap().check(late).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_with_its_ca_is_not_issued_again_and_again() {
+    let secrets = Secrets::default();
+    let pki = pki(&secrets, &["events.example"]);
+    pki.load(now()).await.unwrap();
+    let almost = now() + DAY * 730 - SignedDuration::from_mins(1);
+    let first = pki.load(almost).await.unwrap();
+    let second = pki.load(almost + SignedDuration::from_secs(50)).await.unwrap();
+    assert!(first.server == second.server);
+}
+
+#[tokio::test]
 async fn an_unusable_ca_stops_the_start_and_its_key_is_in_no_message() {
     let secrets = Secrets::default();
     pki(&secrets, &["events.example"]).load(now()).await.unwrap();
