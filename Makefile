@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools: ## Build the real control planes' programs into a cache, once (about 12 min on two cores)
@@ -25,6 +25,10 @@ prometheus: ## Build Prometheus, which asks the dashboards' queries in the tests
 .PHONY: helm
 helm: ## Build Helm, which installs the chart in the tests on real control planes, once (about 6 min on two cores)
 	@tests/tools/build.sh helm >/dev/null
+
+.PHONY: cert-manager-crds
+cert-manager-crds: ## Download cert-manager's CRDs, which the chart's certificates are tested against, once (a second)
+	@tests/tools/build.sh cert-manager >/dev/null
 
 .PHONY: chart
 chart: ## Check the Helm chart: lint, render every mode, test the alert rules (builds Helm and promtool once, about 8 min on two cores)
@@ -81,7 +85,7 @@ ifdef T
 e2e: tools build ## Run the end-to-end tests on real control planes, and compare the fake API server with one (T=versions: one end-to-end module)
 	@$(REAL_TESTS) $(T) -- --nocapture
 else
-e2e: tools promtool prometheus helm build
+e2e: tools promtool prometheus helm cert-manager-crds build
 	@$(REAL_TESTS) --test differential --test idle
 	@tests/count.sh real
 endif

@@ -31,6 +31,7 @@ use crate::{
     metrics::ADDRESS_SHARE,
     peers::{Activity, Peers, Seat},
     refused::{LogLine, RefusedPeer},
+    revocations::Revocations,
     shares::Shares,
 };
 
@@ -49,6 +50,8 @@ const PROXY: (u32, u32) = (256, 48 * 1024);
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(75), Duration::from_secs(15));
 /// For accept errors, such as no file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
+/// A revoked runtime reads in this time why its requests are refused.
+const REASON: Duration = Duration::from_secs(2);
 
 struct Port {
     tls: Arc<Store<ServerConfig>>,
@@ -215,7 +218,7 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, port: &Port) {
         () = lost(seat.as_ref()) => Some("superseded"),
         used = activity.none_for(limits.headers, limits.idle) => Some(if used { "idle" } else { "no_request" }),
         () = at(expiry) => Some("certificate_expired"),
-        () = revoked(intake, &name) => Some("revoked"),
+        () = revoked(intake.host.revocations(), &name) => Some("revoked"),
     };
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
@@ -263,11 +266,13 @@ async fn lost(seat: Option<&Seat>) {
     }
 }
 
-async fn revoked(intake: &Intake, name: &str) {
-    match intake.host.revocations() {
-        Some(revocations) => revocations.include(name).await,
-        None => std::future::pending().await,
+/// Waits until a runtime id is revoked. A connection of one that is revoked already lasts [`REASON`].
+async fn revoked(revocations: Option<&Revocations>, name: &str) {
+    let Some(revocations) = revocations else { return std::future::pending().await };
+    if revocations.contains(name) {
+        tokio::time::sleep(REASON).await;
     }
+    revocations.include(name).await;
 }
 
 async fn at(instant: Option<Instant>) {
@@ -285,7 +290,20 @@ fn ended(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_revocation_ends_a_connection_at_once_and_a_later_one_after_its_refusal() {
+        let began = Instant::now();
+        let (revocations, revoke) = (Revocations::default(), BTreeSet::from(["r1".to_owned()]));
+        let live = revoked(Some(&revocations), "r1");
+        tokio::join!(live, async { revocations.replace(revoke) });
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        revoked(Some(&revocations), "r1").await;
+        assert_eq!(began.elapsed(), REASON);
+    }
 
     #[test]
     fn addresses_of_one_host_count_as_one() {

@@ -24,8 +24,6 @@ use crate::{
 };
 
 const DEPLOYMENT: &str = "tidewatch-receiver";
-/// Groups of other products, without CRDs here.
-const FOREIGN: [&str; 2] = ["cert-manager.io/", "monitoring.coreos.com/"];
 
 /// An operator's shell beside the chart: the folder has `deploy/`, and `kcp.yaml` of a cluster admin of KCP, which is kubectl's
 /// current cluster. `helm`, `kubectl` and `tidewatch` are on the PATH.
@@ -75,17 +73,17 @@ impl Shell {
         Ok((out, err))
     }
 
-    /// Sends every object that the chart renders with these arguments as a server-side dry run, except those of other products.
-    /// Returns the number of objects.
+    /// Sends every object that the chart renders with these arguments as a server-side dry run, except those of groups that the API server
+    /// does not serve. Returns the number of objects.
     ///
     /// # Errors With the API server's refusal or warning.
-    pub async fn is_accepted(&self, namespace: &str, arguments: &str) -> Result<usize> {
+    pub async fn is_accepted(&self, namespace: &str, arguments: &str, unserved: &[&str]) -> Result<usize> {
         let chart = "deploy/charts/tidewatch";
         let template = format!("helm template tidewatch {chart} --namespace {namespace} {arguments}");
         let mut objects: Vec<Value> = serde_saphyr::from_multiple(&self.run_apart(&template).await?.0)?;
         objects.retain(|object| {
             let version = object["apiVersion"].as_str().unwrap_or_default();
-            !FOREIGN.iter().any(|group| version.starts_with(group))
+            !unserved.iter().any(|group| version.split('/').next() == Some(group))
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.write("objects.json", &list.to_string())?;

@@ -11,6 +11,7 @@ pub mod binaries;
 pub mod buoys;
 pub mod by_hand;
 pub mod censor;
+pub mod cert_manager;
 pub mod chart;
 pub mod cluster;
 pub mod corpus;

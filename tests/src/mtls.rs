@@ -171,6 +171,19 @@ impl Connection {
     }
 }
 
+/// Returns the certificate that a receiver shows in a new handshake.
+pub async fn served_certificate(receiver: &Receiver) -> Result<CertificateDer<'static>> {
+    let address = receiver.url.strip_prefix("https://").context("the receiver's URL is not https")?;
+    let (host, _) = address.rsplit_once(':').context("the receiver's URL has no port")?;
+    let config = client_config(receiver.ca.cert_pem(), None)?;
+    let tcp = TcpStream::connect(address).await?;
+    let connecting =
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, tcp);
+    let stream = timeout(LIMIT, connecting).await??;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    Ok(chain.first().context("the receiver shows no certificate")?.clone().into_owned())
+}
+
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
 async fn read(answer: Response<Incoming>) -> Result<Answer> {
     let (parts, body) = answer.into_parts();

@@ -28,6 +28,12 @@ impl Tools {
         self.get(name).or_else(|_| Self::build(&[name])?.get(name))
     }
 
+    /// Returns the folder of cert-manager's CRDs, from this folder or downloaded on demand.
+    pub fn cert_manager_crds(&self) -> Result<PathBuf> {
+        const FOLDER: &str = "cert-manager-crds";
+        self.get(FOLDER).or_else(|_| Self::build(&["cert-manager"])?.get(FOLDER))
+    }
+
     fn build(groups: &[&str]) -> Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build.sh");
         let output = Command::new(&script)

@@ -4,6 +4,7 @@
 # outside the checkout, and prints the folder that holds them.
 #
 #   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool prometheus helm crane
+#                                        cert-manager (only the folder cert-manager-crds: nothing is built)
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
@@ -38,7 +39,38 @@ programs() {
     promtool | prometheus) echo "$1 github.com/prometheus/prometheus/cmd/$1" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
     crane) echo "crane github.com/google/go-containerregistry/cmd/crane" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, prometheus, helm, crane)"; exit 2 ;;
+    cert-manager) ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool, prometheus, helm, crane, cert-manager)"; exit 2 ;;
+  esac
+}
+
+# folder GROUP: the name of its folder of files, if it has one.
+folder() {
+  case $1 in
+    # kwok ends at once without stage files; those of its own module make nodes and pods ready.
+    kwok) echo kwok-stages ;;
+    # The tests' small issuer works on cert-manager's own CRDs.
+    cert-manager) echo cert-manager-crds ;;
+  esac
+}
+
+# module GROUP PATH: the folder of a pinned module, downloaded.
+module() {
+  go mod download -C "$here/$1" "$2" >&2 &&
+    go list -C "$here/$1" -m -f '{{.Dir}}' "$2"
+}
+
+# files GROUP: the files of its folder, one a line.
+files() {
+  local dir
+  case $1 in
+    kwok)
+      dir=$(module kwok sigs.k8s.io/kwok)/kustomize/stage || return
+      printf '%s\n' "$dir/node/fast/node-initialize.yaml" "$dir"/node/heartbeat-with-lease/*.yaml "$dir"/pod/fast/*.yaml |
+        grep -v /kustomization.yaml ;;
+    cert-manager)
+      dir=$(module cert-manager github.com/cert-manager/cert-manager)/deploy/crds || return
+      printf '%s\n' "$dir"/*.yaml ;;
   esac
 }
 
@@ -128,24 +160,21 @@ for group in "$@"; do
     fi
     ln -sf "$out/$name" "$bin/$name"
   done < <(programs "$group")
-  if [ "$group" = kwok ]; then
-    # kwok ends at once without stage files; those of its own module make nodes and pods ready.
-    if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ -d "$KUBEBUILDER_ASSETS/kwok-stages" ]; then
-      ln -sfn "$KUBEBUILDER_ASSETS/kwok-stages" "$bin/kwok-stages"
-      continue
-    fi
-    if [ ! -d "$out/stages" ]; then
-      need_go kwok-stages
-      dir=$(cd "$here/kwok" && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
-      mkdir -p "$out/stages.part"
-      for stage in "$dir/node/fast/node-initialize.yaml" "$dir"/node/heartbeat-with-lease/*.yaml "$dir"/pod/fast/*.yaml; do
-        case $stage in */kustomization.yaml) ;; *) cp "$stage" "$out/stages.part/" ;; esac
-      done
-      chmod -R u+w "$out/stages.part"
-      mv "$out/stages.part" "$out/stages"
-    fi
-    ln -sfn "$out/stages" "$bin/kwok-stages"
+  folder=$(folder "$group")
+  [ -n "$folder" ] || continue
+  if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ -d "$KUBEBUILDER_ASSETS/$folder" ]; then
+    ln -sfn "$KUBEBUILDER_ASSETS/$folder" "$bin/$folder"
+    continue
   fi
+  if [ ! -d "$out/$folder" ]; then
+    need_go "$folder"
+    found=$(files "$group")
+    mkdir -p "$out/$folder.part"
+    while read -r file; do cp "$file" "$out/$folder.part/"; done <<<"$found"
+    chmod -R u+w "$out/$folder.part"
+    mv "$out/$folder.part" "$out/$folder"
+  fi
+  ln -sfn "$out/$folder" "$bin/$folder"
 done
 touch "$bin/.complete"
 echo "$bin"

@@ -43,6 +43,8 @@ const KYMA: &str = "harbour";
 const MODULE: &str = "greeting";
 /// The rights that the page names where the chart binds no cluster-admin.
 const RIGHTS_FOR_LIGHTHOUSE: &str = include_str!("single_cluster_rights.yaml");
+/// Groups of other products.
+const UNSERVED: [&str; 2] = ["cert-manager.io", "monitoring.coreos.com"];
 const REQUIRED: &str =
     "--set image.registry=registry.example.com/tidewatch,modules.registry=registry.example.com/modules";
 
@@ -70,9 +72,9 @@ async fn every_object_of_every_mode_is_accepted() -> Result<()> {
     for mode in ["control-plane", "single-cluster"] {
         for issuer in ["built-in", "cert-manager"] {
             let few = format!("{REQUIRED},mode={mode},certManagement={issuer}");
-            let fewer = shell.is_accepted(namespace, &few).await?;
+            let fewer = shell.is_accepted(namespace, &few, &UNSERVED).await?;
             let all = format!("{few} --values deploy/charts/tidewatch/tests/everything.yaml");
-            let more = shell.is_accepted(namespace, &all).await?;
+            let more = shell.is_accepted(namespace, &all, &UNSERVED).await?;
             ensure!(fewer >= 12 && more > fewer, "{mode}, {issuer}: {fewer} and {more} objects");
         }
     }
@@ -80,14 +82,27 @@ async fn every_object_of_every_mode_is_accepted() -> Result<()> {
 }
 
 /// A control plane with nothing but the chart, and its operator.
-struct World {
-    kcp: ControlPlane,
-    shell: Shell,
-    ports: Ports,
-    modules: String,
+pub(super) struct World {
+    pub(super) kcp: ControlPlane,
+    pub(super) shell: Shell,
+    pub(super) ports: Ports,
+    pub(super) modules: String,
 }
 
 impl World {
+    /// Starts a control plane, and gives the shell the runtime's `runtime.yaml`.
+    pub(super) async fn start(name: &str, runtime: &ControlPlane) -> Result<Self> {
+        let env = env::shared().await?;
+        spare::take_over(runtime).await?;
+        let options = Options { pods: true, ..Options::named(name) };
+        let kcp = Box::pin(ControlPlane::start(&env.harness, env.etcd(), options)).await?;
+        restricted(&kcp.client()?, KCP_NAMESPACE).await?;
+        let shell = Shell::new(&env.harness, &kcp, &format!("{name}-operator"))?;
+        shell.write("runtime.yaml", &runtime.kubeconfig_yaml(ADMIN)?)?;
+        let ports = Ports { events: ports::free()?, admin: ports::free()? };
+        Ok(Self { kcp, shell, ports, modules: env.registry.of(&format!("kcp-{name}")) })
+    }
+
     /// Runs a block of a page, with the addresses of this host.
     async fn run(&self, block: &str) -> Result<String> {
         let block = block.replace("registry.example.com/modules", &self.modules);
@@ -96,11 +111,11 @@ impl World {
             .await
     }
 
-    async fn start_receiver(&self) -> Result<Receiver> {
+    pub(super) async fn start_receiver(&self) -> Result<Receiver> {
         chart::start_receiver(&env::shared().await?.harness, &self.kcp, KCP_NAMESPACE, self.ports).await
     }
 
-    fn kymas(&self) -> Result<Api<Kyma>> {
+    pub(super) fn kymas(&self) -> Result<Api<Kyma>> {
         Ok(Api::namespaced(self.kcp.client()?, KCP_NAMESPACE))
     }
 
@@ -117,15 +132,8 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     let [upgrade, rollback, uninstall] =
         <[&str; 3]>::try_from(chart::commands(UPGRADE)).map_err(|found| anyhow!("{found:?}"))?;
     let (env, alone) = (env::shared().await?, runtime_pool::alone().await?);
-    spare::take_over(alone.cluster).await?;
-    let options = Options { pods: true, ..Options::named("chart") };
-    let kcp = Box::pin(ControlPlane::start(&env.harness, env.etcd(), options)).await?;
-    let (client, runtime) = (kcp.client()?, alone.cluster.client()?);
-    restricted(&client, KCP_NAMESPACE).await?;
-    let shell = Shell::new(&env.harness, &kcp, "chart-operator")?;
-    shell.write("runtime.yaml", &alone.cluster.kubeconfig_yaml(ADMIN)?)?;
-    let ports = Ports { events: ports::free()?, admin: ports::free()? };
-    let world = World { kcp, shell, ports, modules: env.registry.of("kcp-chart") };
+    let world = World::start("chart", alone.cluster).await?;
+    let (client, runtime) = (world.kcp.client()?, alone.cluster.client()?);
 
     let began = Instant::now();
     let notes = world.run(install).await?;
@@ -195,7 +203,8 @@ async fn the_pages_install_upgrade_and_uninstall_as_they_say() -> Result<()> {
     end(receiver.process).await
 }
 
-async fn end(mut receiver: Process) -> Result<()> {
+/// Ends a receiver, which had all the rights that it needs.
+pub(super) async fn end(mut receiver: Process) -> Result<()> {
     receiver.begin_end();
     wait::until("the receiver to end", SOON, || async { Ok(receiver.ended()) }).await?;
     // An API server finds the kind of an owner only some seconds after its CRD was created.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::future::try_join;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -16,22 +17,38 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use serde_json::json;
+use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma,
-    names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE},
+    names::{
+        AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, GROUP, RUNTIME_KYMA_NAME,
+        RUNTIME_NAMESPACE, VERSION,
+    },
 };
-use tidewatch_certs::{create_key, create_request};
-use tidewatch_tests::{binaries, env, fleet, http, observed, solo::Solo, spare, wait};
+use tidewatch_certs::{Issued, create_key, create_request};
+use tidewatch_tests::{
+    binaries,
+    fleet::{self, Agent, Member, Receiver},
+    http,
+    mtls::{Connection, Http, sized},
+    observed,
+    solo::Solo,
+    spare, wait,
+};
 use tidewatch_tls::PeerIdentity;
+use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_mins(1);
 const SIGNER: &str = "tidewatch.kyma-project.io/agent";
 
 async fn is_proven(solo: &Solo) -> Result<()> {
+    is_proven_at(&solo.receiver, solo.kyma).await
+}
+
+async fn is_proven_at(receiver: &Receiver, runtime: &str) -> Result<()> {
     wait::until("the event path to be proven", SOON, || async {
-        let runtime = solo.receiver.runtime(solo.kyma).await?;
-        ensure!(runtime["eventPath"] == "proven", "{}", runtime["eventPath"]);
+        let path = receiver.runtime(runtime).await?["eventPath"].clone();
+        ensure!(path == "proven", "{path}");
         Ok(Some(()))
     })
     .await
@@ -97,6 +114,28 @@ async fn a_registered_runtime_gets_an_agent_that_enrols_itself() -> Result<()> {
     ensure!(again.identity.issued.cert_pem == before, "the agent has enrolled again");
     observed::no_panic(&solo.receiver.process)?;
     observed::no_panic(&again.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_more_runtime_is_proven_beside_a_connected_agent() -> Result<()> {
+    let solo = Solo::start_watched("kcp-one-more", "spit", Vec::new()).await?;
+    let first = solo.agent().await?;
+    is_proven(&solo).await?;
+    let spare = spare::shared().await?;
+    let _only = spare.register_alone().await;
+    spare::take_over(&spare.runtime3).await?;
+    let member = Member { cluster: &spare.runtime3, kyma: "reef", id: "reef" };
+    let began = Instant::now();
+    fleet::register(&solo.kcp, solo.namespace, &member).await?;
+    let proven = async {
+        is_proven_at(&solo.receiver, member.id).await?;
+        Ok(began.elapsed())
+    };
+    let (agent, proven) = try_join(Agent::start(&solo.env.harness, &solo.receiver, &member), proven).await?;
+    println!("one more runtime registered to its event path proven: {proven:.1?}");
+    first.connected().await?;
+    observed::no_panic(&agent.process)?;
+    observed::no_panic(&solo.receiver.process)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,25 +215,36 @@ async fn a_request_for_another_runtimes_name_gets_the_registered_names() -> Resu
     observed::no_panic(&solo.receiver.process)
 }
 
+/// Runs `tidewatch certs revoke` or `admit` for the runtime.
+async fn certs(solo: &Solo, command: &str) -> Result<Value> {
+    let kubeconfig = solo.env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
+    let kubeconfig = solo.env.harness.write(&format!("{}/admin.yaml", solo.namespace), &kubeconfig)?;
+    let output = tokio::process::Command::new(binaries::find("tidewatch")?)
+        .args(["certs", command, solo.kyma, "-o=json", "--namespace", solo.namespace])
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .output()
+        .await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Ensures that the engine denies a certificate request of the agent.
+async fn is_denied_a_certificate(solo: &Solo) -> Result<()> {
+    let client = solo.cluster.client_of(fleet::AGENT_USER)?;
+    let request = decided(solo, &client, &["digital signature", "client auth"]).await?;
+    let conditions = request.status.and_then(|status| status.conditions).unwrap_or_default();
+    ensure!(conditions.iter().any(|c| c.reason.as_deref() == Some("Revoked")), "{conditions:#?}");
+    Ok(())
+}
+
+/// Polls that find the request of an agent that is cut off.
+const POLLS: [&str; 3] = ["--proven-for=2", "--unknown-grace=1", "--fallback-poll=1"];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
-    // Polls find the request of an agent that is cut off.
-    let polls = ["--proven-for=2", "--unknown-grace=1", "--fallback-poll=1"].map(str::to_owned);
-    let solo = Solo::start_watched("kcp-cut-off", "pontoon", polls.to_vec()).await?;
+    let solo = Solo::start_watched("kcp-cut-off", "pontoon", POLLS.map(str::to_owned).to_vec()).await?;
     let agent = solo.agent().await?;
-    let certs = async |command: &str| {
-        let env = env::shared().await?;
-        let kubeconfig = env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
-        let kubeconfig = env.harness.write("kcp-cut-off/admin.yaml", &kubeconfig)?;
-        let output = tokio::process::Command::new(binaries::find("tidewatch")?)
-            .args(["certs", command, solo.kyma, "-o=json", "--namespace=kcp-cut-off"])
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .output()
-            .await?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        anyhow::Ok(serde_json::from_slice::<serde_json::Value>(&output.stdout)?)
-    };
-    let revoked = certs("revoke").await?;
+    let revoked = certs(&solo, "revoke").await?;
     ensure!(revoked["revokedSince"].is_string(), "{revoked}");
     wait::until("the agent's connection to be closed", Duration::from_secs(5), || async {
         let receiver = &agent.status().await?["receiver"];
@@ -203,17 +253,62 @@ async fn a_revoked_runtime_is_cut_off_until_it_is_admitted() -> Result<()> {
     })
     .await?;
     // Its certificate is good, so it is refused at each request, and its own new request is denied.
-    let client = solo.cluster.client_of(fleet::AGENT_USER)?;
-    let request = decided(&solo, &client, &["digital signature", "client auth"]).await?;
-    let conditions = request.status.and_then(|status| status.conditions).unwrap_or_default();
-    ensure!(conditions.iter().any(|c| c.reason.as_deref() == Some("Revoked")), "{conditions:#?}");
-    ensure!(certs("revoke").await? == revoked, "a second revocation changes nothing");
+    is_denied_a_certificate(&solo).await?;
+    ensure!(certs(&solo, "revoke").await? == revoked, "a second revocation changes nothing");
 
-    let admitted = certs("admit").await?;
+    let admitted = certs(&solo, "admit").await?;
     ensure!(admitted["revokedSince"].is_null(), "{admitted}");
     agent.connected().await?;
-    ensure!(certs("admit").await.is_err(), "it is not revoked any more");
+    ensure!(certs(&solo, "admit").await.is_err(), "it is not revoked any more");
     observed::no_panic(&solo.receiver.process)
+}
+
+/// Sends an event with the agent's certificate. Returns the status, and whether the answer names the revocation.
+async fn answer(receiver: &Receiver, identity: &Issued) -> Result<(u16, bool)> {
+    let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": RUNTIME_KYMA_NAME},
+                       "watchedGvk": {"group": GROUP, "version": VERSION, "kind": "Kyma"}});
+    let mut connection = Connection::open(receiver, Some(identity), Http::H2).await?;
+    let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
+    let text = String::from_utf8_lossy(answer.body());
+    Ok((answer.status().as_u16(), text.contains("are revoked")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_runtime_is_refused_after_a_restart_and_by_the_next_leader() -> Result<()> {
+    let mut solo = Solo::start_watched("kcp-revoked", "lock", Vec::new()).await?;
+    let agent = solo.agent().await?;
+    let identity = agent.identity.issued.clone();
+    observed::no_panic(&agent.process)?;
+    drop(agent);
+    ensure!(answer(&solo.receiver, &identity).await? == (200, false), "it is refused before the revocation");
+    certs(&solo, "revoke").await?;
+
+    solo.receiver.restart().await?;
+    ensure!(answer(&solo.receiver, &identity).await? == (403, true), "it is admitted after a restart");
+
+    let (modules, own) =
+        (solo.env.registry.of(solo.namespace), ["--agent-image=tidewatch-agent", "--identity=standby"]);
+    let arguments = own.iter().chain(&POLLS).map(ToString::to_string).collect();
+    let standby =
+        Receiver::begin(&solo.env.harness, &solo.env.kcp, solo.namespace, &modules, "-standby", arguments)
+            .await?;
+    wait::until("the standby to be ready", SOON, || async {
+        let status = http::status(&format!("{}/readyz", standby.admin)).await?;
+        Ok((status == hyper::StatusCode::OK).then_some(()))
+    })
+    .await?;
+    ensure!(!fleet::leads(&standby.admin).await?, "both lead");
+    solo.receiver.process.begin_end();
+    standby.ready().await?;
+    ensure!(answer(&standby, &identity).await? == (403, true), "the next leader admits it");
+    is_denied_a_certificate(&solo).await?;
+
+    certs(&solo, "admit").await?;
+    wait::until("the runtime to be admitted", SOON, || async {
+        Ok((answer(&standby, &identity).await? == (200, false)).then_some(()))
+    })
+    .await?;
+    observed::no_panic(&standby.process)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +343,7 @@ async fn an_agent_is_upgraded_unless_its_kyma_pauses_it() -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
     let old = image(&deployments).await?;
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
-    let pause = async |value: serde_json::Value| {
+    let pause = async |value: Value| {
         let patch =
             json!({"metadata": {"annotations": {"tidewatch.kyma-project.io/pause-agent-upgrade": value}}});
         kymas.patch(solo.kyma, &PatchParams::default(), &Patch::Merge(&patch)).await
@@ -268,7 +363,7 @@ async fn an_agent_is_upgraded_unless_its_kyma_pauses_it() -> Result<()> {
     fleet::settled(&solo.receiver).await?;
     ensure!(image(&deployments).await? == old, "a paused agent was upgraded");
 
-    pause(serde_json::Value::Null).await?;
+    pause(Value::Null).await?;
     wait::until("the upgrade", SOON, || async {
         Ok((image(&deployments).await? == "tidewatch-agent:next").then_some(()))
     })

@@ -9,6 +9,7 @@ mod bad_input_receiver;
 mod bundles;
 mod canary;
 mod catalog;
+mod cert_manager;
 mod channels;
 mod chart;
 mod control_plane;

@@ -81,7 +81,7 @@ async fn rotate(solo: &Solo) -> Result<()> {
 }
 
 /// Failures of connections and requests of an agent since its start.
-async fn failures(agent: &Agent) -> Result<Vec<String>> {
+pub(super) async fn failures(agent: &Agent) -> Result<Vec<String>> {
     let page = http::text(&format!("{}/metrics", agent.admin)).await?;
     let ended = "tidewatch_agent_connections_ended_total{";
     let is_failure = |line: &&str| {
