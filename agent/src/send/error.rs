@@ -107,9 +107,10 @@ impl SendError {
         matches!(self, Self::Status { status: 413, .. })
     }
 
-    /// Whether the connection is unusable.
+    /// Whether the connection is unusable. It belongs to its certificate.
     pub fn ends_connection(&self) -> bool {
         match self {
+            Self::Status { .. } => self.refuses_the_certificate(),
             Self::Connect(_)
             | Self::NotEnrolled
             | Self::Proxy(_)
@@ -120,7 +121,7 @@ impl SendError {
             | Self::Broken(_)
             | Self::Closed
             | Self::Timeout => true,
-            Self::Status { .. } | Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
+            Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
         }
     }
 }

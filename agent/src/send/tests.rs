@@ -373,7 +373,7 @@ async fn events_are_resent_until_acknowledged_on_one_connection() {
     agent.until("readiness", |_| agent.readiness.unready().is_empty()).await;
 
     agent.see("a").await;
-    for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS, StatusCode::FORBIDDEN] {
+    for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS, StatusCode::NOT_FOUND] {
         let asked = peer.next().await;
         assert_eq!(asked.seqs(), [1]);
         asked.fail(status);
@@ -401,6 +401,20 @@ async fn events_are_resent_until_acknowledged_on_one_connection() {
     agent.metric("t_send_failures_total{reason=\"status_4xx\",what=\"batch\"} 1");
     agent.metric("t_observed_to_acknowledged_seconds_count 30");
     agent.metric("t_dirty_keys 0");
+}
+
+#[tokio::test]
+async fn a_connection_with_a_refused_certificate_is_replaced() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let agent = agent(peer.addr, &ca, &ca, 100).await;
+    peer.next().await.held();
+    agent.see("a").await;
+    peer.next().await.fail(StatusCode::FORBIDDEN);
+    let again = peer.next().await;
+    assert_eq!(again.connection, 2, "the certificate belongs to the connection");
+    again.held();
+    agent.until("a connection", |p| p.connected).await;
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ impl fmt::Display for Refusal {
         let (cause, next) = match *reason {
             "san_mismatch" => (
                 "the certificate does not carry the domain registered for the runtime",
-                "issue it anew with the Kyma's skr-domain as alternative name",
+                "an installed agent requests another one; issue any other anew with the Kyma's skr-domain as alternative name",
             ),
             "no_domain" => ("the Kyma has no skr-domain to check the certificate against", "annotate it"),
             "unknown_ca" => (

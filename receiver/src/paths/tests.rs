@@ -410,8 +410,8 @@ fn a_refused_agent_is_reported_until_accepted() {
         first,
         [
             "AgentRefused: the agent was refused (san_mismatch) at 1970-01-01T00:00:00Z: the certificate does not carry the \
-          domain registered for the runtime (subject CN=r0, issuer CN=factory, valid until 1970-01-01T00:00:00Z); issue it \
-          anew with the Kyma's skr-domain as alternative name; the runtime is polled until events are proven to arrive"
+          domain registered for the runtime (subject CN=r0, issuer CN=factory, valid until 1970-01-01T00:00:00Z); an \
+          installed agent requests another one; issue any other anew with the Kyma's skr-domain as alternative name; the runtime is polled until events are proven to arrive"
         ]
     );
     for second in 3..120 {

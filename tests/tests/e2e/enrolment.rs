@@ -22,7 +22,7 @@ use tidewatch_api::{
     Kyma,
     names::{
         AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, GROUP, RUNTIME_KYMA_NAME,
-        RUNTIME_NAMESPACE, VERSION,
+        RUNTIME_NAMESPACE, VERSION, annotations,
     },
 };
 use tidewatch_certs::{Issued, create_key, create_request};
@@ -212,6 +212,30 @@ async fn a_request_for_another_runtimes_name_gets_the_registered_names() -> Resu
     let peer = PeerIdentity::from_leaf(&CertificateDer::from_pem_slice(&pem.0)?)?;
     ensure!(peer.common_name == solo.kyma && peer.dns_names == [solo.member().domain()], "{peer:?}");
     ensure!(peer.uris.is_empty() && peer.ip_addrs.is_empty(), "{peer:?}");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_gets_a_certificate_for_a_changed_domain() -> Result<()> {
+    let solo = Solo::start_watched("kcp-other-domain", "estuary", POLLS.map(str::to_owned).to_vec()).await?;
+    let agent = solo.agent().await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let patch = json!({"metadata": {"annotations": {annotations::SKR_DOMAIN: "moved.example"}}});
+    kymas.patch_metadata(solo.kyma, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    let (in_runtime, kyma) =
+        (Api::<Kyma>::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE), RUNTIME_KYMA_NAME);
+    let label = json!({"metadata": {"labels": {"example.com/edited": "yes"}}});
+    in_runtime.patch_metadata(kyma, &PatchParams::default(), &Patch::Merge(&label)).await?;
+    let secrets: Api<Secret> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    wait::until("a certificate for the new domain", SOON, || async {
+        let data = secrets.get(AGENT_IDENTITY_SECRET).await?.data.unwrap_or_default();
+        let pem = data.get("tls.crt").context("no certificate")?;
+        let peer = PeerIdentity::from_leaf(&CertificateDer::from_pem_slice(&pem.0)?)?;
+        Ok((peer.dns_names == ["moved.example"]).then_some(()))
+    })
+    .await?;
+    agent.connected().await?;
+    observed::no_panic(&agent.process)?;
     observed::no_panic(&solo.receiver.process)
 }
 
