@@ -86,7 +86,10 @@ async fn kcp(doctor: &Doctor, client: &Client, namespace: &str) -> anyhow::Resul
 }
 
 pub(super) fn asked<T>(answer: Result<T, kube::Error>) -> Asked<T> {
-    answer.map_err(|error| NoAnswer { forbidden: is_forbidden(&error), message: explain(Side::Kcp, &error) })
+    answer.map_err(|error| NoAnswer {
+        forbidden: is_forbidden(&error),
+        message: explain(Side::KcpAlone, &error),
+    })
 }
 
 fn deployed_of(deployment: &Deployment) -> Deployed {

@@ -29,7 +29,7 @@ use crate::{
     clusters::{self, MANAGER, Side, failed},
     files, lint,
     output::print,
-    revocation::is_runtime_id,
+    revocation::check_runtime_id,
     rights::{listed, missing_of_self},
 };
 
@@ -171,10 +171,7 @@ fn check_names(add: &Add) -> anyhow::Result<()> {
     if name.is_empty() || name.len() > 63 || !name.chars().all(is_plain) {
         return Err(usage(&format!("'{name}' is no name of a Kyma: up to 63 of a-z, 0-9, '-' and '.'")));
     }
-    match add.runtime_id.as_deref().filter(|id| !is_runtime_id(id)) {
-        Some(id) => Err(usage(&format!("'{id}' is no runtime id"))),
-        None => Ok(()),
-    }
+    add.runtime_id.as_deref().map_or(Ok(()), check_runtime_id)
 }
 
 /// With `KUBECONFIG` set to the runtime's file, KCP's default would be the runtime.
