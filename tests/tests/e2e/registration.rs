@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Output, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-    core::v1::{Namespace, Secret, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Secret, ServiceAccount},
     rbac::v1::ClusterRole,
 };
 use kube::{
@@ -417,6 +417,24 @@ async fn a_registration_that_cannot_succeed_writes_nothing() -> Result<()> {
         let (ended, message) = add(kyma, kcp, more).await?;
         ensure!(ended == Some(code) && message.contains(expected), "{kyma} {more:?}: {ended:?} {message}");
     }
+    // The runtime has the agent of another Kyma.
+    let installed: Api<ConfigMap> = Api::namespaced(alone.cluster.client()?, RUNTIME_NAMESPACE);
+    let map = json!({"metadata": {"name": "tidewatch-agent"}, "data": {"config.yaml": r#"{"runtimeId": "its-id"}"#}});
+    installed.create(&PostParams::default(), &serde_json::from_value(map)?).await?;
+    let (ended, message) = add("bollard", &admin, &[NAMESPACE]).await?;
+    ensure!(ended == Some(1) && message.contains("registered as the Kyma taken already"), "{message}");
+    installed.delete("tidewatch-agent", &DeleteParams::default()).await?;
+
+    // KCP itself, at the same address and at another one.
+    let moved = env.kcp.kubeconfig_yaml(ADMIN)?.replace("127.0.0.1", "localhost");
+    for file in [write("kcp", env.kcp.kubeconfig_yaml(ADMIN)?)?, write("moved", moved)?] {
+        let file = format!("--kubeconfig={}", file.display());
+        let output = tidewatch(&["runtime", "add", "bollard", &file, &admin, NAMESPACE]).await?;
+        let message = text(&output.stderr);
+        ensure!(message.contains("KCP and the runtime are the same cluster"), "{message}");
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(kcp.clone(), "tidewatch-system");
+    ensure!(accounts.get_opt("tidewatch-engine").await?.is_none(), "the engine got an account in KCP");
     let secrets: Api<Secret> = Api::namespaced(kcp, namespace);
     for name in ["kubeconfig-bollard", "kubeconfig-taken"] {
         ensure!(secrets.get_opt(name).await?.is_none(), "{name} was written");
