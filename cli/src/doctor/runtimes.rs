@@ -38,6 +38,7 @@ pub(super) async fn runtimes(
     namespace: &str,
     only: Option<&str>,
     limit: usize,
+    revoked: &BTreeMap<String, String>,
 ) -> Asked<Runtimes> {
     let kymas: Api<Kyma> = Api::namespaced(client.clone(), namespace);
     let all = pages(ListParams::default(), async |params| kymas.list(params).await);
@@ -62,6 +63,7 @@ pub(super) async fn runtimes(
         secrets: api,
         connector: Connector::new(Arc::new(AddressPolicy::default())),
         rights: engine_rights().unwrap_or_default(),
+        revoked,
     };
     let checked = all.into_iter().map(|kyma| {
         let names = secrets.remove(&kyma.name_any()).unwrap_or_default();
@@ -80,16 +82,18 @@ fn events(kyma: &Kyma) -> Option<Events> {
     })
 }
 
-struct Asking {
+struct Asking<'a> {
+    revoked: &'a BTreeMap<String, String>,
     secrets: Api<Secret>,
     connector: Connector,
     rights: Vec<Right>,
 }
 
-impl Asking {
+impl Asking<'_> {
     async fn runtime(&self, kyma: Kyma, secrets: Vec<String>) -> Runtime {
         let access = if kyma.is_skipped() { Access::NoSecret } else { self.access(secrets).await };
         Runtime {
+            revoked_since: kyma.runtime_id().and_then(|id| self.revoked.get(id)).cloned(),
             id: kyma.runtime_id().map(str::to_owned),
             has_domain: kyma.skr_domain().is_some(),
             is_skipped: kyma.is_skipped(),
