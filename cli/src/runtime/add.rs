@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     api_server::{ApiServer, TOKEN_PLACEHOLDER},
-    registration::{LabelChange, Registration, Wishes, label},
+    registration::{self, LabelChange, Registration, Wishes, dns_name, label},
     runtime_objects::{self, engine_rights},
     wait::{Until, wait},
 };
@@ -65,10 +65,10 @@ pub(crate) struct Add {
     runtime_id: Option<String>,
     /// Domain of the runtime (skr-domain), which its agent's certificate carries [default: that of the Kyma, else the
     /// API server's name without a leading "api."].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = dns_name)]
     domain: Option<String>,
     /// Channel of the modules [default: that of the Kyma, else regular].
-    #[arg(long, value_name = "CHANNEL")]
+    #[arg(long, value_name = "CHANNEL", value_parser = registration::channel)]
     channel: Option<String>,
     /// Label of the Kyma (repeatable). Labels of earlier runs stay; KEY- removes one.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -170,9 +170,8 @@ pub(super) async fn run(add: Add) -> anyhow::Result<()> {
 
 /// Wrong names are usage errors.
 fn check_names(add: &Add) -> anyhow::Result<()> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     let name = &add.kyma;
-    if name.is_empty() || name.len() > 63 || !name.chars().all(is_plain) {
+    if name.len() > 63 || dns_name(name).is_err() {
         return Err(usage(&format!("'{name}' is no name of a Kyma: up to 63 of a-z, 0-9, '-' and '.'")));
     }
     add.runtime_id.as_deref().map_or(Ok(()), check_runtime_id)
@@ -337,7 +336,7 @@ fn dry_run(
     match output {
         Format::Json => Ok(format!("{:#}", json!({"runtime": in_runtime, "kcp": in_kcp}))),
         Format::Yaml => {
-            let mut text = String::new();
+            let mut text = "# Objects of two clusters. Apply each to its own.\n".to_owned();
             for (side, objects) in sides {
                 for object in objects {
                     let _ = write!(text, "---\n# In {}.\n{}", side.name(), serde_saphyr::to_string(object)?);
