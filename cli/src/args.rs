@@ -25,14 +25,16 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create certificates for the event path: CA, receiver, agents.
+    /// Show the certificates of the event path, rotate the CA, revoke and admit runtimes; make certificates in files.
     Certs(Group<certs::Command>),
     /// Pack modules and push them to a registry.
     Module(Group<module::Command>),
     /// Register runtimes.
     #[command(subcommand)]
     Runtime(runtime::Command),
-    /// Check a control plane and its runtimes, and say how to repair what fails. Exit code 1 if a check fails.
+    /// Check a control plane and its runtimes, and say how to repair what fails. Exit code 1 if a check fails, or cannot be made.
+    ///
+    /// A check fails as "not checked" if your user lacks a right that it needs. Warnings and skipped checks do not change the exit code.
     Doctor(With<doctor::Doctor>),
     /// Show a runtime's event path and its last reconciles with their triggers.
     Explain(With<explain::Explain>),

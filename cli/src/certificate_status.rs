@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::{
@@ -10,23 +10,29 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use tidewatch_api::names::{CA_SECRET, REVOCATIONS, ROTATE_CA, SERVER_SECRET};
-use tidewatch_certs::{secret, validity};
+use tidewatch_certs::{rotation::Step, secret, validity};
 use tidewatch_demo::http;
 use tidewatch_receiver::{lease, rotation::PAGE};
 
 use crate::{
-    clusters::ControlPlane,
-    output::{Format, print},
+    clusters::{ControlPlane, Side::KcpAlone, failed},
+    explain::{ADMIN_VARIABLE, admin_url},
+    output::{Format, print, seconds},
 };
 
 /// Runtimes that are listed by name.
 const LISTED: usize = 20;
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Annotations of the receiver on the CA's Secret during a rotation.
+const STEP: &str = "tidewatch.kyma-project.io/rotation-step";
+const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
+/// Annotation of cert-manager on its Secrets.
+const CERT_MANAGER: &str = "cert-manager.io/certificate-name";
 
 /// Where the receiver is.
 #[derive(Debug, Args)]
@@ -34,15 +40,15 @@ pub(crate) struct Status {
     #[command(flatten)]
     control_plane: ControlPlane,
     /// Admin address of the leading receiver [default: by the API server's proxy to the leader's pod].
-    #[arg(long, value_name = "http://HOST:PORT")]
-    receiver: Option<String>,
+    #[arg(long, alias = "receiver", env = ADMIN_VARIABLE, value_name = "URL", value_parser = admin_url)]
+    admin: Option<String>,
 }
 
 pub(crate) async fn status(status: &Status, output: Format) -> anyhow::Result<()> {
     let ControlPlane { namespace, .. } = &status.control_plane;
     let client = status.control_plane.client().await?;
-    let page = match &status.receiver {
-        Some(url) => http::json(&format!("{}{PAGE}", url.trim_end_matches('/'))).await,
+    let page = match &status.admin {
+        Some(url) => http::json(&format!("{url}{PAGE}")).await,
         None => by_proxy(&client, namespace).await,
     };
     let (page, unknown) = match page {
@@ -50,13 +56,12 @@ pub(crate) async fn status(status: &Status, output: Format) -> anyhow::Result<()
         Err(error) => (Value::Null, Some(format!("{error:#}"))),
     };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let server = secrets.get_opt(SERVER_SECRET).await.context("the receiver's certificate cannot be read")?;
-    let ca = secrets.get_opt(CA_SECRET).await.context("the CA cannot be read")?;
-    let Some(ca) = ca else {
-        bail!("there is no Secret {CA_SECRET} in {namespace}: no receiver with an own CA has run there yet");
-    };
+    let server = secrets.get_opt(SERVER_SECRET).await;
+    let server = server.map_err(|error| failed(KcpAlone, "reading the receiver's certificate", &error))?;
+    let ca = ca(&secrets, namespace).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-    let revoked = maps.get_opt(REVOCATIONS).await.context("the revocations cannot be read")?;
+    let revoked = maps.get_opt(REVOCATIONS).await;
+    let revoked = revoked.map_err(|error| failed(KcpAlone, "reading the revoked runtimes", &error))?;
     let revoked = revoked.and_then(|map| map.data).unwrap_or_default();
     let result = result(&page, unknown, ends(&ca)?, server.as_ref().map(ends).transpose()?, &json!(revoked));
     match output {
@@ -68,14 +73,42 @@ pub(crate) async fn status(status: &Status, output: Format) -> anyhow::Result<()
 /// Requests a rotation of the CA.
 pub(crate) async fn rotate(control_plane: &ControlPlane, output: Format) -> anyhow::Result<()> {
     let client = control_plane.client().await?;
-    let secrets: Api<Secret> = Api::namespaced(client, &control_plane.namespace);
+    let namespace = &control_plane.namespace;
+    let secrets: Api<Secret> = Api::namespaced(client, namespace);
+    let next = rotatable(&ca(&secrets, namespace).await?)?;
     let now = Timestamp::now().round(Unit::Second)?.to_string();
     let patch = json!({"metadata": {"annotations": {ROTATE_CA: now}}});
     let patched = secrets.patch_metadata(CA_SECRET, &PatchParams::default(), &Patch::Merge(&patch)).await;
-    patched.with_context(|| {
-        format!("Secret {CA_SECRET} cannot be changed; it exists once a receiver with an own CA has run")
-    })?;
-    output.print(&json!({"requested": now, "next": "tidewatch certs status shows the steps"}))
+    patched.map_err(|error| failed(KcpAlone, "requesting the rotation", &error))?;
+    output.print(&json!({"requested": now, "next": next}))
+}
+
+async fn ca(secrets: &Api<Secret>, namespace: &str) -> anyhow::Result<Secret> {
+    let ca = secrets.get_opt(CA_SECRET).await;
+    ca.map_err(|error| failed(KcpAlone, "reading the CA", &error))?.with_context(|| {
+        format!("there is no Secret {CA_SECRET} in {namespace}: no receiver with an own CA has run there yet")
+    })
+}
+
+/// Returns the step of the rotation that is under way, and its start.
+pub(crate) fn rotation(ca: &Secret) -> Option<(&str, &str)> {
+    let annotation = |name: &str| ca.annotations().get(name).map(String::as_str);
+    let step = annotation(STEP).filter(|step| *step != Step::Stable.label())?;
+    Some((step, annotation(SINCE).unwrap_or_default()))
+}
+
+/// Refuses a CA that the receiver does not rotate. Returns the next step.
+fn rotatable(ca: &Secret) -> anyhow::Result<String> {
+    ensure!(
+        !ca.annotations().contains_key(CERT_MANAGER),
+        "cert-manager keeps this CA, so the receiver does not rotate it; to renew it now: cmctl renew {CA_SECRET}"
+    );
+    Ok(match rotation(ca) {
+        Some((step, _)) => format!(
+            "a rotation is under way ({step}), and another one begins after it; tidewatch certs status shows the steps"
+        ),
+        None => "tidewatch certs status shows the steps".to_owned(),
+    })
 }
 
 fn ends(secret: &Secret) -> anyhow::Result<Timestamp> {
@@ -85,15 +118,18 @@ fn ends(secret: &Secret) -> anyhow::Result<Timestamp> {
 /// Reads the page of the leader's pod.
 async fn by_proxy(client: &Client, namespace: &str) -> anyhow::Result<Value> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let holder = leases.get_opt(lease::NAME).await?.and_then(|lease| lease.spec?.holder_identity);
+    let lease = leases.get_opt(lease::NAME).await;
+    let lease = lease.map_err(|error| failed(KcpAlone, "reading the Lease", &error))?;
+    let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     let pod =
         holder.as_deref().and_then(|holder| Some(holder.strip_prefix("tidewatch.")?.rsplit_once('_')?.0));
     let Some(pod) = pod else { bail!("no receiver leads") };
     let path = format!("/api/v1/namespaces/{namespace}/pods/http:{pod}:8080/proxy{PAGE}");
     let request = client.request(::http::Request::get(path).body(Vec::new())?);
     let page = tokio::time::timeout(TIMEOUT, request).await.context("the leader's pod did not answer")?;
-    page.with_context(|| {
-        format!("the leader's pod {pod} cannot be asked; give its admin address by --receiver")
+    page.map_err(|error| {
+        let failed = failed(KcpAlone, &format!("asking the leader's pod {pod}"), &error);
+        anyhow!("{failed}; or give its admin address by --admin")
     })
 }
 
@@ -129,7 +165,7 @@ fn result(
 
 fn text(result: &Value, now: Timestamp) -> String {
     let until = |end: &Value| match end.as_str().and_then(|end| end.parse::<Timestamp>().ok()) {
-        Some(end) => format!("{end} ({})", left(end, now)),
+        Some(at) => format!("{} ({})", seconds(&at.to_string()), left(at, now)),
         None => "unknown".to_owned(),
     };
     let names = |list: &Value, of: fn(&Value) -> &str| {
@@ -143,7 +179,7 @@ fn text(result: &Value, now: Timestamp) -> String {
     match ca["step"].as_str() {
         Some("publishing") => lines.push(format!(
             "rotation       publishing since {}; goes on when all agents trust the next CA, at the latest {}",
-            ca["since"].as_str().unwrap_or_default(),
+            seconds(ca["since"].as_str().unwrap_or_default()),
             until(&ca["deadline"])
         )),
         Some("retiring") => {
@@ -219,6 +255,18 @@ mod tests {
              lagging        b, c\n\
              revoked        r9"
         );
+    }
+
+    #[test]
+    fn a_rotation_is_requested_only_of_the_receivers_own_ca() {
+        let with = |annotations: Value| -> Secret {
+            serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap()
+        };
+        let refused = rotatable(&with(json!({CERT_MANAGER: CA_SECRET}))).unwrap_err().to_string();
+        assert!(refused.contains("cmctl renew tidewatch-ca"), "{refused}");
+        assert!(rotatable(&with(json!({STEP: "stable"}))).unwrap().starts_with("tidewatch certs status"));
+        let busy = rotatable(&with(json!({STEP: "retiring"}))).unwrap();
+        assert!(busy.contains("(retiring), and another one begins after it"), "{busy}");
     }
 
     #[test]

@@ -47,7 +47,13 @@ pub(crate) enum Command {
         common: Common,
     },
     /// Refuse a runtime's certificates: its connections are closed within seconds, and it gets no new certificate.
-    Revoke(Target),
+    Revoke {
+        #[command(flatten)]
+        target: Target,
+        /// Also revoke a runtime id that no Kyma has.
+        #[arg(long)]
+        force: bool,
+    },
     /// Accept a revoked runtime again.
     Admit(Target),
     /// Show the CA and its rotation, the ends of all certificates, and the runtimes that a rotation waits for.
@@ -163,7 +169,7 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
             };
             common.issue("server", output, |ca| ca.issue_server(&request, now))
         }
-        Command::Revoke(target) => revocation::run(&target, Change::Revoke, output).await,
+        Command::Revoke { target, force } => revocation::run(&target, Change::Revoke { force }, output).await,
         Command::Status(target) => certificate_status::status(&target, output).await,
         Command::Rotate(target) => certificate_status::rotate(&target, output).await,
         Command::Admit(target) => revocation::run(&target, Change::Admit, output).await,

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use kube::{
     Client,
+    api::{ListParams, ObjectList},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tidewatch_api::names::KCP_NAMESPACE;
@@ -18,6 +19,8 @@ pub(crate) const MANAGER: &str = "tidewatch";
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longest silence within an answer.
 const READ: Duration = Duration::from_secs(15);
+/// Objects of one list request.
+const PAGE: u32 = 500;
 
 /// The control plane that a command works on.
 #[derive(Debug, Args)]
@@ -38,11 +41,18 @@ impl ControlPlane {
 
 /// Returns KCP's client by a file, or as kubectl finds it.
 pub(crate) async fn kcp(file: Option<&Path>) -> anyhow::Result<Client> {
+    build(kcp_config(file).await?)
+}
+
+/// Like [`kcp`], without the client.
+pub(crate) async fn kcp_config(file: Option<&Path>) -> anyhow::Result<kube::Config> {
     match file {
-        Some(path) => of_file(&read(path)?).await,
+        Some(path) => config_of(&read(path)?).await,
         None => {
             let config = kube::Config::infer();
-            build(config.await.context("there is no kubeconfig of the control plane; give --kcp-kubeconfig")?)
+            Ok(config.await.context(
+                "there is no kubeconfig of the control plane; give --kcp-kubeconfig or set KUBECONFIG",
+            )?)
         }
     }
 }
@@ -54,12 +64,16 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Kubeconfig> {
 
 /// Returns a client of the current context.
 pub(crate) async fn of_file(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &options).await;
-    build(config.context("the current context of the kubeconfig cannot be used")?)
+    build(config_of(kubeconfig).await?)
 }
 
-fn build(mut config: kube::Config) -> anyhow::Result<Client> {
+async fn config_of(kubeconfig: &Kubeconfig) -> anyhow::Result<kube::Config> {
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &options).await;
+    config.context("the current context of the kubeconfig cannot be used")
+}
+
+pub(crate) fn build(mut config: kube::Config) -> anyhow::Result<Client> {
     tidewatch_oci::install_crypto_provider();
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(READ);
@@ -68,11 +82,29 @@ fn build(mut config: kube::Config) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
+/// Lists objects page by page.
+pub(crate) async fn pages<T: Clone>(
+    params: ListParams,
+    list: impl AsyncFn(&ListParams) -> Result<ObjectList<T>, kube::Error>,
+) -> Result<Vec<T>, kube::Error> {
+    let (mut params, mut items) = (params.limit(PAGE), Vec::new());
+    loop {
+        let page = list(&params).await?;
+        items.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(items),
+        }
+    }
+}
+
 /// A cluster that a call goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The control plane.
+    /// The control plane, for a command that works on a runtime too.
     Kcp,
+    /// The control plane, for a [`ControlPlane`] command.
+    KcpAlone,
     /// The runtime.
     Runtime,
 }
@@ -80,7 +112,7 @@ pub(crate) enum Side {
 impl Side {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Kcp => "KCP",
+            Self::Kcp | Self::KcpAlone => "KCP",
             Self::Runtime => "the runtime",
         }
     }
@@ -88,7 +120,7 @@ impl Side {
     const fn flag(self) -> &'static str {
         match self {
             Self::Kcp => "--kcp-kubeconfig",
-            Self::Runtime => "--kubeconfig",
+            Self::KcpAlone | Self::Runtime => "--kubeconfig",
         }
     }
 }
@@ -162,6 +194,11 @@ mod tests {
                 Side::Runtime,
                 answer(401, "Unauthorized", "", ""),
                 "the runtime refuses the credentials of --kubeconfig",
+            ),
+            (
+                Side::KcpAlone,
+                answer(401, "Unauthorized", "", ""),
+                "KCP refuses the credentials of --kubeconfig",
             ),
             (
                 Side::Kcp,

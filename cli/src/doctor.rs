@@ -18,7 +18,7 @@ use crate::{
     output::{Format, print},
 };
 
-/// Checks a control plane (KCP) and its runtimes, and says how to repair what fails.
+/// Arguments of `tidewatch doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
@@ -32,8 +32,7 @@ pub(crate) struct Doctor {
     /// Registry of the modules [default: --modules of the Deployment tidewatch-receiver].
     #[arg(long, value_name = "HOST[:PORT][/PATH]")]
     registry: Option<String>,
-    /// User whose rights in KCP are checked [default: the service account of the Deployment tidewatch-receiver, else
-    /// tidewatch-receiver].
+    /// User whose rights in KCP are checked [default: the service account of the Deployment tidewatch-receiver].
     #[arg(long, value_name = "USER")]
     receiver_user: Option<String>,
 }

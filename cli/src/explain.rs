@@ -8,12 +8,23 @@ use serde_json::Value;
 
 use crate::{
     args::usage,
-    output::{Format, print},
+    output::{Format, print, seconds},
 };
 
 /// 32 records are far smaller.
 const MAX_PAGE: usize = 4 * 1024 * 1024;
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Variable with the receiver's admin address.
+pub(crate) const ADMIN_VARIABLE: &str = "RECEIVER_ADMIN_URL";
+
+/// Parses the receiver's admin address. A slash at its end is dropped.
+pub(crate) fn admin_url(text: &str) -> Result<String, String> {
+    match reqwest::Url::parse(text) {
+        Ok(url) if url.has_host() => Ok(text.trim_end_matches('/').to_owned()),
+        _ => Err("it is no address such as http://127.0.0.1:8080".to_owned()),
+    }
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
@@ -21,17 +32,14 @@ pub(crate) struct Explain {
     /// runtimes are shown.
     runtime: Option<String>,
     /// Admin address of the receiver.
-    #[arg(long, env = "RECEIVER_ADMIN_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    #[arg(long, env = ADMIN_VARIABLE, default_value = "http://127.0.0.1:8080", value_name = "URL", value_parser = admin_url)]
     admin: String,
 }
 
 pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> {
     let Explain { runtime, admin } = explain;
-    if !reqwest::Url::parse(&admin).is_ok_and(|url| url.has_host()) {
-        return Err(usage(&format!("--admin {admin} is no address such as http://127.0.0.1:8080")));
-    }
     let Some(runtime) = runtime else {
-        let page = read(&format!("{}/runtimes/", admin.trim_end_matches('/')), "").await?;
+        let page = read(&format!("{admin}/runtimes/"), "").await?;
         return match output {
             Format::Json => output.print(&page),
             Format::Text => print(&all(&page)),
@@ -41,7 +49,7 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
     if runtime.is_empty() || !runtime.chars().all(plain) {
         return Err(usage(&format!("'{runtime}' is neither a runtime id nor a Kyma's name")));
     }
-    let page = read(&format!("{}/runtimes/{runtime}", admin.trim_end_matches('/')), &runtime).await?;
+    let page = read(&format!("{admin}/runtimes/{runtime}"), &runtime).await?;
     match output {
         Format::Json => output.print(&page),
         Format::Text => print(&text(&page)),
@@ -105,7 +113,7 @@ fn no_canary(one: &Value) -> String {
 
 fn header(page: &Value) -> String {
     let mut out = String::new();
-    let (agent, time) = (&page["agent"], |value: &Value| value.as_str().map(str::to_owned));
+    let (agent, time) = (&page["agent"], |value: &Value| value.as_str().map(seconds));
     let path = page["eventPath"].as_str().unwrap_or("not known here: this receiver does not look after it");
     let cause = page["eventPathCause"].as_str().map(|cause| format!(": {cause}")).unwrap_or_default();
     let _ = writeln!(out, "events       {path}{cause}");

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use jiff::Timestamp;
 use serde_json::Value;
 use tidewatch_telemetry::stdio;
 
@@ -49,6 +50,12 @@ impl Format {
     }
 }
 
+/// Returns a time without fractions of a second.
+pub(crate) fn seconds(time: &str) -> String {
+    let whole = time.parse::<Timestamp>().and_then(|time| Timestamp::from_second(time.as_second()));
+    whole.map_or_else(|_| time.to_owned(), |time| time.to_string())
+}
+
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     stdio::result(text).context("the result cannot be written")
 }
@@ -64,5 +71,11 @@ mod tests {
         let result = json!({"files": ["a", "b"], "count": 2, "name": "x"});
         assert_eq!(Format::Text.render(&result), "count: 2\nfiles: a, b\nname: x");
         assert!(Format::Json.render(&result).starts_with("{\n"));
+    }
+
+    #[test]
+    fn times_have_whole_seconds() {
+        assert_eq!(seconds("2026-01-01T00:00:00.999999999Z"), "2026-01-01T00:00:00Z");
+        assert_eq!(seconds("never"), "never");
     }
 }

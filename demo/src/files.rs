@@ -43,6 +43,16 @@ pub fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
+/// Replaces a file if its content differs. Readers see the former or the new content.
+pub fn replace(path: &Path, content: &str) -> Result<()> {
+    if fs::read_to_string(path).is_ok_and(|former| former == content) {
+        return Ok(());
+    }
+    let next = path.with_extension("next");
+    write_private(&next, content)?;
+    fs::rename(&next, path).with_context(|| format!("cannot replace {}", path.display()))
+}
+
 /// Writes a file with mode 0600, replacing any other. Creates its folder.
 pub fn write_private(path: &Path, content: &str) -> Result<()> {
     let write = || {

@@ -156,11 +156,11 @@ pub fn intro(on: &str) -> String {
     )
 }
 
-/// Returns three suggestions.
+/// Returns four suggestions.
 pub fn to_try(env: &Path, end: &str) -> String {
     let id = RUNTIMES[0].1;
     format!(
-        "\nEverything is still running. Three things to try, after: . {}\n\n\
+        "\nEverything is still running. Four things to try, after: . {}\n\n\
          1. Enable the module, and watch it become Ready (Ctrl-C ends the watching):\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
          '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
@@ -169,7 +169,10 @@ pub fn to_try(env: &Path, end: &str) -> String {
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
          3. Ask why each reconcile was made:\n\
-         \u{20}  $BIN/tidewatch explain {id}\n\n\
+         \u{20}  $BIN/tidewatch explain {id}\n\
+         4. Check the control plane, its runtimes and their certificates:\n\
+         \u{20}  $BIN/tidewatch doctor --kubeconfig $KCP_KUBECONFIG\n\
+         \u{20}  $BIN/tidewatch certs status --kubeconfig $KCP_KUBECONFIG\n\n\
          {end}",
         env.display()
     )

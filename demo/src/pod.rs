@@ -5,10 +5,12 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
+use futures::StreamExt as _;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -17,15 +19,25 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Secret, ServiceAccount},
     },
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::PostParams,
+    runtime::{WatchStreamExt as _, watcher},
+};
 use serde_json::Value;
 use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SETTINGS, RUNTIME_NAMESPACE};
 
-use crate::{files::write_private, wait};
+use crate::{
+    files::{replace, write_private},
+    wait,
+};
 
 const SOON: Duration = Duration::from_mins(1);
 /// Longer than any demo.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+
+/// The CAs in the agent's `ConfigMap` and folder.
+const CA: &str = "ca.crt";
 
 /// Variable of the agent's container that identifies its Deployment.
 pub const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
@@ -95,6 +107,21 @@ impl Pod {
         };
         Ok((write("tls.crt")?, write("tls.key")?))
     }
+}
+
+/// Keeps an agent's `ca.crt` in `folder` as its `ConfigMap` has it, as a kubelet does. Ends only if the file cannot be written.
+pub async fn mount(runtime: Client, folder: &Path) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(runtime, RUNTIME_NAMESPACE);
+    let config = watcher::Config::default().fields(&format!("metadata.name={AGENT_SETTINGS}"));
+    let mut changes = pin!(watcher(maps, config).default_backoff().applied_objects());
+    while let Some(change) = changes.next().await {
+        // The watcher recovers from errors.
+        let content = change.ok().and_then(|map| map.data?.remove(CA));
+        if let Some(content) = content {
+            replace(&folder.join(CA), &content)?;
+        }
+    }
+    Ok(())
 }
 
 /// The agent's configuration, for files in `folder` instead of the mounted `ConfigMap`, and without the environment of a pod.

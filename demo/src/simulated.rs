@@ -31,12 +31,13 @@ use tidewatch_receiver::{
     paths::Settings,
     pki::{PkiIssuer, PkiSettings},
 };
+use tidewatch_telemetry::stdio;
 
 use crate::{
     files::write_private,
     fleet, http,
     kept::Variables,
-    pod::Pod,
+    pod::{Pod, mount},
     story::{Cast, RUNTIMES, Runtime, Stage},
     wait,
 };
@@ -321,6 +322,12 @@ impl Cast for Simulated {
         let receiver = self.receiver_url()?;
         let pod = Pod::prepare(&cluster.client, (id, &receiver), &folder, "127.0.0.1:0", kubeconfig).await?;
         let config = tidewatch_agent::config::Config::load(&pod.config)?;
+        let (runtime, mounted) = (cluster.client.clone(), pod.folder.clone());
+        self.agents_drain.spawn_background("mount", async move {
+            if let Err(error) = mount(runtime, &mounted).await {
+                stdio::note(&format!("the agent's CAs are no longer mounted: {error:#}"));
+            }
+        });
         let file = Some(pod.config.clone());
         let bound = Box::pin(tidewatch_agent::app::start(config, file, &self.agents_drain)).await?;
         let admin = format!("http://{}", bound.admin_addr);

@@ -163,7 +163,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = listed_name)]
     pub restricted_default_modules: Vec<String>,
     /// Image pull Secret in the control plane's namespace. It is copied to the namespace kyma-system of every
-    /// runtime and added to the workloads of modules.
+    /// runtime, and added to the agent and to the workloads of modules.
     #[arg(long, env = "TIDEWATCH_SKR_IMAGE_PULL_SECRET", value_name = "NAME")]
     pub skr_image_pull_secret: Option<String>,
     /// Whether the state Error or Warning of a default custom resource sets its module to Warning.

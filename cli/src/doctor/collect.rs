@@ -15,18 +15,19 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tidewatch_api::{
     crds,
-    names::{CA_SECRET, SERVER_SECRET},
+    names::{CA_SECRET, REVOCATIONS, SERVER_SECRET},
 };
-use tidewatch_certs::secret::TLS_CRT;
+use tidewatch_certs::{Validity, secret::TLS_CRT};
 use tidewatch_oci::BaseUrl;
 use tidewatch_receiver::{lease, pause};
 
 use super::{
     Doctor,
-    facts::{Asked, Certificate, Facts, Kcp, Leader, NoAnswer, Registry},
+    facts::{Asked, Facts, Kcp, Leader, NoAnswer, Registry},
     runtimes::runtimes,
 };
 use crate::{
+    certificate_status,
     clusters::{Side, explain, is_forbidden},
     rights::{Right, missing_of_user},
 };
@@ -37,7 +38,7 @@ const RECEIVER: &str = "tidewatch-receiver";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The receiver's Deployment, as far as it is known.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Deployed {
     service_account: Option<String>,
     modules: Option<String>,
@@ -58,35 +59,65 @@ pub(super) async fn collect(doctor: &Doctor) -> anyhow::Result<Facts> {
 
 async fn kcp(doctor: &Doctor, client: &Client, namespace: &str) -> anyhow::Result<Kcp> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let deployed = deployments.get_opt(RECEIVER).await.ok().flatten();
-    let deployed = deployed.as_ref().map(deployed_of).unwrap_or_default();
-    let account = deployed.service_account.as_deref().unwrap_or(RECEIVER);
-    let user = doctor.receiver_user.clone();
-    let user = user.unwrap_or_else(|| format!("system:serviceaccount:{namespace}:{account}"));
+    let deployed = asked(deployments.get_opt(RECEIVER).await).map(|found| found.as_ref().map(deployed_of));
+    let account = |deployed: &Option<Deployed>| {
+        let account = deployed.as_ref()?.service_account.as_deref().unwrap_or("default");
+        Some(format!("system:serviceaccount:{namespace}:{account}"))
+    };
+    let user = match &doctor.receiver_user {
+        Some(user) => Ok(Some(user.clone())),
+        None => deployed.as_ref().map(account).map_err(NoAnswer::clone),
+    };
+    let missing = async |rights: &[Right]| match &user {
+        Ok(Some(user)) => asked(missing_of_user(client, user, rights).await),
+        Ok(None) => Ok(Vec::new()),
+        Err(why) => Err(why.clone()),
+    };
     let (rights, certificate_rights) = shipped_rights(namespace)?;
-    let mut certificates = Vec::new();
-    for secret in [CA_SECRET, SERVER_SECRET] {
-        certificates.push((secret, certificate(client, namespace, secret).await));
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let (mut certificates, mut rotation) = (Vec::new(), None);
+    for name in [CA_SECRET, SERVER_SECRET] {
+        let secret = asked(secrets.get_opt(name).await);
+        if let Ok(Some(secret)) = &secret {
+            rotation = rotation.or_else(|| {
+                certificate_status::rotation(secret).map(|(step, since)| (step.to_owned(), since.to_owned()))
+            });
+        }
+        certificates.push((name, secret.map(|secret| secret.as_ref().map(validity))));
     }
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let paused = maps.get_opt(pause::NAME).await.map(|map| pause::is_paused(map.as_ref()));
-    let modules = doctor.registry.clone().or(deployed.modules);
+    let revoked = asked(maps.get_opt(REVOCATIONS).await);
+    let revoked = revoked.map(|map| map.and_then(|map| map.data).unwrap_or_default());
+    let known = revoked.clone().unwrap_or_default();
+    let registry = match (&doctor.registry, &deployed) {
+        (None, Err(why)) => Registry::Unreadable(why.clone()),
+        (named, deployed) => {
+            let deployed = deployed.clone().ok().flatten().unwrap_or_default();
+            registry(named.clone().or(deployed.modules), &deployed.insecure).await
+        }
+    };
     Ok(Kcp {
         definitions: definitions(client).await,
-        missing_rights: asked(missing_of_user(client, &user, &rights).await),
-        missing_certificate_rights: asked(missing_of_user(client, &user, &certificate_rights).await),
-        user,
+        missing_rights: missing(&rights).await,
+        missing_certificate_rights: missing(&certificate_rights).await,
+        user: user.ok().flatten(),
         lease: asked(leases.get_opt(lease::NAME).await.map(|lease| lease.map(|lease| leader(&lease)))),
         paused: asked(paused),
         certificates,
-        registry: registry(modules, &deployed.insecure).await,
-        runtimes: runtimes(client, namespace, doctor.runtime.as_deref(), doctor.runtimes).await,
+        rotation,
+        runtimes: runtimes(client, namespace, doctor.runtime.as_deref(), doctor.runtimes, &known).await,
+        revoked,
+        registry,
     })
 }
 
 pub(super) fn asked<T>(answer: Result<T, kube::Error>) -> Asked<T> {
-    answer.map_err(|error| NoAnswer { forbidden: is_forbidden(&error), message: explain(Side::Kcp, &error) })
+    answer.map_err(|error| NoAnswer {
+        forbidden: is_forbidden(&error),
+        message: explain(Side::KcpAlone, &error),
+    })
 }
 
 fn deployed_of(deployment: &Deployment) -> Deployed {
@@ -137,14 +168,10 @@ fn leader(lease: &Lease) -> Leader {
 }
 
 /// Reads a certificate. The private key is not looked at.
-async fn certificate(client: &Client, namespace: &str, name: &str) -> Certificate {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret = asked(secrets.get_opt(name).await)?;
-    Ok(secret.map(|secret| {
-        let pem = secret.data.as_ref().and_then(|data| data.get(TLS_CRT));
-        let pem = pem.ok_or_else(|| format!("it has no {TLS_CRT}"))?;
-        tidewatch_certs::validity(&pem.0).map_err(|error| error.to_string())
-    }))
+fn validity(secret: &Secret) -> Result<Validity, String> {
+    let pem = secret.data.as_ref().and_then(|data| data.get(TLS_CRT));
+    let pem = pem.ok_or_else(|| format!("it has no {TLS_CRT}"))?;
+    tidewatch_certs::validity(&pem.0).map_err(|error| error.to_string())
 }
 
 async fn registry(modules: Option<String>, insecure: &[String]) -> Registry {

@@ -1,5 +1,7 @@
 //! The facts that `doctor` judges. No secret value is in them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use tidewatch_certs::Validity;
@@ -30,7 +32,8 @@ pub(super) struct Facts {
 pub(super) struct Kcp {
     /// Installed definitions of our kinds by name.
     pub(super) definitions: Vec<(String, Asked<Option<Value>>)>,
-    pub(super) user: String,
+    /// User of the receiver. Absent if no Deployment names one.
+    pub(super) user: Option<String>,
     /// Rights that the receiver lacks.
     pub(super) missing_rights: Asked<Vec<Right>>,
     /// Rights that it lacks to keep its own certificates.
@@ -39,6 +42,10 @@ pub(super) struct Kcp {
     pub(super) paused: Asked<bool>,
     /// Secrets of CA and receiver.
     pub(super) certificates: Vec<(&'static str, Certificate)>,
+    /// Step of the CA's rotation that is under way, and its start.
+    pub(super) rotation: Option<(String, String)>,
+    /// Revoked runtime ids, with the times of their revocations.
+    pub(super) revoked: Asked<BTreeMap<String, String>>,
     pub(super) registry: Registry,
     pub(super) runtimes: Asked<Runtimes>,
 }
@@ -55,8 +62,10 @@ pub(super) struct Leader {
 }
 
 pub(super) enum Registry {
-    /// None is known.
+    /// No Deployment names one.
     Unknown,
+    /// The Deployment that names one cannot be read.
+    Unreadable(NoAnswer),
     /// It has answered this code.
     Answered {
         address: String,
@@ -81,6 +90,7 @@ pub(super) struct Runtime {
     pub(super) has_domain: bool,
     pub(super) is_skipped: bool,
     pub(super) has_status: bool,
+    pub(super) revoked_since: Option<String>,
     /// Condition `RuntimeEvents`.
     pub(super) events: Option<Events>,
     pub(super) access: Access,

@@ -1,5 +1,7 @@
 //! Judges facts. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tidewatch_api::{
@@ -11,7 +13,10 @@ use super::{
     definitions,
     facts::{Access, Asked, Certificate, Events, Facts, Kcp, Leader, NoAnswer, Registry, Runtime, Runtimes},
 };
-use crate::rights::{Right, listed};
+use crate::{
+    output::seconds,
+    rights::{Right, listed},
+};
 
 const CONTROL_PLANE: &str = "control plane";
 const DEFINITIONS: &str = "definitions";
@@ -20,6 +25,8 @@ const CERTIFICATES: &str = "certificates";
 const REGISTRY: &str = "registry";
 const RUNTIMES: &str = "runtimes";
 
+/// Revoked runtimes that a message names.
+const NAMED: usize = 5;
 const APPLY_CRDS: &str = "kubectl apply --server-side -f deploy/charts/tidewatch/files/crds/";
 /// Clocks of this machine and of the leader may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(5);
@@ -87,13 +94,14 @@ impl Finding {
         Self::new(group, check, Level::Good, message, "")
     }
 
-    /// A question that found no answer. For want of a right of this command's user, that is only a warning.
+    /// A question that found no answer. The check fails also for want of a right of this command's user.
     fn unanswered(group: &'static str, check: impl Into<String>, why: &NoAnswer) -> Self {
-        if why.forbidden {
-            let remedy = "run doctor as a user with this right";
-            return Self::new(group, check, Level::Warning, format!("not checked: {}", why.message), remedy);
-        }
-        Self::new(group, check, Level::Failed, &why.message, "check KCP's API server, and run doctor again")
+        let remedy = if why.forbidden {
+            "run doctor as a user with this right"
+        } else {
+            "check KCP's API server, and run doctor again"
+        };
+        Self::new(group, check, Level::Failed, format!("not checked: {}", why.message), remedy)
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -117,6 +125,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         for (secret, certificate) in &kcp.certificates {
             findings.push(self::certificate(facts.now, secret, certificate));
         }
+        findings.extend(rotation(kcp));
+        findings.push(revoked(&kcp.revoked));
         findings.push(registry(&kcp.registry));
         findings.extend(runtimes(facts.now, &facts.namespace, &kcp.runtimes));
     }
@@ -144,14 +154,19 @@ fn receiver(facts: &Facts, kcp: &Kcp) -> Vec<Finding> {
     let namespace = &facts.namespace;
     let role = "deploy/charts/tidewatch/files/rbac/receiver.yaml";
     let remedy = format!("apply {role} for the namespace {namespace}, or helm upgrade with rbac.create=true");
-    let rights = |check: &str, missing: &Asked<Vec<Right>>, level: Level, remedy: &str| match missing {
-        Ok(missing) if missing.is_empty() => Finding::good(RECEIVER, check, &kcp.user),
-        Ok(missing) => {
-            let message = format!("{} may not {}", kcp.user, listed(missing));
-            Finding::new(RECEIVER, check, level, message, remedy)
-        }
-        Err(why) => Finding::unanswered(RECEIVER, check, why),
-    };
+    let rights =
+        |check: &str, missing: &Asked<Vec<Right>>, level: Level, remedy: &str| match (missing, &kcp.user) {
+            (Err(why), _) => Finding::unanswered(RECEIVER, check, why),
+            (Ok(_), None) => {
+                let message = "no Deployment tidewatch-receiver names a user";
+                Finding::new(RECEIVER, check, Level::Skipped, message, "name it with --receiver-user")
+            }
+            (Ok(missing), Some(user)) if missing.is_empty() => Finding::good(RECEIVER, check, user),
+            (Ok(missing), Some(user)) => {
+                let message = format!("{user} may not {}", listed(missing));
+                Finding::new(RECEIVER, check, level, message, remedy)
+            }
+        };
     let files = format!("{remedy}; not needed with certificates in files or of cert-manager");
     let paused = match &kcp.paused {
         Ok(false) => Finding::good(RECEIVER, "not paused", ""),
@@ -218,7 +233,7 @@ fn certificate(now: Timestamp, secret: &'static str, certificate: &Certificate) 
     let life = validity.not_after.duration_since(validity.not_before);
     let remedy = match secret {
         CA_SECRET => {
-            "plan the end of the CA: with a new one, all agents enrol again (docs/operate/certificates.md)"
+            "the receiver rotates it at two thirds of its life: tidewatch certs status, and the log of the leader"
         }
         SERVER_SECRET => "the receiver renews it at two thirds of its life: read the log of the leader",
         _ => "renew it",
@@ -232,9 +247,37 @@ fn certificate(now: Timestamp, secret: &'static str, certificate: &Certificate) 
     }
 }
 
-/// The receiver renews its certificate with a third of the life left. Nothing renews the CA.
+/// The receiver renews its certificate, and rotates the CA, with a third of the life left. cert-manager renews the CA with a quarter left.
 fn warned_before(secret: &str, life: SignedDuration) -> SignedDuration {
-    if secret == CA_SECRET { life / 12 } else { life * 3 / 10 }
+    if secret == CA_SECRET { life / 5 } else { life * 3 / 10 }
+}
+
+/// The rotation of the CA, if there is one.
+fn rotation(kcp: &Kcp) -> Option<Finding> {
+    let ca = kcp.certificates.iter().find(|(secret, _)| *secret == CA_SECRET);
+    ca.filter(|(_, certificate)| matches!(certificate, Ok(Some(_))))?;
+    let message = match &kcp.rotation {
+        Some((step, since)) => {
+            format!("{step} since {}; tidewatch certs status names the runtimes that lag", seconds(since))
+        }
+        None => "none is under way".to_owned(),
+    };
+    Some(Finding::good(CERTIFICATES, "rotation of the CA", message))
+}
+
+fn revoked(revoked: &Asked<BTreeMap<String, String>>) -> Finding {
+    const CHECK: &str = "revoked runtimes";
+    match revoked {
+        Ok(revoked) if revoked.is_empty() => Finding::good(CERTIFICATES, CHECK, "none"),
+        Ok(revoked) => {
+            let named: Vec<_> = revoked.keys().take(NAMED).map(String::as_str).collect();
+            let more = revoked.len().saturating_sub(NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let remedy = "accept one again: tidewatch certs admit RUNTIME";
+            Finding::new(CERTIFICATES, CHECK, Level::Warning, format!("{}{more}", named.join(", ")), remedy)
+        }
+        Err(why) => Finding::unanswered(CERTIFICATES, CHECK, why),
+    }
 }
 
 fn registry(registry: &Registry) -> Finding {
@@ -245,6 +288,7 @@ fn registry(registry: &Registry) -> Finding {
             let message = "no Deployment tidewatch-receiver names one";
             Finding::new(REGISTRY, CHECK, Level::Skipped, message, remedy)
         }
+        Registry::Unreadable(why) => Finding::unanswered(REGISTRY, CHECK, why),
         Registry::Answered { address, code: 200 | 401 } => Finding::good(REGISTRY, CHECK, address),
         Registry::Answered { address, code } => {
             let message = format!("{address} answers {code}");
@@ -365,6 +409,12 @@ fn access(now: Timestamp, namespace: &str, kyma: &str, access: &Access) -> Vec<F
 
 fn events(runtime: &Runtime) -> Finding {
     let check = format!("{}: events", runtime.kyma);
+    let name = runtime.id.as_deref().unwrap_or(&runtime.kyma);
+    if let Some(since) = &runtime.revoked_since {
+        let message = format!("its agent is refused: revoked since {}", seconds(since));
+        let remedy = format!("tidewatch certs admit {name}");
+        return Finding::new(RUNTIMES, check, Level::Warning, message, remedy);
+    }
     let Some(Events { proven, reason, message }) = &runtime.events else {
         if runtime.has_status {
             let message = "not judged yet";
@@ -376,7 +426,6 @@ fn events(runtime: &Runtime) -> Finding {
     if *proven {
         return Finding::good(RUNTIMES, check, "proven to arrive");
     }
-    let name = runtime.id.as_deref().unwrap_or(&runtime.kyma);
     let (level, remedy) = match reason.as_str() {
         // A hibernated runtime is no problem.
         "Unreachable" => (Level::Warning, "start the runtime, if it is hibernated".to_owned()),
@@ -432,7 +481,7 @@ mod tests {
         is(&of(Some(Leader::default())), Level::Failed, "released", "kubectl -n n get pods");
         is(&of(Some(Leader { renewed: None, ..held(0) })), Level::Failed, "never renewed", "start");
         is(&of(None), Level::Failed, "no receiver has ever worked", "start");
-        is(&leader_at(Err(no_answer(true))), Level::Warning, "not checked: why", "as a user");
+        is(&leader_at(Err(no_answer(true))), Level::Failed, "not checked: why", "as a user");
         is(&leader_at(Err(no_answer(false))), Level::Failed, "why", "run doctor again");
     }
 
@@ -444,8 +493,8 @@ mod tests {
         is(&of(SERVER_SECRET, 20, valid(30)), Level::Good, "", "");
         is(&of(SERVER_SECRET, 22, valid(30)), Level::Warning, "until", "log of the leader");
         is(&of(CA_SECRET, 22, valid(30)), Level::Good, "until", "");
-        is(&of(CA_SECRET, 28, valid(30)), Level::Warning, "until", "all agents enrol again");
-        is(&of(CA_SECRET, 30, valid(30)), Level::Failed, "expired", "all agents enrol again");
+        is(&of(CA_SECRET, 28, valid(30)), Level::Warning, "until", "certs status");
+        is(&of(CA_SECRET, 30, valid(30)), Level::Failed, "expired", "certs status");
         is(&of(CA_SECRET, 0, Ok(Some(Err("no PEM".into())))), Level::Failed, "no PEM", "delete the Secret");
         is(&of(CA_SECRET, 0, Ok(None)), Level::Skipped, "in files", "");
     }
@@ -459,6 +508,7 @@ mod tests {
         let silent = Registry::Silent { address: "https://r".into(), cause: "refused".into() };
         is(&registry(&silent), Level::Failed, "https://r: refused", "network");
         is(&registry(&Registry::Unknown), Level::Skipped, "", "--registry");
+        is(&registry(&Registry::Unreadable(no_answer(true))), Level::Failed, "not checked: why", "as a user");
     }
 
     #[test]
@@ -504,7 +554,16 @@ mod tests {
             Access::Works { missing: Vec::new(), certificate_ends: None },
         );
         let (kyma, id) = ("harbour".to_owned(), Some("r-1".to_owned()));
-        Runtime { kyma, id, has_domain: true, is_skipped: false, has_status: true, events, access }
+        Runtime {
+            kyma,
+            id,
+            has_domain: true,
+            is_skipped: false,
+            has_status: true,
+            revoked_since: None,
+            events,
+            access,
+        }
     }
 
     #[test]
@@ -520,6 +579,8 @@ mod tests {
         ] {
             is(&events(&harbour(state)), level, message, remedy);
         }
+        let revoked = Runtime { revoked_since: Some("T".into()), ..harbour(Some((true, "Proven"))) };
+        is(&events(&revoked), Level::Warning, "revoked since T", "tidewatch certs admit r-1");
         let unseen = Runtime { has_status: false, ..harbour(None) };
         is(&events(&unseen), Level::Failed, "no receiver has seen", "checks of the receiver");
     }
@@ -549,7 +610,7 @@ mod tests {
         is(&of(vec![harbour(None)], 7, None)[2], Level::Skipped, "7 more runtimes", "--runtimes");
         is(&of(Vec::new(), 0, Some("x"))[0], Level::Failed, "no Kyma has this name", "runtime add x");
         is(&of(Vec::new(), 0, None)[0], Level::Skipped, "no Kyma yet", "tidewatch runtime add");
-        is(&runtimes(at(0), "n", &Err(no_answer(true)))[0], Level::Warning, "why", "as a user");
+        is(&runtimes(at(0), "n", &Err(no_answer(true)))[0], Level::Failed, "not checked: why", "as a user");
     }
 
     #[test]
@@ -582,21 +643,31 @@ mod tests {
             "not needed with certificates in files",
         );
         is(of("not paused"), Level::Warning, "paused", "delete configmap tidewatch-engine");
+        is(of("revoked runtimes"), Level::Warning, "r-0, r-1, r-2, r-3, r-4 and 1 more", "certs admit");
+        is(of("rotation of the CA"), Level::Good, "publishing since 2026-01-01T00:00:00Z", "");
         let silent = Facts { version: Err(no_answer(false)), kcp: None, ..facts };
         let silent = findings(&silent);
         is(&silent[0], Level::Failed, "why", "--kubeconfig");
         assert_eq!(silent.len(), 1);
+
+        let mut unnamed = self::facts(Vec::new());
+        unnamed.kcp.as_mut().unwrap().user = None;
+        let all = findings(&unnamed);
+        let rights = all.iter().filter(|finding| finding.check.starts_with("rights"));
+        rights.for_each(|finding| is(finding, Level::Skipped, "no Deployment", "--receiver-user"));
     }
 
     fn facts(missing: Vec<Right>) -> Facts {
         let kcp = Kcp {
             definitions: Vec::new(),
-            user: "u".into(),
+            user: Some("u".into()),
             missing_rights: Ok(missing.clone()),
             missing_certificate_rights: Ok(missing),
             lease: Ok(None),
             paused: Ok(true),
-            certificates: Vec::new(),
+            certificates: vec![(CA_SECRET, Ok(Some(Err(String::new()))))],
+            rotation: Some(("publishing".into(), "2026-01-01T00:00:00.5Z".into())),
+            revoked: Ok((0..6).map(|n| (format!("r-{n}"), String::new())).collect()),
             registry: Registry::Unknown,
             runtimes: Ok(Runtimes { checked: Vec::new(), more: 0, unknown: None }),
         };

@@ -18,6 +18,7 @@ use super::{
     facts::{Access, Asked, Events, Runtime, Runtimes},
 };
 use crate::{
+    clusters::pages,
     rights::{Right, missing_of_self},
     runtime::engine_rights,
 };
@@ -26,7 +27,6 @@ use crate::{
 const CONCURRENT: usize = 8;
 /// Time for all questions to one runtime.
 const DEADLINE: Duration = Duration::from_secs(15);
-const PAGE: u32 = 500;
 /// Larger answers are not read. The Secret of an agent is far smaller.
 const MAX_ANSWER: usize = 1024 * 1024;
 /// Key of the kubeconfig in its Secret.
@@ -38,8 +38,11 @@ pub(super) async fn runtimes(
     namespace: &str,
     only: Option<&str>,
     limit: usize,
+    revoked: &BTreeMap<String, String>,
 ) -> Asked<Runtimes> {
-    let mut all = asked(kymas(client, namespace).await)?;
+    let kymas: Api<Kyma> = Api::namespaced(client.clone(), namespace);
+    let all = pages(ListParams::default(), async |params| kymas.list(params).await);
+    let mut all = asked(all.await)?;
     if let Some(only) = only {
         all.retain(|kyma| kyma.name_any() == only || kyma.runtime_id() == Some(only));
     }
@@ -48,54 +51,25 @@ pub(super) async fn runtimes(
     let more = all.len().saturating_sub(limit);
     all.truncate(limit);
     let mut secrets: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for secret in asked(labelled_secrets(client, namespace).await)? {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let with_kyma = ListParams::default().labels(labels::KYMA_NAME);
+    let labelled = pages(with_kyma, async |params| api.list_metadata(params).await);
+    for secret in asked(labelled.await)?.into_iter().map(|secret| secret.metadata) {
         if let Some(kyma) = secret.labels.as_ref().and_then(|all| all.get(labels::KYMA_NAME)) {
             secrets.entry(kyma.clone()).or_default().push(secret.name.unwrap_or_default());
         }
     }
     let asking = Asking {
-        secrets: Api::namespaced(client.clone(), namespace),
+        secrets: api,
         connector: Connector::new(Arc::new(AddressPolicy::default())),
         rights: engine_rights().unwrap_or_default(),
+        revoked,
     };
     let checked = all.into_iter().map(|kyma| {
         let names = secrets.remove(&kyma.name_any()).unwrap_or_default();
         asking.runtime(kyma, names)
     });
     Ok(Runtimes { checked: stream::iter(checked).buffered(CONCURRENT).collect().await, more, unknown })
-}
-
-/// Lists the Kymas page by page.
-async fn kymas(client: &Client, namespace: &str) -> Result<Vec<Kyma>, kube::Error> {
-    let api: Api<Kyma> = Api::namespaced(client.clone(), namespace);
-    let mut params = ListParams::default().limit(PAGE);
-    let mut items = Vec::new();
-    loop {
-        let page = api.list(&params).await?;
-        items.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(items),
-        }
-    }
-}
-
-/// Lists the kubeconfig Secrets, without their data.
-async fn labelled_secrets(
-    client: &Client,
-    namespace: &str,
-) -> Result<Vec<kube::core::ObjectMeta>, kube::Error> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let mut params = ListParams::default().labels(labels::KYMA_NAME).limit(PAGE);
-    let mut items = Vec::new();
-    loop {
-        let page = api.list_metadata(&params).await?;
-        items.extend(page.items.into_iter().map(|item| item.metadata));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(items),
-        }
-    }
 }
 
 fn events(kyma: &Kyma) -> Option<Events> {
@@ -108,16 +82,18 @@ fn events(kyma: &Kyma) -> Option<Events> {
     })
 }
 
-struct Asking {
+struct Asking<'a> {
+    revoked: &'a BTreeMap<String, String>,
     secrets: Api<Secret>,
     connector: Connector,
     rights: Vec<Right>,
 }
 
-impl Asking {
+impl Asking<'_> {
     async fn runtime(&self, kyma: Kyma, secrets: Vec<String>) -> Runtime {
         let access = if kyma.is_skipped() { Access::NoSecret } else { self.access(secrets).await };
         Runtime {
+            revoked_since: kyma.runtime_id().and_then(|id| self.revoked.get(id)).cloned(),
             id: kyma.runtime_id().map(str::to_owned),
             has_domain: kyma.skr_domain().is_some(),
             is_skipped: kyma.is_skipped(),

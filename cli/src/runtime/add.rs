@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, ValueEnum};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
@@ -13,14 +13,14 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma,
-    names::{KCP_NAMESPACE, labels},
+    names::{AGENT_SETTINGS, KCP_NAMESPACE, RUNTIME_NAMESPACE, labels},
 };
 use tidewatch_telemetry::stdio;
 use tokio::time::{Instant, sleep};
 
 use super::{
     api_server::{ApiServer, TOKEN_PLACEHOLDER},
-    registration::{LabelChange, Registration, Wishes, label},
+    registration::{self, LabelChange, Registration, Wishes, dns_name, label},
     runtime_objects::{self, engine_rights},
     wait::{Until, wait},
 };
@@ -29,7 +29,7 @@ use crate::{
     clusters::{self, MANAGER, Side, failed},
     files, lint,
     output::print,
-    revocation::is_runtime_id,
+    revocation::check_runtime_id,
     rights::{listed, missing_of_self},
 };
 
@@ -43,6 +43,8 @@ Two clusters take part: --kubeconfig is the runtime's, --kcp-kubeconfig is KCP's
 /// Time for the runtime's control plane to fill the token's Secret, and for new rights to take effect.
 const SOON: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(250);
+const SAME_CLUSTER: &str = "KCP and the runtime are the same cluster; name the runtime's kubeconfig with --kubeconfig, and \
+                            KCP's with --kcp-kubeconfig or KUBECONFIG";
 
 #[derive(Debug, Args)]
 pub(crate) struct Add {
@@ -63,10 +65,10 @@ pub(crate) struct Add {
     runtime_id: Option<String>,
     /// Domain of the runtime (skr-domain), which its agent's certificate carries [default: that of the Kyma, else the
     /// API server's name without a leading "api."].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = dns_name)]
     domain: Option<String>,
     /// Channel of the modules [default: that of the Kyma, else regular].
-    #[arg(long, value_name = "CHANNEL")]
+    #[arg(long, value_name = "CHANNEL", value_parser = registration::channel)]
     channel: Option<String>,
     /// Label of the Kyma (repeatable). Labels of earlier runs stay; KEY- removes one.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -136,12 +138,14 @@ pub(super) async fn run(add: Add) -> anyhow::Result<()> {
         let registration = wishes.complete(None, domain)?;
         return print(&dry_run(add.output, &in_runtime, &registration, &server)?);
     }
-    let kcp = clusters::kcp(add.kcp_kubeconfig.as_deref()).await?;
-    if add.kcp_kubeconfig.is_none() {
-        ensure_other_cluster(&own).await?;
+    let kcp_config = clusters::kcp_config(add.kcp_kubeconfig.as_deref()).await?;
+    for address in [&own.url, &server.url] {
+        ensure!(kcp_config.cluster_url != *address.trim_end_matches('/'), "{address}: {SAME_CLUSTER}");
     }
-    let runtime = clusters::of_file(&kubeconfig).await?;
+    let (kcp, runtime) = (clusters::build(kcp_config)?, clusters::of_file(&kubeconfig).await?);
     let registration = register_in_kcp(&kcp, wishes, domain).await?;
+    ensure_other_cluster(&kcp, &runtime).await?;
+    ensure_unregistered(&kcp, &runtime, &registration).await?;
     // KCP refuses now, before anything is written.
     let placeholder = server.kubeconfig(&add.kyma, TOKEN_PLACEHOLDER)?;
     for object in [registration.secret(&placeholder), registration.kyma()] {
@@ -166,26 +170,49 @@ pub(super) async fn run(add: Add) -> anyhow::Result<()> {
 
 /// Wrong names are usage errors.
 fn check_names(add: &Add) -> anyhow::Result<()> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     let name = &add.kyma;
-    if name.is_empty() || name.len() > 63 || !name.chars().all(is_plain) {
+    if name.len() > 63 || dns_name(name).is_err() {
         return Err(usage(&format!("'{name}' is no name of a Kyma: up to 63 of a-z, 0-9, '-' and '.'")));
     }
-    match add.runtime_id.as_deref().filter(|id| !is_runtime_id(id)) {
-        Some(id) => Err(usage(&format!("'{id}' is no runtime id"))),
-        None => Ok(()),
-    }
+    add.runtime_id.as_deref().map_or(Ok(()), check_runtime_id)
 }
 
-/// With `KUBECONFIG` set to the runtime's file, KCP's default would be the runtime.
-async fn ensure_other_cluster(runtime: &ApiServer) -> anyhow::Result<()> {
-    let default = kube::Config::infer().await?;
-    let is_same = default.cluster_url == *runtime.url.trim_end_matches('/');
-    ensure!(
-        !is_same,
-        "kubectl's current cluster is the runtime itself ({}); name the control plane with --kcp-kubeconfig",
-        runtime.url
-    );
+/// Refuses KCP at another address: the engine's account would have all rights there.
+async fn ensure_other_cluster(kcp: &Client, runtime: &Client) -> anyhow::Result<()> {
+    let uid = async |client: &Client| {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        namespaces.get_metadata("kube-system").await.ok().and_then(|namespace| namespace.metadata.uid)
+    };
+    let (kcp, runtime) = (uid(kcp).await, uid(runtime).await);
+    ensure!(kcp.is_none() || kcp != runtime, SAME_CLUSTER);
+    Ok(())
+}
+
+/// Refuses a runtime whose agent was installed for another Kyma of this control plane.
+async fn ensure_unregistered(
+    kcp: &Client,
+    runtime: &Client,
+    registration: &Registration,
+) -> anyhow::Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    let map = maps.get_opt(AGENT_SETTINGS).await;
+    let map = map.map_err(|error| failed(Side::Runtime, "reading the agent's ConfigMap", &error))?;
+    let config = map.and_then(|map| map.data?.remove("config.yaml")).unwrap_or_default();
+    let config: Value = serde_json::from_str(&config).unwrap_or_default();
+    let Some(id) = config["runtimeId"].as_str().filter(|id| *id != registration.runtime_id) else {
+        return Ok(());
+    };
+    let kymas: Api<Kyma> = Api::namespaced(kcp.clone(), &registration.namespace);
+    let params = ListParams::default().labels(&format!("{}={id}", labels::RUNTIME_ID)).limit(1);
+    let owner = kymas.list_metadata(&params).await;
+    let owner = owner.map_err(|error| failed(Side::Kcp, "listing Kymas", &error))?.items.pop();
+    if let Some(name) = owner.and_then(|kyma| kyma.metadata.name) {
+        bail!(
+            "the runtime is registered as the Kyma {name} already; update it: tidewatch runtime add {name}, or delete \
+             it first: kubectl -n {} delete kyma {name}",
+            registration.namespace
+        );
+    }
     Ok(())
 }
 
@@ -309,7 +336,7 @@ fn dry_run(
     match output {
         Format::Json => Ok(format!("{:#}", json!({"runtime": in_runtime, "kcp": in_kcp}))),
         Format::Yaml => {
-            let mut text = String::new();
+            let mut text = "# Objects of two clusters. Apply each to its own.\n".to_owned();
             for (side, objects) in sides {
                 for object in objects {
                     let _ = write!(text, "---\n# In {}.\n{}", side.name(), serde_saphyr::to_string(object)?);

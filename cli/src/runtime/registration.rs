@@ -32,8 +32,51 @@ pub(super) fn label(text: &str) -> Result<LabelChange, String> {
     match key.as_str() {
         "" => Err("the label has no key".to_owned()),
         labels::RUNTIME_ID => Err("give --runtime-id instead".to_owned()),
+        _ if !is_label_key(&key) => {
+            Err("a label's key is [DNS-NAME/]NAME; NAME has up to 63 of a-z, A-Z, 0-9, '-', '.' and '_'"
+                .to_owned())
+        }
+        _ if value.as_deref().is_some_and(|value| !value.is_empty() && !is_label_text(value)) => {
+            Err("a label's value has up to 63 of a-z, A-Z, 0-9, '-', '.' and '_'".to_owned())
+        }
         _ => Ok(LabelChange { key, value }),
     }
+}
+
+fn is_label_key(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, name)) => dns_name(prefix).is_ok() && is_label_text(name),
+        None => is_label_text(key),
+    }
+}
+
+fn is_label_text(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let is_outer = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= 63 && text.starts_with(is_outer) && text.ends_with(is_outer) && text.chars().all(is_inner)
+}
+
+/// Parses a DNS name in lower case.
+pub(super) fn dns_name(text: &str) -> Result<String, String> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_part = |part: &str| {
+        (1..=63).contains(&part.len())
+            && part.chars().all(is_inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    if text.len() <= 253 && text.split('.').all(is_part) {
+        return Ok(text.to_owned());
+    }
+    Err("it is no DNS name: parts of a-z, 0-9 and '-' with dots between them".to_owned())
+}
+
+/// Parses a channel, as the Kyma's CRD checks it.
+pub(super) fn channel(text: &str) -> Result<String, String> {
+    if (3..=32).contains(&text.len()) && text.chars().all(|c| c.is_ascii_lowercase()) {
+        return Ok(text.to_owned());
+    }
+    Err("a channel is 3 to 32 of a-z".to_owned())
 }
 
 /// The user's wishes.
@@ -237,12 +280,35 @@ mod tests {
 
     #[test]
     fn labels_are_parsed() {
-        for (text, error) in
-            [("a", "key=value"), ("=b", "no key"), ("kyma-project.io/runtime-id=x", "--runtime-id")]
-        {
+        for (text, error) in [
+            ("a", "key=value"),
+            ("=b", "no key"),
+            ("kyma-project.io/runtime-id=x", "--runtime-id"),
+            ("a b=c", "key is"),
+            ("/a=b", "key is"),
+            ("A.example/a=b", "key is"),
+            ("a=b c", "value has"),
+            ("a=-", "value has"),
+        ] {
             assert!(label(text).unwrap_err().contains(error), "{text}");
         }
         assert_eq!(label("a=").unwrap().value.as_deref(), Some(""));
         assert_eq!(label("a-").unwrap().value, None);
+        label("kyma-project.io/region=eu_1.A-b").unwrap();
+    }
+
+    #[test]
+    fn domains_and_channels_are_parsed() {
+        for name in ["c1.example.com", "localhost", "1.a-b"] {
+            dns_name(name).unwrap();
+        }
+        let long = format!("{}.example", "a".repeat(64));
+        for name in ["", "a..b", "-a.b", "a-.b", "A.b", "a_b", "*.example", "https://a", long.as_str()] {
+            dns_name(name).unwrap_err();
+        }
+        channel("regular").unwrap();
+        for name in ["", "ab", "Fast", "fast1"] {
+            channel(name).unwrap_err();
+        }
     }
 }

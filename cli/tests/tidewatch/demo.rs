@@ -57,7 +57,7 @@ async fn try_it(env: &Path, said: &str) -> Result<()> {
     }
     let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("   ")).collect();
     let lines: Vec<&str> = lines.into_iter().filter(|line| line.starts_with("$BIN/")).collect();
-    assert_eq!(lines.len(), 5, "{said}");
+    assert_eq!(lines.len(), 7, "{said}");
     let kubectl = env.with_file_name("bin/kubectl").exists();
     assert_eq!(!kubectl, said.contains("No kubectl was found"));
     for line in lines.iter().filter(|line| kubectl || !line.contains("kubectl")) {
@@ -69,7 +69,13 @@ async fn try_it(env: &Path, said: &str) -> Result<()> {
     }
     let why = succeeded("explain", &shell(env, "$BIN/tidewatch explain runtime-harbour")?)?;
     ensure!(why.contains("because of event #"), "{why}");
-    Ok(())
+    // Agents follow their ConfigMap, as in a pod: the rotation passes its first step.
+    succeeded("rotate", &shell(env, "$BIN/tidewatch certs rotate --kubeconfig $KCP_KUBECONFIG")?)?;
+    wait::until("the next CA to sign", SOON, || async {
+        let status = shell(env, "$BIN/tidewatch certs status --kubeconfig $KCP_KUBECONFIG")?;
+        Ok(succeeded("status", &status)?.contains("retiring").then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]

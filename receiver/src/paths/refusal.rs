@@ -59,6 +59,7 @@ impl fmt::Display for Refusal {
                 "the certificate has expired or is not valid yet",
                 "renew it, and compare the clocks of agent and receiver",
             ),
+            "revoked" => ("an operator has revoked the runtime", "tidewatch certs admit accepts it again"),
             _ => ("the receiver does not accept the certificate", "issue it anew for this runtime's agent"),
         };
         let seconds = |time: &Timestamp| time.round(jiff::Unit::Second).unwrap_or(*time);

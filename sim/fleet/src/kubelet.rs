@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,7 +10,10 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::Value;
 use tidewatch_api::names::{AGENT_NAME, AGENT_SETTINGS, RUNTIME_NAMESPACE};
-use tidewatch_demo::{files::write_private, pod};
+use tidewatch_demo::{
+    files::{replace, write_private},
+    pod,
+};
 use tokio::time::interval;
 
 use crate::{
@@ -83,9 +85,7 @@ impl Kubelets {
         let config = pod::settings(config, folder, installation(&deployment))?;
         write_private(&file, &config.to_string())?;
         // The agent may read the file meanwhile.
-        let next = folder.join("ca.next");
-        write_private(&next, ca)?;
-        fs::rename(&next, folder.join("ca.crt")).context("cannot replace the agent's CAs")?;
+        replace(&folder.join("ca.crt"), ca)?;
         Ok(Some(ca.to_owned()))
     }
 }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Output, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-    core::v1::{Namespace, Secret, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Secret, ServiceAccount},
     rbac::v1::ClusterRole,
 };
 use kube::{
@@ -276,6 +276,8 @@ async fn doctor_names_the_remedy_of_a_lost_token_and_it_works() -> Result<()> {
         "not paused",
         "Secret tidewatch-ca",
         "Secret tidewatch-server",
+        "rotation of the CA",
+        "revoked runtimes",
         "the registry of the modules answers",
         "capstan: access",
         "capstan: events",
@@ -336,18 +338,21 @@ async fn a_control_plane_without_a_receiver_is_diagnosed() -> Result<()> {
         "[fail] a leader holds the Lease: there is no Lease",
         "-> start a receiver for the namespace kcp-undiagnosed",
         "[skip] Secret tidewatch-ca",
+        "[ok] revoked runtimes: none",
         "-> register a runtime: tidewatch runtime add",
     ] {
         ensure!(page.contains(expected), "{expected} is missing in:\n{page}");
     }
 
-    // A user without the right to ask gets warnings, and no false alarms about the receiver.
+    // A check that needs a right of its user is not made, and fails.
     let limited =
         env.harness.write("kcp-undiagnosed/limited.yaml", &env.kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
     let kubeconfig = format!("--kubeconfig={}", limited.display());
-    let output = tidewatch(&["doctor", &kubeconfig, "--namespace=kcp-undiagnosed"]).await?;
+    let named = "--receiver-user=stranger";
+    let output = tidewatch(&["doctor", &kubeconfig, "--namespace=kcp-undiagnosed", named]).await?;
     let page = text(&output.stdout);
-    ensure!(page.contains("[warn] rights in KCP: not checked: subjectaccessreviews"), "{page}");
+    ensure!(output.status.code() == Some(1), "{page}");
+    ensure!(page.contains("[fail] rights in KCP: not checked: subjectaccessreviews"), "{page}");
 
     let unused = tidewatch_tests::ports::free()?;
     let nowhere =
@@ -359,6 +364,17 @@ async fn a_control_plane_without_a_receiver_is_diagnosed() -> Result<()> {
     ensure!(output.status.code() == Some(1) && page.contains("1 checks: 1 failed"), "{page}");
     Ok(())
 }
+
+const AGENT_OF_ANOTHER: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: kyma-system}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: tidewatch-agent, namespace: kyma-system}
+data: {config.yaml: '{"runtimeId": "its-id"}'}
+"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registration_that_cannot_succeed_writes_nothing() -> Result<()> {
@@ -417,6 +433,23 @@ async fn a_registration_that_cannot_succeed_writes_nothing() -> Result<()> {
         let (ended, message) = add(kyma, kcp, more).await?;
         ensure!(ended == Some(code) && message.contains(expected), "{kyma} {more:?}: {ended:?} {message}");
     }
+    // The runtime has the agent of another Kyma.
+    let installed: Api<ConfigMap> = Api::namespaced(alone.cluster.client()?, RUNTIME_NAMESPACE);
+    fleet::apply_yaml(&alone.cluster.client()?, AGENT_OF_ANOTHER).await?;
+    let (ended, message) = add("bollard", &admin, &[NAMESPACE]).await?;
+    ensure!(ended == Some(1) && message.contains("registered as the Kyma taken already"), "{message}");
+    installed.delete("tidewatch-agent", &DeleteParams::default()).await?;
+
+    // KCP itself, at the same address and at another one.
+    let moved = env.kcp.kubeconfig_yaml(ADMIN)?.replace("127.0.0.1", "localhost");
+    for file in [write("kcp", env.kcp.kubeconfig_yaml(ADMIN)?)?, write("moved", moved)?] {
+        let file = format!("--kubeconfig={}", file.display());
+        let output = tidewatch(&["runtime", "add", "bollard", &file, &admin, NAMESPACE]).await?;
+        let message = text(&output.stderr);
+        ensure!(message.contains("KCP and the runtime are the same cluster"), "{message}");
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(kcp.clone(), "tidewatch-system");
+    ensure!(accounts.get_opt("tidewatch-engine").await?.is_none(), "the engine got an account in KCP");
     let secrets: Api<Secret> = Api::namespaced(kcp, namespace);
     for name in ["kubeconfig-bollard", "kubeconfig-taken"] {
         ensure!(secrets.get_opt(name).await?.is_none(), "{name} was written");

@@ -1,30 +1,14 @@
 //! The CA is rotated under load, without a failed event.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
 use serde_json::{Value, json};
-use tidewatch_api::names::{AGENT_SETTINGS, RUNTIME_NAMESPACE};
+use tidewatch_demo::pod::mount;
 use tidewatch_tests::{binaries, fleet::Agent, http, modules::Version, observed, solo::Solo, wait};
 
 const SOON: Duration = Duration::from_mins(2);
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
-const MOUNTED: Duration = Duration::from_millis(500);
-
-/// Copies the CAs to the agent's folder, as a kubelet does with a mounted ConfigMap.
-async fn mount(runtime: Client, ca: &Path) -> Result<()> {
-    let maps: Api<ConfigMap> = Api::namespaced(runtime, RUNTIME_NAMESPACE);
-    loop {
-        let data = maps.get(AGENT_SETTINGS).await?.data.unwrap_or_default();
-        let wanted = data.get("ca.crt").context("the ConfigMap has no ca.crt")?;
-        if *wanted != std::fs::read_to_string(ca)? {
-            std::fs::write(ca, wanted)?;
-        }
-        tokio::time::sleep(MOUNTED).await;
-    }
-}
 
 /// A module of one object, which [`load`] changes.
 pub(crate) fn ferry() -> Version {
@@ -66,7 +50,7 @@ pub(crate) async fn certs(solo: &Solo, command: &str, more: &[String]) -> Result
 
 /// Requests a rotation, and waits for its end.
 async fn rotate(solo: &Solo) -> Result<()> {
-    let receiver = [format!("--receiver={}", solo.receiver.admin)];
+    let receiver = [format!("--admin={}", solo.receiver.admin)];
     let before = certs(solo, "status", &receiver).await?;
     ensure!(before["ca"]["step"] == "stable", "{before:#}");
     certs(solo, "rotate", &[]).await?;
@@ -104,7 +88,7 @@ async fn the_ca_is_rotated_without_a_failed_event() -> Result<()> {
     solo.watching(&agent, "engine.configmaps.spec").await?;
     let before = failures(&agent).await?;
 
-    let ca = agent.identity.cert.parent().context("no folder")?.join("ca.crt");
+    let folder = agent.identity.cert.parent().context("no folder")?;
     let rotations = async {
         for round in 0..rounds {
             rotate(&solo).await.with_context(|| format!("rotation {round}"))?;
@@ -112,7 +96,7 @@ async fn the_ca_is_rotated_without_a_failed_event() -> Result<()> {
         anyhow::Ok(())
     };
     tokio::select! {
-        ended = mount(solo.runtime.clone(), &ca) => ended?,
+        ended = mount(solo.runtime.clone(), folder) => ended?,
         ended = load(&solo, None) => ended?,
         ended = rotations => ended?,
     }

@@ -100,7 +100,7 @@ async fn is_proven(solo: &Solo) -> Result<()> {
 
 /// Waits until the rotation of the CA would wait for these Kymas.
 async fn lagging(solo: &Solo, kymas: &Value) -> Result<()> {
-    let receiver = [format!("--receiver={}", solo.receiver.admin)];
+    let receiver = [format!("--admin={}", solo.receiver.admin)];
     wait::until(&format!("the agents that lag to be {kymas}"), SOON, || async {
         let status = certs(solo, "status", &receiver).await?;
         ensure!(status["lagging"] == *kymas, "{status:#}");

@@ -21,6 +21,15 @@
 - --maintenance-policy=/etc/tidewatch/maintenance/policy.json
 {{- end }}
 {{- if eq .Values.mode "single-cluster" }}
+{{- $agents := list }}
+{{- range list "route-address" "agent-user" }}
+{{- if hasKey $.Values.flags . }}{{ $agents = append $agents (print "flags." .) }}{{ end }}
+{{- end }}
+{{- if .Values.agent.url }}{{ $agents = append $agents "agent.url" }}{{ end }}
+{{- if ne .Values.certManagement "built-in" }}{{ $agents = append $agents "certManagement" }}{{ end }}
+{{- with $agents }}
+{{- fail (printf "mode=single-cluster has no agents; remove %s" (join ", " .)) }}
+{{- end }}
 - --single-cluster
 {{- else }}
 {{- include "tidewatch.agentArgs" . }}
@@ -51,6 +60,7 @@
 {{- else }}
 - --ca-certificate-lifetime={{ int .Values.certificates.caHours }}h
 - --server-certificate-lifetime={{ int .Values.certificates.serverHours }}h
+- --ca-rotation-patience={{ int .Values.certificates.rotationPatienceHours }}h
 {{- range include "tidewatch.serverNames" . | fromJsonArray }}
 - {{ print "--server-name=" . | quote }}
 {{- end }}

@@ -26,19 +26,30 @@ render() {
   "$tools/helm" template tidewatch "$chart" --namespace kcp-system "${required[@]}" "$@" >"$file"
   rendered=$((rendered + 1))
 }
-for mode in control-plane single-cluster; do
-  for issuer in built-in cert-manager; do
-    values=(--set "mode=$mode,certManagement=$issuer")
-    render "$mode-$issuer" "${values[@]}"
-    render "$mode-$issuer-everything" "${values[@]}" -f "$chart/tests/everything.yaml"
-  done
+for issuer in built-in cert-manager; do
+  render "control-plane-$issuer" --set "certManagement=$issuer"
+  render "control-plane-$issuer-everything" --set "certManagement=$issuer" -f "$chart/tests/everything.yaml"
 done
+render single-cluster --set mode=single-cluster
+render single-cluster-everything --set mode=single-cluster,agent.url= -f "$chart/tests/everything.yaml"
 render single-cluster-own-rights --set mode=single-cluster,rbac.clusterAdmin=false
 render nothing --set crds.install=false,rbac.create=false,serviceAccount.create=false,podDisruptionBudget.enabled=false \
   --set networkPolicy.enabled=false,modules.cacheMiB=0,service.type=ClusterIP
 
+# Without peers, no rule opens the admin port.
+for none in null '[]'; do
+  if "$tools/helm" template tidewatch "$chart" "${required[@]}" --set-json "networkPolicy.adminFrom=$none" --show-only templates/networkpolicy.yaml \
+    | grep -q 'port: admin'; then
+    echo "the admin port is open with networkPolicy.adminFrom=$none"
+    exit 1
+  fi
+done
+
 # Without any one of these there is an error, not an object that the API server refuses later.
-for wrong in image.registry= modules.registry= mode=both certManagement=none nonsense=1 flags.worker=1 flags.lease=5 agent.url=host:8443; do
+for wrong in image.registry= modules.registry= mode=both certManagement=none nonsense=1 flags.worker=1 flags.lease=5 agent.url=host:8443 \
+  agent.proxy=http://user:password@proxy:3128 "agent.name=$(printf 'a%.0s' {1..64})" modules.registry=https://registry.example.com \
+  mode=single-cluster,agent.url=https://host:8443 mode=single-cluster,certManagement=cert-manager \
+  'mode=single-cluster,flags.agent-user={a}' 'mode=single-cluster,flags.route-address={a=b}'; do
   if "$tools/helm" template tidewatch "$chart" "${required[@]}" --set "$wrong" >/dev/null 2>&1; then
     echo "the chart accepts --set $wrong"
     exit 1
