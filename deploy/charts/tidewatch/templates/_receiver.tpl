@@ -58,6 +58,10 @@
 {{- if eq .Values.certManagement "cert-manager" }}
 - --certificates=cert-manager
 {{- else }}
+{{- $shortest := mul 3 (add .Values.certificates.agentHours .Values.certificates.rotationPatienceHours) }}
+{{- if lt (int64 .Values.certificates.caHours) (int64 $shortest) }}
+{{- fail (printf "certificates.caHours must be at least %d, three times the sum of agentHours and rotationPatienceHours" (int64 $shortest)) }}
+{{- end }}
 - --ca-certificate-lifetime={{ int .Values.certificates.caHours }}h
 - --server-certificate-lifetime={{ int .Values.certificates.serverHours }}h
 - --ca-rotation-patience={{ int .Values.certificates.rotationPatienceHours }}h

@@ -47,7 +47,7 @@ done
 
 # Without any one of these there is an error, not an object that the API server refuses later.
 for wrong in image.registry= modules.registry= mode=both certManagement=none nonsense=1 flags.worker=1 flags.lease=5 agent.url=host:8443 \
-  agent.proxy=http://user:password@proxy:3128 "agent.name=$(printf 'a%.0s' {1..64})" modules.registry=https://registry.example.com \
+  agent.proxy=http://user:password@proxy:3128 "agent.name=$(printf 'a%.0s' {1..64})" modules.registry=https://registry.example.com certificates.caHours=575 \
   mode=single-cluster,agent.url=https://host:8443 mode=single-cluster,certManagement=cert-manager \
   'mode=single-cluster,flags.agent-user={a}' 'mode=single-cluster,flags.route-address={a=b}'; do
   if "$tools/helm" template tidewatch "$chart" "${required[@]}" --set "$wrong" >/dev/null 2>&1; then
