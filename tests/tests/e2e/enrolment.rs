@@ -299,7 +299,7 @@ async fn answer(receiver: &Receiver, identity: &Issued) -> Result<(u16, bool)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_runtime_is_refused_after_a_restart_and_by_the_next_leader() -> Result<()> {
-    let mut solo = Solo::start_watched("kcp-revoked", "lock", Vec::new()).await?;
+    let mut solo = Solo::start_watched("kcp-still-revoked", "lock", Vec::new()).await?;
     let agent = solo.agent().await?;
     let identity = agent.identity.issued.clone();
     observed::no_panic(&agent.process)?;
