@@ -258,7 +258,6 @@ impl Cast for Simulated {
             settings: AgentSettings {
                 url: format!("https://{listen}"),
                 image: IMAGE.to_owned(),
-                name: AGENT_NAME.to_owned(),
                 proxy: None,
                 pull_secret: None,
             },

@@ -41,9 +41,6 @@ pub struct AgentArgs {
         conflicts_with = "client_ca"
     )]
     pub agent_image: Option<String>,
-    /// Name of the agents' Deployment and service account.
-    #[arg(long, default_value = tidewatch_api::names::AGENT_NAME, value_name = "NAME")]
-    pub agent_name: String,
     /// HTTP proxy between agents and receiver, http://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub agent_proxy: Option<String>,
@@ -93,7 +90,6 @@ impl AgentArgs {
         let settings = AgentSettings {
             url: self.agent_url.clone()?,
             image: self.agent_image.clone()?,
-            name: self.agent_name.clone(),
             proxy: self.agent_proxy.clone(),
             pull_secret,
         };

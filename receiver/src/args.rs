@@ -47,7 +47,7 @@ impl Program {
 }
 
 /// Options of a receiver with agents, which a single cluster has not.
-const FOR_AGENTS: [&str; 18] = [
+const FOR_AGENTS: [&str; 17] = [
     "listen",
     "client_ca",
     "tls_cert",
@@ -55,7 +55,6 @@ const FOR_AGENTS: [&str; 18] = [
     "trusted_proxy",
     "agent_url",
     "agent_image",
-    "agent_name",
     "agent_proxy",
     "agent_user",
     "server_name",

@@ -4,12 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use serde_json::{Value, json};
-use tidewatch_api::{
-    names::{AGENT_SIGNING_REQUEST, field_managers},
-    object::{Gvk, ObjectRef},
-};
+use tidewatch_api::names::{AGENT_SIGNING_REQUEST, field_managers};
 use tidewatch_certs::ClientRequest;
 use tidewatch_planner::{
+    agent_install::{signing_request, username},
     enrolment::{Decision, Denial, Requester, decide},
     status::whole_seconds,
 };
@@ -38,15 +36,6 @@ const APPROVAL: &str = "approval";
 const FIRST_REQUEST: Duration = Duration::from_mins(2);
 /// Interval of looks for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// The agent's request.
-pub(crate) fn signing_request() -> ObjectRef {
-    ObjectRef {
-        gvk: Gvk::of(API_VERSION, "CertificateSigningRequest"),
-        namespace: String::new(),
-        name: AGENT_SIGNING_REQUEST.into(),
-    }
-}
 
 pub(crate) struct AgentCertificateReconciler {
     pub(crate) kcp: Kcp,
@@ -140,7 +129,7 @@ impl AgentCertificateReconciler {
     ) -> Result<Outcome, ObjectError> {
         let request: CertificateSigningRequest =
             serde_json::from_value(request).map_err(|error| ObjectError::Malformed(error.to_string()))?;
-        let (agent, uid) = (agents.settings.username(), request.metadata.uid.as_deref().unwrap_or_default());
+        let (agent, uid) = (username(), request.metadata.uid.as_deref().unwrap_or_default());
         let requester =
             Requester { runtime: &registration.runtime, agent: &agent, is_revoked: registration.is_revoked };
         match decide(&request, requester) {

@@ -77,8 +77,8 @@ fn body(id: &ObjectRef, rest: &Value) -> Value {
 }
 
 /// With all defaults, so that it equals the API server's object.
-fn binding(account: &str, users: &[String]) -> Value {
-    let account = json!({"kind": "ServiceAccount", "name": account,
+fn binding(users: &[String]) -> Value {
+    let account = json!({"kind": "ServiceAccount", "name": names::AGENT_NAME,
                          "namespace": names::RUNTIME_NAMESPACE});
     let user = |name: &String| json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
     let subjects: Vec<Value> = std::iter::once(account).chain(users.iter().map(user)).collect();
@@ -182,10 +182,10 @@ impl AgentConfigReconciler {
         deleting: bool,
     ) -> Result<(Derived, bool), ObjectError> {
         let name = kyma.name_any();
-        if let Some(id) = kyma.runtime_id().filter(|_| !deleting)
-            && self.installer.install(kyma, runtime, id).await?
-        {
-            self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
+        if let Some(id) = kyma.runtime_id().filter(|_| !deleting) {
+            if self.installer.install(kyma, runtime, id).await? {
+                self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
+            }
             self.followups.agent_certificate(&name, None);
         }
         self.configure(&name, runtime, input, deleting).await
@@ -270,7 +270,7 @@ impl AgentConfigReconciler {
         if let Some(rules) = &steps.before {
             write_role(runtime, &role, rules).await?;
         }
-        let binding = binding(self.installer.service_account(), &self.config.agent_users);
+        let binding = binding(&self.config.agent_users);
         write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
         write_if_different(runtime, map, watches).await?;
         match &steps.after {

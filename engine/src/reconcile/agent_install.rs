@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use tidewatch_api::{
     Kyma,
-    names::{AGENT_NAME, conditions, field_managers},
+    names::{conditions, field_managers},
     object::ObjectRef,
 };
 use tidewatch_deployer::drift::{self, Ignored};
@@ -28,8 +28,7 @@ pub(crate) struct AgentInstaller {
 }
 
 impl AgentInstaller {
-    /// Applies the agent's objects that differ; an upgrade of its Deployment waits for its turn. Returns whether an agent is installed
-    /// from here and its CA is known.
+    /// Applies the agent's objects that differ. Before the turn of an upgrade, applies only the CAs. Returns whether an object has changed.
     pub(super) async fn install(
         &self,
         kyma: &Kyma,
@@ -39,24 +38,26 @@ impl AgentInstaller {
         let Some(AgentInstall { settings, authority, .. }) = &self.config.agents else { return Ok(false) };
         let Some(issuer) = authority.issuer() else { return Ok(false) };
         let objects = agent_install::objects(settings, runtime_id, &issuer.bundle);
+        let mut pairs = Vec::new();
         for wanted in objects.map_err(ObjectError::Malformed)? {
             let Some(id) = ObjectRef::of(&wanted) else {
                 return Err(ObjectError::Malformed("an object".into()));
             };
             let present = objects::get(runtime, &id).await?;
-            let is_upgrade = id.gvk.kind == "Deployment"
-                && present.as_ref().is_some_and(|present| {
-                    agent_install::installation_of(present) != agent_install::installation_of(&wanted)
-                });
-            let is_up_to_date = present.is_some_and(|present| {
-                drift::difference(&present, &wanted, field_managers::AGENT, &Ignored::default()).is_none()
-            });
-            let stays = is_up_to_date || is_upgrade && self.waits(kyma);
-            if !stays {
-                objects::apply(runtime, &wanted, field_managers::AGENT).await?;
-            }
+            pairs.push((wanted, present));
         }
-        Ok(true)
+        if agent_install::is_upgrade(&pairs) && self.waits(kyma) {
+            agent_install::only_cas(&mut pairs);
+        }
+        pairs.retain(|(wanted, present)| {
+            present.as_ref().is_none_or(|present| {
+                drift::difference(present, wanted, field_managers::AGENT, &Ignored::default()).is_some()
+            })
+        });
+        for (wanted, _) in &pairs {
+            objects::apply(runtime, wanted, field_managers::AGENT).await?;
+        }
+        Ok(!pairs.is_empty())
     }
 
     /// Whether an upgrade waits.
@@ -74,16 +75,12 @@ impl AgentInstaller {
         self.upgrades.permit(&name, is_proven, fleet) == Permit::Later
     }
 
-    /// The installed objects, in deletion order; empty if agents are installed by others.
+    /// The installed objects in deletion order, and then those that the agent has created, because it has no rights any more; empty if
+    /// agents are installed by others.
     pub(super) fn objects(&self) -> Vec<ObjectRef> {
         let Some(AgentInstall { settings, .. }) = &self.config.agents else { return Vec::new() };
-        let objects = agent_install::objects(settings, "", "").unwrap_or_default();
-        objects.iter().rev().filter_map(ObjectRef::of).collect()
-    }
-
-    /// Name of the agent's service account.
-    pub(super) fn service_account(&self) -> &str {
-        self.config.agents.as_ref().map_or(AGENT_NAME, |agents| &agents.settings.name)
+        let installed = agent_install::objects(settings, "", "").unwrap_or_default();
+        installed.iter().rev().filter_map(ObjectRef::of).chain(agent_install::created_by_agent()).collect()
     }
 }
 

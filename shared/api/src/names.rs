@@ -26,7 +26,7 @@ pub const ROTATE_CA: &str = "tidewatch.kyma-project.io/rotate-ca";
 pub const SERVER_SECRET: &str = "tidewatch-server";
 /// ConfigMap in KCP with the runtimes whose certificates are revoked: runtime id → time.
 pub const REVOCATIONS: &str = "tidewatch-revocations";
-/// Default name of the agent's Deployment and service account in [`RUNTIME_NAMESPACE`].
+/// Name of the agent's Deployment and service account in [`RUNTIME_NAMESPACE`].
 pub const AGENT_NAME: &str = "tidewatch-agent";
 /// `ConfigMap` in [`RUNTIME_NAMESPACE`] with the agent's file and the receiver's CAs.
 pub const AGENT_SETTINGS: &str = "tidewatch-agent";

@@ -59,7 +59,6 @@
 {{- if .url }}
 - {{ print "--agent-url=" .url | quote }}
 - --agent-image={{ include "tidewatch.image" (list $ "tidewatch-agent" $.Values.image.agentDigest) }}
-- --agent-name={{ .name }}
 {{- with .proxy }}
 - {{ print "--agent-proxy=" . | quote }}
 {{- end }}

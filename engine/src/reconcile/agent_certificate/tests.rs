@@ -20,7 +20,6 @@ fn engine() -> (Engine, Requests) {
     let settings = AgentSettings {
         url: "https://receiver.example:443".into(),
         image: "agent".into(),
-        name: "tidewatch-agent".into(),
         proxy: None,
         pull_secret: None,
     };
