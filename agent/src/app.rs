@@ -266,9 +266,9 @@ impl Agent {
                 let (client, runtime) = (self.client.clone(), self.config.runtime_id.clone());
                 let enroller =
                     Enroller::new(client, objects, runtime, ca.clone(), self.clock, self.metrics.clone());
-                let identity = enroller.identity();
+                let (identity, refused) = (enroller.identity(), enroller.refused());
                 spawn_until_shutdown(drain, "enrolment", enroller.run());
-                (None, Source::Enrolment { ca, identity })
+                (None, Source::Enrolment { ca, identity, refused })
             }
         };
         Ok(Target { host, port, proxy, tls, source })

@@ -30,6 +30,7 @@ pub(crate) struct Enroller {
     runtime: String,
     ca: PathBuf,
     identity: watch::Sender<Option<Identity>>,
+    refused: watch::Sender<Option<Identity>>,
     clock: fn() -> Timestamp,
     metrics: Metrics,
 }
@@ -44,8 +45,9 @@ impl Enroller {
         clock: fn() -> Timestamp,
         metrics: Metrics,
     ) -> Self {
-        let (store, identity) = (Store::new(client, config), watch::Sender::new(None));
-        Self { store, runtime, ca, identity, clock, metrics }
+        let (store, identity, refused) =
+            (Store::new(client, config), watch::Sender::new(None), watch::Sender::new(None));
+        Self { store, runtime, ca, identity, refused, clock, metrics }
     }
 
     /// The newest certificate and key.
@@ -53,10 +55,15 @@ impl Enroller {
         self.identity.subscribe()
     }
 
+    /// Takes a certificate that the receiver refuses: it is replaced.
+    pub(crate) fn refused(&self) -> watch::Sender<Option<Identity>> {
+        self.refused.clone()
+    }
+
     /// Takes the stored certificate, and requests a new one whenever it is due. Never ends.
     pub(crate) async fn run(self) {
         let spread = jitter::random();
-        let mut attempt = 0;
+        let (mut attempt, mut refused) = (0, self.refused.subscribe());
         loop {
             let wait = match self.step(spread).await {
                 Ok(wait) => {
@@ -70,7 +77,11 @@ impl Enroller {
                     RETRY.delay(attempt - 1, jitter::random())
                 }
             };
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                // A failed request keeps its wait.
+                _ = refused.changed(), if attempt == 0 => {}
+            }
         }
     }
 
@@ -84,6 +95,7 @@ impl Enroller {
             // Another run of this agent has stored it.
             None => self.store.read().await?.inspect(|stored| self.publish(stored, wanted)),
         };
+        let known = known.filter(|known| self.refused.borrow().as_ref() != Some(known));
         if let Step::Wait(wait) = next(known.as_ref(), wanted, (self.clock)(), spread) {
             return Ok(wait);
         }

@@ -108,7 +108,12 @@ impl Runtime {
             organizations: vec![],
             validity: DAY,
         };
-        let signed = self.ca.sign_client(&AgentRequest::parse(&pem.0).unwrap(), &client, Timestamp::now());
+        let signed = self.ca.sign_client(
+            &AgentRequest::parse(&pem.0).unwrap(),
+            &client,
+            Timestamp::MIN,
+            Timestamp::now(),
+        );
         let certificate = ByteString(signed.unwrap().cert_pem.into_bytes());
         request["status"] = json!({"certificate": certificate});
         request
@@ -184,4 +189,19 @@ async fn a_denied_agent_asks_again_with_backoff_until_it_is_admitted() {
     assert!(identity.borrow().is_some());
     assert!(began.elapsed() < Duration::from_mins(16));
     task.abort();
+}
+
+/// Its runtime was registered again, and the Secret was kept.
+#[tokio::test]
+async fn a_refused_certificate_is_replaced_once() {
+    let runtime = Runtime::new();
+    let enroller = enroller(&runtime);
+    enroller.step(0.5).await.unwrap();
+    let old = enroller.identity().borrow().clone();
+    enroller.refused().send_replace(old.clone());
+    assert_eq!(enroller.step(0.5).await.unwrap(), Duration::ZERO);
+    let new = enroller.identity().borrow().clone();
+    assert!(new.is_some() && new != old);
+    assert!(enroller.step(0.5).await.unwrap() > Duration::ZERO);
+    assert_eq!(runtime.calls(&Method::POST, REQUESTS), 2);
 }

@@ -215,6 +215,10 @@ impl Transport for Connector {
         self.to.material.changes()
     }
 
+    fn replace_certificate(&self) {
+        self.to.material.replace_source();
+    }
+
     fn fate(&self, connection: &Connection) -> Fate {
         self.to.material.fate(&connection.session, &self.to.name)
     }

@@ -3,6 +3,7 @@
 use super::proxy::tunnel::TunnelError;
 use std::{io, time::Duration};
 use tidewatch_tls::HandshakeFailure;
+use tidewatch_wire::ISSUED_BEFORE_REGISTRATION;
 
 /// Errors of sending; all are retried.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,11 @@ impl SendError {
         matches!(self, Self::Status { status: 413, .. })
     }
 
+    /// Whether the receiver wants another certificate.
+    pub fn wants_certificate(&self) -> bool {
+        matches!(self, Self::Status { message, .. } if message.starts_with(ISSUED_BEFORE_REGISTRATION))
+    }
+
     /// Whether the connection is unusable.
     pub fn ends_connection(&self) -> bool {
         match self {
@@ -115,7 +121,9 @@ impl SendError {
             | Self::Broken(_)
             | Self::Closed
             | Self::Timeout => true,
-            Self::Status { .. } | Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
+            // Another one needs a new handshake.
+            Self::Status { .. } => self.wants_certificate(),
+            Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
         }
     }
 }

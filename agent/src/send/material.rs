@@ -73,6 +73,10 @@ impl Material {
         }
     }
 
+    pub(super) fn replace_source(&self) {
+        self.source.replace();
+    }
+
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }

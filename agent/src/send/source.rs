@@ -24,6 +24,8 @@ pub enum Source {
         ca: PathBuf,
         /// The newest certificate.
         identity: watch::Receiver<Option<Identity>>,
+        /// The last certificate that the receiver refuses in favour of another one.
+        refused: watch::Sender<Option<Identity>>,
     },
 }
 
@@ -32,10 +34,17 @@ impl Source {
     pub async fn read(&self) -> Result<Option<Pem>, FilesError> {
         match self {
             Self::Files(files) => Ok(Some(files.read().await?)),
-            Self::Enrolment { ca, identity } => {
+            Self::Enrolment { ca, identity, .. } => {
                 let Some(Identity { cert, key }) = identity.borrow().clone() else { return Ok(None) };
                 Ok(Some(Pem { ca: read_file(ca).await?, cert, key }))
             }
+        }
+    }
+
+    /// Has the certificate in use replaced.
+    pub(super) fn replace(&self) {
+        if let Self::Enrolment { identity, refused, .. } = self {
+            refused.send_replace(identity.borrow().clone());
         }
     }
 

@@ -28,6 +28,9 @@ pub trait Transport: Clone + Send + 'static {
     /// Changes when [`fate`](Self::fate) may have.
     fn renewals(&self) -> watch::Receiver<()>;
 
+    /// Called when the receiver wants another certificate.
+    fn replace_certificate(&self) {}
+
     /// Returns the usability of a connection.
     fn fate(&self, connection: &Self::Connection) -> Fate;
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use serde_json::{Value, json};
 use tidewatch_api::names::{AGENT_SIGNING_REQUEST, field_managers};
@@ -48,6 +49,8 @@ pub(crate) struct AgentCertificateReconciler {
 struct Registration {
     runtime: String,
     domain: String,
+    /// A certificate from before is refused.
+    created: Timestamp,
     is_revoked: bool,
 }
 
@@ -75,8 +78,9 @@ impl AgentCertificateReconciler {
         let Some(is_revoked) = is_revoked else {
             return Ok(Outcome::recheck_soon("the revoked runtimes are not known yet".into()));
         };
+        let created = kyma.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0);
         let registration =
-            Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), is_revoked };
+            Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), created, is_revoked };
         let Some(issuer) = agents.authority.issuer() else {
             return Ok(Outcome::recheck_soon("the CA is not loaded yet".into()));
         };
@@ -142,7 +146,7 @@ impl AgentCertificateReconciler {
                     organizations: Vec::new(),
                     validity: agents.lifetime,
                 };
-                let signed = match issuer.sign(&request, &client, self.kcp.now()) {
+                let signed = match issuer.sign(&request, &client, registration.created, self.kcp.now()) {
                     Ok(signed) => signed,
                     Err(SignError::Request(error)) => {
                         let denial = Denial::Request(error.to_string());

@@ -9,3 +9,6 @@ pub struct ErrorBody {
     /// Cause and remedy, for people.
     pub message: String,
 }
+
+/// [`ErrorBody::error`] for a certificate that is older than the registration of its runtime. The agent requests another one.
+pub const ISSUED_BEFORE_REGISTRATION: &str = "issued-before-registration";

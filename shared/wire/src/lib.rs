@@ -14,6 +14,6 @@ mod size;
 pub mod v2;
 pub mod v3;
 
-pub use error_body::ErrorBody;
+pub use error_body::{ErrorBody, ISSUED_BEFORE_REGISTRATION};
 pub use ids::{Epoch, Route, Seq, SessionId};
 pub use seqset::{SeqSet, SeqSetError};

@@ -23,8 +23,15 @@ use tidewatch_api::{
     names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE},
 };
 use tidewatch_certs::{create_key, create_request};
-use tidewatch_tests::{binaries, env, fleet, http, observed, solo::Solo, spare, wait};
+use tidewatch_tests::{
+    binaries, env, fleet, http,
+    mtls::{Connection, Http, sized},
+    observed,
+    solo::Solo,
+    spare, wait,
+};
 use tidewatch_tls::PeerIdentity;
+use tidewatch_wire::{ISSUED_BEFORE_REGISTRATION, v3};
 
 const SOON: Duration = Duration::from_mins(1);
 const SIGNER: &str = "tidewatch.kyma-project.io/agent";
@@ -156,6 +163,45 @@ async fn an_installed_agent_goes_with_the_kyma_and_comes_with_the_next_one() -> 
     ensure!(next.identity.issued.cert_pem != before, "the certificate of the removed agent is used");
     is_proven(&solo).await?;
     observed::no_panic(&next.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_from_before_a_new_registration_is_refused_and_replaced() -> Result<()> {
+    let solo = Solo::start_watched("kcp-registered-again", "spillway", Vec::new()).await?;
+    let agent = solo.agent().await?;
+    is_proven(&solo).await?;
+    let before = agent.identity.issued.clone();
+    drop(agent);
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    wait::until("the Kyma to go", SOON, || async {
+        Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
+    })
+    .await?;
+    fleet::register(&solo.kcp, solo.namespace, &solo.member()).await?;
+    let stolen = wait::until("the runtime to be known", SOON, || async {
+        let mut connection = Connection::open(&solo.receiver, Some(&before), Http::H2).await?;
+        let answer = connection.send("POST", v3::PATH, sized("{}")).await?;
+        let text = String::from_utf8_lossy(answer.body()).into_owned();
+        Ok((!text.contains("unknown-runtime")).then_some((answer.status(), text)))
+    })
+    .await?;
+    ensure!(stolen.0 == 403 && stolen.1.contains(ISSUED_BEFORE_REGISTRATION), "{stolen:?}");
+
+    // As after a forced deletion, which leaves the Secret in the runtime.
+    let secrets: Api<Secret> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    wait::until("the agent to be installed again", SOON, || async {
+        Ok(secrets.get_opt(AGENT_IDENTITY_SECRET).await?.map(drop))
+    })
+    .await?;
+    let data = json!({"stringData": {"tls.crt": before.cert_pem, "tls.key": before.key_pem.as_str()}});
+    secrets.patch(AGENT_IDENTITY_SECRET, &PatchParams::default(), &Patch::Merge(&data)).await?;
+    let again = solo.agent().await?;
+    is_proven(&solo).await?;
+    let data = secrets.get(AGENT_IDENTITY_SECRET).await?.data.context("the Secret is empty")?;
+    ensure!(data["tls.crt"].0 != before.cert_pem.as_bytes(), "the agent has kept the refused certificate");
+    observed::no_panic(&again.process)?;
+    observed::no_panic(&solo.receiver.process)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,11 @@
 use super::{Sender, progress::Progress};
 use crate::{
     metrics::Metrics,
-    send::{error::SendError, link::Sent, transport::Transport},
+    send::{
+        error::SendError,
+        link::{Link, Sent},
+        transport::{Fate, Transport},
+    },
 };
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -145,6 +149,12 @@ impl<T: Transport> Sender<T> {
         let earlier = self.failures.add(now);
         if let SendError::Status { retry_after: Some(wait), .. } = error {
             self.schedule.refuse_until(now + *wait);
+        }
+        if let Link::Up(up) = &self.link
+            && error.wants_certificate()
+            && self.connector.fate(&up.connection) == Fate::Keep
+        {
+            self.connector.replace_certificate();
         }
         let text = chain(error).to_string();
         if let Some(times) = self.failures.record_error(&text, &self.clock) {
