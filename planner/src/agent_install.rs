@@ -6,9 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    names::{AGENT_CONFIG_MAP, AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE},
+    names::{
+        AGENT_CONFIG_MAP, AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SIGNING_REQUEST, RUNTIME_NAMESPACE,
+        field_managers,
+    },
     object::{Gvk, ObjectRef},
     watcher::WatchedField,
 };
@@ -104,6 +108,17 @@ pub fn is_upgrade(objects: &[Pair]) -> bool {
     objects.iter().any(|(wanted, present)| {
         present.as_ref().is_some_and(|present| installation_of(present) != installation_of(wanted))
     })
+}
+
+/// Time at which the engine last changed the agent's present Deployment; `None` for one as it was created: its agent is no upgrade.
+#[must_use]
+pub fn upgraded_at(objects: &[Pair]) -> Option<Timestamp> {
+    let deployment = objects.iter().find(|(wanted, _)| wanted["kind"] == "Deployment")?.1.as_ref()?;
+    deployment["metadata"]["generation"].as_i64().filter(|generation| *generation > 1)?;
+    let mut entries = deployment["metadata"]["managedFields"].as_array()?.iter();
+    let entry =
+        entries.find(|entry| entry["manager"] == field_managers::AGENT && entry["operation"] == "Apply");
+    entry?["time"].as_str()?.parse().ok()
 }
 
 /// Keeps only the part that reaches an agent before its upgrade: the ConfigMap with the new CAs, and with the settings of the agent's own
@@ -256,6 +271,25 @@ mod tests {
         let fresh: Vec<Pair> =
             objects(&settings(), "r1", "").unwrap().into_iter().map(|o| (o, None)).collect();
         assert!(!is_upgrade(&fresh), "a first installation waits for nothing");
+    }
+
+    #[test]
+    fn the_engines_own_apply_tells_the_time_of_an_upgrade() {
+        let mut pairs = pairs(&settings(), &settings(), "");
+        assert_eq!(upgraded_at(&pairs), None);
+        let entry =
+            |manager: &str, time: &str| json!({"manager": manager, "operation": "Apply", "time": time});
+        for (generation, upgraded) in [(1, None), (2, Some("2026-11-30T00:00:01Z"))] {
+            for (_, present) in pairs.iter_mut().filter(|(wanted, _)| wanted["kind"] == "Deployment") {
+                let metadata = &mut present.as_mut().unwrap()["metadata"];
+                metadata["generation"] = generation.into();
+                metadata["managedFields"] = json!([
+                    entry("kubectl", "2026-11-30T00:00:02Z"),
+                    entry(field_managers::AGENT, "2026-11-30T00:00:01Z"),
+                ]);
+            }
+            assert_eq!(upgraded_at(&pairs), upgraded.map(|time| time.parse().unwrap()));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use tidewatch_api::{
     Kyma,
@@ -9,7 +10,10 @@ use tidewatch_api::{
     object::ObjectRef,
 };
 use tidewatch_deployer::drift::{self, Ignored};
-use tidewatch_planner::{agent_install, agent_rollout::Permit};
+use tidewatch_planner::{
+    agent_install,
+    agent_rollout::{Permit, has_failed},
+};
 
 use crate::{
     agent_upgrades::AgentUpgrades,
@@ -46,8 +50,10 @@ impl AgentInstaller {
             let present = objects::get(runtime, &id).await?;
             pairs.push((wanted, present));
         }
-        if agent_install::is_upgrade(&pairs) && self.waits(kyma) {
-            agent_install::only_cas(&mut pairs);
+        match agent_install::is_upgrade(&pairs) {
+            true if self.waits(kyma) => agent_install::only_cas(&mut pairs),
+            true => {}
+            false => self.note_failure(kyma, &pairs),
         }
         pairs.retain(|(wanted, present)| {
             present.as_ref().is_none_or(|present| {
@@ -60,6 +66,18 @@ impl AgentInstaller {
         Ok(!pairs.is_empty())
     }
 
+    /// Notes an agent that has not come back from its upgrade, also if another process has made it.
+    fn note_failure(&self, kyma: &Kyma, objects: &[agent_install::Pair]) {
+        let name = kyma.name_any();
+        let reported = self.kcp.index().kymas.event_path(&name).is_some_and(|path| path.proven);
+        let since = condition(kyma).filter(|condition| condition.status != "True" && !reported);
+        if let (Some(upgraded), Some(since)) = (agent_install::upgraded_at(objects), since)
+            && has_failed(upgraded, since.last_transition_time.0)
+        {
+            self.upgrades.failed(&name);
+        }
+    }
+
     /// Whether an upgrade waits.
     fn waits(&self, kyma: &Kyma) -> bool {
         let name = kyma.name_any();
@@ -70,7 +88,8 @@ impl AgentInstaller {
             let state = self.kcp.index();
             let reported = state.kymas.event_path(&name).map(|path| path.proven);
             // An upgrade starts with a new receiver, which knows no event path yet.
-            (reported.unwrap_or_else(|| was_proven(kyma)), state.kymas.len())
+            let was_proven = || condition(kyma).is_some_and(|condition| condition.status == "True");
+            (reported.unwrap_or_else(was_proven), state.kymas.len())
         };
         self.upgrades.permit(&name, is_proven, fleet) == Permit::Later
     }
@@ -84,8 +103,8 @@ impl AgentInstaller {
     }
 }
 
-/// Whether the last receiver with a report has proven the Kyma's event path.
-fn was_proven(kyma: &Kyma) -> bool {
+/// The last report of the Kyma's event path.
+fn condition(kyma: &Kyma) -> Option<&Condition> {
     let mut all = kyma.status.iter().flat_map(|status| &status.conditions);
-    all.any(|condition| condition.type_ == conditions::RUNTIME_EVENTS && condition.status == "True")
+    all.find(|condition| condition.type_ == conditions::RUNTIME_EVENTS)
 }
