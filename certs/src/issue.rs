@@ -156,7 +156,7 @@ fn random_serial() -> [u8; 16] {
     serial
 }
 
-fn to_date_time(time: Timestamp) -> Option<time::OffsetDateTime> {
+pub(crate) fn to_date_time(time: Timestamp) -> Option<time::OffsetDateTime> {
     time::OffsetDateTime::from_unix_timestamp(time.as_second()).ok()
 }
 

@@ -13,7 +13,7 @@ use x509_parser::{
 
 use crate::{
     Ca, ClientRequest, Error, PrivateKeyPem,
-    issue::{dns_sans, new_key},
+    issue::{dns_sans, new_key, to_date_time},
 };
 
 /// Longest accepted request, in bytes of PEM. A P-256 request without extensions has about 400.
@@ -98,17 +98,21 @@ pub fn create_request(key: &PrivateKeyPem) -> Result<String, Error> {
 }
 
 impl Ca {
-    /// Signs a client certificate for the key of `request`, with the names of `client`.
+    /// Signs a client certificate for the key of `request`, with the names of `client`. Its validity does not begin before `earliest`.
     pub fn sign_client(
         &self,
         request: &AgentRequest,
         client: &ClientRequest,
+        earliest: Timestamp,
         now: Timestamp,
     ) -> Result<Signed, Error> {
         let ClientRequest { runtime_id, dns_names, organizations, validity } = client;
         let names = dns_sans(dns_names)?;
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
-        let (params, not_after) = self.end_entity(runtime_id, organizations, names, usage, *validity, now)?;
+        let (mut params, not_after) =
+            self.end_entity(runtime_id, organizations, names, usage, *validity, now)?;
+        params.not_before =
+            to_date_time(earliest).map_or(params.not_before, |time| time.max(params.not_before));
         let cert = params
             .signed_by(&request.0, &self.issuer)
             .map_err(|e| Error::Crypto("sign the certificate", e))?;

@@ -23,6 +23,11 @@ impl AgentUpgrades {
         self.rollout.lock().permit(kyma, is_proven, fleet, self.start.elapsed())
     }
 
+    /// See [`AgentRollout::failed`].
+    pub(crate) fn failed(&self, kyma: &str) {
+        self.rollout.lock().failed(kyma);
+    }
+
     /// Notes the new agents that are proven and the runtimes that are gone. Returns the runtimes whose turn it is.
     pub(crate) fn step(
         &self,

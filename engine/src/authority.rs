@@ -46,8 +46,9 @@ impl Issuer {
         &self,
         request: &[u8],
         client: &ClientRequest,
+        earliest: Timestamp,
         now: Timestamp,
     ) -> Result<Signed, SignError> {
-        Ok(self.ca.sign_client(&AgentRequest::parse(request)?, client, now)?)
+        Ok(self.ca.sign_client(&AgentRequest::parse(request)?, client, earliest, now)?)
     }
 }

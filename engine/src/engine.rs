@@ -193,6 +193,11 @@ impl Engine {
         }
     }
 
+    /// Whether this engine signs the agents' certificates.
+    pub fn enrols_agents(&self) -> bool {
+        self.dispatcher.config.agents.is_some()
+    }
+
     /// Goes on with the upgrades of agents. `proves`: whether a Kyma's event path is proven by an agent of this installation.
     pub fn upgrade_agents(&self, proves: impl Fn(&str, &str) -> bool) {
         let Some(agents) = &self.dispatcher.config.agents else { return };

@@ -34,8 +34,11 @@ pub fn client_certificate(data: &[u8]) {
     assert!(peer.dns_names.len() + peer.uris.len() + peer.ip_addrs.len() <= MAX_SANS);
     assert_eq!(peer.certificate.as_ref(), der.as_ref());
 
-    let registered =
-        |domain: &str| RuntimeLookup::One { kyma: "kyma".to_owned(), domain: Some(domain.to_owned()) };
+    let registered = |domain: &str| RuntimeLookup::One {
+        kyma: "kyma".to_owned(),
+        domain: Some(domain.to_owned()),
+        registered: None,
+    };
     let is_named = peer.dns_names.iter().any(|name| name.eq_ignore_ascii_case(DOMAIN))
         || peer.uris.iter().any(|uri| uri == DOMAIN);
     match identify(&peer, registered(DOMAIN)) {

@@ -73,7 +73,7 @@ fn pkcs10(pem: &[u8]) {
         organizations: Vec::new(),
         validity: SignedDuration::from_hours(1),
     };
-    let signed = ca().sign_client(&request, &client, Timestamp::UNIX_EPOCH);
+    let signed = ca().sign_client(&request, &client, Timestamp::MIN, Timestamp::UNIX_EPOCH);
     assert!(signed.is_ok(), "an accepted request can be signed");
     let identity = signed.ok().and_then(|signed| certificate_of_pem(signed.cert_pem.as_bytes()));
     let identity = identity.and_then(|der| PeerIdentity::from_leaf(&der).ok());

@@ -20,6 +20,8 @@ pub enum RuntimeLookup {
         kyma: String,
         /// Domain required in the certificate. Without one, all are refused.
         domain: Option<String>,
+        /// Certificates that are valid from an earlier time are refused; `None`: none is.
+        registered: Option<Timestamp>,
     },
     /// Several.
     Ambiguous(usize),
@@ -67,6 +69,11 @@ pub enum Refusal {
         "the certificates of runtime id '{0}' are revoked; an operator admits it again by: tidewatch certs admit {0}"
     )]
     Revoked(String),
+    /// The certificate belongs to a former registration of the runtime, which may have ended because of it.
+    #[error(
+        "the certificate of runtime id '{0}' is older than the runtime's registration; request another one"
+    )]
+    Outdated(String),
     /// The Kyma has no domain.
     #[error(
         "the Kyma of runtime id '{0}' has no skr-domain annotation to check the certificate against; set it"
@@ -96,6 +103,7 @@ impl Refusal {
             Self::Ambiguous(..) => "ambiguous_runtime",
             Self::Starting => "starting",
             Self::Revoked(_) => "revoked",
+            Self::Outdated(_) => "issued_before_registration",
             Self::NoDomain(_) => "no_domain",
             Self::OtherDomain(_) => "san_mismatch",
         }
@@ -110,7 +118,10 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
         RuntimeLookup::Ambiguous(n) => Err(Refusal::Ambiguous(id, n)),
         RuntimeLookup::Starting => Err(Refusal::Starting),
         RuntimeLookup::One { domain: None, .. } => Err(Refusal::NoDomain(id)),
-        RuntimeLookup::One { kyma, domain: Some(domain) } => {
+        RuntimeLookup::One { registered: Some(registered), .. } if peer.not_before < registered => {
+            Err(Refusal::Outdated(id))
+        }
+        RuntimeLookup::One { kyma, domain: Some(domain), .. } => {
             if carries(peer, &domain) {
                 let (certificate, renewed_by) = (Arc::clone(&peer.certificate), renewed_by(peer));
                 Ok(Runtime { id, kyma, certificate, renewed_by, not_after: peer.not_after })
@@ -145,7 +156,7 @@ mod tests {
     }
 
     fn registered(domain: Option<&str>) -> RuntimeLookup {
-        RuntimeLookup::One { kyma: "harbour".into(), domain: domain.map(Into::into) }
+        RuntimeLookup::One { kyma: "harbour".into(), domain: domain.map(Into::into), registered: None }
     }
 
     #[test]
@@ -167,6 +178,24 @@ mod tests {
         }
         let wildcard = identify(&peer(&["*.example"]), registered(Some("a.example")));
         assert_eq!(wildcard, Err(Refusal::OtherDomain("r1".into())));
+    }
+
+    #[test]
+    fn a_certificate_from_before_the_registration_is_refused() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let peer = PeerIdentity { not_before: at(100), ..peer(&["a.example"]) };
+        for (registered, is_refused) in
+            [(None, false), (Some(99), false), (Some(100), false), (Some(101), true)]
+        {
+            let lookup = RuntimeLookup::One {
+                kyma: "harbour".into(),
+                domain: Some("a.example".into()),
+                registered: registered.map(at),
+            };
+            let refusal = identify(&peer, lookup).err();
+            let wanted = is_refused.then_some("issued_before_registration");
+            assert_eq!(refusal.map(|refusal| refusal.label()), wanted, "{registered:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
+
 /// Time of the caller's clock.
 pub type Tick = Duration;
 
@@ -25,6 +27,13 @@ pub enum Permit {
     Granted,
     /// Later: [`AgentRollout::next`] names the runtime then.
     Later,
+}
+
+/// Whether an agent was proven until it was `upgraded`, and not since. `unproven_since`: the last change of its event path,
+/// which is not proven.
+#[must_use]
+pub fn has_failed(upgraded: Timestamp, unproven_since: Timestamp) -> bool {
+    Duration::try_from(unproven_since.duration_since(upgraded)).is_ok_and(|after| after <= PATIENCE)
 }
 
 /// Upgrades of a fleet.
@@ -60,6 +69,13 @@ impl AgentRollout {
         self.waiting.remove(kyma);
         self.upgrading.insert(kyma.to_owned(), now);
         Permit::Granted
+    }
+
+    /// Notes that an agent was upgraded before this process began, and has not come back ([`has_failed`]). A halt so outlasts a restart.
+    pub fn failed(&mut self, kyma: &str) {
+        if !self.upgrading.contains_key(kyma) {
+            self.failed.insert(kyma.to_owned());
+        }
     }
 
     /// Runtimes whose new agents are awaited.
@@ -167,6 +183,25 @@ mod tests {
         rollout.proven("a");
         rollout.proven("b");
         assert_eq!(rollout.next(FLEET, late(2)), ["e"]);
+    }
+
+    #[test]
+    fn a_halt_outlasts_a_restart() {
+        let minutes = |minutes: u64| Timestamp::UNIX_EPOCH + Duration::from_mins(minutes);
+        assert!(has_failed(minutes(20), minutes(20)) && has_failed(minutes(20), minutes(25)));
+        assert!(!has_failed(minutes(20), minutes(19)), "it was upgraded because it did not work");
+        assert!(!has_failed(minutes(20), minutes(31)), "it has proven itself in between");
+        let mut rollout = AgentRollout::default();
+        for kyma in ["a", "b", "c", "a"] {
+            rollout.failed(kyma);
+        }
+        assert_eq!(rollout.permit("d", true, FLEET, at(0)), Permit::Later);
+        assert_eq!(rollout.counts(), Counts { waiting: 1, upgrading: 0, failed: HALT });
+        rollout.proven("a");
+        assert_eq!(rollout.next(FLEET, at(0)), ["d"]);
+        ask(&mut rollout, &["d"], at(0));
+        rollout.failed("d");
+        assert_eq!(rollout.counts().upgrading, 1, "it still has time");
     }
 
     #[test]

@@ -161,7 +161,11 @@ impl Host for EngineHost {
         }
         match self.engine.state().read().kymas.runtime(common_name) {
             index::KymaLookup::Unknown => RuntimeLookup::Unknown,
-            index::KymaLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
+            index::KymaLookup::One { kyma, domain, created } => {
+                // Certificates of others may be older than the Kyma.
+                let registered = created.filter(|_| self.engine.enrols_agents());
+                RuntimeLookup::One { kyma, domain, registered }
+            }
             index::KymaLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
         }
     }

@@ -108,7 +108,12 @@ impl Runtime {
             organizations: vec![],
             validity: DAY,
         };
-        let signed = self.ca.sign_client(&AgentRequest::parse(&pem.0).unwrap(), &client, Timestamp::now());
+        let signed = self.ca.sign_client(
+            &AgentRequest::parse(&pem.0).unwrap(),
+            &client,
+            Timestamp::MIN,
+            Timestamp::now(),
+        );
         let certificate = ByteString(signed.unwrap().cert_pem.into_bytes());
         request["status"] = json!({"certificate": certificate});
         request

@@ -1,7 +1,12 @@
 use rcgen::{PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType};
 
+use jiff::SignedDuration;
+
 use super::*;
-use crate::tests::{DAY, ca, client_request, now, verify_client_pem};
+use crate::{
+    tests::{DAY, ca, client_request, now, verify_client_pem},
+    validity,
+};
 
 fn request(key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> String {
     let mut params = CertificateParams::default();
@@ -19,7 +24,7 @@ fn a_request_becomes_a_certificate_with_the_registered_names_only() {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
     let request = AgentRequest::parse(greedy.as_bytes()).unwrap();
-    let signed = ca.sign_client(&request, &client_request(), now()).unwrap();
+    let signed = ca.sign_client(&request, &client_request(), Timestamp::MIN, now()).unwrap();
     verify_client_pem(&ca, &signed.cert_pem, now()).unwrap();
     let (_, block) = x509_parser::pem::parse_x509_pem(signed.cert_pem.as_bytes()).unwrap();
     let cert = block.parse_x509().unwrap();
@@ -36,7 +41,7 @@ fn a_request_becomes_a_certificate_with_the_registered_names_only() {
 fn an_agents_own_request_is_accepted_for_its_key() {
     let key = create_key().unwrap();
     let request = AgentRequest::parse(create_request(&key).unwrap().as_bytes()).unwrap();
-    let signed = ca().sign_client(&request, &client_request(), now()).unwrap();
+    let signed = ca().sign_client(&request, &client_request(), Timestamp::MIN, now()).unwrap();
     let (_, block) = x509_parser::pem::parse_x509_pem(signed.cert_pem.as_bytes()).unwrap();
     let public = KeyPair::from_pem(key.as_str()).unwrap();
     let certified = block.parse_x509().unwrap();
@@ -88,4 +93,16 @@ fn texts_that_are_not_one_request_are_refused() {
     }
     let long = format!("{good}{}", "\n".repeat(MAX_REQUEST));
     assert!(matches!(AgentRequest::parse(long.as_bytes()), Err(RequestError::TooLong(_))));
+}
+
+#[test]
+fn a_certificate_is_not_backdated_before_the_earliest_time() {
+    let request = AgentRequest::parse(create_request(&create_key().unwrap()).unwrap().as_bytes()).unwrap();
+    let begin = |earliest| {
+        let signed = ca().sign_client(&request, &client_request(), earliest, now()).unwrap();
+        validity(signed.cert_pem.as_bytes()).unwrap().not_before
+    };
+    let minutes = |minutes| now() - SignedDuration::from_mins(minutes);
+    assert_eq!(begin(minutes(60)), minutes(5));
+    assert_eq!((begin(minutes(2)), begin(now())), (minutes(2), now()));
 }

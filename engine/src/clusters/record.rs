@@ -28,7 +28,7 @@ pub(crate) struct Record {
     pub(crate) prepared: Prepared,
     /// The hash of the agent configuration that the runtime has ([`AgentInput::hash`](crate::index::AgentInput::hash)).
     pub(crate) agent_config: Option<u64>,
-    /// When this process last installed the agent.
+    /// When this process last changed the agent's installation.
     pub(crate) agent_installed: Option<Instant>,
     pub(crate) catalog: Option<CatalogRecord>,
     pub(crate) legacy_watcher_removed: bool,

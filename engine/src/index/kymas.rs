@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
     Kyma, State,
@@ -25,6 +26,8 @@ pub enum KymaLookup {
         kyma: String,
         /// Its registered domain.
         domain: Option<String>,
+        /// Its creation in KCP.
+        created: Option<Timestamp>,
     },
     /// Several; the id identifies none.
     Ambiguous(usize),
@@ -205,8 +208,11 @@ impl Kymas {
         let names = self.by_runtime.get(id);
         match names.map(|names| (names.len(), names.first())) {
             Some((1, Some(name))) => {
-                let domain = self.by_name.get(name).and_then(|record| record.kyma.skr_domain());
-                KymaLookup::One { kyma: name.clone(), domain: domain.map(str::to_owned) }
+                let kyma = self.by_name.get(name).map(|record| &record.kyma);
+                let domain = kyma.and_then(|kyma| kyma.skr_domain()).map(str::to_owned);
+                let created =
+                    kyma.and_then(|kyma| kyma.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+                KymaLookup::One { kyma: name.clone(), domain, created }
             }
             Some((many, _)) if many > 1 => KymaLookup::Ambiguous(many),
             _ => KymaLookup::Unknown,
@@ -389,6 +395,7 @@ mod tests {
         let one = |name: &str| KymaLookup::One {
             kyma: name.to_owned(),
             domain: Some(format!("{name}.example.dev")),
+            created: None,
         };
         assert_eq!((kymas.runtime("r1"), kymas.runtime("r2")), (one("a"), one("b")));
         assert_eq!((kymas.remove("a"), kymas.remove("a")), (Some(kyma("a", "r1")), None));

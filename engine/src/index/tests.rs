@@ -136,7 +136,7 @@ fn a_runtime_id_must_be_registered_once() {
     let mut state = KcpState::default();
     assert_eq!(state.kymas.runtime("r1"), KymaLookup::Unknown);
     state.apply_kyma(kyma("a", "r1", 1, 1));
-    let one = KymaLookup::One { kyma: "a".into(), domain: Some("a.example".into()) };
+    let one = KymaLookup::One { kyma: "a".into(), domain: Some("a.example".into()), created: None };
     assert_eq!(state.kymas.runtime("r1"), one);
     state.apply_kyma(kyma("b", "r1", 1, 1));
     assert_eq!(state.kymas.runtime("r1"), KymaLookup::Ambiguous(2));

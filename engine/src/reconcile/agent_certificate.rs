@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use serde_json::{Value, json};
-use tidewatch_api::{
-    names::{AGENT_SIGNING_REQUEST, field_managers},
-    object::{Gvk, ObjectRef},
-};
+use tidewatch_api::names::{AGENT_SIGNING_REQUEST, field_managers};
 use tidewatch_certs::ClientRequest;
 use tidewatch_planner::{
+    agent_install::signing_request,
     enrolment::{Decision, Denial, Requester, decide},
     status::whole_seconds,
 };
@@ -39,15 +38,6 @@ const FIRST_REQUEST: Duration = Duration::from_mins(2);
 /// Interval of looks for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The agent's request.
-pub(crate) fn signing_request() -> ObjectRef {
-    ObjectRef {
-        gvk: Gvk::of(API_VERSION, "CertificateSigningRequest"),
-        namespace: String::new(),
-        name: AGENT_SIGNING_REQUEST.into(),
-    }
-}
-
 pub(crate) struct AgentCertificateReconciler {
     pub(crate) kcp: Kcp,
     pub(crate) clusters: Arc<Clusters>,
@@ -59,6 +49,8 @@ pub(crate) struct AgentCertificateReconciler {
 struct Registration {
     runtime: String,
     domain: String,
+    /// A certificate from before is refused.
+    created: Timestamp,
     is_revoked: bool,
 }
 
@@ -86,8 +78,9 @@ impl AgentCertificateReconciler {
         let Some(is_revoked) = is_revoked else {
             return Ok(Outcome::recheck_soon("the revoked runtimes are not known yet".into()));
         };
+        let created = kyma.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0);
         let registration =
-            Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), is_revoked };
+            Registration { runtime: runtime.to_owned(), domain: domain.to_owned(), created, is_revoked };
         let Some(issuer) = agents.authority.issuer() else {
             return Ok(Outcome::recheck_soon("the CA is not loaded yet".into()));
         };
@@ -153,7 +146,7 @@ impl AgentCertificateReconciler {
                     organizations: Vec::new(),
                     validity: agents.lifetime,
                 };
-                let signed = match issuer.sign(&request, &client, self.kcp.now()) {
+                let signed = match issuer.sign(&request, &client, registration.created, self.kcp.now()) {
                     Ok(signed) => signed,
                     Err(SignError::Request(error)) => {
                         let denial = Denial::Request(error.to_string());

@@ -182,10 +182,10 @@ impl AgentConfigReconciler {
         deleting: bool,
     ) -> Result<(Derived, bool), ObjectError> {
         let name = kyma.name_any();
-        if let Some(id) = kyma.runtime_id().filter(|_| !deleting)
-            && self.installer.install(kyma, runtime, id).await?
-        {
-            self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
+        if let Some(id) = kyma.runtime_id().filter(|_| !deleting) {
+            if self.installer.install(kyma, runtime, id).await? {
+                self.clusters.records.change(&name, |record| record.agent_installed = Some(Instant::now()));
+            }
             self.followups.agent_certificate(&name, None);
         }
         self.configure(&name, runtime, input, deleting).await

@@ -10,6 +10,7 @@ use tidewatch_api::{
     object::{Gvk, ObjectRef},
 };
 use tidewatch_planner::{
+    agent_install::created_by_agent,
     deletion::{self, Remaining, Runtime, RuntimeObject, RuntimeObjects, Step},
     engine_owned::CRDS,
     force::{self, Forced},
@@ -225,9 +226,7 @@ impl KymaDeletion {
             self.note_copies(runtime, &remote, &mut there).await?;
         }
         for object in objects_of(RuntimeObject::AgentConfiguration, runtime, &self.installer) {
-            there.agent += usize::from(
-                objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned),
-            );
+            there.agent += usize::from(is_of_agent(runtime, &object).await?);
         }
         Ok(Some((remote, there)))
     }
@@ -348,6 +347,14 @@ impl KymaDeletion {
     }
 }
 
+/// Whether an object of this name exists, and the engine or the agent has created it.
+async fn is_of_agent(runtime: &Gated, id: &ObjectRef) -> Result<bool, ObjectError> {
+    let object = objects::get(runtime, id).await?;
+    Ok(object.is_some_and(|object| {
+        agent_config::is_engine_owned(&object) || created_by_agent().any(|own| own == *id)
+    }))
+}
+
 async fn delete(
     runtime: &Gated,
     thing: RuntimeObject,
@@ -355,9 +362,7 @@ async fn delete(
 ) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
     for object in objects_of(thing, runtime, installer) {
-        if thing == RuntimeObject::AgentConfiguration
-            && !objects::get(runtime, &object).await?.as_ref().is_some_and(agent_config::is_engine_owned)
-        {
+        if thing == RuntimeObject::AgentConfiguration && !is_of_agent(runtime, &object).await? {
             continue;
         }
         if objects::remove(runtime, &object).await? == Deleted::Going {

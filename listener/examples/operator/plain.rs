@@ -18,7 +18,11 @@ pub(crate) async fn start(drain: &Drain) -> Result<(Events, Agent)> {
     let tls = Arc::new(Store::server(&files.read().await?, Timestamp::now())?);
     // An operator looks up its own objects. The domain pins the certificate.
     let lookup = |id: &str| match id {
-        RUNTIME => RuntimeLookup::One { kyma: "anchor".to_owned(), domain: Some(DOMAIN.to_owned()) },
+        RUNTIME => RuntimeLookup::One {
+            kyma: "anchor".to_owned(),
+            domain: Some(DOMAIN.to_owned()),
+            registered: None,
+        },
         _ => RuntimeLookup::Unknown,
     };
     let any = (Ipv4Addr::LOCALHOST, 0).into();

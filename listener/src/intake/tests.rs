@@ -55,7 +55,7 @@ struct Fragile(parking_lot::Mutex<Vec<Guard>>, Arc<parking_lot::Mutex<Vec<Refuse
 impl Host for Fragile {
     fn lookup(&self, common_name: &str) -> RuntimeLookup {
         assert_ne!(common_name, "poison");
-        RuntimeLookup::One { kyma: "k".to_owned(), domain: Some("d".to_owned()) }
+        RuntimeLookup::One { kyma: "k".to_owned(), domain: Some("d".to_owned()), registered: None }
     }
 
     fn manager(&self, _: &str) -> Manager {

@@ -67,7 +67,8 @@ async fn bench(limits: Limits) -> Bench {
     std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
     let tls = Arc::new(Store::server(&files.read().await.unwrap(), Timestamp::now()).unwrap());
     let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
-    let lookup = |_: &str| RuntimeLookup::One { kyma: "k".into(), domain: Some(DOMAIN.into()) };
+    let lookup =
+        |_: &str| RuntimeLookup::One { kyma: "k".into(), domain: Some(DOMAIN.into()), registered: None };
     let drain = Drain::new();
     let listener =
         Listener::new("127.0.0.1:0".parse().unwrap(), tls, lookup).limits(limits).metrics(&registry);

@@ -50,6 +50,10 @@ impl fmt::Display for Refusal {
                 "the certificate does not carry the domain registered for the runtime",
                 "an installed agent requests another one; issue any other anew with the Kyma's skr-domain as alternative name",
             ),
+            "issued_before_registration" => (
+                "the certificate is older than the registration of the runtime",
+                "the agent requests another one by itself",
+            ),
             "no_domain" => ("the Kyma has no skr-domain to check the certificate against", "annotate it"),
             "unknown_ca" => (
                 "the receiver does not trust the certificate's issuer",

@@ -285,7 +285,7 @@ impl Host for Engine {
             Some(Certificate::OtherDomain) => "other.example".into(),
             _ => domain(runtime),
         };
-        RuntimeLookup::One { kyma: common_name.into(), domain: Some(domain) }
+        RuntimeLookup::One { kyma: common_name.into(), domain: Some(domain), registered: None }
     }
 
     fn manager(&self, _name: &str) -> Manager {

@@ -9,12 +9,13 @@ use k8s_openapi::{
     api::{
         apps::v1::Deployment,
         certificates::v1::CertificateSigningRequest,
-        core::v1::{ConfigMap, Secret, ServiceAccount},
+        core::v1::{ConfigMap, Secret},
     },
 };
 use kube::{
-    Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::{ApiResource, GroupVersionKind},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
@@ -36,6 +37,7 @@ use tidewatch_tests::{
     spare, wait,
 };
 use tidewatch_tls::PeerIdentity;
+use tidewatch_wire::v3;
 use tokio::time::Instant;
 
 const SOON: Duration = Duration::from_mins(1);
@@ -116,6 +118,32 @@ async fn a_registered_runtime_gets_an_agent_that_enrols_itself() -> Result<()> {
     observed::no_panic(&again.process)
 }
 
+/// Objects named tidewatch* in a runtime, of the kinds that an agent has.
+async fn of_tidewatch(runtime: &Client) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (group, version, kind) in [
+        ("", "v1", "ConfigMap"),
+        ("", "v1", "Secret"),
+        ("", "v1", "ServiceAccount"),
+        ("apps", "v1", "Deployment"),
+        ("coordination.k8s.io", "v1", "Lease"),
+        ("networking.k8s.io", "v1", "NetworkPolicy"),
+        ("certificates.k8s.io", "v1", "CertificateSigningRequest"),
+        ("rbac.authorization.k8s.io", "v1", "Role"),
+        ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
+        ("rbac.authorization.k8s.io", "v1", "ClusterRole"),
+        ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
+    ] {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let all: Api<DynamicObject> = Api::all_with(runtime.clone(), &resource);
+        let names = all.list_metadata(&ListParams::default()).await?.into_iter();
+        let names = names.filter(|object| object.namespace().as_deref() != Some("tidewatch-system"));
+        let names = names.map(|object| object.name_any()).filter(|name| name.starts_with("tidewatch"));
+        found.extend(names.map(|name| format!("{kind}/{name}")));
+    }
+    Ok(found)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_more_runtime_is_proven_beside_a_connected_agent() -> Result<()> {
     let solo = Solo::start_watched("kcp-one-more", "spit", Vec::new()).await?;
@@ -143,20 +171,22 @@ async fn an_installed_agent_goes_with_the_kyma_and_comes_with_the_next_one() -> 
     let solo = Solo::start_watched("kcp-agent-removal", "groyne", Vec::new()).await?;
     let agent = solo.agent().await?;
     is_proven(&solo).await?;
+    // As an agent whose objects another manager watches.
+    let names = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tidewatch-agent-names-f", "namespace": RUNTIME_NAMESPACE}});
+    fleet::apply_yaml(&solo.runtime, &names.to_string()).await?;
+    wait::until("the agent to store its digest", SOON, || async {
+        let there = of_tidewatch(&solo.runtime).await?;
+        Ok(there.contains(&"ConfigMap/tidewatch-agent-digest".to_owned()).then_some(()))
+    })
+    .await?;
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     kymas.delete(solo.kyma, &DeleteParams::default()).await?;
     wait::until("the Kyma to go", SOON, || async {
         Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
     })
     .await?;
-    let deployments: Api<Deployment> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
-    ensure!(deployments.get_opt(AGENT_NAME).await?.is_none(), "the Deployment has stayed");
-    let accounts: Api<ServiceAccount> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
-    ensure!(accounts.get_opt(AGENT_NAME).await?.is_none(), "the service account has stayed");
-    let secrets: Api<Secret> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
-    ensure!(secrets.get_opt(AGENT_IDENTITY_SECRET).await?.is_none(), "the key has stayed");
-    let maps: Api<ConfigMap> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
-    ensure!(maps.get_opt(AGENT_NAME).await?.is_none(), "the settings have stayed");
+    let left = of_tidewatch(&solo.runtime).await?;
+    ensure!(left.is_empty(), "{left:?} has stayed");
     observed::no_panic(&agent.process)?;
     let before = agent.identity.issued.cert_pem.clone();
     drop(agent);
@@ -166,6 +196,45 @@ async fn an_installed_agent_goes_with_the_kyma_and_comes_with_the_next_one() -> 
     ensure!(next.identity.issued.cert_pem != before, "the certificate of the removed agent is used");
     is_proven(&solo).await?;
     observed::no_panic(&next.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_from_before_a_new_registration_is_refused_and_replaced() -> Result<()> {
+    let solo = Solo::start_watched("kcp-registered-again", "spillway", Vec::new()).await?;
+    let agent = solo.agent().await?;
+    is_proven(&solo).await?;
+    let before = agent.identity.issued.clone();
+    drop(agent);
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    wait::until("the Kyma to go", SOON, || async {
+        Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
+    })
+    .await?;
+    fleet::register(&solo.kcp, solo.namespace, &solo.member()).await?;
+    let stolen = wait::until("the runtime to be known", SOON, || async {
+        let mut connection = Connection::open(&solo.receiver, Some(&before), Http::H2).await?;
+        let answer = connection.send("POST", v3::PATH, sized("{}")).await?;
+        let text = String::from_utf8_lossy(answer.body()).into_owned();
+        Ok((!text.contains("unknown-runtime")).then_some((answer.status(), text)))
+    })
+    .await?;
+    ensure!(stolen.0 == 403 && stolen.1.contains("issued-before-registration"), "{stolen:?}");
+
+    // As after a forced deletion, which leaves the Secret in the runtime.
+    let secrets: Api<Secret> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    wait::until("the agent to be installed again", SOON, || async {
+        Ok(secrets.get_opt(AGENT_IDENTITY_SECRET).await?.map(drop))
+    })
+    .await?;
+    let data = json!({"stringData": {"tls.crt": before.cert_pem, "tls.key": before.key_pem.as_str()}});
+    secrets.patch(AGENT_IDENTITY_SECRET, &PatchParams::default(), &Patch::Merge(&data)).await?;
+    let again = solo.agent().await?;
+    is_proven(&solo).await?;
+    let data = secrets.get(AGENT_IDENTITY_SECRET).await?.data.context("the Secret is empty")?;
+    ensure!(data["tls.crt"].0 != before.cert_pem.as_bytes(), "the agent has kept the refused certificate");
+    observed::no_panic(&again.process)?;
+    observed::no_panic(&solo.receiver.process)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -372,12 +441,16 @@ async fn an_agent_is_upgraded_unless_its_kyma_pauses_it() -> Result<()> {
             json!({"metadata": {"annotations": {"tidewatch.kyma-project.io/pause-agent-upgrade": value}}});
         kymas.patch(solo.kyma, &PatchParams::default(), &Patch::Merge(&patch)).await
     };
+    let maps: Api<ConfigMap> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    let settings = async || anyhow::Ok(maps.get(AGENT_NAME).await?.data);
+    let (before, proxy) = (settings().await?, "http://proxy.example:3128");
     pause(json!("true")).await?;
     solo.receiver
         .restart_with(|args| {
             for arg in args.iter_mut().filter(|arg| arg.starts_with("--agent-image=")) {
                 *arg = "--agent-image=tidewatch-agent:next".to_owned();
             }
+            args.push(format!("--agent-proxy={proxy}"));
         })
         .await?;
     // Its first canary proves the path to the restarted receiver at once.
@@ -386,12 +459,15 @@ async fn an_agent_is_upgraded_unless_its_kyma_pauses_it() -> Result<()> {
     is_proven(&solo).await?;
     fleet::settled(&solo.receiver).await?;
     ensure!(image(&deployments).await? == old, "a paused agent was upgraded");
+    ensure!(settings().await? == before, "a paused agent has the settings of the next version");
 
     pause(Value::Null).await?;
     wait::until("the upgrade", SOON, || async {
         Ok((image(&deployments).await? == "tidewatch-agent:next").then_some(()))
     })
     .await?;
+    let data = settings().await?.unwrap_or_default();
+    ensure!(data["config.yaml"].contains(proxy), "{data:?}");
     let upgrading = "tidewatch_receiver_agent_upgrades{state=\"upgrading\"}";
     let count = async || {
         let page = http::text(&format!("{}/metrics", solo.receiver.admin)).await?;

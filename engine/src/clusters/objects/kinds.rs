@@ -80,9 +80,11 @@ pub(crate) fn forget(runtime: &RuntimeClient, gvk: &Gvk) {
     runtime.mapper().forget(&kube_gvk(gvk));
 }
 
-/// Finds out whether a 404 means a missing object or a missing kind.
+/// Finds out whether a 404 means a missing object or a missing kind. An API server that names an object serves its kind, so only other
+/// answers cost a discovery.
 pub(crate) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
-    if error.class != ErrorClass::NotFound {
+    let details = error.status().and_then(|status| status.details.as_ref());
+    if error.class != ErrorClass::NotFound || details.is_some_and(|details| !details.name.is_empty()) {
         return error.into();
     }
     match runtime.mapper().missing(runtime, &kube_gvk(gvk)).await {

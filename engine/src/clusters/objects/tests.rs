@@ -110,3 +110,28 @@ async fn conversion_webhook_failures_count_as_webhook_failures() {
     let missing = get(&runtime, &buoy("v1")).await.unwrap_err();
     assert!(!missing.is_of_webhook(), "{}", missing.message());
 }
+
+/// While an agent's request is awaited, it is looked for every half second.
+#[tokio::test]
+async fn a_missing_object_that_the_api_server_names_costs_one_call() {
+    for (name, discoveries) in [("a", 1), ("", 2)] {
+        let paths = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Arc::clone(&paths);
+        let runtime = runtime_on(move |path| {
+            recorder.lock().push(path.to_owned());
+            let kinds = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                {"name": "buoys", "singularName": "", "namespaced": true, "kind": "Buoy", "verbs": ["get"]}]});
+            match path {
+                "/apis/x.dev/v1" => (200, kinds),
+                _ => {
+                    let (code, mut status) = not_found();
+                    status["details"] = json!({"name": name, "group": "x.dev", "kind": "buoys"});
+                    (code, status)
+                }
+            }
+        });
+        assert_eq!(get(&runtime, &buoy("v1")).await.unwrap(), None);
+        let count = paths.lock().iter().filter(|path| *path == "/apis/x.dev/v1").count();
+        assert_eq!(count, discoveries, "{name:?}");
+    }
+}

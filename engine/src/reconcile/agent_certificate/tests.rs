@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, sync::Arc};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use tidewatch_api::Kyma;
 use tidewatch_certs::Ca;
 use tidewatch_planner::agent_install::AgentSettings;

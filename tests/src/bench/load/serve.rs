@@ -27,7 +27,11 @@ struct Memory(HashMap<String, String>);
 impl Host for Memory {
     fn lookup(&self, common_name: &str) -> RuntimeLookup {
         match self.0.get(common_name) {
-            Some(domain) => RuntimeLookup::One { kyma: common_name.to_owned(), domain: Some(domain.clone()) },
+            Some(domain) => RuntimeLookup::One {
+                kyma: common_name.to_owned(),
+                domain: Some(domain.clone()),
+                registered: None,
+            },
             None => RuntimeLookup::Unknown,
         }
     }
