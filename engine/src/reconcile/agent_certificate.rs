@@ -24,7 +24,7 @@ use crate::{
     index::KymaLookup,
     kcp::Kcp,
     outcome::{Next, Outcome, error_report},
-    reconcile::owners::RuntimeOwners,
+    reconcile::{agent_install::is_proven, owners::RuntimeOwners},
     stages::{Stage, stage},
 };
 
@@ -59,11 +59,12 @@ impl AgentCertificateReconciler {
     /// without a certificate cannot report its request.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Outcome, Error> {
         let Some(agents) = &self.config.agents else { return Ok(Outcome::done()) };
-        let (kyma, is_proven) = {
+        let (kyma, reported) = {
             let state = self.kcp.index();
-            (state.kymas.get(name), state.kymas.event_path(name).is_some_and(|path| path.proven))
+            (state.kymas.get(name), state.kymas.event_path(name).map(|path| path.proven))
         };
         let Some(kyma) = kyma.filter(|kyma| !kyma.is_skipped()) else { return Ok(Outcome::done()) };
+        let is_proven = is_proven(&kyma, reported);
         let (Some(runtime), Some(domain)) = (kyma.runtime_id(), kyma.skr_domain()) else {
             return Ok(Outcome::waiting("the Kyma has no runtime id or no annotation skr-domain yet".into()));
         };

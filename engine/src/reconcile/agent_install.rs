@@ -91,10 +91,7 @@ impl AgentInstaller {
         }
         let (is_proven, fleet) = {
             let state = self.kcp.index();
-            let reported = state.kymas.event_path(&name).map(|path| path.proven);
-            // An upgrade starts with a new receiver, which knows no event path yet.
-            let was_proven = || condition(kyma).is_some_and(|condition| condition.status == "True");
-            (reported.unwrap_or_else(was_proven), state.kymas.len())
+            (is_proven(kyma, state.kymas.event_path(&name).map(|path| path.proven)), state.kymas.len())
         };
         self.upgrades.permit(&name, is_proven, fleet) == Permit::Later
     }
@@ -111,6 +108,11 @@ impl AgentInstaller {
         let installed = agent_install::objects(settings, "", "").unwrap_or_default();
         installed.iter().rev().filter_map(ObjectRef::of).chain(agent_install::created_by_agent()).collect()
     }
+}
+
+/// Whether the event path is proven. `reported`: by this process. One that has just started knows no event path yet; then the condition counts.
+pub(super) fn is_proven(kyma: &Kyma, reported: Option<bool>) -> bool {
+    reported.unwrap_or_else(|| condition(kyma).is_some_and(|condition| condition.status == "True"))
 }
 
 /// The last report of the Kyma's event path.
