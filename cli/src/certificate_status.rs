@@ -17,20 +17,20 @@ use serde_json::{Value, json};
 use tidewatch_api::names::{CA_SECRET, REVOCATIONS, ROTATE_CA, SERVER_SECRET};
 use tidewatch_certs::{rotation::Step, secret, validity};
 use tidewatch_demo::http;
-use tidewatch_receiver::{lease, rotation::PAGE};
+use tidewatch_receiver::{
+    lease,
+    pki::{SINCE, STEP},
+    rotation::PAGE,
+};
 
 use crate::{
-    clusters::{ControlPlane, Side::KcpAlone, failed},
-    explain::{ADMIN_VARIABLE, admin_url},
+    clusters::{ADMIN_VARIABLE, ControlPlane, Side::KcpAlone, admin_url, failed},
     output::{Format, print, seconds},
 };
 
 /// Runtimes that are listed by name.
 const LISTED: usize = 20;
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Annotations of the receiver on the CA's Secret during a rotation.
-const STEP: &str = "tidewatch.kyma-project.io/rotation-step";
-const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
 /// Annotation of cert-manager on its Secrets.
 const CERT_MANAGER: &str = "cert-manager.io/certificate-name";
 

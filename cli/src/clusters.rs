@@ -19,6 +19,8 @@ pub(crate) const MANAGER: &str = "tidewatch";
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longest silence within an answer.
 const READ: Duration = Duration::from_secs(15);
+/// Variable with the receiver's admin address.
+pub(crate) const ADMIN_VARIABLE: &str = "RECEIVER_ADMIN_URL";
 /// Objects of one list request.
 const PAGE: u32 = 500;
 
@@ -80,6 +82,14 @@ pub(crate) fn build(mut config: kube::Config) -> anyhow::Result<Client> {
     // Retries would hide an unreachable API server for minutes.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
+}
+
+/// Parses the receiver's admin address. A slash at its end is dropped.
+pub(crate) fn admin_url(text: &str) -> Result<String, String> {
+    match reqwest::Url::parse(text) {
+        Ok(url) if url.has_host() => Ok(text.trim_end_matches('/').to_owned()),
+        _ => Err("it is no address such as http://127.0.0.1:8080".to_owned()),
+    }
 }
 
 /// Lists objects page by page.

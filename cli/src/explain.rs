@@ -8,23 +8,13 @@ use serde_json::Value;
 
 use crate::{
     args::usage,
+    clusters::{ADMIN_VARIABLE, admin_url},
     output::{Format, print, seconds},
 };
 
 /// 32 records are far smaller.
 const MAX_PAGE: usize = 4 * 1024 * 1024;
 const DEADLINE: Duration = Duration::from_secs(10);
-
-/// Variable with the receiver's admin address.
-pub(crate) const ADMIN_VARIABLE: &str = "RECEIVER_ADMIN_URL";
-
-/// Parses the receiver's admin address. A slash at its end is dropped.
-pub(crate) fn admin_url(text: &str) -> Result<String, String> {
-    match reqwest::Url::parse(text) {
-        Ok(url) if url.has_host() => Ok(text.trim_end_matches('/').to_owned()),
-        _ => Err("it is no address such as http://127.0.0.1:8080".to_owned()),
-    }
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {

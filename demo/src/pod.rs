@@ -26,6 +26,7 @@ use kube::{
 };
 use serde_json::Value;
 use tidewatch_api::names::{AGENT_IDENTITY_SECRET, AGENT_NAME, AGENT_SETTINGS, RUNTIME_NAMESPACE};
+pub use tidewatch_planner::agent_install::INSTALLATION;
 
 use crate::{
     files::{replace, write_private},
@@ -38,9 +39,6 @@ const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 /// The CAs in the agent's `ConfigMap` and folder.
 const CA: &str = "ca.crt";
-
-/// Variable of the agent's container that identifies its Deployment.
-pub const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
 
 /// The files of an agent.
 #[derive(Clone, Debug)]

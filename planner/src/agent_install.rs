@@ -30,7 +30,7 @@ const CAS: &str = "ca.crt";
 const NAME: &str = "tidewatch.kyma-project.io/agent-name";
 
 /// Environment variable of the agent.
-const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
+pub const INSTALLATION: &str = "TIDEWATCH_INSTALLATION";
 
 /// Port of the agent's probes and metrics.
 const ADMIN_PORT: u16 = 9090;

@@ -19,9 +19,10 @@ use tidewatch_tls::Pem;
 
 /// Annotation of [`SERVER_SECRET`]: the names in the certificate, sorted, with commas.
 const NAMES: &str = "tidewatch.kyma-project.io/names";
-/// Annotations of [`CA_SECRET`]: the step of a rotation, and its start.
-const STEP: &str = "tidewatch.kyma-project.io/rotation-step";
-const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
+/// Annotation of [`CA_SECRET`]: the [`Step`] of a rotation.
+pub const STEP: &str = "tidewatch.kyma-project.io/rotation-step";
+/// Annotation of [`CA_SECRET`]: the start of the step.
+pub const SINCE: &str = "tidewatch.kyma-project.io/rotation-since";
 /// Data keys of [`CA_SECRET`] during [`Step::Publishing`].
 const NEXT_CRT: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";

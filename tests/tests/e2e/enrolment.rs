@@ -28,7 +28,6 @@ use tidewatch_api::{
 };
 use tidewatch_certs::{Issued, create_key, create_request};
 use tidewatch_tests::{
-    binaries,
     fleet::{self, Agent, Member, Receiver},
     http,
     mtls::{Connection, Http, sized},
@@ -39,6 +38,8 @@ use tidewatch_tests::{
 use tidewatch_tls::PeerIdentity;
 use tidewatch_wire::v3;
 use tokio::time::Instant;
+
+use crate::rotation;
 
 const SOON: Duration = Duration::from_mins(1);
 const SIGNER: &str = "tidewatch.kyma-project.io/agent";
@@ -312,15 +313,7 @@ async fn an_agent_gets_a_certificate_for_a_changed_domain() -> Result<()> {
 
 /// Runs `tidewatch certs revoke` or `admit` for the runtime.
 async fn certs(solo: &Solo, command: &str) -> Result<Value> {
-    let kubeconfig = solo.env.kcp.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
-    let kubeconfig = solo.env.harness.write(&format!("{}/admin.yaml", solo.namespace), &kubeconfig)?;
-    let output = tokio::process::Command::new(binaries::find("tidewatch")?)
-        .args(["certs", command, solo.kyma, "-o=json", "--namespace", solo.namespace])
-        .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        .output()
-        .await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(serde_json::from_slice(&output.stdout)?)
+    rotation::certs(solo, command, &[solo.kyma.to_owned()]).await
 }
 
 /// Ensures that the engine denies a certificate request of the agent.

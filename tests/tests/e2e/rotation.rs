@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tidewatch_demo::pod::mount;
-use tidewatch_tests::{binaries, fleet::Agent, http, modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{
+    binaries, cluster::ADMIN, fleet::Agent, http, modules::Version, observed, solo::Solo, wait,
+};
 
 const SOON: Duration = Duration::from_mins(2);
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
@@ -37,7 +39,8 @@ pub(crate) async fn load(solo: &Solo, rounds: Option<usize>) -> Result<()> {
 
 /// Runs `tidewatch certs`.
 pub(crate) async fn certs(solo: &Solo, command: &str, more: &[String]) -> Result<Value> {
-    let kubeconfig = solo.env.harness.write("rotation/kcp.yaml", &solo.env.kcp.kubeconfig_yaml("admin")?)?;
+    let kubeconfig = solo.env.kcp.kubeconfig_yaml(ADMIN)?;
+    let kubeconfig = solo.env.harness.write(&format!("{}/admin.yaml", solo.namespace), &kubeconfig)?;
     let output = tokio::process::Command::new(binaries::find("tidewatch")?)
         .args(["certs", command, "-o=json", "--namespace", solo.namespace])
         .args(more)
