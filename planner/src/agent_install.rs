@@ -1,7 +1,7 @@
 //! Objects of the agent in a runtime, from the files of `deploy/agent`.
 //!
-//! The files are the one source, and belong to this version. Settings replace the image and the content of the agent's ConfigMap;
-//! everything else is as in the files. All objects together are one version: an agent gets them at its upgrade, and before it only the CAs
+//! The files are the one source, and belong to this version. Settings replace the image, the names, and the content of the agent's
+//! ConfigMap; everything else is as in the files. All objects together are one version: an agent gets them at its upgrade, and before it only the CAs
 //! ([`only_cas`]).
 
 use std::collections::BTreeMap;
